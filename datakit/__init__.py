@@ -1,0 +1,1 @@
+"""datakit: raw text datasets to deduplicated, tokenized caches, shard by shard, in isolated worker processes."""

@@ -1,0 +1,185 @@
+"""The words of the engine, as plain data: what is to be done, and what came of it.
+
+    Step     one stage of one recipe: a directory, parameters, inputs
+    Phase    tasks that may run in any order; a phase begins when the one before it is done
+    Task     the work for one output, named by a key: a function, its arguments, the bytes it will read
+    Result   what a task wrote and counted
+    Output   what a stage says of its finished step: partitions in order, schema, counters
+
+A stage is a generator: it yields phases, receives each phase's results in the order of its tasks, and returns an
+Output. Tasks and results cross process and machine borders as msgpack, so arguments are plain values and small: what
+many tasks need goes once into `Phase.shared`, which is written to the step's directory and read by each child.
+
+    def plan(step: Step) -> Plan:
+        routed = yield Phase("route", tuple(tasks))
+        sorted_ = yield Phase("sort", tuple(more_tasks), shared={"runs": [...]})
+        return Output(partitions=..., schema=..., counters={})
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from datakit.storage.manifest import InputReference, Manifest, Partition
+
+Plan = Generator["Phase", "list[TaskResult]", "Output"]
+
+
+@dataclass(frozen=True)
+class StepInput:
+    """An upstream step that is done: its role for this stage, its directory, its manifest."""
+
+    role: str  # the stage's name, e.g. "normalize"
+    source: str | None  # of which source, where it belongs to one
+    directory: str
+    manifest: Manifest
+
+
+@dataclass(frozen=True)
+class Step:
+    """One stage of one recipe. `parameters` are in the fingerprint, `operations` (workers, memory, ...) are not."""
+
+    stage: str
+    dataset: str  # the recipe's name, or the source's where the step belongs to one source
+    directory: str  # the absolute URL of its output directory
+    fingerprint: str
+    parameters: dict[str, Any]
+    inputs: tuple[StepInput, ...] = ()
+    operations: dict[str, Any] = field(default_factory=dict)
+
+    def inputs_of(self, role: str) -> list[StepInput]:
+        """The inputs with this role, in the order of the recipe."""
+        return [entry for entry in self.inputs if entry.role == role]
+
+
+@dataclass(frozen=True)
+class Task:
+    """The work for one output. `function` is `package.module:name`, `key` unique in its phase and stable between runs.
+
+    The function is called as `function(arguments, shared, context) -> TaskResult`.
+    """
+
+    key: str
+    function: str
+    arguments: dict[str, Any]
+    input_bytes: int = 0  # for the order (biggest first), the memory budget and the ETA
+
+
+@dataclass(frozen=True)
+class Preload:
+    """What the fork server does once, so that no attempt pays for it: import `module`, then call `function(*arguments)`.
+
+    The value is kept and found again with `preloaded(function, *arguments)`. It must start no thread: a fork of a
+    multi-threaded process can deadlock.
+    """
+
+    module: str
+    function: str | None = None
+    arguments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Tasks that may run in any order. `exchange` phases write only below `exchange/`, removed when the manifest stands.
+
+    memory_bytes: what an attempt may take beside `memory_per_input_byte` times the task's input bytes.
+    """
+
+    name: str
+    tasks: tuple[Task, ...]
+    shared: dict[str, Any] = field(default_factory=dict)
+    preloads: tuple[Preload, ...] = ()
+    cpus: int = 1
+    memory_bytes: int = 1 << 30
+    memory_per_input_byte: float = 6.0
+
+
+@dataclass(frozen=True)
+class OutputFile:
+    """A file that a task committed: its path relative to the step's directory, size in bytes, checksum, rows."""
+
+    path: str
+    bytes: int
+    xxh3: str
+    rows: int = 0
+
+
+@dataclass(frozen=True)
+class QuarantinedRecord:
+    """A record that was left out: the file it came from (relative), its position there, and the reason. Never its text.
+
+    position: the uncompressed byte offset in a text file, the row in a Parquet file.
+    """
+
+    file: str
+    position: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """What a task wrote and counted. `details` is small and plain: what the next phase's planning needs."""
+
+    outputs: tuple[OutputFile, ...] = ()
+    counters: dict[str, int] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)
+    quarantined: tuple[QuarantinedRecord, ...] = ()
+    records: int = 0  # read, for the progress display
+    bytes_read: int = 0
+
+
+@dataclass
+class TaskContext:
+    """What a task function may touch: the step's directory, a private scratch directory, its CPUs, its cursor."""
+
+    step_directory: str
+    scratch: Path
+    cpus: int = 1
+    report: Callable[[int, int], None] = lambda records, bytes_read: None  # progress so far; cheap, call it per batch
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a stage says of its finished step; the driver makes the manifest of it. `counters` are added to the tasks'."""
+
+    partitions: list[Partition]
+    schema: pa.Schema
+    counters: dict[str, int] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+def resolve(function: str) -> Callable[..., Any]:
+    """The object named `package.module:name`."""
+    module, _, attribute = function.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def input_references(step: Step) -> list[InputReference]:
+    """The step's inputs as its manifest records them, relative to its directory."""
+    from datakit.storage import urls
+
+    return [
+        InputReference(
+            stage=entry.role,
+            path=urls.relative(urls.join(entry.directory, "manifest.json"), step.directory),
+            identity=entry.manifest.identity,
+        )
+        for entry in step.inputs
+    ]
+
+
+def encode(value: Any) -> bytes:
+    """msgpack of a Task, a TaskResult or plain data."""
+    return msgspec.msgpack.encode(value)
+
+
+def decode(data: bytes, kind: Any = Any) -> Any:
+    """The inverse of `encode`."""
+    return msgspec.msgpack.decode(data, type=kind)

@@ -1,0 +1,1 @@
+"""URLs, atomic files, Parquet shards and manifests. Knows nothing about stages."""

@@ -1,0 +1,159 @@
+"""Files that appear whole or not at all, and never change afterwards.
+
+Create if absent: on a disk a temporary file, fsync, `link` (which fails if the name is taken, where `rename` would
+overwrite); in an object store one conditional PUT (`If-None-Match: *`). If the name is taken the checksums are
+compared: equal means that somebody else did the same work, different means that the work is not deterministic, and the
+first stays. So two drivers, a retried task and a resumed run need no lock.
+
+Cost: one fsync or one request a file; a file that exists already costs one read of it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+
+from datakit.errors import DatakitError, DivergentOutputError, RootError, StorageError
+from datakit.storage import urls
+
+TEMPORARY_PREFIX = ".tmp-"
+HASH_CHUNK = 4 << 20
+
+
+@dataclass(frozen=True)
+class Committed:
+    """A file that stands: its URL, its size in bytes, its xxh3-128, and whether this call made it."""
+
+    url: str
+    bytes: int
+    xxh3: str
+    created: bool
+
+
+@contextmanager
+def staging(url: str) -> Iterator[Path]:
+    """A private local path to write the future file `url` to; removed at the end if it still is there.
+
+    On a disk it lies beside its target (a link cannot cross file systems), under a name that every listing skips.
+    """
+    if urls.is_local(url):
+        target = Path(urls.local_path(url))
+        with storage_errors(url):
+            target.parent.mkdir(parents=True, exist_ok=True)
+        path = target.parent / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-{target.name}"
+    else:
+        path = Path(tempfile.gettempdir()) / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-{urls.name(url)}"
+    try:
+        with storage_errors(url):
+            yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def commit_file(path: Path, url: str) -> Committed:
+    """Give the finished local file `path` its final name `url`. Raises DivergentOutputError, StorageError."""
+    with storage_errors(url):
+        xxh3, length = hash_file(path)
+        created = _link(path, urls.local_path(url)) if urls.is_local(url) else _put(path, url)
+    if not created:
+        _compare(url, xxh3, length)
+    return Committed(url, length, xxh3, created)
+
+
+def commit_bytes(data: bytes, url: str) -> Committed:
+    """Create file `url` with these bytes. Raises DivergentOutputError, StorageError."""
+    with staging(url) as path:
+        path.write_bytes(data)
+        return commit_file(path, url)
+
+
+def replace_bytes(data: bytes, url: str) -> None:
+    """Write or overwrite `url` atomically: for state that is no output (a hash cache), never for data."""
+    with staging(url) as path:
+        path.write_bytes(data)
+        if urls.is_local(url):
+            os.replace(path, urls.local_path(url))
+        else:
+            file_system, remote = urls.filesystem(url)
+            file_system.pipe_file(remote, data)
+
+
+def hash_file(path: Path) -> tuple[str, int]:
+    """xxh3-128 (32 hex digits) and size of a local file, in constant memory."""
+    digest, length = xxhash.xxh3_128(), 0
+    with open(path, "rb") as file:
+        while chunk := file.read(HASH_CHUNK):
+            digest.update(chunk)
+            length += len(chunk)
+    return digest.hexdigest(), length
+
+
+def hash_url(url: str) -> tuple[str, int]:
+    """xxh3-128 and size of any file, streamed."""
+    digest, length = xxhash.xxh3_128(), 0
+    with urls.open_read(url) as file:
+        while chunk := file.read(HASH_CHUNK):
+            digest.update(chunk)
+            length += len(chunk)
+    return digest.hexdigest(), length
+
+
+def _link(path: Path, target: str) -> bool:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    try:
+        os.link(path, target)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _put(path: Path, url: str) -> bool:
+    file_system, remote = urls.filesystem(url)
+    try:
+        file_system.put_file(str(path), remote, mode="create")
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if "PreconditionFailed" in str(error) or "pre-conditions" in str(error).lower():
+            return False
+        raise
+    return True
+
+
+def _compare(url: str, xxh3: str, length: int) -> None:
+    standing, standing_length = hash_url(url)
+    if standing != xxh3:
+        raise DivergentOutputError(
+            f"{url} exists with other content ({standing_length} bytes, xxh3 {standing}; this attempt wrote {length} "
+            f"bytes, xxh3 {xxh3}): the task that writes it is not deterministic; the first version was kept"
+        )
+
+
+@contextmanager
+def storage_errors(url: str) -> Iterator[None]:
+    """Turn the operating system's refusals into errors that say what to do."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, DatakitError):
+            raise
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StorageError(
+                f"no space left to write {url}; free some, or choose another --root: the next run goes on from here"
+            ) from error
+        if isinstance(error, PermissionError) or error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise RootError(f"no permission to write {url}; choose another --root or change its permissions") from error
+        raise StorageError(f"cannot write {url}: {error}") from error

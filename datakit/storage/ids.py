@@ -1,0 +1,85 @@
+"""Document ids as columns: 32 hex digits outside, a pair of uint64 inside.
+
+An id is the xxh3-128 of a document's text. Partition `i` of `2**bits` holds the ids whose top `bits` bits are `i`, so
+partitions of two sources nest and every join is a merge. Sorting and comparing pairs of uint64 is several times faster
+than comparing hex strings; both orders are the same, since the digits are lower case and zero padded.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+HEX_DIGITS = 32
+_TO_HEX = np.frombuffer("".join(f"{value:02x}" for value in range(256)).encode(), np.uint16)
+_FROM_HEX = np.full(256, 255, np.uint8)
+_FROM_HEX[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16, dtype=np.uint8)
+
+
+def ids_from_digests(digests: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """Concatenated 16-byte big-endian digests -> (high, low), each uint64 [N]."""
+    pairs = np.frombuffer(digests, ">u8").reshape(-1, 2)
+    return pairs[:, 0].astype(np.uint64), pairs[:, 1].astype(np.uint64)
+
+
+def ids_to_arrow(high: np.ndarray, low: np.ndarray) -> pa.StringArray:
+    """(high, low) uint64 [N] -> string [N] of 32 lower-case hex digits."""
+    count = len(high)
+    pairs = np.empty((count, 2), ">u8")
+    pairs[:, 0], pairs[:, 1] = high, low
+    digits = _TO_HEX[pairs.view(np.uint8).reshape(-1)]
+    offsets = np.arange(count + 1, dtype=np.int64) * HEX_DIGITS
+    if count * HEX_DIGITS < 1 << 31:
+        return pa.StringArray.from_buffers(count, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(digits))
+    large = pa.LargeStringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(digits))
+    return large.cast(pa.string())
+
+
+def ids_from_arrow(column: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
+    """string [N] of 32 hex digits -> (high, low) uint64 [N]. Raises ValueError on anything else."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    if len(column) == 0:
+        return np.empty(0, np.uint64), np.empty(0, np.uint64)
+    width = np.int64 if pa.types.is_large_string(column.type) else np.int32
+    buffers = column.buffers()
+    offsets = np.frombuffer(buffers[1], width)[column.offset : column.offset + len(column) + 1]
+    digits = np.frombuffer(buffers[2], np.uint8)[offsets[0] : offsets[-1]]
+    if column.null_count or len(digits) != len(column) * HEX_DIGITS or (np.diff(offsets) != HEX_DIGITS).any():
+        raise ValueError("an id column must hold 32 hex digits in every row")
+    nibbles = _FROM_HEX[digits]
+    if (nibbles > 15).any():
+        raise ValueError("an id column must hold lower-case hex digits only")
+    octets = (nibbles[0::2] << 4) | nibbles[1::2]
+    return ids_from_digests(octets.tobytes())
+
+
+def strictly_ascending(high: np.ndarray, low: np.ndarray) -> bool:
+    """Whether every id is larger than the one before: sorted and unique."""
+    if len(high) < 2:
+        return True
+    larger = (high[1:] > high[:-1]) | ((high[1:] == high[:-1]) & (low[1:] > low[:-1]))
+    return bool(larger.all())
+
+
+def id_order(high: np.ndarray, low: np.ndarray) -> np.ndarray:
+    """The stable permutation, int64 [N], that sorts by id; equal ids keep their order."""
+    return np.lexsort((low, high))
+
+
+def partition_of(high: np.ndarray, bits: int) -> np.ndarray:
+    """The partition, int64 [N], of each id among `2**bits`."""
+    if bits == 0:
+        return np.zeros(len(high), np.int64)
+    return (high >> np.uint64(64 - bits)).astype(np.int64)
+
+
+def partition_range(index: int, bits: int) -> tuple[str, str]:
+    """The smallest and the largest id, 32 hex digits each, that partition `index` of `2**bits` may hold."""
+    width = 128 - bits
+    return f"{index << width:032x}", f"{((index + 1) << width) - 1:032x}"
+
+
+def partition_name(index: int, count: int, suffix: str = ".parquet") -> str:
+    """`part-00017-of-00106.parquet`: the one naming rule of every partitioned output."""
+    return f"part-{index:05d}-of-{count:05d}{suffix}"

@@ -1,0 +1,199 @@
+"""One way to name and read a file, on a disk or in an object store.
+
+Everything takes a URL string: a plain path, `file://`, or any protocol that fsspec knows (`s3://`, `gs://`, ...).
+Local files go through the operating system directly: fsspec's local layer costs more per call than the read itself on
+small files. Directory listings are never cached (`use_listings_cache=False`): a stale listing is how a finished shard
+is missed or a deleted one is found.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO, cast
+
+from datakit.errors import NotFoundError, RootError, StorageError
+
+SPLITTER = "://"
+
+
+@dataclass(frozen=True)
+class FileInfo:
+    """A file in a listing. `url` is absolute, `path` relative to what was listed, `size` in bytes."""
+
+    url: str
+    path: str
+    size: int
+    checksum: str | None = None  # the store's own (an etag), where it has one
+
+
+def is_local(url: str) -> bool:
+    """Whether `url` names a file on this machine's disk."""
+    return SPLITTER not in url or url.startswith("file://")
+
+
+def local_path(url: str) -> str:
+    """The operating system's path of a local URL."""
+    return os.path.abspath(os.path.expanduser(url.removeprefix("file://")))
+
+
+def absolute(url: str) -> str:
+    """`url` as it means the same from any working directory, without a trailing slash."""
+    return local_path(url) if is_local(url) else url.rstrip("/")
+
+
+def join(base: str, *parts: str) -> str:
+    """`base/part/part`; a leading `../` in a part climbs.
+
+    >>> join("s3://bucket/a/b", "../c/manifest.json")
+    's3://bucket/a/c/manifest.json'
+    """
+    scheme, splitter, rest = base.partition(SPLITTER) if SPLITTER in base else ("", "", base)
+    return scheme + splitter + os.path.normpath("/".join([rest.rstrip("/"), *parts]))
+
+
+def parent(url: str) -> str:
+    """The directory that holds `url`."""
+    return url.rstrip("/").rpartition("/")[0]
+
+
+def name(url: str) -> str:
+    """The last part of `url`."""
+    return url.rstrip("/").rpartition("/")[2]
+
+
+def relative(url: str, base: str) -> str:
+    """The path from directory `base` to `url`, both on the same store."""
+    here, there = base.partition(SPLITTER), url.partition(SPLITTER)
+    if here[0] != there[0] and (here[1] or there[1]):
+        raise StorageError(f"{url} and {base} are on different stores; there is no relative path between them")
+    return os.path.relpath(url, base) if not here[1] else os.path.relpath(there[2], here[2])
+
+
+def filesystem(url: str) -> tuple[Any, str]:
+    """The fsspec file system of a remote `url`, and the path inside it.
+
+    Credentials and endpoints come from the environment (`AWS_ENDPOINT_URL`, ...), never from the URL, so that they end
+    in no manifest.
+    """
+    import fsspec  # heavy (60 ms) and needed by no local run
+
+    protocol = url.partition(SPLITTER)[0]
+    try:
+        file_system = fsspec.filesystem(protocol, use_listings_cache=False)
+    except ImportError as error:
+        extra = {"s3": "s3", "gs": "gcs", "hf": "hf"}.get(protocol)
+        advice = f"pip install 'datakit[{extra}]'" if extra else str(error)
+        raise RootError(f"{url}: no driver for {protocol}:// is installed; {advice}") from error
+    except ValueError as error:
+        raise RootError(f"{url}: unknown protocol {protocol}://; use a path, file://, s3:// or gs://") from error
+    return file_system, cast(str, file_system._strip_protocol(url))
+
+
+def exists(url: str) -> bool:
+    """Whether a file is there (one request)."""
+    if is_local(url):
+        return os.path.exists(local_path(url))
+    file_system, path = filesystem(url)
+    return bool(file_system.exists(path))
+
+
+def size(url: str) -> int:
+    """The size of a file in bytes. Raises NotFoundError."""
+    try:
+        if is_local(url):
+            return os.path.getsize(local_path(url))
+        file_system, path = filesystem(url)
+        return int(file_system.info(path)["size"])
+    except FileNotFoundError as error:
+        raise NotFoundError(f"{url} is not there") from error
+
+
+def open_read(url: str) -> BinaryIO:
+    """A binary, seekable reader. Raises NotFoundError, StorageError."""
+    try:
+        if is_local(url):
+            return open(local_path(url), "rb")  # noqa: SIM115 - the caller closes it
+        file_system, path = filesystem(url)
+        return cast(BinaryIO, file_system.open(path, "rb", cache_type="readahead", block_size=8 << 20))
+    except FileNotFoundError as error:
+        raise NotFoundError(f"{url} is not there") from error
+    except PermissionError as error:
+        raise StorageError(f"{url} may not be read: {error.strerror or error}") from error
+
+
+def read_bytes(url: str) -> bytes:
+    """A whole file in one request. Raises NotFoundError."""
+    return read_range(url, 0, None)
+
+
+def read_range(url: str, start: int, stop: int | None) -> bytes:
+    """Bytes `[start, stop)` of a file in one request; `stop=None` is its end. Raises NotFoundError."""
+    try:
+        if is_local(url):
+            with open(local_path(url), "rb") as file:
+                file.seek(start)
+                return file.read() if stop is None else file.read(stop - start)
+        file_system, path = filesystem(url)
+        return cast(bytes, file_system.cat_file(path, start=start or None, end=stop))
+    except FileNotFoundError as error:
+        raise NotFoundError(f"{url} is not there") from error
+
+
+def listing(url: str) -> list[FileInfo]:
+    """Every file below directory `url`, at any depth, sorted by path; empty if the directory is not there.
+
+    Names that begin with a dot (temporary files, editors' leftovers) are left out, at every level.
+    """
+    found = _local_listing(local_path(url)) if is_local(url) else _remote_listing(url)
+    return sorted(found, key=lambda info: info.path)
+
+
+def _local_listing(root: str) -> Iterator[FileInfo]:
+    for folder, folders, files in os.walk(root):
+        folders[:] = [entry for entry in folders if not entry.startswith(".")]
+        for entry in files:
+            if not entry.startswith("."):
+                path = os.path.join(folder, entry)
+                yield FileInfo(path, os.path.relpath(path, root), os.path.getsize(path))
+
+
+def _remote_listing(url: str) -> Iterator[FileInfo]:
+    file_system, root = filesystem(url)
+    prefix = root.rstrip("/") + "/"
+    try:
+        entries = file_system.find(root, detail=True)
+    except FileNotFoundError:
+        return
+    for path, info in entries.items():
+        relative_path = path.removeprefix(prefix)
+        if info["type"] == "file" and not any(part.startswith(".") for part in relative_path.split("/")):
+            checksum = info.get("ETag") or info.get("etag") or info.get("md5Hash")
+            yield FileInfo(join(url, relative_path), relative_path, int(info["size"]), checksum and checksum.strip('"'))
+
+
+def remove(url: str) -> None:
+    """Remove one file; no error if it is gone already."""
+    try:
+        if is_local(url):
+            os.unlink(local_path(url))
+        else:
+            file_system, path = filesystem(url)
+            file_system.rm_file(path)
+    except FileNotFoundError:
+        return
+
+
+def remove_tree(url: str) -> None:
+    """Remove a directory and all below it; no error if it is gone already."""
+    if is_local(url):
+        import shutil
+
+        shutil.rmtree(local_path(url), ignore_errors=not os.path.exists(local_path(url)))
+        return
+    file_system, path = filesystem(url)
+    try:
+        file_system.rm(path, recursive=True)
+    except FileNotFoundError:
+        return
