@@ -74,7 +74,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Preload:
-    """What the fork server does once, so that no attempt pays for it: import `module`, then call `function(*arguments)`.
+    """What the fork server does once, so no attempt pays for it: import `module`, then call `function(*arguments)`.
 
     The value is kept and found again with `preloaded(function, *arguments)`. It must start no thread: a fork of a
     multi-threaded process can deadlock.
@@ -87,7 +87,7 @@ class Preload:
 
 @dataclass(frozen=True)
 class Phase:
-    """Tasks that may run in any order. `exchange` phases write only below `exchange/`, removed when the manifest stands.
+    """Tasks that may run in any order. What they write below `exchange/` is removed when the manifest stands.
 
     memory_bytes: what an attempt may take beside `memory_per_input_byte` times the task's input bytes.
     """
@@ -147,7 +147,7 @@ class TaskContext:
 
 @dataclass(frozen=True)
 class Output:
-    """What a stage says of its finished step; the driver makes the manifest of it. `counters` are added to the tasks'."""
+    """What a stage says of its finished step, for the manifest. `counters` are added to the tasks' own."""
 
     partitions: list[Partition]
     schema: pa.Schema

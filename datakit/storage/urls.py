@@ -114,7 +114,7 @@ def open_read(url: str) -> BinaryIO:
     """A binary, seekable reader. Raises NotFoundError, StorageError."""
     try:
         if is_local(url):
-            return open(local_path(url), "rb")  # noqa: SIM115 - the caller closes it
+            return open(local_path(url), "rb")
         file_system, path = filesystem(url)
         return cast(BinaryIO, file_system.open(path, "rb", cache_type="readahead", block_size=8 << 20))
     except FileNotFoundError as error:

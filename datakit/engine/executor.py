@@ -1,0 +1,82 @@
+"""The seam between policy and machinery: submit an attempt, wait for any, say how many slots there are.
+
+All policy (retries, order, progress, what is a failure) is above this line, in the driver; a backend only runs attempts
+and reports honestly how each one ended. Two backends: `local.py` and `ray.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from datakit.engine.task import Preload, Task, TaskResult
+
+
+class Cause(StrEnum):
+    """How an attempt ended."""
+
+    DONE = "done"
+    REFUSED = "refused"  # the task function raised one of our own InputErrors: the user must act, no retry helps
+    ERROR = "error"  # any other exception in the task function
+    MEMORY = "memory"  # over its budget, proven: we killed it, or its allocator said so
+    CRASH = "crash"  # a signal, or an exit without a result
+    HANG = "hang"  # no progress for too long
+    INFRASTRUCTURE = "infrastructure"  # the worker, the node or the fork server went away: not the task's doing
+    CANCELLED = "cancelled"  # the run is being stopped
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One try at a task, ready to cross a process or machine border. `shared` is a path relative to the step."""
+
+    task: Task
+    phase: str
+    step_directory: str
+    number: int
+    cpus: int
+    memory_bytes: int
+    preloads: tuple[Preload, ...] = ()
+    shared: str | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How an attempt ended: a result, or a cause with a message and the type of the exception behind it.
+
+    `seconds` is the attempt's whole slot time, `work_seconds` the part spent in the task function.
+    """
+
+    phase: str
+    key: str
+    number: int
+    cause: Cause
+    result: TaskResult | None = None
+    message: str = ""
+    error_type: str = ""
+    peak_memory: int = 0
+    seconds: float = 0.0
+    work_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    node: str = ""
+
+
+class Executor(Protocol):
+    """Runs attempts. Not thread safe: one driver owns it."""
+
+    @property
+    def slots(self) -> int:
+        """How many one-CPU attempts run at the same time (a cluster's number may change)."""
+        ...
+
+    def submit(self, attempt: Attempt) -> None:
+        """Start an attempt as soon as a slot is free. The driver keeps a window of two to three times the slots."""
+        ...
+
+    def wait(self, timeout: float) -> list[Outcome]:
+        """The attempts that ended since the last call; waits up to `timeout` seconds for the first."""
+        ...
+
+    def close(self) -> None:
+        """Kill what runs, and leave no process."""
+        ...
