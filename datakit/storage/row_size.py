@@ -1,13 +1,14 @@
 """How many bytes each row of a table takes, from the rows alone.
 
-Arrow's own `nbytes` depends on how rows arrived (chunks, slices, validity bitmaps); what decides where a file is cut must
-not. Exact for strings, lists, maps and structs at any depth; one pass over offsets, no copy of the data.
+Arrow's own `nbytes` depends on how rows arrived (chunks, slices, validity bitmaps); what decides where a file is cut
+must not. Exact for strings, lists, maps and structs at any depth; a pass over the offsets, no copy of the data.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import types
 
 from datakit.errors import ColumnError
 
@@ -24,17 +25,41 @@ def row_sizes(table: pa.Table) -> np.ndarray:
 
 
 def _sizes(array: pa.Array, name: str) -> np.ndarray:
-    kind, types = array.type, pa.types
+    kind = array.type
+    if isinstance(array, pa.ExtensionArray):
+        return _sizes(array.storage, name)
     if types.is_string(kind) or types.is_binary(kind) or types.is_large_string(kind) or types.is_large_binary(kind):
         return np.diff(_offsets(array))
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_map(kind):
-        offsets = _offsets(array)
-        elements = array.values if not types.is_map(kind) else pa.StructArray.from_arrays([array.keys, array.items], ["k", "v"])
-        before = np.concatenate([[0], np.cumsum(_sizes(elements, name))])
-        return np.diff(before[offsets])
-    if types.is_fixed_size_list(kind):
-        return _sizes(array.flatten(), name).reshape(len(array), -1).sum(axis=1) if not array.null_count else _mean(array)
-    if types.is_struct(kind):
-        return np.sum([_sizes(field, name) for field in array.flatten()] or [np.zeros(len(array), np.int64)], axis=0)
-    if isinstance(kind, pa.ExtensionType):
-        return _sizes(array.storage, name)
+    if isinstance(array, pa.ListArray | pa.LargeListArray | pa.MapArray):
+        return _list_sizes(array, name)
+    if isinstance(array, pa.FixedSizeListArray):
+        width = array.type.list_size
+        elements = array.values.slice(array.offset * width, len(array) * width)
+        return _sizes(elements, name).reshape(len(array), width).sum(axis=1, dtype=np.int64)
+    if isinstance(array, pa.StructArray):
+        return sum((_sizes(field, name) for field in array.flatten()), np.zeros(len(array), np.int64))
+    if types.is_null(kind):
+        return np.zeros(len(array), np.int64)
+    if types.is_primitive(kind) or types.is_boolean(kind) or types.is_fixed_size_binary(kind) or types.is_decimal(kind):
+        return np.full(len(array), (kind.bit_width + 7) // 8, np.int64)
+    raise ColumnError(
+        f"column {name!r} has type {kind}, which is kept in no file of ours; cast it to a plain type first"
+    )
+
+
+def _list_sizes(array: pa.ListArray | pa.LargeListArray | pa.MapArray, name: str) -> np.ndarray:
+    """Differences of the elements' running total at the list's offsets; 4 bytes a list for its own offset."""
+    parts = [array.keys, array.items] if isinstance(array, pa.MapArray) else [array.values]
+    before = np.zeros(len(parts[0]) + 1, np.int64)
+    np.cumsum(sum(_sizes(part, name) for part in parts), out=before[1:])
+    return np.diff(before[_offsets(array)]) + 4
+
+
+def _offsets(array: pa.Array) -> np.ndarray:
+    """int64 [rows + 1], absolute positions in the values' buffer or child."""
+    if not len(array):
+        return np.zeros(1, np.int64)
+    kind = array.type
+    wide = types.is_large_string(kind) or types.is_large_binary(kind) or types.is_large_list(kind)
+    offsets = np.frombuffer(array.buffers()[1], np.int64 if wide else np.int32)
+    return offsets[array.offset : array.offset + len(array) + 1].astype(np.int64)
