@@ -219,10 +219,10 @@ def _assign(document: dict[str, Any], assignment: str) -> None:
     if not separator or not all(keys):
         raise RecipeError(f"--set {assignment!r} is not of the form stage.key=value, e.g. dedup.threshold=0.9")
     table = document
-    if keys[0] == "sources" and len(keys) > 1:
-        table, keys = _source_table(document, keys[1], assignment), keys[2:]
-        if not keys:
-            raise RecipeError(f"--set {assignment!r} names no key of the source, e.g. sources.web.sample=0.1")
+    if keys[0] == "sources":
+        if len(keys) < 3:
+            raise RecipeError(f"--set {assignment!r} names no key of a source, e.g. sources.web.sample=0.1")
+        table, keys = _source_table(document, ".".join(keys[1:-1]), assignment), keys[-1:]
     for key in keys[:-1]:
         table = table.setdefault(key, {})
         if not isinstance(table, dict):
