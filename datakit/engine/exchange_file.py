@@ -1,6 +1,6 @@
 """The run file of the exchange: rows ordered by bucket, and beside it the index that says where each bucket lies.
 
-    <run>.arrow        Arrow IPC stream: schema, one record batch a bucket that has rows, end marker
+    <run>.arrow        Arrow IPC stream: schema, one record batch a bucket that has rows (several, if it is over 4 MiB)
     <run>.arrow.index  magic, sizes, schemas, then a table of byte offsets, one a (bucket, segment), and one for the end
 
 A segment is a sequence of rows of one schema. A run from a map task has one; a merged run has one per change of schema
@@ -71,13 +71,12 @@ def read_index(url: str, first: int = 0, stop: int | None = None) -> RunIndex:
     if len(head) < _FIXED.size or not head.startswith(MAGIC):
         raise CorruptError(f"{place} is not the index of an exchange file")
     _, buckets, segments, rows, distinct, table_start = _FIXED.unpack_from(head)
-    if stop is None:
-        stop = buckets
-    if not 0 <= first <= stop <= buckets:
-        raise ValueError(f"buckets {first} to {stop} were asked of {url}, which has {buckets}")
+    last: int = buckets if stop is None else stop
+    if not 0 <= first <= last <= buckets:
+        raise ValueError(f"buckets {first} to {last} were asked of {url}, which has {buckets}")
     if table_start > len(head):
         head += urls.read_range(place, len(head), table_start)
-    begin, end = table_start + first * segments * 8, table_start + (stop * segments + 1) * 8
+    begin, end = table_start + first * segments * 8, table_start + (last * segments + 1) * 8
     table = head[begin:end] if end <= len(head) else urls.read_range(place, begin, end)
     if len(table) != end - begin:
         raise CorruptError(f"{place} is cut short: {len(table)} of {end - begin} bytes of offsets are there")
@@ -152,3 +151,17 @@ def _messages(data: pa.Buffer, begin: int, end: int, schema: pa.Schema, url: str
             yield pa.ipc.read_record_batch(message, schema)
     except (pa.ArrowInvalid, OSError) as error:
         raise CorruptError(f"{url} holds bytes that are no record batch of its schema: {error}") from error
+
+
+def windows(sizes: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
+    """Ranges of buckets whose sizes add up to at most `most`; a bucket that is larger stands alone.
+
+    >>> list(windows(np.array([2, 2, 0, 9, 1]), 4))
+    [(0, 3), (3, 4), (4, 5)]
+    """
+    ends, first = np.cumsum(sizes), 0
+    while first < len(sizes):
+        before = int(ends[first - 1]) if first else 0
+        stop = max(first + 1, int(np.searchsorted(ends, before + most, side="right")))
+        yield first, stop
+        first = stop

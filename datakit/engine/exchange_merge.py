@@ -10,13 +10,13 @@ Cost: one copy of the data; memory is one window of 64 MiB whatever the runs' si
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from datakit.engine.exchange_file import END_OF_STREAM, INDEX_SUFFIX, RunIndex, pieces, read_index
+from datakit.engine.exchange_file import END_OF_STREAM, INDEX_SUFFIX, RunIndex, pieces, read_index, windows
 from datakit.engine.task import OutputFile, Phase, Step, Task, TaskContext, TaskResult
 from datakit.errors import CorruptError
 from datakit.storage import atomic, urls
@@ -76,7 +76,7 @@ def _merge(local: Path, sources: list[str], indexes: list[RunIndex]) -> RunIndex
             sizes[:, place] += lengths[:, segment]
     with open(local, "wb", buffering=1 << 20) as sink:
         sink.write(schemas[0])
-        for first, stop in _windows(sizes.sum(axis=1)):
+        for first, stop in windows(sizes.sum(axis=1), WINDOW_BYTES):
             _copy_window(sink, sources, indexes, first, stop)
         sink.write(END_OF_STREAM)
     offsets = len(schemas[0]) + np.concatenate([[0], np.cumsum(sizes.reshape(-1))])
@@ -94,16 +94,6 @@ def _segments(indexes: list[RunIndex]) -> tuple[list[bytes], list[list[int]]]:
                 schemas.append(schema)
             places[-1].append(len(schemas) - 1)
     return schemas, places
-
-
-def _windows(sizes: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Ranges of buckets of at most WINDOW_BYTES over all runs, or one bucket with more."""
-    ends, first = np.cumsum(sizes), 0
-    while first < len(sizes):
-        before = int(ends[first - 1]) if first else 0
-        stop = max(first + 1, int(np.searchsorted(ends, before + WINDOW_BYTES, side="right")))
-        yield first, stop
-        first = stop
 
 
 def _copy_window(sink: BinaryIO, sources: list[str], indexes: list[RunIndex], first: int, stop: int) -> None:

@@ -48,14 +48,25 @@ def staging(url: str) -> Iterator[Path]:
         target = Path(urls.local_path(url))
         with storage_errors(url):
             target.parent.mkdir(parents=True, exist_ok=True)
-        path = target.parent / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-{target.name}"
+        path = target.parent / temporary_name(target.name)
     else:
-        path = Path(tempfile.gettempdir()) / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-{urls.name(url)}"
+        path = Path(tempfile.gettempdir()) / temporary_name(urls.name(url))
     try:
         with storage_errors(url):
             yield path
     finally:
         path.unlink(missing_ok=True)
+
+
+def temporary_name(name: str) -> str:
+    """A hidden name for the future file `name`; it says which process of which host writes it."""
+    return f"{TEMPORARY_PREFIX}{os.uname().nodename.replace('-', '_')}-{os.getpid()}-{uuid.uuid4().hex}-{name}"
+
+
+def owner_of(temporary: str) -> int | None:
+    """The process that writes a temporary file, where it is one of this host."""
+    _, host, pid, *_ = [*temporary.split("-"), "", "", ""]
+    return int(pid) if pid.isdigit() and host == os.uname().nodename.replace("-", "_") else None
 
 
 def commit_file(path: Path, url: str) -> Committed:

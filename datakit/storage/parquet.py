@@ -1,8 +1,8 @@
 """Parquet shards: how every table of the project is written and read.
 
-zstd-3, page index on, dictionary encoding off for text, ids and lists (unique values: 17 % slower for nothing, measured),
-statistics on. Row groups end at fixed row positions that depend on the rows alone (their bytes, their count), never on
-how the rows arrived in batches: the same rows give the same bytes.
+zstd-3, page index on, statistics on, dictionary encoding off for text, ids and lists (unique values: 17 % slower for
+nothing, measured). Row groups end at fixed row positions that depend on the rows alone (their bytes, their count),
+never on how the rows arrived in batches: the same rows give the same bytes.
 
 Memory: the writer holds at most one row group (16 MiB of variable-width data or one longer document) plus the batch in
 hand; a reader decodes one row group at a time.

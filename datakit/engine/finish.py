@@ -1,0 +1,72 @@
+"""The end of a step: its manifest, or the list of what failed.
+
+Counters are summed over the results in the ledger, so the totals are the same with and without crashes. What the step
+needed only on its way (exchange files, shared plan data) is removed once the manifest stands, never before.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from datakit.engine.policy import TaskRecord
+from datakit.engine.task import Output, QuarantinedRecord, Step, TaskResult, input_references
+from datakit.storage import atomic, urls
+from datakit.storage.fingerprint import identity
+from datakit.storage.manifest import PARTIAL_NAME, Manifest, Quarantine, totals_of, write_manifest
+from datakit.storage.parquet import columns_of
+
+QUARANTINE_FILE = "quarantine/records.jsonl"
+EXCHANGE_FOLDER = "exchange"
+
+
+def finish_step(step: Step, output: Output, results: Sequence[TaskResult]) -> Manifest:
+    """Write the quarantine list, then the manifest, then tidy up."""
+    counters = Counter(output.counters)
+    for result in results:
+        counters.update(result.counters)
+    quarantined = sorted(
+        (record for result in results for record in result.quarantined),
+        key=lambda record: (record.file, record.position, record.reason),
+    )
+    if quarantined:
+        _write_quarantine(step, quarantined)
+    manifest = Manifest(
+        stage=step.stage,
+        dataset=step.dataset,
+        fingerprint=step.fingerprint,
+        identity=identity(step.fingerprint, [f"{record.file}:{record.position}" for record in quarantined]),
+        parameters=step.parameters,
+        inputs=input_references(step),
+        schema=columns_of(output.schema),
+        partitions=output.partitions,
+        totals=totals_of(output.partitions),
+        counters=dict(sorted(counters.items())),
+        quarantine=Quarantine(len(quarantined)),
+        details=output.details,
+    )
+    write_manifest(manifest, step.directory)
+    urls.remove(urls.join(step.directory, PARTIAL_NAME))
+    urls.remove_tree(urls.join(step.directory, EXCHANGE_FOLDER))
+    return manifest
+
+
+def _write_quarantine(step: Step, records: Sequence[QuarantinedRecord]) -> None:
+    lines = b"".join(msgspec.json.encode(record) + b"\n" for record in records)
+    atomic.commit_bytes(lines, urls.join(step.directory, QUARANTINE_FILE))
+
+
+def write_partial(step: Step, phase: str, failed: dict[str, TaskRecord]) -> None:
+    """`partial.json`: which tasks failed and why. It is state, not output: the next run replaces or removes it."""
+    entries = [_failure(phase, key, record) for key, record in sorted(failed.items())]
+    partial = {"stage": step.stage, "dataset": step.dataset, "fingerprint": step.fingerprint, "failed": entries}
+    data = msgspec.json.format(msgspec.json.encode(partial), indent=1)
+    atomic.replace_bytes(data + b"\n", urls.join(step.directory, PARTIAL_NAME))
+
+
+def _failure(phase: str, key: str, record: TaskRecord) -> dict[str, object]:
+    assert record.last is not None
+    cause, why = record.last.cause, record.last.message
+    return {"phase": phase, "task": key, "attempts": record.attempts, "cause": cause, "why": why}

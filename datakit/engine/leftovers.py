@@ -1,0 +1,35 @@
+"""Temporary files of processes that were killed.
+
+A temporary file's name holds the host and the process that writes it, so a later run on the same host removes the files
+of processes that no longer are, and never those of a run beside it. Object stores have no temporary files.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from datakit.storage import atomic, urls
+
+
+def remove_dead_files(directory: str) -> list[Path]:
+    """Remove, below a local directory, the temporary files of this host's dead processes; which ones they were."""
+    if not urls.is_local(directory):
+        return []
+    removed = []
+    for path in Path(urls.local_path(directory)).rglob(f"{atomic.TEMPORARY_PREFIX}*"):
+        owner = atomic.owner_of(path.name)
+        if owner is not None and not _alive(owner):
+            path.unlink(missing_ok=True)
+            removed.append(path)
+    return removed
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

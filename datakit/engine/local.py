@@ -1,0 +1,95 @@
+"""Attempts on this machine: as many at a time as there are slots, and as memory allows.
+
+Admission: the sum of the budgets of running attempts stays under 85 % of the machine's memory (of the cgroup's, where
+there is one), so that the kernel never has to choose. The oldest attempt goes first; one that is larger than everything
+runs alone. One thread waits for each running child; the work is in the children.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections import deque
+from pathlib import Path
+
+import psutil
+
+from datakit.engine.executor import Attempt, Outcome
+from datakit.engine.forkserver import ZygotePool
+from datakit.engine.isolate import run_attempt
+
+MEMORY_SHARE = 0.85
+
+
+class LocalExecutor:
+    """The default backend: forked children of this machine."""
+
+    def __init__(self, workers: int | None = None) -> None:
+        """`workers` attempts at a time; one for each usable CPU by default."""
+        self._slots = workers or len(os.sched_getaffinity(0))
+        self._memory = int(memory_limit() * MEMORY_SHARE)
+        self._zygotes = ZygotePool()
+        self._waiting: deque[Attempt] = deque()
+        self._running: dict[int, Attempt] = {}
+        self._ended: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+        self._lock, self._cancelled = threading.Lock(), threading.Event()
+
+    @property
+    def slots(self) -> int:
+        """How many one-CPU attempts run at the same time."""
+        return self._slots
+
+    def submit(self, attempt: Attempt) -> None:
+        """Start the attempt as soon as a slot is free."""
+        with self._lock:
+            self._waiting.append(attempt)
+        self._start_what_fits()
+
+    def wait(self, timeout: float) -> list[Outcome]:
+        """The attempts that ended since the last call; waits up to `timeout` seconds for the first."""
+        ended: list[Outcome] = []
+        try:
+            ended.append(self._ended.get(timeout=timeout))
+            while True:
+                ended.append(self._ended.get_nowait())
+        except queue.Empty:
+            return ended
+
+    def close(self) -> None:
+        """Kill what runs, and leave no process."""
+        self._cancelled.set()
+        with self._lock:
+            self._waiting.clear()
+        self._zygotes.close()
+
+    def _start_what_fits(self) -> None:
+        with self._lock:
+            while self._waiting and not self._cancelled.is_set() and self._fits(self._waiting[0]):
+                attempt = self._waiting.popleft()
+                self._running[id(attempt)] = attempt
+                threading.Thread(target=self._run, args=(attempt,), daemon=True).start()
+
+    def _fits(self, attempt: Attempt) -> bool:
+        if not self._running:
+            return True
+        cpus = sum(running.cpus for running in self._running.values()) + attempt.cpus
+        memory = sum(running.memory_bytes for running in self._running.values()) + attempt.memory_bytes
+        return cpus <= self._slots and memory <= self._memory
+
+    def _run(self, attempt: Attempt) -> None:
+        outcome = run_attempt(attempt, self._zygotes, self._cancelled)
+        with self._lock:
+            del self._running[id(attempt)]
+        self._ended.put(outcome)
+        self._start_what_fits()
+
+
+def memory_limit() -> int:
+    """The bytes of memory that this process may use: the machine's, or its cgroup's where that is less."""
+    limits = [psutil.virtual_memory().total]
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        path = Path(file)
+        if path.exists() and (text := path.read_text().strip()).isdigit():
+            limits.append(int(text))
+    return min(limits)

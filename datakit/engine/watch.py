@@ -1,0 +1,102 @@
+"""What a run tells whoever looks on: a few events, in the driver, drawn elsewhere.
+
+A Watch never decides anything and never sees a record. Several can look at the same run: a table on the terminal, lines
+in a log, `events.jsonl` for programs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from datakit.engine.executor import Outcome
+from datakit.engine.policy import Verdict
+from datakit.engine.task import Phase, Step
+from datakit.storage.manifest import Manifest
+
+
+class Watch(Protocol):
+    """The events of a run, in order."""
+
+    def step_started(self, step: Step) -> None:
+        """A step must be run."""
+        ...
+
+    def phase_started(self, step: Step, phase: Phase, done: int, slots: int) -> None:
+        """A phase begins; `done` of its tasks were done by an earlier run."""
+        ...
+
+    def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
+        """An attempt ended, and what follows."""
+        ...
+
+    def tick(self) -> None:
+        """Some time passed; at least twice a second while tasks run."""
+        ...
+
+    def step_ended(self, step: Step, manifest: Manifest, reused: bool) -> None:
+        """A step is done; `reused` where it was done before."""
+        ...
+
+    def step_failed(self, step: Step, error: BaseException) -> None:
+        """A step ended without a manifest."""
+        ...
+
+
+class Silent:
+    """Nobody looks on."""
+
+    def step_started(self, step: Step) -> None:
+        """Nothing."""
+
+    def phase_started(self, step: Step, phase: Phase, done: int, slots: int) -> None:
+        """Nothing."""
+
+    def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
+        """Nothing."""
+
+    def tick(self) -> None:
+        """Nothing."""
+
+    def step_ended(self, step: Step, manifest: Manifest, reused: bool) -> None:
+        """Nothing."""
+
+    def step_failed(self, step: Step, error: BaseException) -> None:
+        """Nothing."""
+
+
+class Several:
+    """Tells several watches the same."""
+
+    def __init__(self, watches: Sequence[Watch]) -> None:
+        self._watches = tuple(watches)
+
+    def step_started(self, step: Step) -> None:
+        """To all."""
+        for watch in self._watches:
+            watch.step_started(step)
+
+    def phase_started(self, step: Step, phase: Phase, done: int, slots: int) -> None:
+        """To all."""
+        for watch in self._watches:
+            watch.phase_started(step, phase, done, slots)
+
+    def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
+        """To all."""
+        for watch in self._watches:
+            watch.attempt_ended(outcome, verdict)
+
+    def tick(self) -> None:
+        """To all."""
+        for watch in self._watches:
+            watch.tick()
+
+    def step_ended(self, step: Step, manifest: Manifest, reused: bool) -> None:
+        """To all."""
+        for watch in self._watches:
+            watch.step_ended(step, manifest, reused)
+
+    def step_failed(self, step: Step, error: BaseException) -> None:
+        """To all."""
+        for watch in self._watches:
+            watch.step_failed(step, error)
