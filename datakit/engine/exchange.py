@@ -4,10 +4,11 @@ Nothing passes through the driver but file names. A map task with less than `bud
 with more writes several. Rows of a bucket keep their order: (run, order written). Run boundaries depend on the rows
 alone, not on how they arrived in tables, so a task that is run again with smaller batches writes the same bytes.
 
-Memory: a writer holds about `budget_bytes` beside the table in hand (1.1 times, measured, whatever the skew): half of it
-are rows that wait (with 10 bytes a row for bucket and order), the other half their copy in one piece, which is gathered
-and written 4 MiB at a time. A reader holds mapped files only.
-Cost: one stable radix sort (numpy, 16-bit keys) and two copies of the rows; two files a run.
+Memory: a writer holds about `budget_bytes` beside the table in hand (1.1 times, measured, whatever the skew): half are
+rows that wait (with 10 bytes a row for bucket and order), half their copy in one piece, which is gathered and written
+4 MiB at a time. A reader holds mapped files only.
+Cost: one stable radix sort (numpy, 16-bit keys) and two copies of the rows, 500 (narrow rows) to 900 MB a CPU-second
+on a warm disk; two files a run.
 """
 
 from __future__ import annotations
