@@ -1,0 +1,51 @@
+# Two commands set up all they need, in a fresh clone, with nothing but Python 3.11 or later:
+#   make demo    the main job on text that every machine has
+#   make test    every check that CI runs
+# `make help` lists the rest.
+
+PYTHON ?= $(shell for p in python3.12 python3.11 python3.13 python3 python; do \
+    $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
+
+.PHONY: help demo test lint types imports bench clean
+
+help:  ## list the commands
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+demo: $(VENV)/.base  ## run the whole pipeline on the standard library's text
+	$(BIN)/datakit run demo
+
+test: $(VENV)/.dev lint imports types  ## lint, import arrows, types and tests
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup
+
+lint: $(VENV)/.dev  ## style and format
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+imports: $(VENV)/.dev  ## imports point one way
+	$(BIN)/lint-imports --no-cache
+
+types: $(VENV)/.dev  ## type check
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+bench: $(VENV)/.dev  ## the whole 121 MB run as a table (needs the texts of ../shared/data)
+	$(BIN)/python -m benchmarks.full_run
+
+clean:  ## remove the virtual environment
+	rm -rf $(VENV)
+
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 or later found; set PYTHON=/path/to/python"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+
+# The marks are newer than what they were made from, so a second call installs nothing.
+$(VENV)/.base: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) install --quiet --constraint constraints.txt --editable .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@ $(VENV)/.base
