@@ -1,0 +1,24 @@
+"""Before any test: eight fake devices for jax, and the trainer's shape annotations checked as its code runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+FAKE_DEVICES = 8
+
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={FAKE_DEVICES}"
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+collect_ignore_glob: list[str] = []
+if importlib.util.find_spec("jax") is None:
+    collect_ignore_glob.append("test_trainer_*.py")  # see the report's header
+elif importlib.util.find_spec("jaxtyping") and importlib.util.find_spec("beartype"):
+    from jaxtyping import install_import_hook
+
+    install_import_hook("datakit.trainer", "beartype.beartype")
+
+
+def pytest_report_header() -> str:
+    """Say what is not tested here."""
+    return "trainer: not tested, there is no jax (pip install 'datakit[train]')" if collect_ignore_glob else ""
