@@ -7,7 +7,12 @@ import os
 
 FAKE_DEVICES = 8
 
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={FAKE_DEVICES}"
+# What is computed here is tiny and compiled often: compile fast, not well.
+FAST_COMPILE = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+
+os.environ["XLA_FLAGS"] = " ".join(
+    [os.environ.get("XLA_FLAGS", ""), f"--xla_force_host_platform_device_count={FAKE_DEVICES}", FAST_COMPILE]
+)
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 collect_ignore_glob: list[str] = []

@@ -35,7 +35,7 @@ class Golden:
         self.figures = json.loads((folder / "golden.json").read_text())
         ids = self.tensors["input_ids"].astype(np.int32)
         counted = self.tensors["labels"] != IGNORED
-        self.batch = Tokens(jnp.asarray(ids), jnp.zeros_like(ids), jnp.asarray(counted))
+        self.batch = Tokens(jnp.asarray(ids), jnp.ones_like(ids), jnp.asarray(counted))
 
     def gradients(self) -> Tree:
         """The published gradients, in our names."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -19,7 +20,7 @@ from datakit.trainer.weights import Tree, leaves
 SMALL = grug.Config(
     vocabulary=97,
     hidden=32,
-    layers=5,
+    layers=4,
     heads=4,
     kv_heads=2,
     head_width=8,
@@ -52,7 +53,7 @@ FAMILY = olmoe.Config(
 
 def parameters(config: Any, module: Any = grug) -> Tree:
     """Fresh parameters, also where a real start is at zero."""
-    params = weights.initialize(module.weights(config), jax.random.key(1))
+    params = jax.jit(lambda key: weights.initialize(module.weights(config), key))(jax.random.key(1))
     if "head_gate" in params["blocks"]:
         params["blocks"]["head_gate"] = 0.3 * jax.random.normal(jax.random.key(2), params["blocks"]["head_gate"].shape)
     return params
@@ -63,7 +64,7 @@ def random_batch(config: Any, rows: int = 4, length: int = 40, segments: int = 1
     generator = np.random.default_rng(7)
     tokens = generator.integers(0, config.vocabulary, (rows, length), dtype=np.int32)
     borders = np.sort(generator.integers(1, length, (rows, segments - 1)), axis=1)
-    at = (np.arange(length)[None, :, None] >= borders[:, None, :]).sum(-1).astype(np.int32)
+    at = (np.arange(length)[None, :, None] >= borders[:, None, :]).sum(-1).astype(np.int32) + 1
     return Tokens(jnp.asarray(tokens), jnp.asarray(at), jnp.ones(tokens.shape, bool))
 
 
@@ -86,6 +87,12 @@ def loss_and_gradients(config: Any, batch: Tokens, params: Tree | None = None) -
     return value, leaves(gradients)
 
 
+@functools.cache
+def plain_result() -> tuple[Any, dict[str, Any]]:
+    """Loss and gradients of SMALL by the plainest route."""
+    return loss_and_gradients(SMALL, random_batch(SMALL, segments=2))
+
+
 def assert_same(ours: tuple[Any, dict[str, Any]], theirs: tuple[Any, dict[str, Any]], tolerance: float) -> None:
     """Equal losses and gradients, relative to each gradient's largest entry."""
     np.testing.assert_allclose(ours[0], theirs[0], rtol=tolerance)
@@ -106,7 +113,7 @@ def test_no_position_sees_what_follows(module: Any, config: Any) -> None:
 @pytest.mark.parametrize(("module", "config"), [(grug, SMALL), (olmoe, FAMILY)], ids=["grug", "olmoe"])
 def test_no_document_sees_another(module: Any, config: Any) -> None:
     batch = random_batch(config, segments=3)
-    first = batch.segments == 0
+    first = batch.segments == 1
     changed = batch._replace(tokens=jnp.where(first, (batch.tokens + 5) % config.vocabulary, batch.tokens))
     before, after = hidden_states(config, batch, module), hidden_states(config, changed, module)
     np.testing.assert_array_equal(before[~first], after[~first])
@@ -115,7 +122,7 @@ def test_no_document_sees_another(module: Any, config: Any) -> None:
 
 def test_a_document_is_the_same_alone_and_behind_another() -> None:
     batch = random_batch(SMALL, rows=1, segments=2)
-    border = int(jnp.argmax(batch.segments[0] == 1))
+    border = int(jnp.argmax(batch.segments[0] == 2))
     alone = Tokens(batch.tokens[:, border:], batch.segments[:, border:], batch.loss_mask[:, border:])
     np.testing.assert_allclose(
         hidden_states(SMALL, batch)[:, border:], hidden_states(SMALL, alone), atol=3e-4, rtol=1e-4
@@ -130,13 +137,12 @@ def test_windows_end_where_they_say() -> None:
     assert np.flatnonzero(moved).tolist() == list(range(10, 10 + 8))
 
 
-@pytest.mark.parametrize("policy", ["recompute_all", "save_moe"])
-@pytest.mark.parametrize("backend", ["tiles", "ragged"])
+@pytest.mark.parametrize(
+    ("policy", "backend"), [("recompute_all", "tiles"), ("save_moe", "tiles"), ("save_moe", "ragged")]
+)
 def test_recomputing_changes_nothing(policy: Any, backend: Any) -> None:
-    config = dataclasses.replace(SMALL, moe_backend=backend, layers=2)
-    batch = random_batch(config, segments=2)
-    kept = loss_and_gradients(config, batch)
-    assert_same(loss_and_gradients(dataclasses.replace(config, remat=policy), batch), kept, 1e-5)
+    config = dataclasses.replace(SMALL, moe_backend=backend, remat=policy)
+    assert_same(loss_and_gradients(config, random_batch(config, segments=2)), plain_result(), 1e-5)
 
 
 def test_the_policies_keep_what_they_say() -> None:
@@ -166,31 +172,28 @@ def test_the_scan_is_a_loop_over_layers() -> None:
             normed = grug._normed(x, block, "attention_norm", SMALL)
             x = x + grug.attend(normed, block, batch.segments, window, rotary, SMALL)
             normed = grug._normed(x, block, "mlp_norm", SMALL)
-            x = x + grug.feed_forward(normed, block, bias, batch.segments >= 0, SMALL)[0]
+            x = x + grug.feed_forward(normed, block, bias, batch.segments > 0, SMALL)[0]
         return grug._normed(x, params, "final_norm", SMALL)
 
     np.testing.assert_allclose(loop(params), hidden_states(SMALL, batch), atol=1e-5, rtol=1e-5)
 
 
 def test_queries_in_blocks_are_queries_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    batch = random_batch(SMALL, segments=2)
-    whole = loss_and_gradients(SMALL, batch)
+    batch, narrow = random_batch(SMALL, segments=2), dataclasses.replace(SMALL, window=20)
+    whole = hidden_states(narrow, batch)
     monkeypatch.setattr(layers, "QUERY_BLOCK", 16)  # 40 positions: two whole blocks and a rest
-    assert_same(loss_and_gradients(SMALL, batch), whole, 1e-5)
-    narrow = dataclasses.replace(SMALL, window=20)
-    blocks = loss_and_gradients(narrow, batch)
-    monkeypatch.undo()
-    assert_same(blocks, loss_and_gradients(narrow, batch), 1e-5)
+    np.testing.assert_allclose(hidden_states(narrow, batch), whole, atol=1e-5)
+    assert_same(loss_and_gradients(SMALL, batch), plain_result(), 1e-5)
 
 
 def test_the_loss_in_pieces_is_the_loss_at_once() -> None:
     batch = random_batch(SMALL, segments=2)
     pieces = loss_and_gradients(dataclasses.replace(SMALL, loss_piece=8), batch)
-    assert_same(pieces, loss_and_gradients(SMALL, batch), 1e-5)
+    assert_same(pieces, plain_result(), 1e-5)
 
 
 def test_only_what_can_be_predicted_counts() -> None:
-    tokens, segments = jnp.array([[5, 6, 7, 8, 9, 9]]), jnp.array([[0, 0, 0, 1, 1, -1]])
+    tokens, segments = jnp.array([[5, 6, 7, 8, 9, 9]]), jnp.array([[1, 1, 1, 2, 2, 0]])
     mask = jnp.array([[True, True, False, True, True, False]])
     labels, counted = layers.next_tokens(tokens, segments, mask)
     assert labels[0, :5].tolist() == [6, 7, 8, 9, 9]
@@ -207,25 +210,22 @@ def test_a_dense_model_is_one_without_experts() -> None:
 
 def test_bilinear_experts_have_no_nonlinearity() -> None:
     batch = random_batch(SMALL)
-    swiglu, bilinear = (
-        loss_and_gradients(dataclasses.replace(SMALL, expert_gate=gate), batch) for gate in ("swiglu", "bilinear")
-    )
-    assert abs(swiglu[0] - bilinear[0]) > 1e-4
+    bilinear = hidden_states(dataclasses.replace(SMALL, expert_gate="bilinear"), batch)
+    assert np.abs(bilinear - hidden_states(SMALL, batch)).max() > 1e-2
     doubled = layers.bilinear_gate(2 * jnp.arange(8.0))
     np.testing.assert_array_equal(doubled, 4 * layers.bilinear_gate(jnp.arange(8.0)))
 
 
-@pytest.mark.parametrize("compute", ["float32", "bfloat16"])
-def test_eight_devices_compute_what_one_does(compute: Any) -> None:
+@pytest.mark.parametrize(("compute", "replicas"), [("float32", 2), ("bfloat16", 1)])
+def test_eight_devices_compute_what_one_does(compute: Any, replicas: int) -> None:
     config = dataclasses.replace(SMALL, compute=compute, remat="save_moe", layers=2)
     batch, params = random_batch(config, rows=8, segments=2), parameters(config)
     one = loss_and_gradients(config, batch, params)
-    for replicas in (1, 4):
-        mesh = weights.make_mesh(replicas)
-        with jax.set_mesh(mesh):
-            placed = jax.device_put(params, weights.shardings(grug.weights(config), mesh))
-            many = loss_and_gradients(config, batch, placed)
-        assert_same(many, one, 2e-5 if compute == "float32" else 5e-2)
+    mesh = weights.make_mesh(replicas)
+    with jax.set_mesh(mesh):
+        placed = jax.device_put(params, weights.shardings(grug.weights(config), mesh))
+        many = loss_and_gradients(config, batch, placed)
+    assert_same(many, one, 2e-5 if compute == "float32" else 5e-2)
 
 
 def test_router_biases_do_not_depend_on_the_mesh() -> None:
@@ -264,12 +264,13 @@ def test_models_are_found_by_name_or_path() -> None:
 def test_parameters_do_not_depend_on_the_mesh_or_on_one_another() -> None:
     table = grug.weights(SMALL)
     mesh = weights.make_mesh(2)
-    alone = leaves(weights.initialize(table, jax.random.key(3)))
+    alone = leaves(jax.jit(lambda key: weights.initialize(table, key))(jax.random.key(3)))
     placed = jax.jit(lambda key: weights.initialize(table, key), out_shardings=weights.shardings(table, mesh))(
         jax.random.key(3)
     )
     for path, value in leaves(placed).items():
         np.testing.assert_array_equal(value, alone[path], err_msg=path)
-    fewer = leaves(weights.initialize(grug.weights(dataclasses.replace(SMALL, experts=0)), jax.random.key(3)))
+    dense = grug.weights(dataclasses.replace(SMALL, experts=0))
+    fewer = leaves(jax.jit(lambda key: weights.initialize(dense, key))(jax.random.key(3)))
     for path, value in fewer.items():
         np.testing.assert_array_equal(value, alone[path], err_msg=path)

@@ -15,11 +15,11 @@ from datakit.trainer import models
 from datakit.trainer.shapes import Array, Bool, Float, Int
 from datakit.trainer.weights import Tree
 
-PADDING_SEGMENT = -1
+PADDING_SEGMENT = 0
 
 
 class Tokens(NamedTuple):
-    """A batch as a model sees it. `segments` number the documents of a row; -1 is padding."""
+    """A batch as a model sees it. `segments` number the documents of a row from 1; 0 is padding."""
 
     tokens: Int[Array, "B S"]
     segments: Int[Array, "B S"]
