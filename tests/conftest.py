@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from typing import Any
 
 FAKE_DEVICES = 8
 
@@ -21,7 +22,14 @@ if importlib.util.find_spec("jax") is None:
 elif importlib.util.find_spec("jaxtyping") and importlib.util.find_spec("beartype"):
     from jaxtyping import install_import_hook
 
-    install_import_hook("datakit.trainer", "beartype.beartype")
+    install_import_hook("datakit.trainer", "tests.conftest.checked")
+
+
+def checked(function: Any) -> Any:
+    """The run-time type checker: beartype, for which an int is a float, as it is for type checkers."""
+    from beartype import BeartypeConf, beartype
+
+    return beartype(conf=BeartypeConf(is_pep484_tower=True))(function)
 
 
 def pytest_report_header() -> str:
