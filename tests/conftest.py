@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from typing import Any
 
 FAKE_DEVICES = 8
-
 # What is computed here is tiny and compiled often: compile fast, not well.
 FAST_COMPILE = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+SHAPED = ("layers", "models", "moe", "moe_sort", "moe_tiles", "optimizer", "router", "weights")
 
 os.environ["XLA_FLAGS"] = " ".join(
     [os.environ.get("XLA_FLAGS", ""), f"--xla_force_host_platform_device_count={FAKE_DEVICES}", FAST_COMPILE]
@@ -18,18 +17,11 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 collect_ignore_glob: list[str] = []
 if importlib.util.find_spec("jax") is None:
-    collect_ignore_glob.append("test_trainer_*.py")  # see the report's header
+    collect_ignore_glob.append("test_trainer_*.py")  # the report's header says so
 elif importlib.util.find_spec("jaxtyping") and importlib.util.find_spec("beartype"):
     from jaxtyping import install_import_hook
 
-    install_import_hook("datakit.trainer", "tests.conftest.checked")
-
-
-def checked(function: Any) -> Any:
-    """The run-time type checker: beartype, for which an int is a float, as it is for type checkers."""
-    from beartype import BeartypeConf, beartype
-
-    return beartype(conf=BeartypeConf(is_pep484_tower=True))(function)
+    install_import_hook([f"datakit.trainer.{name}" for name in SHAPED], "beartype.beartype")
 
 
 def pytest_report_header() -> str:

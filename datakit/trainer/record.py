@@ -42,7 +42,7 @@ def predict(run: Run, tokens: int, sequence: int) -> dict[str, Any]:
     flops = 3 * load_model(run.kind).flops_per_token(run.model, sequence, with_head=False) * tokens
     law = sizing.predict(flops)
     expected = {"eval/macro_loss": law.macro_loss, "eval/macro_bpb": law.bits_per_byte} | run.expect
-    return {"law": dataclasses.asdict(law), "tokens": tokens, "expected": expected}
+    return {"law": dataclasses.asdict(law), "tokens": tokens, "expected": expected, "named": sorted(run.expect)}
 
 
 def write_prediction(directory: str, run: Run, tokens: int, sequence: int) -> None:
@@ -59,12 +59,16 @@ def read_prediction(directory: str) -> dict[str, Any]:
 
 
 def compare(prediction: Mapping[str, Any], figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Expected, measured and their ratio, of each expected metric; null where it was not measured."""
+    """Each expected metric as expected, as measured (null where it was not), and the ratio of the two.
+
+    `extrapolated` says that the law was asked beyond what it was fitted to, and the run named no value of its own.
+    """
     compared = {}
     for name, expected in prediction["expected"].items():
         measured = figures.get(name)
         ratio = measured / expected if measured is not None and expected else None
-        compared[name] = {"expected": expected, "measured": measured, "ratio": ratio}
+        law = prediction["law"]["extrapolated"] and name not in prediction["named"]
+        compared[name] = {"expected": expected, "measured": measured, "ratio": ratio, "extrapolated": law}
     return compared
 
 

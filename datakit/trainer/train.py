@@ -161,20 +161,22 @@ class _Loop:
             if not results["finite"]:
                 metrics.log(step, row)
                 raise self._diverged(step, float(results["loss"]))
-            row |= self._hooks(step, state, asked) | {"throughput/hook_time": time.perf_counter() - done}
-            if step % self.run.log.every == 0:
-                metrics.log(step, row | {f"data/{name}": value for name, value in self.source.snapshot(step).items()})
+            ending = asked.is_set()
+            row |= self._hooks(step, state, ending) | {"throughput/hook_time": time.perf_counter() - done}
+            if step % self.run.log.every == 0 or step == self.run.steps:
+                row |= {f"data/{name}": value for name, value in self.source.snapshot(step).items()}
+                metrics.log(step, row)
             turn = time.perf_counter() - turn
             progress.step(step, float(results["loss"]), placed.tokens, turn, row.get("throughput/mfu"))
-            if asked.is_set():
+            if ending:
                 raise KeyboardInterrupt
         return state, row
 
-    def _hooks(self, step: int, state: Tree, asked: threading.Event) -> dict[str, Any]:
+    def _hooks(self, step: int, state: Tree, ending: bool) -> dict[str, Any]:
         """Checkpoint and evaluation, where they are due before the end."""
         if step == self.run.steps:
             return {}
-        if self.writer.due(step) or asked.is_set():
+        if self.writer.due(step) or ending:
             self.writer.save(state, self._marker(state, permanent=False))
         every = self.run.evaluation.every
         return self._evaluate(state) if every and step % every == 0 else {}
@@ -225,8 +227,9 @@ class _Loop:
         prediction = records.read_prediction(self.directory)
         comparison = records.compare(prediction, kept)
         for name, pair in comparison.items():
+            landmark = " (by a law fitted to larger budgets)" if pair["extrapolated"] else ""
             if pair["measured"] is not None:
-                self.say(f"{name}: expected {pair['expected']:.4f}, measured {pair['measured']:.4f}")
+                self.say(f"{name}: expected {pair['expected']:.4f}{landmark}, measured {pair['measured']:.4f}")
         details = {"figures": kept, "prediction": prediction, "comparison": comparison}
         records.finish(self.directory, self.run, self.mixture, list(inputs), details, final)
         self.say(f"finished {self.run.steps:,} steps: {self.directory}")
