@@ -29,7 +29,7 @@ from datakit.storage.parquet import ShardWriter, open_shard
 from datakit.storage.row_size import row_sizes
 
 NAME = "consolidate"
-VERSION = 1
+FORMAT_VERSION = 1
 REASONS = ("exact", "fuzzy")  # what dedup's attributes may say
 EDITED = pa.field("edited_id", pa.string())
 CORE = pa.schema(
