@@ -15,6 +15,7 @@ Reads of blocks of about 1 Mi tokens are near the disk's speed; of single sequen
 
 from __future__ import annotations
 
+import hashlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -153,7 +154,21 @@ class Cache:
 
     def validate(self) -> int:
         """Read every file and compare size and checksum with the manifest; the bytes read. Raises CorruptError."""
-        return sum(self._check(path, size, xxh3) for shard in self.shards for path, size, xxh3 in _files(shard))
+        tokenizer = self._check_tokenizer()
+        files = ((path, size, xxh3) for shard in self.shards for path, size, xxh3 in _files(shard))
+        return tokenizer + sum(self._check(path, size, xxh3) for path, size, xxh3 in files)
+
+    def _check_tokenizer(self) -> int:
+        try:
+            data = urls.read_bytes(self.tokenizer_url)
+        except NotFoundError as error:
+            raise CorruptError(f"{self.tokenizer_url} is missing; make the cache again") from error
+        found = hashlib.sha256(data).hexdigest()
+        if found != self.contract.tokenizer_sha256:
+            raise CorruptError(
+                f"{self.tokenizer_url} has sha256 {found}; the cache was made with {self.contract.tokenizer_sha256}"
+            )
+        return len(data)
 
     def _check(self, path: str, size: int, xxh3: str) -> int:
         url = urls.join(self.directory, path)
