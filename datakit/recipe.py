@@ -27,7 +27,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -73,7 +73,6 @@ class Recipe:
     name: str
     sources: tuple[Source, ...]
     description: str = ""
-    download: dict[str, Any] = field(default_factory=dict)
     normalize: dict[str, Any] = field(default_factory=dict)
     dedup: dict[str, Any] | None = None
     consolidate: dict[str, Any] = field(default_factory=dict)
@@ -174,7 +173,10 @@ def convert(table: dict[str, Any], kind: type[T], place: str) -> T:
         if entry.default is MISSING and entry.default_factory is MISSING and entry.name not in table:
             raise RecipeError(f"{place}: {entry.name!r} is missing")
     try:
-        return msgspec.convert(table, kind)
+        # Once more through __init__: msgspec leaves defaults out of the instance, and whatever walks it would miss them.
+        return replace(msgspec.convert(table, kind))  # pyright: ignore[reportArgumentType,reportReturnType]
+    except RecipeError as error:
+        raise RecipeError(f"{place}: {error}") from error
     except msgspec.ValidationError as error:
         reason, _, where = str(error).partition(" - at ")
         key = where.strip("`").removeprefix("$").removeprefix(".")
