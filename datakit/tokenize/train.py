@@ -22,6 +22,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from datakit.engine.task import Output, OutputFile, Phase, Plan, Step, Task, TaskContext, TaskResult
 from datakit.errors import EmptyStageError, RecipeError
 from datakit.storage import atomic, urls
+from datakit.storage.fingerprint import spelled_out
 from datakit.storage.manifest import Manifest, Partition
 from datakit.tokenize.batches import TextBatch, text_batches
 from datakit.tokenize.layout import TOKENIZER_FILE
@@ -63,7 +64,7 @@ def plan(step: Step) -> Plan:
     """One task: read the sample, train, write tokenizer.json."""
     (clean,) = step.inputs_of("consolidate")
     config = msgspec.convert(step.parameters, Config)
-    arguments = {"config": plain(config), "shares": _shares(clean.directory, clean.manifest, config)}
+    arguments = {"config": spelled_out(config), "shares": _shares(clean.directory, clean.manifest, config)}
     sample = min(clean.manifest.totals.text_bytes or 0, config.sample_bytes)
     if not sample:
         raise EmptyStageError("there is no text to train a tokenizer on: the consolidated dataset is empty")
