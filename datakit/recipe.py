@@ -27,7 +27,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -173,8 +173,7 @@ def convert(table: dict[str, Any], kind: type[T], place: str) -> T:
         if entry.default is MISSING and entry.default_factory is MISSING and entry.name not in table:
             raise RecipeError(f"{place}: {entry.name!r} is missing")
     try:
-        # Once more through __init__: msgspec leaves defaults out of the instance, and whatever walks it would miss them.
-        return replace(msgspec.convert(table, kind))  # pyright: ignore[reportArgumentType,reportReturnType]
+        return msgspec.convert(table, kind)
     except RecipeError as error:
         raise RecipeError(f"{place}: {error}") from error
     except msgspec.ValidationError as error:

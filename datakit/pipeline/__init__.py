@@ -1,4 +1,4 @@
-"""From a recipe to its steps: fingerprints, places, what a run would do, the run, what it kept; and what to clear away."""
+"""From a recipe to its steps: fingerprints, places, what a run would do, the run, what it kept, what can go."""
 
 from datakit.pipeline.garbage import Leftover, find_leftovers, remove_leftovers
 from datakit.pipeline.lineage import Ancestor, StepDescription, describe, finished_steps

@@ -108,7 +108,7 @@ def _source_nodes(recipe: Recipe, settings: Configuration, states: dict[str, Sou
 
         def node(module: ModuleType, content: dict[str, Any], *roles: str, **more: Any) -> Node:
             upstream = tuple((role, f"{role} {name}") for role in roles)  # noqa: B023 - called in this round only
-            return _node(module, name, name, home, content, upstream, **more)  # noqa: B023
+            return _node(module, content, upstream, source=name, dataset=name, home=home, **more)  # noqa: B023
 
         yield node(download, state.parameters, operations=state.operations(), state=state)
         reading = settings.normalize[name]
@@ -119,35 +119,33 @@ def _source_nodes(recipe: Recipe, settings: Configuration, states: dict[str, Sou
 
 
 def _dataset_nodes(recipe: Recipe, settings: Configuration, root: str) -> Iterator[Node]:
-    name, home = recipe.name, dataset_home(root, recipe.name)
+    mine = {"source": None, "dataset": recipe.name, "home": dataset_home(root, recipe.name)}
     normalized = tuple((normalize.NAME, f"{normalize.NAME} {source.name}") for source in recipe.sources)
     signed = tuple((signatures_stage.NAME, f"{signatures_stage.NAME} {source.name}") for source in recipe.sources)
     removals: tuple[tuple[str, str], ...] = ()
     if settings.dedup is not None:
         content, limits = parameters(settings.dedup), tolerances(settings.dedup)
-        yield _node(dedup, None, name, home, content, (*normalized, *signed), operations=limits)
+        yield _node(dedup, content, (*normalized, *signed), operations=limits, **mine)
         removals = ((dedup.NAME, dedup.NAME),)
-    yield _node(consolidate, None, name, home, parameters(settings.consolidate), (*normalized, *removals))
+    yield _node(consolidate, parameters(settings.consolidate), (*normalized, *removals), **mine)
     clean = ((consolidate.NAME, consolidate.NAME),)
+    trained: tuple[tuple[str, str], ...] = ()
     if settings.train is not None:
-        yield _node(train, None, name, home, parameters(settings.train), clean)
+        yield _node(train, parameters(settings.train), clean, **mine)
+        trained = ((train.NAME, train.NAME),)
     if settings.tokenize is not None:
         content, operations = _tokenizer(settings)
-        trained = ((train.NAME, train.NAME),) if settings.train is not None else ()
-        yield _node(tokenize, None, name, home, content, (*clean, *trained), operations=operations)
+        yield _node(tokenize, content, (*clean, *trained), operations=operations, **mine)
 
 
-def _node(
-    module: ModuleType,
-    source: str | None,
-    dataset: str,
-    home: str,
-    content: dict[str, Any],
-    upstream: tuple[tuple[str, str], ...],
-    **more: Any,
-) -> Node:
+def _node(module: ModuleType, content: dict[str, Any], upstream: tuple[tuple[str, str], ...], **more: Any) -> Node:
     return Node(
-        module.NAME, source, dataset, home, module.FORMAT_VERSION, module.plan, content, upstream=upstream, **more
+        stage=module.NAME,
+        version=module.FORMAT_VERSION,
+        plan=module.plan,
+        parameters=content,
+        upstream=upstream,
+        **more,
     )
 
 
@@ -173,8 +171,8 @@ def locate(node: Node, upstream: dict[str, Located]) -> Located:
     manifest = find_manifest(directory)
     if manifest is not None and manifest.fingerprint != number:
         raise CorruptError(
-            f"{manifest_url(directory)} is of step {manifest.fingerprint}, but {number} belongs there; was the directory "
-            "renamed? Remove it and run again"
+            f"{manifest_url(directory)} is of step {manifest.fingerprint}, but {number} belongs there; was the "
+            "directory renamed? Remove it and run again"
         )
     return Located(node, number, directory, manifest, all(entry.manifest is not None for entry in above))
 

@@ -39,6 +39,11 @@ class StepResult:
     reused: bool
     seconds: float
 
+    @property
+    def label(self) -> str:
+        """How people call it: `normalize novels`, `dedup`."""
+        return f"{self.stage} {self.source}" if self.source else self.stage
+
 
 @dataclass(frozen=True)
 class RunResult:
