@@ -1,4 +1,4 @@
-"""Sources for the tests of dedup: normalized files as `normalize` writes them, made from texts, and the stage's steps."""
+"""Sources for the tests of dedup: normalized files as `normalize` writes them, made from texts; and its steps, run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import xxhash
@@ -17,7 +16,7 @@ import zstandard
 from datakit.dedup import signatures_stage, stage
 from datakit.engine.inline import run_plan_inline
 from datakit.engine.task import Output, Plan, Step, StepInput, TaskResult
-from datakit.storage.fingerprint import fingerprint
+from datakit.storage.fingerprint import fingerprint, spelled_out
 from datakit.storage.ids import partition_name, partition_of
 from datakit.storage.manifest import Manifest, Partition, Quarantine, totals_of
 from datakit.storage.parquet import ShardWriter, columns_of, read_shard
@@ -57,12 +56,12 @@ def write_source(
         info = writer.info
         partitions.append(Partition(path, name, info.rows, info.bytes, info.xxh3, text_bytes=text_bytes))
     mark = fingerprint("normalize", 1, {"ids": ids}, [])
-    manifest = _manifest("normalize", name, mark, {}, Output(partitions, schema), [])
+    manifest = _manifest("normalize", name, mark, Output(partitions, schema))
     return StepInput("normalize", name, str(directory), manifest)
 
 
 def _manifest(
-    kind: str, dataset: str, mark: str, parameters: dict[str, Any], output: Output, results: Sequence[TaskResult]
+    kind: str, dataset: str, mark: str, output: Output, results: Sequence[TaskResult] = (), **parameters: Any
 ) -> Manifest:
     counters = dict(output.counters)
     for result in results:
@@ -104,11 +103,12 @@ class Deduplicated:
 
 def sign(source: StepInput, config: signatures_stage.SignatureConfig) -> StepInput:
     """Runs stage `signatures` on a source."""
-    directory = str(Path(source.directory).parent / "signatures")
-    parameters = msgspec.to_builtins(config)
-    step = Step("signatures", source.source or "", directory, "0" * 32, parameters, (source,))
+    parameters = spelled_out(config)
+    mark = fingerprint("signatures", signatures_stage.FORMAT_VERSION, parameters, [])
+    directory = str(Path(source.directory).parent / f"signatures-{mark}")
+    step = Step("signatures", source.source or "", directory, mark, parameters, (source,))
     output, results = run_plan_inline(signatures_stage.plan(step), directory)
-    manifest = _manifest("signatures", source.source or "", "0" * 32, parameters, output, results)
+    manifest = _manifest("signatures", source.source or "", mark, output, results, **parameters)
     return StepInput("signatures", source.source, directory, manifest)
 
 
@@ -116,13 +116,13 @@ def dedup_step(directory: Path, sources: Sequence[StepInput], config: stage.Conf
     """The step of stage `dedup`; signs the sources first."""
     signed = [sign(source, config.signature) for source in sources]
     inputs = tuple(entry for pair in zip(sources, signed, strict=True) for entry in pair)
-    return Step("dedup", "test", str(directory), "1" * 32, msgspec.to_builtins(config), inputs)
+    return Step("dedup", "test", str(directory), "1" * 32, spelled_out(config), inputs)
 
 
 def run_step(step: Step, plan: Plan | None = None) -> Deduplicated:
     """Runs stage `dedup` (or a plan made of it) here."""
     output, results = run_plan_inline(plan or stage.plan(step), step.directory)
-    manifest = _manifest("dedup", step.dataset, step.fingerprint, step.parameters, output, results)
+    manifest = _manifest("dedup", step.dataset, step.fingerprint, output, results, **step.parameters)
     return Deduplicated(step.directory, step.inputs, manifest, results)
 
 

@@ -26,7 +26,7 @@ from numba import njit
 NONE = -1
 # What the kernel counts, by position in its array.
 CANDIDATES, RULED_OUT, COMPARISONS, REJECTED, CAPPED, CROWDED = range(6)
-COUNTED = ("candidates", "ruled_out", "comparisons", "rejected", "capped", "crowded")
+COUNTED: tuple[str, ...] = ("candidates", "ruled_out", "comparisons", "rejected", "capped", "crowded")
 _STRIDE = 64  # steps of an intersection between looks at whether it can still reach the threshold
 _RANK_BITS = 48
 _RANK = np.int64((1 << _RANK_BITS) - 1)

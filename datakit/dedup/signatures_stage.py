@@ -28,6 +28,7 @@ from datakit.dedup.words import UNICODE_VERSION
 from datakit.engine.task import Output, OutputFile, Phase, Plan, Preload, Step, Task, TaskContext, TaskResult
 from datakit.errors import CorruptError
 from datakit.storage import urls
+from datakit.storage.fingerprint import spelled_out
 from datakit.storage.ids import ids_from_arrow, strictly_ascending
 from datakit.storage.manifest import Partition
 from datakit.storage.parquet import ShardWriter, open_shard
@@ -100,7 +101,7 @@ def plan(step: Step) -> Plan:
     results = yield Phase(
         "sign",
         tasks,
-        {"config": msgspec.to_builtins(config)},
+        {"config": spelled_out(config)},
         PRELOADS,
         memory_bytes=512 << 20,
         memory_per_input_byte=2.0,

@@ -20,8 +20,6 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from datakit.dedup import exact
 from datakit.dedup.attributes import SCHEMA
 from datakit.dedup.bands import bucket_count
@@ -34,6 +32,7 @@ from datakit.dedup.verify import MEASURES
 from datakit.engine.exchange import merged
 from datakit.engine.task import Output, Phase, Plan, Step, Task, TaskResult
 from datakit.errors import suggestion
+from datakit.storage.fingerprint import spelled_out
 from datakit.storage.manifest import Partition
 
 NAME = "dedup"
@@ -77,7 +76,7 @@ def plan(step: Step) -> Plan:
     for entry in step.inputs_of("normalize"):
         check_columns(config.prefer, entry.source or entry.manifest.dataset, entry.manifest)
     sources = list(dict.fromkeys(part.source for part in parts))
-    shared = {"parts": to_plain(parts), **msgspec.to_builtins(config)}
+    shared = {"parts": to_plain(parts), **spelled_out(config)}
     shared["exact_runs"] = yield from _exact(step, parts, sources, shared)
     forests = yield from _forests(step, parts, config, shared)
     judged = yield from _verdicts(step, parts, forests, shared) if forests else _nothing()
