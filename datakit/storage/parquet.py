@@ -2,8 +2,8 @@
 
 zstd-3, page index on, dictionary encoding off for text, ids and lists (unique values: 17 % slower for nothing,
 measured), statistics on but for texts (a minimum and a maximum are copies of whole documents: with one of 200 MB the
-writer took 775 MB beside it instead of 200, measured). Row groups end at fixed row positions that depend on the rows alone (their bytes, their count),
-never on how the rows arrived in batches: the same rows give the same bytes.
+writer took 775 MB beside it instead of 200, measured). Row groups end at fixed row positions that depend on the rows
+alone (their bytes, their count), never on how the rows arrived in batches: the same rows give the same bytes.
 
 Memory: the writer holds at most one row group (16 MiB of values or one longer document) plus the batch in
 hand; a reader decodes one row group at a time.
