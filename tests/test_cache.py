@@ -209,6 +209,7 @@ def test_ten_thousand_shards_open_in_half_a_second(small: Path, tmp_path: Path) 
     first, details = found.partitions[0], dict(found.details)
     partitions = [replace_path(first, f"novels/shard-{number:05d}") for number in range(10_000)]
     details["shards"] = [details["shards"][0]] * 10_000
+    details["lengths"] = {"64": 10_000 * first.rows}
     sums = {"shards": 10_000, "documents": 10_000 * first.rows, "tokens": 10_000 * (first.tokens or 0), "text_bytes": 1}
     details["sources"] = {"novels": sums}
     made = msgspec.structs.replace(found, partitions=partitions, totals=totals_of(partitions), details=details)
@@ -251,7 +252,7 @@ def test_a_manifest_that_was_altered_is_refused(small: Path) -> None:
         with pytest.raises(CorruptError, match="do not agree"):
             Cache("somewhere", altered)
     with pytest.raises(CorruptError, match="describes no token cache"):
-        Cache("somewhere", msgspec.structs.replace(manifest, details={"format": "datakit.cache/1"}))
+        Cache("somewhere", msgspec.structs.replace(manifest, details={"form": 1}))
     other = msgspec.structs.replace(manifest, details={**manifest.details, "format": "datakit.cache/9"})
     with pytest.raises(CorruptError, match=r"'datakit\.cache/9'"):
         Cache("somewhere", other)

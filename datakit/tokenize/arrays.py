@@ -85,9 +85,13 @@ def key_value_store(directory: str) -> dict[str, Any]:
         raise RootError(
             f"{directory}: token caches are read from a disk, from s3:// or from gs://; copy it to one of them"
         )
-    store = {"driver": "s3", "bucket": bucket, "path": f"{path}/", "aws_region": _region()}
+    store: dict[str, Any] = {"driver": "s3", "bucket": bucket, "path": f"{path}/", "aws_region": _region()}
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    return store | ({"endpoint": endpoint.rstrip("/")} if endpoint else {})
+    if endpoint:
+        store["endpoint"] = endpoint.rstrip("/")
+    if "AWS_ACCESS_KEY_ID" in os.environ:  # else the driver looks everywhere, and complains of each place to stderr
+        store["aws_credentials"] = {"type": "environment"}
+    return store
 
 
 def _region() -> str:

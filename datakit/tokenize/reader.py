@@ -15,31 +15,21 @@ Reads of blocks of about 1 Mi tokens are near the disk's speed; of single sequen
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import msgspec
 import numpy as np
 
-from datakit.errors import CorruptError, NotFoundError, UsageError
-from datakit.storage import atomic, urls
+from datakit.errors import CorruptError, NotFoundError
+from datakit.storage import urls
 from datakit.storage.manifest import Manifest, Partition, read_manifest
 from datakit.tokenize import arrays
 from datakit.tokenize.contract import Contract
-from datakit.tokenize.layout import (
-    DATA_FILE,
-    DOCUMENTS_SUFFIX,
-    FORMAT,
-    METADATA_FILE,
-    STAGE,
-    TOKENIZER_FILE,
-    CacheDetails,
-    ShardFiles,
-)
+from datakit.tokenize.integrity import check_files, read_details
+from datakit.tokenize.layout import DATA_FILE, DOCUMENTS_SUFFIX, TOKENIZER_FILE, CacheDetails, ShardFiles
 
 CACHE_BYTES = 64 << 20
 CONCURRENCY = 4
@@ -75,7 +65,7 @@ class Cache:
 
     def __init__(self, directory: str, manifest: Manifest, cache_bytes: int = CACHE_BYTES) -> None:
         self.directory, self.manifest = directory, manifest
-        self._details = _details(directory, manifest)
+        self._details = read_details(directory, manifest)
         partitions = manifest.partitions
         self._token_starts = _starts([partition.tokens or 0 for partition in partitions])
         self._row_starts = _starts([partition.rows for partition in partitions])
@@ -154,34 +144,7 @@ class Cache:
 
     def validate(self) -> int:
         """Read every file and compare size and checksum with the manifest; the bytes read. Raises CorruptError."""
-        tokenizer = self._check_tokenizer()
-        files = ((path, size, xxh3) for shard in self.shards for path, size, xxh3 in _files(shard))
-        return tokenizer + sum(self._check(path, size, xxh3) for path, size, xxh3 in files)
-
-    def _check_tokenizer(self) -> int:
-        try:
-            data = urls.read_bytes(self.tokenizer_url)
-        except NotFoundError as error:
-            raise CorruptError(f"{self.tokenizer_url} is missing; make the cache again") from error
-        found = hashlib.sha256(data).hexdigest()
-        if found != self.contract.tokenizer_sha256:
-            raise CorruptError(
-                f"{self.tokenizer_url} has sha256 {found}; the cache was made with {self.contract.tokenizer_sha256}"
-            )
-        return len(data)
-
-    def _check(self, path: str, size: int, xxh3: str) -> int:
-        url = urls.join(self.directory, path)
-        try:
-            found, found_size = atomic.hash_url(url)
-        except NotFoundError as error:
-            raise CorruptError(f"{url}, {size} bytes in the manifest, is missing; make the cache again") from error
-        if (found, found_size) != (xxh3, size):
-            raise CorruptError(
-                f"{url} is not what was written: {found_size} bytes, xxh3 {found}; the manifest says {size} bytes, "
-                f"xxh3 {xxh3}. Remove the cache's directory and make it again"
-            )
-        return size
+        return check_files(self.directory, self.contract, self.manifest.partitions, self._details.shards)
 
     def _shard(self, index: int) -> Shard:
         partition = self.manifest.partitions[index]
@@ -259,37 +222,7 @@ def open_cache(url: str, cache_bytes: int = CACHE_BYTES) -> Cache:
     return Cache(directory, manifest, cache_bytes)
 
 
-def _details(directory: str, manifest: Manifest) -> CacheDetails:
-    """The manifest's part that is the cache's own, checked against the rest of it."""
-    if manifest.stage != STAGE:
-        raise UsageError(f"{directory} is the output of stage {manifest.stage!r}, not a token cache")
-    try:
-        details = msgspec.convert(manifest.details, CacheDetails)
-    except msgspec.ValidationError as error:
-        raise CorruptError(f"{directory}: its manifest describes no token cache: {error}") from error
-    if details.format != FORMAT:
-        raise CorruptError(f"{directory} has format {details.format!r}; this version reads {FORMAT!r}")
-    partitions, sources = manifest.partitions, details.sources.values()
-    sums = [
-        (sum(partition.tokens or 0 for partition in partitions), sum(source.tokens for source in sources)),
-        (sum(partition.rows for partition in partitions), sum(source.documents for source in sources)),
-        (len(partitions), len(details.shards)),
-        (details.contract.dtype.name, details.array.dtype),
-    ]
-    totals = (manifest.totals.tokens, manifest.totals.rows)
-    if any(one != other for one, other in sums) or (sums[0][0], sums[1][0]) != totals:
-        raise CorruptError(f"{directory}: the sums in its manifest do not agree; it was altered, make the cache again")
-    return details
-
-
 def _starts(counts: Sequence[int]) -> np.ndarray:
     starts = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=starts[1:])
     return starts
-
-
-def _files(shard: Shard) -> Iterator[tuple[str, int, str]]:
-    if shard.tokens:
-        yield f"{shard.path}/{DATA_FILE}", shard.bytes, shard.xxh3
-        yield f"{shard.path}/{METADATA_FILE}", shard.files.metadata_bytes, shard.files.metadata_xxh3
-    yield shard.path + DOCUMENTS_SUFFIX, shard.files.documents_bytes, shard.files.documents_xxh3
