@@ -83,14 +83,19 @@ def check_head(path: str, head: bytes, promised: str | None) -> None:
             f"{path} is empty (0 bytes), which no {promised} file is; download it again or exclude it"
         )
     expected = MAGIC[promised]
-    if promised == "zstd" and head[1:4] == b"\x2a\x4d\x18" and head[0] & 0xF0 == 0x50:
-        return  # a skippable frame comes first
+    if promised == "zstd" and is_skippable(head):
+        return
     if head[: len(expected)] != expected[: len(head)]:
         found = kind_of(head)
         raise UnreadableError(
             f"{path} is no {promised} file: it begins like {found or 'plain text or something else'}; rename or "
             "exclude it, or set the source's format"
         )
+
+
+def is_skippable(head: bytes) -> bool:
+    """Whether a zstd stream begins with a frame that holds no data."""
+    return head[1:4] == b"\x2a\x4d\x18" and head[0] & 0xF0 == 0x50
 
 
 def kind_of(head: bytes) -> str | None:

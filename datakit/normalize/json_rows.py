@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -20,6 +21,7 @@ import pyarrow as pa
 
 from datakit.errors import ColumnError
 from datakit.normalize.json_lines import DEEP, DEEPEST, Lines
+from datakit.normalize.schema_union import shown
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _SMALLEST, _LARGEST = -(1 << 63), (1 << 63) - 1
@@ -29,8 +31,16 @@ class NotARecordError(ValueError):
     """Why a line holds no record; never with its content."""
 
 
+@dataclass(frozen=True)
+class Expected:
+    """The columns whose values no widening may mend: the text is a string, the id no container. None: any will do."""
+
+    text: str | None
+    id: str | None
+
+
 def parse_lines(
-    block: bytes, lines: Lines, bad: Callable[[int, str], None]
+    block: bytes, lines: Lines, expected: Expected, bad: Callable[[int, str], None]
 ) -> tuple[list[dict[str, Any]], list[int], int]:
     """(records, the line number of each, how many held a lone surrogate); `bad(line, reason)` is told of the others."""
     records, numbers, mended = [], [], 0
@@ -40,6 +50,7 @@ def parse_lines(
             if lines.kinds[number] == DEEP:
                 raise NotARecordError(f"nested deeper than {DEEPEST} levels")
             record, mended_here = _record(view[lines.starts[number] : lines.ends[number]])
+            _check(record, expected)
         except NotARecordError as error:
             bad(number, str(error))
             continue
@@ -62,7 +73,16 @@ def _record(line: memoryview) -> tuple[dict[str, Any], bool]:
     return mended, mended != value
 
 
-_NAMES = {list: "array", str: "string", int: "number", float: "number", bool: "literal", type(None): "null"}
+_NAMES = {dict: "object", list: "array", str: "string", int: "number", float: "number", bool: "literal"}
+_NAMES[type(None)] = "null"
+
+
+def _check(record: dict[str, Any], expected: Expected) -> None:
+    text = record.get(expected.text) if expected.text is not None else None
+    if not (text is None or isinstance(text, str)):
+        raise NotARecordError(f"{expected.text!r} holds a JSON {_NAMES[type(text)]}, not a string")
+    if expected.id is not None and isinstance(record.get(expected.id), dict | list):
+        raise NotARecordError(f"{expected.id!r} holds a JSON {_NAMES[type(record[expected.id])]}, which makes no id")
 
 
 def _lenient(line: memoryview) -> Any:
@@ -98,8 +118,8 @@ def table_of(records: Sequence[dict[str, Any]], file: str, dropped: Sequence[str
             columns.append(_array([record.get(name) for record in records]))
         except _MixedError as error:
             raise ColumnError(
-                f"{file}: column {name!r} holds {error} in different records; mend the file, or leave the column out "
-                f"(drop = [{name!r}] under [normalize])"
+                f"{file}: column {shown(name)} holds {error} in different records; mend the file, or leave the column "
+                f"out (drop = [{shown(name)}] under [normalize])"
             ) from error
     return pa.table(columns, names=names) if names else _without_columns(len(records))
 

@@ -22,6 +22,7 @@ from datakit.errors import ColumnError, UnreadableError
 from datakit.normalize.blocks import BLOCK_BYTES
 from datakit.normalize.read_json import BYTE_ORDER_MARK
 from datakit.normalize.reading import Block, Blocks, Reading
+from datakit.normalize.schema_union import shown
 from datakit.normalize.streams import DamagedError, chunks
 from datakit.normalize.valid_strings import with_valid_strings
 
@@ -128,7 +129,7 @@ def _header(record: bytes, delimiter: str, path: str) -> list[str]:
         raise UnreadableError(f"{path} has no header: a {delimiter!r}-separated file begins with its columns' names")
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise ColumnError(f"{path} has two columns named {twice!r}; rename one")
+        raise ColumnError(f"{path} has two columns named {shown(twice)}; rename one")
     return names
 
 

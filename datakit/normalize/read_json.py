@@ -14,7 +14,7 @@ from datakit.errors import UnreadableError
 from datakit.normalize.blocks import LineCutter
 from datakit.normalize.json_columns import ColumnParser
 from datakit.normalize.json_lines import Lines, find_lines
-from datakit.normalize.json_rows import parse_lines, table_of
+from datakit.normalize.json_rows import Expected, parse_lines, table_of
 from datakit.normalize.reading import Block, Blocks, Reading
 from datakit.normalize.streams import DamagedError, chunks
 
@@ -47,6 +47,8 @@ class _BlockReader:
     def __init__(self, path: str, reading: Reading) -> None:
         self._path, self._drop, self._findings = path, reading.config.drop, reading.findings
         self._parser = ColumnParser()
+        config = reading.config
+        self._expected = Expected(config.text, config.id) if config.transform is None else Expected(None, None)
 
     def read(self, offset: int, block: bytes) -> Blocks:
         """The records of one block."""
@@ -76,7 +78,7 @@ class _BlockReader:
         def bad(number: int, reason: str) -> None:
             self._findings.unreadable(self._path, int(positions[number]), reason)
 
-        records, numbers, mended = parse_lines(block, lines, bad)
+        records, numbers, mended = parse_lines(block, lines, self._expected, bad)
         self._findings.counters["normalize/invalid_utf8"] += mended
         return table_of(records, self._path, self._drop), numbers
 

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from datakit.errors import ColumnError, StorageError
 from datakit.normalize.formats import ARROW, PARQUET, check_head
 from datakit.normalize.reading import Block, Blocks, Reading
-from datakit.normalize.schema_union import plain
+from datakit.normalize.schema_union import plain, shown
 from datakit.normalize.streams import HEAD_BYTES
 from datakit.normalize.valid_strings import with_valid_strings
 from datakit.storage import urls
@@ -62,7 +62,7 @@ def open_parquet(url: str, path: str) -> pq.ParquetFile | None:
     check_head(path, urls.read_range(url, 0, HEAD_BYTES), PARQUET)
     source: Any = urls.local_path(url) if urls.is_local(url) else urls.open_read(url)
     try:
-        return pq.ParquetFile(source)
+        return pq.ParquetFile(source, page_checksum_verification=True)
     except _DAMAGE as error:
         _raise_if_device(error, path)
         return None
@@ -112,7 +112,7 @@ def _block(reading: Reading, path: str, batch: pa.RecordBatch, row: int) -> Bloc
     names = table.column_names
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise ColumnError(f"{path} has two columns named {twice!r}; rename one")
+        raise ColumnError(f"{path} has two columns named {shown(twice)}; rename one")
     present = [name for name in reading.config.drop if name in names]
     if present:
         table = table.drop_columns(present)

@@ -83,9 +83,9 @@ class Router:
         for file, schema in self._seen.items():
             if file not in self._with_text:
                 near = suggestion(self._config.text, schema.names)
-                shown = ", ".join(schema.names[:20]) + (", ..." if len(schema.names) > 20 else "")
+                names = ", ".join(name[:60] for name in schema.names[:20]) + (", ..." if len(schema.names) > 20 else "")
                 raise ColumnError(
-                    f"{file} has no column {self._config.text!r}; it has {shown or 'none'}"
+                    f"{file} has no column {self._config.text!r}; it has {names or 'none'}"
                     f"{' (' + near + ')' if near.startswith('did') else ''}; set the source's text to the column "
                     "that holds the text"
                 )

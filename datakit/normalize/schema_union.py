@@ -33,8 +33,8 @@ def unite(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
             joined = unify(known, field.type)
             if joined is None:
                 raise ColumnError(
-                    f"column {field.name!r} is {describe(known)} in {origin[field.name]} and {describe(field.type)} in "
-                    f"{file}; mend one, or leave the column out (drop = [{field.name!r}] under [normalize])"
+                    f"column {shown(field.name)} is {describe(known)} in {origin[field.name]} and {describe(field.type)} "
+                    f"in {file}; mend one, or leave the column out (drop = [{shown(field.name)}] under [normalize])"
                 )
             if joined != known:
                 origin[field.name] = file
@@ -48,8 +48,8 @@ def _check_size(name: str, kind: pa.DataType, columns: int, file: str) -> None:
         raise ColumnError(f"{file}: there are more than {MOST_FIELDS} different columns; a transform can pick some")
     if _fields(kind) > MOST_FIELDS:
         raise ColumnError(
-            f"{file}: column {name!r} has more than {MOST_FIELDS} different keys: a dictionary, not a record; leave "
-            f"it out (drop = [{name!r}] under [normalize]), or turn it into a string with a transform"
+            f"{file}: column {shown(name)} has more than {MOST_FIELDS} different keys: a dictionary, not a record; "
+            f"leave it out (drop = [{shown(name)}] under [normalize]), or turn it into a string with a transform"
         )
 
 
@@ -57,6 +57,11 @@ def _fields(kind: pa.DataType) -> int:
     if types.is_struct(kind):
         return sum(1 + _fields(field.type) for field in kind.fields)
     return _fields(kind.value_type) if types.is_list(kind) or types.is_large_list(kind) else 0
+
+
+def shown(name: str) -> str:
+    """A column's name for a message, whatever its length."""
+    return repr(name if len(name) <= 60 else f"{name[:50]}...")
 
 
 def describe(kind: pa.DataType) -> str:

@@ -23,6 +23,7 @@ from datakit.normalize.reading import Blocks, Reading
 from datakit.storage import urls
 
 SLICE_BYTES = 64 << 20
+TEXT_SLICE_BYTES = 16 << 20  # files that are documents cost more to read
 EXPANSION = 4  # text bytes for a byte of a compressed file, roughly
 FILE_OVERHEAD = 64 << 10  # opening a file costs about as much as reading so many bytes
 FOOTER_THREADS = 16
@@ -85,7 +86,7 @@ def _gather(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
     held: list[Piece] = []
     weight = 0
     for piece in pieces:
-        if held and weight + piece.weight > SLICE_BYTES:
+        if held and weight + piece.weight > (TEXT_SLICE_BYTES if piece.format == formats.TEXT else SLICE_BYTES):
             yield held
             held, weight = [], 0
         held.append(piece)

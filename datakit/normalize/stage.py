@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -25,8 +24,9 @@ from datakit.normalize import route, sort
 from datakit.normalize.config import Config, config_of
 from datakit.normalize.findings import IN, LEAVING, PREFIX, QUARANTINED, complaint, conservation
 from datakit.normalize.predicate import Predicate
-from datakit.normalize.schema_union import storable, unite
+from datakit.normalize.schema_union import shown, storable, unite
 from datakit.normalize.slices import EXPANSION, Piece, cut_slices
+from datakit.storage.fingerprint import spelled_out
 from datakit.storage.manifest import Partition
 
 __all__ = ["FORMAT_VERSION", "NAME", "Config", "plan", "route_slice", "sort_partition"]
@@ -55,7 +55,7 @@ def plan(step: Step) -> Plan:
     slices = cut_slices(base, [(file.path, file.bytes) for file in upstream.partitions], config)
     tolerated = step.operations.get("max_quarantined", config.max_quarantined)
     bucket_bits = _bucket_bits(slices, config)
-    shared = {"base": base, "config": msgspec.to_builtins(config), "tolerated": tolerated, "buckets": 1 << bucket_bits}
+    shared = {"base": base, "config": spelled_out(config), "tolerated": tolerated, "buckets": 1 << bucket_bits}
     tasks = tuple(_route_task(number, pieces) for number, pieces in enumerate(slices))
     routed = yield Phase(route.PHASE, tasks, shared, PRELOADS, memory_per_input_byte=0.0)
     _check_quarantine(routed, tolerated)
@@ -168,8 +168,8 @@ def _check_writable(schema: pa.Schema) -> None:
             pq.write_table(pa.schema([field]).empty_table(), pa.BufferOutputStream())
         except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
             raise ColumnError(
-                f"column {field.name!r} has type {field.type}, which Parquet does not hold; leave it out (drop = "
-                f"[{field.name!r}] under [normalize]), or make another of it with a transform"
+                f"column {shown(field.name)} has type {field.type}, which Parquet does not hold; leave it out (drop = "
+                f"[{shown(field.name)}] under [normalize]), or make another of it with a transform"
             ) from error
 
 
@@ -182,7 +182,13 @@ def _check_not_empty(step: Step, config: Config, routed: Sequence[TaskResult]) -
         raise EmptyStageError(
             f"source {step.parameters['source']!r}: no document is left of {counters[IN]} records ({why}); is "
             f"{config.text!r} the right text column? datakit inspect shows what the source holds"
+            f"{_first_left_out(routed)}"
         )
+
+
+def _first_left_out(routed: Sequence[TaskResult]) -> str:
+    record = next((record for result in routed for record in result.quarantined), None)
+    return "" if record is None else f"; first of the quarantined: {record.file}:{record.position}: {record.reason}"
 
 
 def _counters(results: Sequence[TaskResult]) -> Counter[str]:

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, cast
 import zstandard
 from isal import igzip_lib
 
-from datakit.normalize.formats import check_head, compression_of
+from datakit.normalize.formats import MAGIC, check_head, compression_of, is_skippable
 from datakit.storage import urls
 
 INPUT_BYTES = 1 << 20
@@ -82,10 +82,10 @@ def chunks(base: str, path: str, start: int = 0) -> Iterator[bytes]:
             while data := file.read(OUTPUT_BYTES):
                 yield data
         else:
-            yield from _decompressed(file, *_OPENERS[compression])
+            yield from _decompressed(file, *_OPENERS[compression], MAGIC[compression])
 
 
-def _decompressed(file: BinaryIO, opener: Callable[[], Any], input_bytes: int) -> Iterator[bytes]:
+def _decompressed(file: BinaryIO, opener: Callable[[], Any], input_bytes: int, magic: bytes) -> Iterator[bytes]:
     data = file.read(input_bytes)
     while data:
         stream = opener()
@@ -102,6 +102,8 @@ def _decompressed(file: BinaryIO, opener: Callable[[], Any], input_bytes: int) -
             if decoded:
                 yield decoded
         data = _after_padding(stream.unused_data, file, input_bytes)
+        if data and not data.startswith(magic[: len(data)]) and not is_skippable(data):
+            raise DamagedError("something else follows the compressed stream")
 
 
 def _after_padding(data: bytes, file: BinaryIO, input_bytes: int) -> bytes:

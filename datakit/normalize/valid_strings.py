@@ -11,7 +11,7 @@ from pyarrow import types
 
 from datakit.errors import ColumnError
 from datakit.normalize.findings import Findings
-from datakit.normalize.schema_union import fit
+from datakit.normalize.schema_union import fit, shown
 
 
 def with_valid_strings(table: pa.Table, text: str, findings: Findings) -> pa.Table:
@@ -46,6 +46,7 @@ def _valid(array: pa.Array, name: str, findings: Findings) -> pa.Array:
         array.validate(full=True)
     except pa.ArrowInvalid as error:
         raise ColumnError(
-            f"column {name!r} holds values that are no valid {kind}; leave it out (drop = [{name!r}] under [normalize])"
+            f"column {shown(name)} holds values that are no valid {kind}; leave it out (drop = [{shown(name)}] under "
+            "[normalize])"
         ) from error
     return array
