@@ -9,8 +9,10 @@ from cyclopts import Parameter
 from datakit.cli.console import say, say_json, table
 
 
-def catalog(name: str | None = None, *, json: Annotated[bool, Parameter(negative="")] = False) -> int:
-    """List the recipes that come with datakit, or print one as a start for your own.
+def catalog(
+    name: str | None = None, /, *, json: Annotated[bool, Parameter(negative="", show_default=False)] = False
+) -> int:
+    """List the recipes that come with datakit.
 
     Examples:
       datakit catalog

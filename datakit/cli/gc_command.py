@@ -8,19 +8,20 @@ from cyclopts import Parameter
 
 from datakit.cli.console import bytes_text, note, say, say_json, table
 
-Flag = Parameter(negative="")
+Flag = Parameter(negative="", show_default=False)
 
 
 def gc(
     root: str = "./data",
+    /,
     *,
     delete: Annotated[bool, Flag] = False,
     older_than: float = 24.0,
     json: Annotated[bool, Flag] = False,
 ) -> int:
-    """List what no manifest refers to: leftovers of runs that were killed. Removes it with --delete only.
+    """List, or remove, the leftovers of killed runs.
 
-    Counted are temporary files of processes that are gone, exchange files of finished steps, and unfinished steps that
+    That is what no manifest refers to: temporary files of processes that are gone, exchange files of finished steps, and unfinished steps that
     no run works on. A finished step is never touched.
 
     Examples:

@@ -11,21 +11,24 @@ from datakit.cli.console import Cell, bytes_text, note, say, say_json, table
 if TYPE_CHECKING:
     from datakit.pipeline import PlannedStep, RunPlan
 
-Flag = Parameter(negative="")
+Flag = Parameter(negative="", show_default=False)
 HEADERS = ("stage", "of", "state", "text", "tasks", "at a time", "memory a task", "disk", "why")
 
 
 def plan(
     recipe: str,
+    /,
     *,
     root: str = "./data",
     workers: int | None = None,
     until: str | None = None,
-    set_: Annotated[tuple[str, ...], Parameter(name="--set", negative="")] = (),
+    set_: Annotated[tuple[str, ...], Parameter(name="--set", negative="", show_default=False)] = (),
     offline: Annotated[bool, Flag] = False,
     json: Annotated[bool, Flag] = False,
 ) -> int:
-    """Show what a run would do: steps, inputs, sizes, workers, memory, disk. Writes nothing.
+    """Show what a run would do; writes nothing.
+
+    Steps, inputs, sizes, workers, memory and disk, and which steps are done.
 
     Examples:
       datakit plan demo

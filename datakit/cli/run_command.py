@@ -8,27 +8,30 @@ from cyclopts import Parameter
 
 from datakit.cli.console import bytes_text, note, say, say_json, seconds_text, table
 
-Flag = Parameter(negative="")
+Flag = Parameter(negative="", show_default=False)
 
 
 def run(
     recipe: str,
+    /,
     *,
     root: str = "./data",
     workers: int | None = None,
     ray: str | None = None,
     until: str | None = None,
-    set_: Annotated[tuple[str, ...], Parameter(name="--set", negative="")] = (),
+    set_: Annotated[tuple[str, ...], Parameter(name="--set", negative="", show_default=False)] = (),
     offline: Annotated[bool, Flag] = False,
     fresh: Annotated[bool, Flag] = False,
     json: Annotated[bool, Flag] = False,
 ) -> int:
-    """Run a recipe: from its sources to a token cache, going on where an earlier run ended.
+    """Run a recipe: from its sources to a token cache.
+
+    A step that is done is not done again; a run that was interrupted goes on where it ended.
 
     Examples:
       datakit run demo
       datakit run books.toml --root s3://bucket/data --ray auto
-      datakit run books.toml --until dedup --set dedup.threshold=0.9 --set sources.web.sample=0.1
+      datakit run books.toml --until dedup --set dedup.threshold=0.9
 
     Parameters
     ----------
@@ -43,7 +46,7 @@ def run(
     until
         Stop after this stage: download, normalize, signatures, dedup, consolidate, train-tokenizer, tokenize.
     set_
-        Set a value of the recipe, e.g. dedup.threshold=0.9. Can be repeated.
+        Set a value of the recipe, e.g. sources.web.sample=0.1. Can be repeated.
     offline
         List no remote source: trust what was downloaded last.
     fresh

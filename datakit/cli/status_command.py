@@ -17,13 +17,14 @@ TASKS_SHOWN = 40
 
 def status(
     directory: str,
+    /,
     *,
-    all_: Annotated[bool, Parameter(name="--all", negative="")] = False,
-    json: Annotated[bool, Parameter(negative="")] = False,
+    all_: Annotated[bool, Parameter(name="--all", negative="", show_default=False)] = False,
+    json: Annotated[bool, Parameter(negative="", show_default=False)] = False,
 ) -> int:
-    """Show every task of a step, a dataset or a root: state, attempts, last failure, time, memory.
+    """Show the tasks of a step, a dataset or a root.
 
-    Reads files only, so it also works while a run goes on, and after its driver died.
+    For each: state, attempts, last failure, time, memory. Reads files only, so it also works while a run goes on, and after its driver died.
 
     Examples:
       datakit status data/demo

@@ -24,11 +24,11 @@ def train(
     special: Annotated[tuple[str, ...], Parameter(negative="")] = ("<|endoftext|>",),
     root: str | None = None,
     workers: int | None = None,
-    json: Annotated[bool, Parameter(negative="")] = False,
+    json: Annotated[bool, Parameter(negative="", show_default=False)] = False,
 ) -> int:
-    """Train a byte-level BPE tokenizer on text files or on a recipe's clean dataset.
+    """Train a byte-level BPE tokenizer.
 
-    Files of every readable format will do; equal documents count once. The same input gives the same file.
+    On text files, or on a recipe's clean dataset. Files of every readable format will do; equal documents count once. The same input gives the same file.
 
     Examples:
       datakit tokenizer train texts/ more.jsonl.gz --vocabulary 16384

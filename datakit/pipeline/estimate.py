@@ -16,16 +16,16 @@ from datakit.engine.local import MEMORY_SHARE, memory_limit
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest
 
-EXPANSION = {".gz": 2.8, ".zst": 3.6, ".bz2": 3.6, ".xz": 3.8, ".parquet": 2.0}  # bytes of text for a byte of file
+EXPANSION = {".gz": 2.8, ".zst": 4.0, ".bz2": 4.0, ".xz": 4.0, ".parquet": 2.5}  # bytes of text for a byte of file
 OUTPUT_SHARE = {  # bytes that stay on disk for a byte of text
-    "normalize": 0.40,
-    "signatures": 0.06,
-    "dedup": 0.01,
-    "consolidate": 0.40,
+    "normalize": 0.30,
+    "signatures": 0.05,
+    "dedup": 0.001,
+    "consolidate": 0.30,
     "train-tokenizer": 0.0,
-    "tokenize": 0.60,
+    "tokenize": 0.65,  # uint16; a vocabulary above 65,536 takes about half as much again
 }
-EXCHANGE_SHARE = {"normalize": 1.1, "dedup": 0.3}  # bytes on disk for a byte of text while the step runs
+EXCHANGE_SHARE = {"normalize": 1.05, "dedup": 0.15}  # bytes on disk for a byte of text while the step runs
 
 
 @dataclass(frozen=True)

@@ -181,7 +181,8 @@ def _concurrency(
     if located.manifest is not None:
         return None, None, None, "found done: no worker is started"
     if phase is None:
-        return (0, 0, 0, "nothing to run: files are read in place") if located.settled else _unknown(located)
+        reading = "nothing to run: files are read in place"
+        return (0, 0, 0, reading) if located.settled else (None, None, None, "known when its inputs are done")
     largest = max((task.input_bytes for task in phase.tasks), default=0)
     memory = int(phase.memory_bytes + phase.memory_per_input_byte * largest)
     limits = {
@@ -191,8 +192,3 @@ def _concurrency(
     }
     what = min(limits, key=lambda name: limits[name])
     return len(phase.tasks), memory, limits[what], f"limited by {what}"
-
-
-def _unknown(located: Located) -> tuple[None, None, None, str]:
-    waiting = ", ".join(label for _, label in located.node.upstream)
-    return None, None, None, f"tasks are known when its inputs are done ({waiting})"

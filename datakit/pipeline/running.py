@@ -86,8 +86,7 @@ def run(
     started = time.monotonic()
     root = urls.absolute(root)
     graph = build(recipe, Look(root, offline=offline), until)
-    if fresh:
-        remove_own_steps(graph)
+    removed = remove_own_steps(graph) if fresh else []
     executors = _Executors(workers, ray, root)
     run_of_graph = _Run(graph, executors, watch or Silent())
     try:
@@ -95,8 +94,10 @@ def run(
     finally:
         executors.close()
     run_of_graph.raise_partial()
+    notes = (*graph.notes, *(f"removed first (--fresh): {directory}" for directory in removed))
     cache = next((step.directory for step in steps if step.stage == TOKENIZE), None)
-    return RunResult(recipe.name, root, tuple(steps), cache, run_of_graph.log, time.monotonic() - started, graph.notes)
+    seconds = time.monotonic() - started
+    return RunResult(recipe.name, root, tuple(steps), cache, run_of_graph.log, seconds, notes)
 
 
 def remove_own_steps(graph: Graph) -> list[str]:
@@ -105,6 +106,7 @@ def remove_own_steps(graph: Graph) -> list[str]:
     for node in graph.nodes:
         located[node.label] = locate(node, located)
     own = [entry.directory for entry in located.values() if entry.node.source is None]
+    own = [directory for directory in own if urls.listing(directory)]
     for directory in own:
         urls.remove_tree(directory)
     return own
