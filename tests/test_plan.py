@@ -15,7 +15,7 @@ from datakit.errors import NoInputError, RecipeError, TokenizerError, UsageError
 from datakit.pipeline.configure import TOLERANCES, configure, parameters
 from datakit.pipeline.places import STAGE_NAMES
 from datakit.recipe import load_recipe
-from tests.shelf import HOUSE, make_shelf, shelf, write_lines
+from tests.small_shelf import HOUSE, make_shelf, shelf, write_lines
 
 __all__ = ["shelf"]  # a fixture
 
