@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow.parquet import FileMetaData
 
-from datakit.dedup import comparison, components, kernels, shingles, signature, signatures_stage, stage
+from datakit.dedup import comparison, components, kernels, signatures_stage, stage, text_kernels
 from datakit.dedup.attributes import SCHEMA
 from datakit.dedup.exact import copies
 from datakit.engine.inline import run_task_inline
@@ -231,6 +231,8 @@ def test_the_answer_does_not_depend_on_how_work_is_cut_or_in_which_order_it_is_d
     assert reasons.count("exact") > 50
     assert reasons.count("fuzzy") > 50
     monkeypatch.setattr(stage, "TASK_BYTES", 2000)
+    monkeypatch.setattr("datakit.engine.grouping.LARGEST", 2000)
+    monkeypatch.setattr("datakit.engine.grouping.SMALLEST", 2000)
     monkeypatch.setattr(stage, "FAN_IN", 3)
     monkeypatch.setattr("datakit.dedup.bands.FOLD_ROWS", 50)
     monkeypatch.setattr("datakit.dedup.exact.TARGET_BYTES", 500)
@@ -247,7 +249,7 @@ def test_the_answer_does_not_depend_on_how_work_is_cut_or_in_which_order_it_is_d
 def test_after_warming_up_no_task_compiles(tmp_path: Path) -> None:
     kernels.warm()
     compiled = [
-        signature._sign, shingles._shingle_sets, components._unite, comparison._verify, comparison.copy_lists
+        text_kernels.sign, text_kernels.shingle_sets, components._unite, comparison._verify, comparison.copy_lists
     ]  # fmt: skip
     before = [len(kernel.signatures) for kernel in compiled]
     deduplicate(tmp_path, mixed_sources(tmp_path), stage.Config(max_removal=1.0))

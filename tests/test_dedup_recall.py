@@ -23,7 +23,8 @@ import pytest
 from datakit.dedup import stage
 from datakit.dedup.curve import candidate_probability
 from datakit.dedup.shingles import shingle_sets
-from datakit.dedup.signature import ELIGIBLE, sign
+from datakit.dedup.signature import sign
+from datakit.dedup.text_kernels import ELIGIBLE
 from tests import dedup_oracle as oracle
 from tests.data import need_data
 from tests.dedup_inputs import Deduplicated, deduplicate, id_of, read_texts, write_source
@@ -78,7 +79,7 @@ def candidates(name: str) -> np.ndarray:
     pairs = load(name)
     found = []
     for seed in SEEDS:
-        signed = sign(pairs.column, BANDS, ROWS, NGRAM, seed, 5)
+        signed = sign(pairs.column, bands=BANDS, rows=ROWS, ngram=NGRAM, seed=seed, min_shingles=5)
         takes_part = signed.reason == ELIGIBLE
         agree = (signed.keys[:, pairs.left] == signed.keys[:, pairs.right]).any(axis=0)
         found.append(agree & takes_part[pairs.left] & takes_part[pairs.right])

@@ -12,9 +12,10 @@ from datasketch import MinHash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datakit.dedup import kernels, shingles, signature
+from datakit.dedup import kernels, shingles, signature, text_kernels
 from datakit.dedup.curve import candidate_probability
-from datakit.dedup.signature import ELIGIBLE, SATURATED, TINY, TOO_SHORT, is_saturated, permutations, sign
+from datakit.dedup.signature import permutations, sign
+from datakit.dedup.text_kernels import ELIGIBLE, SATURATED, TINY, TOO_SHORT, is_saturated
 from tests import dedup_oracle as oracle
 from tests.data import need_data
 from tests.dedup_inputs import read_texts
@@ -30,7 +31,7 @@ def column(*texts: str) -> pa.Array:
 
 def signed(texts: pa.Array | pa.ChunkedArray, seed: int = 42) -> signature.Signatures:
     """With the defaults."""
-    return sign(texts, 14, 8, 5, seed, 5)
+    return sign(texts, bands=14, rows=8, ngram=5, seed=seed, min_shingles=5)
 
 
 def sets_of(texts: pa.Array, ngram: int = 5) -> list[np.ndarray]:
@@ -50,7 +51,7 @@ def test_shingle_sets_are_those_of_plain_python(texts: list[str], ngram: int) ->
 @given(st.lists(TEXTS, max_size=5))
 @settings(deadline=None)
 def test_signatures_are_those_of_plain_python(texts: list[str]) -> None:
-    ours = sign(column(*texts), 3, 2, 4, 7, 2)
+    ours = sign(column(*texts), bands=3, rows=2, ngram=4, seed=7, min_shingles=2)
     for i, text in enumerate(texts):
         assert ours.windows[i] == max(0, len(oracle.words(text)) - 3)
         if len(oracle.shingles(text, 4)) < 2:
@@ -140,7 +141,7 @@ def test_the_estimate_is_as_good_as_that_of_datasketch() -> None:
         texts = [" ".join(words) for words in documents]
         one, other = (oracle.shingles(text, 1) for text in texts)
         truth = oracle.jaccard(one, other)
-        keys = sign(column(*texts), permutations_count, 1, 1, pair, 1).keys
+        keys = sign(column(*texts), bands=permutations_count, rows=1, ngram=1, seed=pair, min_shingles=1).keys
         ours.append(float(np.mean(keys[:, 0] == keys[:, 1])) - truth)
         sketches = [MinHash(permutations_count, seed=pair) for _ in texts]
         for sketch, words in zip(sketches, documents, strict=True):
@@ -160,7 +161,7 @@ def test_the_s_curve_is_the_probability_of_any_band() -> None:
 
 def test_after_warming_up_no_kernel_compiles() -> None:
     kernels.warm()
-    compiled = [shingles._shingle_sets, signature._sign]
+    compiled = [text_kernels.shingle_sets, text_kernels.sign]
     before = [len(kernel.signatures) for kernel in compiled]
     signed(column("a b c d e f"))
     signed(pa.chunked_array([column("a b"), column("ü b c d e f")]))

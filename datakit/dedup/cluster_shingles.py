@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from datakit.dedup.bands import top_bits
 from datakit.dedup.clusters import labelled_rows
+from datakit.dedup.mixing import mix
 from datakit.dedup.parts import Part, from_plain
 from datakit.dedup.signatures_stage import key_names
 from datakit.dedup.survivors import SCORE, score_columns, score_values
@@ -40,14 +41,6 @@ def schema(bands: int, scores: list[str]) -> pa.Schema:
     return pa.schema([*numbers, *lengths, *floats, *lists])
 
 
-def spread(components: np.ndarray) -> np.ndarray:
-    """Component labels, which are small numbers, as well mixed ones (splitmix64's finalizer)."""
-    values = components.copy()
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
-
-
 def route(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """The task: the clustered documents of parts [first, stop) to the buckets of their components."""
     first, stop, buckets = arguments["first"], arguments["stop"], arguments["buckets"]
@@ -57,7 +50,7 @@ def route(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
         for part in from_plain(shared)[first:stop]:
             inside = slice(*np.searchsorted(rows, np.array([part.first_row, part.last_row], np.uint64)))
             for table, length in _clustered(part, rows[inside], components[inside], shared, context):
-                writer.write(table, top_bits(spread(table["component"].to_numpy()), buckets))
+                writer.write(table, top_bits(mix(table["component"].to_numpy()), buckets))
                 records, size = records + table.num_rows, size + length
                 context.report(records, size)
     return TaskResult(writer.outputs, details={"runs": writer.runs}, records=records, bytes_read=size)

@@ -6,7 +6,7 @@ a document everywhere in this stage, say which file it is in by one binary searc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,18 +92,6 @@ def part_of(rows: np.ndarray, parts: Sequence[Part]) -> np.ndarray:
     """int64 [N]: the number of the part that holds each row."""
     first = np.array([part.first_row for part in parts], np.uint64)
     return np.searchsorted(first, rows, side="right") - 1
-
-
-def grouped(parts: Sequence[Part], size: Callable[[Part], int], target: int) -> list[tuple[int, int]]:
-    """Ranges [first, stop) of consecutive parts of about `target` bytes: small inputs share a task."""
-    ranges: list[tuple[int, int]] = []
-    first, total = 0, 0
-    for number, part in enumerate(parts):
-        if number > first and total + size(part) > target:
-            ranges.append((first, number))
-            first, total = number, 0
-        total += size(part)
-    return [*ranges, (first, len(parts))] if parts else []
 
 
 def power_of_two(least: float) -> int:

@@ -63,9 +63,10 @@ class SignatureConfig:
 
 
 def config_of(step: Step, kind: type[T]) -> T:
-    """The part of a step's parameters that is the stage's own config."""
-    names = [entry.name for entry in fields(kind) if entry.name in step.parameters]  # pyright: ignore[reportArgumentType]
-    return msgspec.convert({name: step.parameters[name] for name in names}, kind)
+    """The stage's own config among a step's parameters and what it is told beside them (its tolerances)."""
+    known = {entry.name for entry in fields(kind)}  # pyright: ignore[reportArgumentType]
+    told = {**step.operations, **step.parameters}
+    return msgspec.convert({name: value for name, value in told.items() if name in known}, kind)
 
 
 def schema(bands: int) -> pa.Schema:
@@ -133,7 +134,7 @@ def sign_partition(arguments: dict[str, Any], shared: dict[str, Any], context: T
     target = urls.join(context.step_directory, arguments["path"])
     with ShardWriter(target, schema(config.bands), dictionary=["skipped"]) as writer:
         for documents in _row_groups(url):
-            signed = sign(documents["text"], config.bands, config.rows, config.ngram, config.seed, config.min_shingles)
+            signed = sign(documents["text"], **shared["config"])
             skipped = pa.array(REASONS, pa.string()).take(pa.array(signed.reason))
             columns = [documents["id"].combine_chunks(), pa.array(signed.windows), skipped, *map(pa.array, signed.keys)]
             writer.write(pa.Table.from_arrays(columns, schema=schema(config.bands)))

@@ -24,12 +24,13 @@ from datakit.dedup import exact
 from datakit.dedup.attributes import SCHEMA
 from datakit.dedup.bands import bucket_count
 from datakit.dedup.curve import s_curve
-from datakit.dedup.parts import Part, all_parts, grouped, power_of_two, to_plain
+from datakit.dedup.parts import Part, all_parts, power_of_two, to_plain
 from datakit.dedup.report import check_removal, cluster_report, removal_report
 from datakit.dedup.signatures_stage import PRELOADS, SignatureConfig, config_of
 from datakit.dedup.survivors import check_columns, check_prefer
 from datakit.dedup.verify import MEASURES
 from datakit.engine.exchange import merged
+from datakit.engine.grouping import neighbours
 from datakit.engine.task import Output, Phase, Plan, Step, Task, TaskResult
 from datakit.errors import suggestion
 from datakit.storage.fingerprint import spelled_out
@@ -76,13 +77,14 @@ def plan(step: Step) -> Plan:
     for entry in step.inputs_of("normalize"):
         check_columns(config.prefer, entry.source or entry.manifest.dataset, entry.manifest)
     sources = list(dict.fromkeys(part.source for part in parts))
-    shared = {"parts": to_plain(parts), **spelled_out(config)}
+    rules = {name: value for name, value in spelled_out(config).items() if name != "max_removal"}  # tasks never see it
+    shared = {"parts": to_plain(parts), **rules}
     shared["exact_runs"] = yield from _exact(step, parts, sources, shared)
     forests = yield from _forests(step, parts, config, shared)
     judged = yield from _verdicts(step, parts, forests, shared) if forests else _nothing()
     shared["verdict_runs"] = yield from merged(step, "verdicts", _runs(judged), readers=len(parts))
-    ranges = grouped(parts, lambda part: part.text_bytes, 4 * TASK_BYTES)
-    written = yield Phase("attributes", _tasks("attributes:write", ranges), shared, memory_per_input_byte=2.0)
+    tasks = _tasks("attributes:write", [part.signature_bytes for part in parts])
+    written = yield Phase("attributes", tasks, shared, PRELOADS)
     removed = [tuple(pair) for result in written for pair in result.details["removed"]]
     report = removal_report(parts, removed)
     check_removal(report, config.max_removal)
@@ -99,18 +101,16 @@ def _runs(results: Sequence[TaskResult]) -> list[str]:
     return [run for result in results for run in result.details["runs"]]
 
 
-def _tasks(
-    function: str, ranges: Sequence[tuple[int, int]], sizes: Sequence[int] = (), **more: Any
-) -> tuple[Task, ...]:
-    """One task a range of parts; `sizes` are the parts' input bytes."""
+def _tasks(function: str, sizes: Sequence[int], **more: Any) -> tuple[Task, ...]:
+    """Tasks over neighbouring parts; `sizes` are the bytes that each part gives to read."""
     return tuple(
         Task(
-            key=f"{first:05d}",
+            key=f"{group.start:05d}",
             function=f"datakit.dedup.{function}",
-            arguments={"first": first, "stop": stop, **more},
-            input_bytes=sum(sizes[first:stop]),
+            arguments={"first": group.start, "stop": group.stop, **more},
+            input_bytes=sum(sizes[group.start : group.stop]),
         )
-        for first, stop in ranges
+        for group in neighbours(sizes)
     )
 
 
@@ -119,7 +119,7 @@ def _exact(
 ) -> Generator[Phase, list[TaskResult], list[str]]:
     if len(sources) < 2:
         return []
-    results = yield Phase("exact", exact.tasks(parts), shared, memory_per_input_byte=4.0)
+    results = yield Phase("exact", exact.tasks(parts), shared, PRELOADS)
     return (yield from merged(step, "exact", _runs(results), readers=2 * len(parts)))
 
 
@@ -128,9 +128,8 @@ def _forests(
 ) -> Generator[Phase, list[TaskResult], list[tuple[str, int]]]:
     """The forests, (path, edges) each, FAN_IN at the most."""
     buckets = bucket_count(sum(part.rows for part in parts), config.bands, TASK_BYTES)
-    sizes = [part.signature_bytes for part in parts]
-    ranges = grouped(parts, lambda part: part.signature_bytes, TASK_BYTES)
-    routed = yield Phase("bands", _tasks("bands:route", ranges, sizes, buckets=buckets), shared, PRELOADS)
+    tasks = _tasks("bands:route", [part.signature_bytes for part in parts], buckets=buckets)
+    routed = yield Phase("bands", tasks, shared, PRELOADS)
     runs = yield from merged(step, "bands", _runs(routed), readers=buckets)
     size = sum(output.bytes for result in routed for output in result.outputs) // buckets
     tasks = tuple(
@@ -171,14 +170,8 @@ def _verdicts(step: Step, parts: list[Part], forests: Sequence[tuple[str, int]],
         1.3 * text / documents + 250
     )  # bytes: shingles of average texts, and the rest
     buckets = power_of_two(expected / (2 * TASK_BYTES))
-    sizes = [part.text_bytes for part in parts]
-    ranges = grouped(parts, lambda part: part.text_bytes, TASK_BYTES)
-    routed = yield Phase(
-        "shingles",
-        _tasks("cluster_shingles:route", ranges, sizes, buckets=buckets),
-        {**shared, "runs": labels},
-        PRELOADS,
-    )
+    tasks = _tasks("cluster_shingles:route", [part.text_bytes for part in parts], buckets=buckets)
+    routed = yield Phase("shingles", tasks, {**shared, "runs": labels}, PRELOADS)
     runs = yield from merged(step, "shingles", _runs(routed), readers=buckets)
     size = sum(output.bytes for result in routed for output in result.outputs) // buckets
     tasks = tuple(
