@@ -32,9 +32,10 @@ def unite(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
             known = kinds.get(field.name, pa.null())
             joined = unify(known, field.type)
             if joined is None:
+                clash = f"{describe(known)} in {origin[field.name]} and {describe(field.type)} in {file}"
                 raise ColumnError(
-                    f"column {shown(field.name)} is {describe(known)} in {origin[field.name]} and {describe(field.type)} "
-                    f"in {file}; mend one, or leave the column out (drop = [{shown(field.name)}] under [normalize])"
+                    f"column {shown(field.name)} is {clash}; mend one, or leave the column out "
+                    f"(drop = [{shown(field.name)}] under [normalize])"
                 )
             if joined != known:
                 origin[field.name] = file
