@@ -66,8 +66,8 @@ class Predicate:
     def _referenced(self) -> dict[str, pa.DataType]:
         """The columns that the predicate reads, with the fields that it reads of them."""
         query = f"SELECT 1 FROM records WHERE ({self._sql})"
-        row: Any = self._database.execute("SELECT json_serialize_sql(?)", [query]).fetchone()
-        tree = json.loads(row[0])
+        rows = self._database.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
+        tree = json.loads(rows[0][0])
         if tree.get("error"):
             raise RecipeError(f"where: {self._sql!r} is no SQL predicate: {tree['error_message']}")
         wanted: dict[str, pa.DataType] = {}
