@@ -29,7 +29,7 @@ from datakit.engine.ledger import (
 from datakit.engine.policy import Breaker, TaskRecord, Verdict, backoff_seconds, judge, next_attempt
 from datakit.engine.task import Output, Phase, Plan, Step, Task, TaskResult, encode
 from datakit.engine.watch import Watch
-from datakit.errors import InputError, PartialError, StepFailedError
+from datakit.errors import InputError, PartialError, StepFailedError, StorageError
 from datakit.storage import atomic, urls
 from datakit.storage.manifest import Manifest, find_manifest
 
@@ -101,6 +101,11 @@ class _StepRun:
                 phase = plan.send(results)
         except StopIteration as stop:
             output: Output = stop.value
+        except StorageError:
+            standing = find_manifest(self.step.directory)
+            if standing is None:
+                raise
+            raise _OvertakenError(standing) from None  # its owner tidied up under our hands
         self.ledger.flush()
         leftovers.remove_dead_files(self.step.directory)  # also of those that were still dying when we began
         return finish_step(self.step, output, self._results)

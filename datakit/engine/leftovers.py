@@ -6,6 +6,7 @@ of processes that no longer are, and never those of a run beside it. Object stor
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from datakit.storage import atomic, urls
@@ -16,11 +17,13 @@ def remove_dead_files(directory: str) -> list[Path]:
     if not urls.is_local(directory):
         return []
     removed = []
-    for path in Path(urls.local_path(directory)).rglob(f"{atomic.TEMPORARY_PREFIX}*"):
-        owner = atomic.owner_of(path.name)
-        if owner is not None and not _alive(owner):
-            path.unlink(missing_ok=True)
-            removed.append(path)
+    for folder, _, names in os.walk(urls.local_path(directory)):  # unlike rglob, it survives a folder that goes away
+        for name in names:
+            owner = atomic.owner_of(name) if name.startswith(atomic.TEMPORARY_PREFIX) else None
+            if owner is not None and not _alive(owner):
+                path = Path(folder, name)
+                path.unlink(missing_ok=True)
+                removed.append(path)
     return removed
 
 

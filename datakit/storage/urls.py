@@ -8,8 +8,10 @@ is missed or a deleted one is found.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +21,8 @@ from datakit.errors import RootError, StorageError
 from datakit.storage.faults import read_errors, storage_errors
 
 SPLITTER = "://"
+REMOVAL_TRIES = 50
+REMOVAL_PAUSE_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
@@ -206,10 +210,24 @@ def remove_tree(url: str) -> None:
     """Remove a directory and all below it; no error if it is gone already. Raises RootError, StorageError."""
     with storage_errors(url):
         if is_local(url):
-            while os.path.exists(local_path(url)):  # again where somebody else removes it at the same time
-                with suppress(FileNotFoundError):
-                    shutil.rmtree(local_path(url))
+            _remove_local_tree(local_path(url))
             return
         file_system, path = filesystem(url)
         with suppress(FileNotFoundError):
             file_system.rm(path, recursive=True)
+
+
+def _remove_local_tree(path: str) -> None:
+    """Again and again where somebody else removes from it, or still writes into it, at the same time."""
+    for patience in range(REMOVAL_TRIES, -1, -1):
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            if not os.path.exists(path):
+                return
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY or not patience:
+                raise
+            time.sleep(REMOVAL_PAUSE_SECONDS)
+        else:
+            return
