@@ -73,7 +73,6 @@ class Recipe:
     name: str
     sources: tuple[Source, ...]
     description: str = ""
-    download: dict[str, Any] = field(default_factory=dict)
     normalize: dict[str, Any] = field(default_factory=dict)
     dedup: dict[str, Any] | None = None
     consolidate: dict[str, Any] = field(default_factory=dict)
@@ -175,6 +174,8 @@ def convert(table: dict[str, Any], kind: type[T], place: str) -> T:
             raise RecipeError(f"{place}: {entry.name!r} is missing")
     try:
         return msgspec.convert(table, kind)
+    except RecipeError as error:
+        raise RecipeError(f"{place}: {error}") from error
     except msgspec.ValidationError as error:
         reason, _, where = str(error).partition(" - at ")
         key = where.strip("`").removeprefix("$").removeprefix(".")

@@ -56,9 +56,7 @@ def test_a_recipe_keeps_its_sources_in_order_and_its_tables_raw(tmp_path: Path) 
     assert recipe.normalize == {}
 
 
-def test_relative_paths_are_relative_to_the_file_and_urls_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relative_paths_are_relative_to_the_file_and_urls_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path)
     monkeypatch.chdir("/")
     recipe = load_recipe(path)

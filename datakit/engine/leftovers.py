@@ -17,19 +17,19 @@ def remove_dead_files(directory: str) -> list[Path]:
     if not urls.is_local(directory):
         return []
     removed = []
-    for path in Path(urls.local_path(directory)).rglob(f"{atomic.TEMPORARY_PREFIX}*"):
-        owner = atomic.owner_of(path.name)
-        if owner is not None and not _alive(owner):
-            path.unlink(missing_ok=True)
-            removed.append(path)
+    for folder, _, names in os.walk(urls.local_path(directory)):  # unlike rglob, it survives a folder that goes away
+        for name in names:
+            owner = atomic.owner_of(name) if name.startswith(atomic.TEMPORARY_PREFIX) else None
+            if owner is not None and not _alive(owner):
+                path = Path(folder, name)
+                path.unlink(missing_ok=True)
+                removed.append(path)
     return removed
 
 
 def _alive(pid: int) -> bool:
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
         return False
-    except PermissionError:
-        return True
-    return True
+    return stat.rpartition(")")[2].split()[0] != "Z"  # a zombie writes no more

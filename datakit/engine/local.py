@@ -15,7 +15,8 @@ from pathlib import Path
 
 import psutil
 
-from datakit.engine.executor import Attempt, Outcome
+from datakit.engine import child
+from datakit.engine.executor import Attempt, Cause, Outcome
 from datakit.engine.forkserver import ZygotePool
 from datakit.engine.isolate import run_attempt
 
@@ -78,10 +79,14 @@ class LocalExecutor:
         return cpus <= self._slots and memory <= self._memory
 
     def _run(self, attempt: Attempt) -> None:
-        outcome = run_attempt(attempt, self._zygotes, self._cancelled)
+        try:
+            self._ended.put(run_attempt(attempt, self._zygotes, self._cancelled))
+        except BaseException as error:  # noqa: BLE001 - an attempt without an outcome would be waited for for ever
+            message = f"the engine itself failed: {child.describe_error(error)['message']}"
+            key = attempt.task.key
+            self._ended.put(Outcome(attempt.phase, key, attempt.number, Cause.INFRASTRUCTURE, message=message))
         with self._lock:
             del self._running[id(attempt)]
-        self._ended.put(outcome)
         self._start_what_fits()
 
 

@@ -1,0 +1,6 @@
+"""`datakit inspect`."""
+
+
+def inspect(target: str) -> int:
+    """x"""
+    return 0
