@@ -18,7 +18,8 @@ from functools import cached_property
 import numpy as np
 
 from datakit.errors import LoaderError
-from datakit.loader.rows import Rows
+from datakit.loader.plan import Pick
+from datakit.loader.rows import Rows, View
 
 
 @dataclass
@@ -63,6 +64,8 @@ class Batch:
 
     @cached_property
     def loss_mask(self) -> np.ndarray:
+        if self.lengths.min(initial=self.tokens.shape[1]) == self.tokens.shape[1]:
+            return np.ones(self.tokens.shape, bool) if self.source_mask is None else self.source_mask
         real = np.arange(self.tokens.shape[1]) < self.lengths[:, None]
         return real if self.source_mask is None else real & self.source_mask
 
@@ -81,46 +84,49 @@ class Batch:
         return counts, begins, np.diff(np.append(begins, self.tokens.size))
 
 
-@dataclass(frozen=True)
-class Served:
-    """One row's origin: its component, the block it is in, and which sequence there."""
+def empty_batch(rows: int, length: int, names: Sequence[str], view: View) -> Batch:
+    """A batch of padding; its tokens are not written yet."""
+    return Batch(
+        step=0,
+        first_slot=0,
+        names=names,
+        tokens=np.empty((rows, length), np.int32),
+        lengths=np.zeros(rows, np.int64),
+        components=np.full(rows, -1, np.int32),
+        run_counts=np.ones(rows, np.int64) if view.segments else None,
+        run_starts=None,
+        source_mask=None,
+    )
 
-    component: int
-    rows: Rows
-    sequence: int
 
+def fill(batch: Batch, picks: Sequence[Pick], sources: Sequence[Rows], resident: Sequence[bool], view: View) -> Batch:
+    """Put the picked rows in their places, one copy each. `sources` has what holds each row, in the order of the picks.
 
-def assemble(
-    step: int,
-    first_slot: int,
-    names: Sequence[str],
-    served: Sequence[Served | None],
-    length: int,
-    pad_id: int,
-    segments: bool,
-) -> Batch:
-    """Rows side by side: one copy a row. None is a row of padding."""
-    tokens = np.empty((len(served), length), np.int32)
-    lengths = np.zeros(len(served), np.int64)
-    components = np.full(len(served), -1, np.int32)
-    runs, mask = [], None
-    for i, row in enumerate(served):
-        if row is None:
-            tokens[i] = pad_id
-            runs.append(_NO_DOCUMENT)
-            continue
-        rows, sequence = row.rows, row.sequence
-        tokens[i] = rows.tokens[sequence]
-        lengths[i] = rows.lengths[sequence]
-        components[i] = row.component
-        if segments:
-            runs.append(rows.runs[rows.pointer[sequence] : rows.pointer[sequence + 1]])
-        if rows.loss_mask is not None:
-            mask = np.ones(tokens.shape, bool) if mask is None else mask
-            mask[i] = rows.loss_mask[sequence]
-    counts = np.array([len(run) for run in runs], np.int64) if segments else None
-    starts = np.concatenate([_NO_DOCUMENT[:0], *runs]) if segments else None
-    return Batch(step, first_slot, names, tokens, lengths, components, counts, starts, mask)
+    `resident` says of each stream whether that is a whole unit, or the row alone.
+    """
+    tokens, length = batch.tokens, batch.tokens.shape[1]
+    runs: list[np.ndarray] = [_NO_DOCUMENT] * len(tokens)
+    holders = iter(sources)
+    for pick in picks:
+        batch.components[pick.rows] = pick.stream
+        batch.lengths[pick.rows] = length
+        whole = resident[pick.stream]
+        for sequence, row in zip(pick.sequences.tolist(), pick.rows.tolist(), strict=True):
+            rows, at = next(holders), sequence if whole else 0
+            tokens[row] = rows.tokens[at]
+            if not rows.full:
+                batch.lengths[row] = rows.lengths[at]
+            if view.segments:
+                runs[row] = rows.runs[rows.pointer[at] : rows.pointer[at + 1]]
+            if rows.loss_mask is not None:
+                if batch.source_mask is None:
+                    batch.source_mask = np.ones(tokens.shape, bool)
+                batch.source_mask[row] = rows.loss_mask[at]
+    if len(sources) < len(tokens):
+        tokens[batch.components < 0] = view.pad_id
+    if view.segments:
+        batch.run_counts, batch.run_starts = np.array([len(run) for run in runs]), np.concatenate(runs)
+    return batch
 
 
 _NO_DOCUMENT = np.zeros(1, np.int32)

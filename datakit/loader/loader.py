@@ -1,4 +1,4 @@
-"""`batch = loader[step]`: the same batch for the same mixture and step, whatever was read before and on however many hosts.
+"""`batch = loader[step]`: the same for the same mixture and step, whatever was read before, on any number of hosts.
 
     loader = Loader(mixture)
     for batch in loader.iterate(start=step):     # reads ahead in threads, within the mixture's memory
@@ -23,15 +23,17 @@ from typing import Any
 
 from datakit.errors import LoaderError
 from datakit.loader import record
-from datakit.loader.batch import Batch, Served, assemble
+from datakit.loader.batch import Batch, empty_batch, fill
 from datakit.loader.config import Mixture
 from datakit.loader.metrics import Metrics
 from datakit.loader.plan import Pick, Plan
-from datakit.loader.pool import BlockPool, Wanted
+from datakit.loader.pool import BlockPool
+from datakit.loader.rows import Rows, View
 from datakit.loader.window import Unit
 
 STAGE_AHEAD = 4  # mixture blocks before a stage begins, its components' blocks are wanted
 ROWS_AHEAD = 8  # batches whose single sequences (full shuffle) are wanted
+Key = tuple[int, Unit, int]  # stream, unit, and which sequence of it; -1 is all of it
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,17 @@ class Loader:
                     f"batch_size {size} (from step {step} on) cannot be shared by {self.options.hosts} hosts evenly"
                 )
         self.metrics = Metrics(self.plan.names)
-        self._pool = BlockPool(mixture.memory_bytes, self.options.in_flight, self.metrics)
-        self._hints: tuple[int, ...] = ()
+        self._view = View(mixture.pad_id, self.options.segments)
+        self._resident = [self.plan.grants[name].resident for name in self.plan.names]
+        self._pool = BlockPool(
+            self._load,
+            self._size,
+            self.metrics,
+            budget_bytes=mixture.memory_bytes,
+            in_flight=self.options.in_flight,
+        )
+        self._windows: dict[int, int] = {}  # of each stream, the window that the last batch began in
+        self._stages = range(0)
 
     def __reduce__(self) -> tuple:
         options = {name: getattr(self.options, name) for name in self.options.__dataclass_fields__}
@@ -95,13 +106,13 @@ class Loader:
 
     def __getitem__(self, step: int) -> Batch:
         """This host's rows of batch `step`."""
-        rows = self.mixture.batches.at(max(step, 0)) // self.options.hosts
-        return self.rows(step, self.options.host * rows, (self.options.host + 1) * rows)
+        self._check_step(step)
+        return self.rows(step, *self._own_rows(step))
 
     def rows(self, step: int, first: int, last: int) -> Batch:
         """The rows first..last-1 of the global batch `step`: for a sharding that is not by host."""
         self._check_step(step)
-        return self._assemble(step, first, last, self.plan.picks(step, first, last))
+        return self._assemble(step, last - first, self.plan.picks(step, first, last))
 
     def iterate(self, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
         """Batches start..stop-1 (to the end of the run if None), read and put together ahead in the background."""
@@ -158,89 +169,75 @@ class Loader:
         step = start
         try:
             while not ended.is_set() and (stop is None or step < stop):
-                self._look_ahead(step, stop)
-                batch = self[step]
+                first, last = self._own_rows(step)
+                picks = self.plan.picks(step, first, last)
+                self._look_ahead(step, stop, picks)
+                batch = self._assemble(step, last - first, picks)
                 if self.options.segments:
-                    _ = batch.segments, batch.positions
-                _ = batch.loss_mask
+                    _ = batch.segments, batch.loss_mask  # made here, not where the model waits
                 _put(ready, batch, ended)
                 step += 1
             _put(ready, None, ended)
         except BaseException as error:  # noqa: BLE001 - it is raised in the thread that asked for the batch
             _put(ready, error, ended)
 
-    def _assemble(self, step: int, first: int, last: int, picks: Sequence[Pick]) -> Batch:
-        length = self.plan.lengths.at(step)
-        needed: dict[Any, Wanted] = {}
-        for pick in picks:
-            for item in self._wanted_for(pick):
-                needed[item.key] = item
-        loaded = dict(zip(needed, self._pool.require(list(needed.values())), strict=True))
-        served: list[Served | None] = [None] * (last - first)
-        for pick in picks:
-            resident = self._resident(pick.stream)
-            for unit, sequence, row in zip(
-                pick.units.tolist(), pick.sequences.tolist(), pick.rows.tolist(), strict=True
-            ):
-                key = (pick.stream, pick.window.units[unit])
-                if resident:
-                    served[row] = Served(pick.stream, loaded[key], sequence)
-                else:
-                    served[row] = Served(pick.stream, loaded[(*key, sequence)], 0)
-        slot = self.plan.axis.first_slot(step)
-        batch = assemble(step, slot, self.plan.names, served, length, self.mixture.pad_id, self.options.segments)
+    def _assemble(self, step: int, rows: int, picks: Sequence[Pick]) -> Batch:
+        keys = [key for pick in picks for key in self._keys(pick)]
+        empty = empty_batch(rows, self.plan.lengths.at(step), self.plan.names, self._view)
+        batch = fill(empty, picks, self._pool.require(keys), self._resident, self._view)
+        batch.step, batch.first_slot = step, self.plan.axis.first_slot(step)
         self.metrics.add_batch(batch)
         return batch
 
-    def _resident(self, stream: int) -> bool:
-        return self.plan.grants[self.plan.names[stream]].resident
+    def _keys(self, pick: Pick) -> list[Key]:
+        """What each row of a pick is read from: its unit, or where units do not stay in memory its sequence alone."""
+        units = [pick.window.units[unit] for unit in pick.units.tolist()]
+        if self._resident[pick.stream]:
+            return [(pick.stream, unit, -1) for unit in units]
+        return [(pick.stream, unit, row) for unit, row in zip(units, pick.sequences.tolist(), strict=True)]
 
-    def _wanted_for(self, pick: Pick) -> list[Wanted]:
-        if self._resident(pick.stream):
-            return [self._unit(pick.stream, pick.window.units[unit]) for unit in set(pick.units.tolist())]
-        return [
-            self._single(pick.stream, pick.window.units[unit], sequence)
-            for unit, sequence in zip(pick.units.tolist(), pick.sequences.tolist(), strict=True)
-        ]
+    def _load(self, key: Key) -> Rows:
+        number, unit, sequence = key
+        stream = self.plan.streams[number]
+        return stream.load(unit, self._view) if sequence < 0 else stream.load_sequence(unit, sequence, self._view)
 
-    def _unit(self, number: int, unit: Unit) -> Wanted:
-        stream, pad_id, segments = self.plan.streams[number], self.mixture.pad_id, self.options.segments
-        nbytes = stream.settings.block_tokens * stream.source.dtype.itemsize
-        return Wanted((number, unit), lambda: stream.load(unit, pad_id, segments), nbytes)
+    def _size(self, key: Key) -> int:
+        number, unit, sequence = key
+        stream = self.plan.streams[number]
+        tokens = stream.settings.block_tokens if sequence < 0 else unit.length
+        return tokens * (stream.source.dtype.itemsize + stream.source.has_loss_mask)
 
-    def _single(self, number: int, unit: Unit, sequence: int) -> Wanted:
-        stream, pad_id, segments = self.plan.streams[number], self.mixture.pad_id, self.options.segments
-        nbytes = unit.length * stream.source.dtype.itemsize
-        return Wanted((number, unit, sequence), lambda: stream.load_sequence(unit, sequence, pad_id, segments), nbytes)
-
-    def _look_ahead(self, step: int, stop: int | None) -> None:
-        """Tell the pool what comes, if that has changed since the last batch."""
+    def _look_ahead(self, step: int, stop: int | None, picks: Sequence[Pick]) -> None:
+        """Tell the pool what comes, if a window or a stage began since the last batch, or sequences are read alone."""
         slot = self.plan.axis.first_slot(step)
-        if self.plan.slots is not None and slot >= self.plan.slots:
+        current = {pick.stream: pick.window.first for pick in reversed(picks)}
+        changed = any(self._windows.get(number) != first for number, first in current.items())
+        stages = self.plan.order.stages_between(slot, slot + STAGE_AHEAD * self.mixture.block)
+        if not changed and stages == self._stages and all(self._resident):
             return
-        shares = self.plan.order.shares(slot, slot + STAGE_AHEAD * self.mixture.block)
-        served = self.plan.order.served(slot).tolist()
-        resident = [i for i, share in enumerate(shares) if share and self._resident(i)]
-        hints = tuple(self.plan.streams[i].window_at(served[i]).first for i in resident)
-        singles = len(resident) < sum(share > 0 for share in shares)
-        if hints == self._hints and not singles:
-            return
-        self._hints = hints
+        self._windows.update(current)
+        self._stages = stages
+        served, shares = self.plan.order.served(slot).tolist(), self.plan.order.shares(stages)
         urgent = [
-            (place / shares[i], i, unit) for i in resident for place, unit in self.plan.streams[i].upcoming(served[i])
+            (place / shares[i], i, unit)
+            for i, stream in enumerate(self.plan.streams)
+            if shares[i] and self._resident[i]
+            for place, unit in stream.upcoming(served[i])
         ]
-        urgent.sort(key=lambda entry: entry[:2])
-        units = [self._unit(i, unit) for _, i, unit in urgent]
-        self._pool.want([*(self._singles_ahead(step, stop) if singles else ()), *units])
+        units = [(i, unit, -1) for _, i, unit in sorted(urgent)]
+        self._pool.want([*(() if all(self._resident) else self._singles_ahead(step, stop)), *units])
 
-    def _singles_ahead(self, step: int, stop: int | None) -> list[Wanted]:
-        wanted = []
+    def _singles_ahead(self, step: int, stop: int | None) -> list[Key]:
+        keys = []
         for ahead in range(step, min(step + ROWS_AHEAD, stop if stop is not None else step + ROWS_AHEAD)):
-            rows = self.mixture.batches.at(ahead) // self.options.hosts
-            for pick in self.plan.picks(ahead, self.options.host * rows, (self.options.host + 1) * rows):
-                if not self._resident(pick.stream):
-                    wanted.extend(self._wanted_for(pick))
-        return wanted
+            for pick in self.plan.picks(ahead, *self._own_rows(ahead)):
+                if not self._resident[pick.stream]:
+                    keys.extend(self._keys(pick))
+        return keys
+
+    def _own_rows(self, step: int) -> tuple[int, int]:
+        rows = self.mixture.batches.at(step) // self.options.hosts
+        return self.options.host * rows, (self.options.host + 1) * rows
 
     def _check_step(self, step: int) -> None:
         if step < 0 or (self.steps is not None and step >= self.steps):

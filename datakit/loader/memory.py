@@ -39,7 +39,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Grant:
-    """The window in blocks, and whether its blocks stay in memory while it is served (else sequences are read alone)."""
+    """The window in blocks, and whether they stay in memory while it is served (else sequences are read alone)."""
 
     blocks: int
     resident: bool

@@ -9,6 +9,8 @@ import numpy as np
 
 from datakit.loader.batch import Batch
 
+COUNTED = ("batches", "tokens", "padding", "reads", "bytes_read", "hits", "misses", "evictions")
+
 
 class Metrics:
     """Counters that several threads add to; `snapshot` gives them by name."""
@@ -16,9 +18,7 @@ class Metrics:
     def __init__(self, names: Sequence[str]) -> None:
         self._names = list(names)
         self._lock = threading.Lock()
-        self._counts = dict.fromkeys(
-            ("batches", "tokens", "padding", "reads", "bytes_read", "hits", "misses", "evictions"), 0
-        )
+        self._counts: dict[str, int] = dict.fromkeys(COUNTED, 0)
         self._seconds = {"loading_seconds": 0.0, "read_seconds": 0.0}
         self._rows = np.zeros(len(self._names), np.int64)
 

@@ -2,7 +2,8 @@
 
 Document order inside a block is left, document content never is: a document that fits in a sequence lies in one, whole.
 Each block is packed by itself, so a sequence can be found without packing anything before it; all that must be known
-of the other blocks is how many sequences each gives (`count_blocks`, a derived artefact named `packing-<length>-<policy>`).
+of the other blocks is how many sequences each gives (`count_blocks`; stored, it is named
+`packing-<length>-<policy>`).
 
 Which document belongs to which block does not depend on the sequence length: a document belongs to the block in which
 it begins (one longer than a block is first cut into parts of a block's size, each a document of its own here). So when
@@ -157,13 +158,13 @@ class BlockCountsTable:
 
 
 def count_blocks(
-    source: TokenSource, axis: BlockAxis, first: int, last: int, length: int, packing: Packing
+    source: TokenSource, axis: BlockAxis, blocks: range, length: int, packing: Packing
 ) -> BlockCountsTable:
-    """The counts of the blocks first..last-1. Tables of consecutive ranges concatenate; their counters add."""
-    counts, counters = np.zeros(last - first, np.int32), Counters()
-    for block in range(first, last):
+    """The counts of some consecutive blocks. Tables of neighbouring ranges concatenate; their counters add."""
+    counts, counters = np.zeros(len(blocks), np.int32), Counters()
+    for i, block in enumerate(blocks):
         packed = pack_block(source, axis, block, length, packing)
-        counts[block - first] = packed.pieces.sequences
+        counts[i] = packed.pieces.sequences
         counters += packed.counters
     return BlockCountsTable(counts, counters)
 

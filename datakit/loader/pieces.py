@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -84,7 +85,7 @@ def groups_of(lengths: np.ndarray, size: int) -> list[slice]:
     """Consecutive items in groups that begin in the same stretch of `size` tokens."""
     group = (np.cumsum(lengths) - lengths) // size
     edges = np.flatnonzero(np.diff(group, prepend=-1, append=-1))
-    return [slice(int(a), int(b)) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    return [slice(a, b) for a, b in pairwise(edges.tolist())]
 
 
 def _cumulative(counts: np.ndarray) -> np.ndarray:

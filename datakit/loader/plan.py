@@ -139,7 +139,7 @@ class Plan:
         slot = self.order.slot_of(i, self.streams[i].end_of_epochs(1) - 1)
         if slot is None:
             raise LoaderError(
-                f"stop is 'all_exhausted', but component {self.names[i]!r} loses its weight before it has given an epoch"
+                f"stop is 'all_exhausted', but component {self.names[i]!r} loses its weight before its first epoch ends"
             )
         return slot + 1
 

@@ -2,9 +2,9 @@
 
 The past is what the batches before the checkpoint's step were made of: seed, sources, held-out documents, block sizes
 and windows, packing, and the stages, lengths and batch sizes that had begun. If any of it differs, the run would read
-some tokens twice and others never, in silence: that is an error which spells out the difference. What begins at the step
-or later may differ: a new stage for the annealing is how a mixture is changed on purpose, and the change is returned, so
-that it is written down.
+some tokens twice and others never, in silence: that is an error which spells out the difference. What begins at the
+step or later may differ: a new stage for the annealing is how a mixture is changed on purpose, and the change is
+returned, so that it is written down.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def verify(saved: Mapping[str, Any], current: Mapping[str, Any], step: int) -> l
     if past:
         lines = "\n  ".join(past)
         raise MixtureChangedError(
-            f"the checkpoint is at step {step:,}, but this mixture would have read something else until then:\n  {lines}\n"
+            f"the checkpoint is at step {step:,}, but until then this mixture would have read something else:\n  {lines}"
+            "\n"
             "Restore these settings; to change the mixture on purpose, add a stage that starts at this step or later."
         )
     return future

@@ -70,11 +70,14 @@ class SlotOrder:
         number = self._stage_of(slot)
         return self._served[number] + self._in_stage(number, slot - self._firsts[number])
 
-    def shares(self, first: int, last: int) -> list[float]:
-        """The largest share of each component in the stages between two slots."""
+    def stages_between(self, first: int, last: int) -> range:
+        """The numbers of the stages that hold the slots first..last."""
+        return range(self._stage_of(first), self._stage_of(last) + 1)
+
+    def shares(self, stages: range) -> list[float]:
+        """The largest share of each component in these stages."""
         shares = np.zeros(len(self._names))
-        for number in range(self._stage_of(first), self._stage_of(last) + 1):
-            stage = self._stages[number]
+        for stage in (self._stages[number] for number in stages):
             shares[stage.members] = np.maximum(shares[stage.members], stage.counts.parts / SCALE)
         return shares.tolist()
 
@@ -137,7 +140,7 @@ class SlotOrder:
         return components, sequences
 
     def _blocks_around(self, number: int, member: int, sequence: int) -> tuple[int, int]:
-        """The first and last block of the stage that can hold this sequence: what is served is within one of its due."""
+        """The blocks of the stage that can hold this sequence, low..high-1: what is served is within one of its due."""
         owed = int(self._stages[number].counts.parts[member]) * self.block
         return sequence * SCALE // owed, -(-(sequence + 1) * SCALE // owed)
 

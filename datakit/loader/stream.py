@@ -29,7 +29,7 @@ from datakit.loader.layout import Layout, PackedLayout, PlainLayout
 from datakit.loader.packing import Packing, count_blocks, pack_block
 from datakit.loader.permutation import InOrder, Order, Permutation, derive_key
 from datakit.loader.pieces import Pieces, plain
-from datakit.loader.rows import Rows, rows_of_pieces, rows_of_range
+from datakit.loader.rows import Rows, View, rows_of_pieces, rows_of_range
 from datakit.loader.source import TokenSource
 from datakit.loader.window import Joined, Unit, Window, join_unread
 
@@ -159,16 +159,16 @@ class Stream:
 
     # ---- content
 
-    def load(self, unit: Unit, pad_id: int, segments: bool) -> Rows:
+    def load(self, unit: Unit, view: View) -> Rows:
         """Read a unit."""
         if unit.joined < 0 and self.settings.packing is None:
             start, stop = self.axis.range(unit.number)
-            return rows_of_range(self.source, start, stop, unit.length, pad_id, segments)
-        return self._load_pieces(self.pieces_of(unit), unit.length, pad_id, segments)
+            return rows_of_range(self.source, start, stop, unit.length, view)
+        return self._load_pieces(self.pieces_of(unit), unit.length, view)
 
-    def load_sequence(self, unit: Unit, sequence: int, pad_id: int, segments: bool) -> Rows:
+    def load_sequence(self, unit: Unit, sequence: int, view: View) -> Rows:
         """Read one sequence of a unit alone: what a full shuffle does where not everything fits in memory."""
-        return self._load_pieces(self.pieces_of(unit).take(np.array([sequence])), unit.length, pad_id, segments)
+        return self._load_pieces(self.pieces_of(unit).take(np.array([sequence])), unit.length, view)
 
     def pieces_of(self, unit: Unit) -> Pieces:
         """The sequences of a unit, as ranges of tokens."""
@@ -182,8 +182,8 @@ class Stream:
 
     # ---- inside
 
-    def _load_pieces(self, pieces: Pieces, length: int, pad_id: int, segments: bool) -> Rows:
-        return rows_of_pieces(self.source, pieces, length, pad_id, segments and self.settings.packing is None)
+    def _load_pieces(self, pieces: Pieces, length: int, view: View) -> Rows:
+        return rows_of_pieces(self.source, pieces, length, view, whole_documents=self.settings.packing is not None)
 
     def _in_epoch(self, phase: Phase, offset: int) -> tuple[int, int, int]:
         """(epoch, sequence within it, what to add to an epoch's sequence to get an offset) behind what was joined."""
@@ -274,7 +274,7 @@ class Stream:
                 f"component {self.settings.name!r}: {self.axis.count:,} blocks are too many to pack while a run waits; "
                 f"build {packing.artefact(length)} once and pass its counts"
             )
-        return count_blocks(self.source, self.axis, 0, self.axis.count, length, packing).sequences
+        return count_blocks(self.source, self.axis, range(self.axis.count), length, packing).sequences
 
 
 def _kept(cache: OrderedDict, key: tuple, most: int, make: Callable[[], T]) -> T:

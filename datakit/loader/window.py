@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,8 +20,7 @@ from datakit.loader.pieces import Pieces, cut, groups_of, join, merged
 MOST_TABLED = 1 << 20  # sequences of a window whose order is kept as a table
 
 
-@dataclass(frozen=True)
-class Unit:
+class Unit(NamedTuple):
     """`joined` is -1 for block `number` of the axis, else the phase whose joined sequences these are."""
 
     length: int
