@@ -2,7 +2,7 @@
 
     tokens     int32 [rows, length]   padding holds the mixture's pad_id
     segments   int32 [rows, length]   1, 2, ... for the documents in a row, from left to right; 0 is padding
-    positions  int32 [rows, length]   position within the segment, from 0
+    positions  int32 [rows, length]   position within the segment, from 0; 0 in padding
     loss_mask  bool  [rows, length]   True: this token is one to be predicted; never for padding
 
 A token that begins a segment has nothing to be predicted from: a loss over next tokens counts token i + 1 where its
@@ -46,6 +46,13 @@ class Batch:
         """Slots of this batch that hold no token."""
         return self.tokens.size - int(self.lengths.sum())
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Everything by name, for a framework that wants a dictionary."""
+        names = (
+            ("tokens", "segments", "positions", "loss_mask") if self.run_counts is not None else ("tokens", "loss_mask")
+        )
+        return {name: getattr(self, name) for name in names}
+
     @cached_property
     def segments(self) -> np.ndarray:
         counts, _, sizes = self._runs
@@ -60,6 +67,8 @@ class Batch:
     def positions(self) -> np.ndarray:
         _, begins, sizes = self._runs
         flat = np.arange(self.tokens.size, dtype=np.int32) - np.repeat(begins.astype(np.int32), sizes)
+        if self.padding:
+            flat[self.segments.reshape(-1) == 0] = 0
         return flat.reshape(self.tokens.shape)
 
     @cached_property

@@ -3,7 +3,7 @@
     source = open_source("data/demo/tokenize-0123456789ab", "web")
 
 Opening is one read of the manifest. Document borders come from the shards' lists of documents, read when they are first
-asked for (whole, a shard's at a time) and kept for the last few shards: 8 bytes a document.
+asked for (a shard's at a time) and kept for the last shards, up to 64 MB: 8 bytes a document.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from collections import OrderedDict
 import numpy as np
 import xxhash
 
-from datakit.errors import LoaderError, suggestion
+from datakit.errors import CorruptError, LoaderError, suggestion
 from datakit.loader.source import borders_touching
+from datakit.storage import urls
+from datakit.tokenize.layout import DOCUMENTS_SUFFIX
 from datakit.tokenize.reader import Cache, Shard, open_cache
 
-KEPT_LISTS = 32  # shards whose document borders stay in memory
+KEPT_BYTES = 64 << 20  # of document borders
 
 
 class CacheSource:
@@ -26,8 +28,8 @@ class CacheSource:
 
     has_loss_mask = False
 
-    def __init__(self, cache: Cache, source: str | None = None, shards_kept: int = KEPT_LISTS) -> None:
-        self.url, self.source, self._kept = cache.directory, source, shards_kept
+    def __init__(self, cache: Cache, source: str | None = None) -> None:
+        self.url, self.source = cache.directory, source
         self._cache = cache
         chosen = [shard for shard in cache.shards if source in (None, shard.source)]
         if not chosen:
@@ -38,6 +40,7 @@ class CacheSource:
         self.tokens = chosen[-1].token_start + chosen[-1].tokens - self._start
         self._begins = np.array([shard.token_start - self._start for shard in self._shards], np.int64)
         self._lists: OrderedDict[int, np.ndarray] = OrderedDict()
+        self._listed = 0
         self._lock = threading.Lock()
         self.dtype = np.dtype(cache.contract.dtype)
         name = f"{cache.manifest.identity}/{source or ''}"
@@ -71,22 +74,28 @@ class CacheSource:
             if index in self._lists:
                 self._lists.move_to_end(index)
                 return self._lists[index]
-        borders = np.unique(document_starts(self._cache, self._shards[index]))
+        borders = shard_borders(self._cache, self._shards[index])
         with self._lock:
-            self._lists[index] = borders
-            if len(self._lists) > self._kept:
-                self._lists.popitem(last=False)
+            if index not in self._lists:
+                self._lists[index] = borders
+                self._listed += borders.nbytes
+            while self._listed > KEPT_BYTES and len(self._lists) > 1:
+                self._listed -= self._lists.popitem(last=False)[1].nbytes
         return borders
 
 
-def document_starts(cache: Cache, shard: Shard) -> np.ndarray:
-    """Where each document of a shard begins, from 0, and where the last one ends."""
-    from datakit.storage import urls
-    from datakit.tokenize.documents import read_documents  # needs pyarrow, which a run without documents may not have
-    from datakit.tokenize.layout import DOCUMENTS_SUFFIX
+def shard_borders(cache: Cache, shard: Shard) -> np.ndarray:
+    """Where the documents of a shard begin, from 0, and where the last one ends."""
+    from datakit.storage.parquet import read_shard  # needs pyarrow, which a run without segments may not have
 
     url = urls.join(cache.directory, shard.path) + DOCUMENTS_SUFFIX
-    return read_documents(url, shard.rows, shard.tokens)[1]
+    lengths = read_shard(url, ["tokens"]).column("tokens").to_numpy()
+    if (len(lengths), int(lengths.sum(dtype=np.int64))) != (shard.rows, shard.tokens):
+        raise CorruptError(
+            f"{url} lists {len(lengths)} documents of {lengths.sum(dtype=np.int64)} tokens; "
+            f"the manifest says {shard.rows} of {shard.tokens}"
+        )
+    return np.concatenate([[0], np.cumsum(lengths[lengths > 0], dtype=np.int64)])
 
 
 def open_source(url: str, source: str | None = None) -> CacheSource:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,7 +114,7 @@ class Loader:
         self._check_step(step)
         return self._assemble(step, last - first, self.plan.picks(step, first, last))
 
-    def iterate(self, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
+    def iterate(self, start: int = 0, stop: int | None = None) -> Generator[Batch, None, None]:
         """Batches start..stop-1 (to the end of the run if None), read and put together ahead in the background."""
         ends = [end for end in (stop, self.steps) if end is not None]
         stop = min(ends) if ends else None
@@ -137,6 +137,8 @@ class Loader:
             while worker.is_alive():
                 _drain(ready)
                 worker.join(0.01)
+            self._windows.clear()
+            self._pool.want(())
 
     def __iter__(self) -> Iterator[Batch]:
         return self.iterate()

@@ -18,8 +18,8 @@ from datakit.loader.memory import Claim, grant_windows
 from datakit.loader.schedule import SlotAxis
 from datakit.loader.slots import SlotOrder
 from datakit.loader.source import TokenSource
-from datakit.loader.split import held_out, remaining
 from datakit.loader.stream import Stream, StreamSettings
+from datakit.loader.validation import training_source
 from datakit.loader.window import Window
 
 
@@ -42,7 +42,7 @@ class Plan:
         self.axis = SlotAxis(mixture.batches)
         self.lengths = mixture.lengths
         self.names = mixture.used()
-        sources = {name: training_source(mixture, name) for name in self.names}
+        sources = {name: training_source(mixture.components[name], name, mixture.simulate) for name in self.names}
         self.grants = grant_windows(
             {name: _claim(mixture.components[name], sources[name]) for name in self.names}, mixture.memory_bytes
         )
@@ -142,24 +142,6 @@ class Plan:
                 f"stop is 'all_exhausted', but component {self.names[i]!r} loses its weight before its first epoch ends"
             )
         return slot + 1
-
-
-def training_source(mixture: Mixture, name: str) -> TokenSource:
-    """A component without its held-out documents, and cut down where a longer run is simulated."""
-    component = mixture.components[name]
-    source = component.source
-    if component.validation_tokens:
-        source = remaining(source, validation_ranges(component, name))
-    if mixture.simulate is not None:
-        away = source.tokens - mixture.simulate.kept(source.tokens)
-        if away:
-            source = remaining(source, held_out(source, away, "simulated epochs", name))
-    return source
-
-
-def validation_ranges(component: Component, name: str) -> list[tuple[int, int]]:
-    """Where the held-out documents of a component lie: a function of its source and their amount alone."""
-    return held_out(component.source, component.validation_tokens, "validation", name)
 
 
 def _claim(component: Component, source: TokenSource) -> Claim:

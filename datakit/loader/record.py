@@ -23,16 +23,18 @@ if TYPE_CHECKING:
 
 FORMAT = "datakit.mixture/1"
 TIMED = ("sequence_length", "batch_size", "stages")
+HINTS = {"window_blocks": " (it follows from memory_bytes and the components; name the old one in the Shuffle)"}
 
 
 def record_of(plan: Plan) -> dict[str, Any]:
     """JSON values; the same mixture over the same content gives the same ones."""
-    mixture = plan.mixture
+    mixture, simulate = plan.mixture, plan.mixture.simulate
     settings: dict[str, Any] = {
         "seed": mixture.seed,
         "block": mixture.block,
         "stop": mixture.stop,
         "final_batch": mixture.final_batch,
+        "simulate": None if simulate is None else [simulate.run_tokens, simulate.target_tokens],
         "sequence_length": [list(pair) for pair in plan.lengths.changes()],
         "batch_size": [list(pair) for pair in mixture.batches.changes()],
         "stages": [[slot, _exact(weights)] for slot, weights in plan.stages],
@@ -54,8 +56,7 @@ def verify(saved: Mapping[str, Any], current: Mapping[str, Any], step: int) -> l
     if past:
         lines = "\n  ".join(past)
         raise MixtureChangedError(
-            f"the checkpoint is at step {step:,}, but until then this mixture would have read something else:\n  {lines}"
-            "\n"
+            f"the checkpoint is at step {step:,}, but until then this mixture would read other tokens:\n  {lines}\n"
             "Restore these settings; to change the mixture on purpose, add a stage that starts at this step or later."
         )
     return future
@@ -86,7 +87,7 @@ def _component_differences(name: str, saved: Any, current: Any) -> list[str]:
     if saved is None or current is None:
         return [f"component {name!r} is {'new' if saved is None else 'gone'}"]
     keys = [key for key in sorted(set(saved) | set(current)) if saved.get(key) != current.get(key)]
-    return [f"component {name!r}, {key}: {saved.get(key)} -> {current.get(key)}" for key in keys]
+    return [f"component {name!r}, {key}: {saved.get(key)} -> {current.get(key)}{HINTS.get(key, '')}" for key in keys]
 
 
 def _until(entries: list[list[Any]], limit: int) -> list[list[Any]]:
@@ -112,6 +113,7 @@ def _component(plan: Plan, number: int, name: str) -> dict[str, Any]:
     return {
         "identity": stream.source.identity,
         "tokens": stream.source.tokens,
+        "validation_tokens": component.validation_tokens,
         "packing": None if component.packing is None else component.packing.artefact(0).removeprefix("packing-0-"),
         "shuffle": shuffle.kind,
         "block_tokens": shuffle.block_tokens,

@@ -29,7 +29,7 @@ class View:
 
 @dataclass(frozen=True)
 class Rows:
-    """Sequences side by side. `runs[pointer[s]:pointer[s + 1]]` are the offsets at which segments of sequence s begin."""
+    """Sequences side by side. Those at which segments of sequence s begin are `runs[pointer[s] : pointer[s + 1]]`."""
 
     tokens: np.ndarray  # [sequences, length]
     lengths: np.ndarray  # how many are tokens; the rest is padding

@@ -16,6 +16,7 @@ from datakit.loader.permutation import derive_key
 from datakit.loader.source import RangeSource, TokenSource
 
 MOST_STRATA = 64
+CLOSE_ENOUGH = 0.1  # of what is wanted; documents are whole, so it is never exact
 Ranges = list[tuple[int, int]]
 
 
@@ -23,16 +24,17 @@ def held_out(source: TokenSource, tokens: int, purpose: str, name: str) -> Range
     """Ranges of whole documents with about `tokens` tokens. `purpose` keys the places, `name` is for errors."""
     if not 0 < tokens < source.tokens:
         raise LoaderError(f"component {name!r}: {purpose} wants {tokens:,} of its {source.tokens:,} tokens")
-    strata, found = MOST_STRATA, []
-    while strata >= 1:
-        found = _one_per_stratum(source, tokens, strata, purpose)
-        if tokens <= 2 * total(found) <= 3 * tokens:
-            return found
+
+    def error(found: Ranges) -> float:
+        return abs(total(found) - tokens) if 0 < total(found) < source.tokens else float("inf")
+
+    strata, best = MOST_STRATA, [_one_document(source, tokens)]
+    while strata >= 1 and error(best) > CLOSE_ENOUGH * tokens:
+        best = min(best, _one_per_stratum(source, tokens, strata, purpose), key=error)
         strata //= 2
-    found = found or [_one_document(source, tokens)]
-    if total(found) >= source.tokens:
+    if error(best) == float("inf"):
         raise LoaderError(f"component {name!r}: {purpose} would take all of it; it is a single document")
-    return found
+    return best
 
 
 def total(ranges: Ranges) -> int:
@@ -51,10 +53,11 @@ def remaining(source: TokenSource, ranges: Ranges) -> RangeSource:
 
 
 def _one_per_stratum(source: TokenSource, tokens: int, strata: int, purpose: str) -> Ranges:
-    width, wanted = source.tokens // strata, tokens // strata
     found: Ranges = []
-    for stratum in range(strata if wanted else 0):
-        start = stratum * width + derive_key(purpose, strata, stratum) % (width - wanted + 1)
+    for stratum in range(strata):
+        begin, end = (source.tokens * i // strata for i in (stratum, stratum + 1))
+        wanted = tokens * (stratum + 1) // strata - tokens * stratum // strata
+        start = begin + derive_key(purpose, strata, stratum) % (max(0, end - begin - wanted) + 1)
         first, last = _next_border(source, start), _next_border(source, start + wanted)
         if first < last:
             found.append((first, last))

@@ -89,16 +89,16 @@ class Stream:
     def window_at(self, sequence: int) -> Window:
         """The window that serves sequence `sequence`."""
         with self._lock:
-            phase_number = bisect_right([phase.first for phase in self.phases], sequence) - 1
-            phase = self.phases[phase_number]
+            number = bisect_right([phase.first for phase in self.phases], sequence) - 1
+            phase = self.phases[number]
             offset = sequence - phase.first
             if offset < phase.joined_count:
-                return _kept(self._windows, (phase_number, phase.epoch, -1), KEPT_WINDOWS, lambda: self._joined(phase))
+                return _kept(self._windows, (number, phase.epoch, -1), KEPT_WINDOWS, lambda: self._joined(number))
             epoch, within, begin = self._in_epoch(phase, offset - phase.joined_count)
             starts = self._window_starts(epoch, phase.length)
             window = int(np.searchsorted(starts, within, side="right")) - 1
             first = phase.first + phase.joined_count + begin + int(starts[window])
-            key = (phase_number, epoch, window)
+            key = (number, epoch, window)
             return _kept(self._windows, key, KEPT_WINDOWS, lambda: self._regular(first, phase.length, epoch, window))
 
     def change_length(self, sequence: int, length: int) -> None:
@@ -220,8 +220,8 @@ class Stream:
         units = [Unit(length, block) for block in blocks.tolist()]
         return Window(first, epoch, units, counts, self._order(int(counts.sum()), "window", epoch, window))
 
-    def _joined(self, phase: Phase) -> Window:
-        number = self.phases.index(phase)
+    def _joined(self, number: int) -> Window:
+        phase = self.phases[number]
         assert phase.joined is not None
         units = [Unit(phase.length, i, number) for i in range(len(phase.joined.units))]
         order = self._order(phase.joined_count, "joined", phase.first)

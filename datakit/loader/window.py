@@ -69,8 +69,9 @@ class Joined:
 
     units: tuple[Pieces, ...]
 
-    @property
+    @cached_property
     def counts(self) -> np.ndarray:
+        """Sequences of each unit."""
         return np.array([unit.sequences for unit in self.units], np.int64)
 
 
