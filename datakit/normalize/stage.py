@@ -131,8 +131,8 @@ def _united(routed: Sequence[TaskResult], config: Config) -> pa.Schema:
     return union
 
 
-def _schema(data: bytes) -> pa.Schema:
-    return pa.ipc.read_schema(pa.BufferReader(data))
+def _schema(digits: str) -> pa.Schema:
+    return pa.ipc.read_schema(pa.BufferReader(bytes.fromhex(digits)))
 
 
 def output_schema(union: pa.Schema, config: Config) -> tuple[pa.Schema, list[dict[str, Any]]]:
