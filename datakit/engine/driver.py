@@ -24,7 +24,7 @@ from datakit.engine.ledger import (
     driver_name,
     finished,
     read_ledger,
-    task_digest,
+    task_digests,
 )
 from datakit.engine.policy import Breaker, TaskRecord, Verdict, backoff_seconds, judge, next_attempt
 from datakit.engine.task import Output, Phase, Plan, Step, Task, TaskResult, encode
@@ -111,7 +111,7 @@ class _StepRun:
         return finish_step(self.step, output, self._results)
 
     def _run_phase(self, phase: Phase) -> list[TaskResult]:
-        digests = {task.key: task_digest(task, phase) for task in phase.tasks}
+        digests = task_digests(phase)
         if len(digests) != len(phase.tasks):
             raise ValueError(f"{self.step.stage}, phase {phase.name}: two tasks have the same key")
         results = {task.key: found for task in phase.tasks if (found := self._find(phase, task, digests[task.key]))}
