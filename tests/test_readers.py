@@ -14,13 +14,13 @@ from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
-import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 import xxhash
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import feather
 
 from datakit.errors import ColumnError, UnreadableError
 from datakit.normalize import blocks, read_csv, read_tables
@@ -97,9 +97,7 @@ def test_a_line_that_is_too_long_is_streamed_past(tmp_path: Path) -> None:
             found, findings = read(tmp_path, "in.jsonl", max_document_bytes=2000)
             expected = [] if length == 1990 else [(len(lines(RECORDS[:3])), "longer than max_document_bytes (2000)")]
             assert places(findings) == expected
-            assert [row["text"] for row in rows(found) if "id" in row and row["id"]] == [
-                record["text"] for record in RECORDS[:6]
-            ]
+            assert [row["text"] for row in rows(found) if row.get("id")] == [record["text"] for record in RECORDS[:6]]
 
 
 # --- compressions
@@ -312,7 +310,11 @@ def test_an_unclosed_quote_ends_a_csv_file(tmp_path: Path) -> None:
 
 def test_small_files_are_gathered_and_large_ones_cut(tmp_path: Path) -> None:
     mebibyte = 1 << 20
-    files = [("a.jsonl.gz", 500 * mebibyte), ("b.jsonl", 150 * mebibyte), *((f"c/{n:04d}.txt", 100) for n in range(1000))]
+    files = [
+        ("a.jsonl.gz", 500 * mebibyte),
+        ("b.jsonl", 150 * mebibyte),
+        *((f"c/{n:04d}.txt", 100) for n in range(1000)),
+    ]
     slices = cut_slices(str(tmp_path), files, Config())
     assert slices[0] == [Piece("a.jsonl.gz", "json", 2000 * mebibyte + (64 << 10))]
     assert [(piece.start, piece.stop) for pieces in slices[1:4] for piece in pieces] == [

@@ -118,7 +118,7 @@ def table_of(records: Sequence[dict[str, Any]], file: str, dropped: Sequence[str
             columns.append(_array([record.get(name) for record in records]))
         except _MixedError as error:
             raise ColumnError(
-                f"{file}: column {shown(name)} holds {error} in different records; mend the file, or leave the column "
+                f"{file}: column {shown(name)} holds {error}; mend the file, or leave the column "
                 f"out (drop = [{shown(name)}] under [normalize])"
             ) from error
     return pa.table(columns, names=names) if names else _without_columns(len(records))
@@ -141,7 +141,7 @@ def _array(values: list[Any]) -> pa.Array:
     if kinds == {list}:
         return _lists(values)
     if dict in kinds or list in kinds:
-        raise _MixedError(" and ".join(sorted({_KINDS[kind] for kind in kinds})))
+        raise _MixedError(" beside ".join(sorted({_KINDS[kind] for kind in kinds})))
     if kinds <= {int, float}:
         return _numbers(values, float in kinds)
     if len(kinds) > 1:
