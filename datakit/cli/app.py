@@ -1,8 +1,8 @@
 """The command `datakit`: parses, calls one function, prints; and turns every error into one line and an exit code.
 
 Each command lives in a module of its own that imports what it calls when it is called, so that `datakit --help` loads
-neither Arrow nor a stage (120 ms). Errors that datakit raises on purpose are shown without a traceback; `DATAKIT_DEBUG=1` shows
-it.
+neither Arrow nor a stage (120 ms). Errors that datakit raises on purpose are shown without a traceback;
+`DATAKIT_DEBUG=1` shows it.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ def build() -> App:
         help_epilogue=EPILOGUE,
         help_format="plaintext",
         version=_version,
+        suppress_keyboard_interrupt=False,
     )
     for command in (run, plan, status, inspect, catalog, gc):
         app.command(command, help_epilogue="")

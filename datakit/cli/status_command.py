@@ -24,7 +24,8 @@ def status(
 ) -> int:
     """Show the tasks of a step, a dataset or a root.
 
-    For each: state, attempts, last failure, time, memory. Reads files only, so it also works while a run goes on, and after its driver died.
+    For each: state, attempts, last failure, time, memory. Reads files only, so it also works while a run goes on, and
+    after its driver died.
 
     Examples:
       datakit status data/demo

@@ -88,7 +88,7 @@ def plan(step: Step) -> Plan:
     written = yield Phase("attributes", tasks, {**shared, "verdict_runs": verdict_runs}, PRELOADS)
     removed = [tuple(pair) for result in written for pair in result.details["removed"]]
     report = removal_report(parts, removed)
-    check_removal(report, config.max_removal)
+    check_removal(report, step.operations.get("max_removal", config.max_removal))
     details = {"sources": report, "clusters": cluster_report(judged), "s_curve": s_curve(config.bands, config.rows)}
     counted = dict.fromkeys(
         [f"dedup/{name}" for name in (*COUNTED, "clustered", "clusters")], 0
