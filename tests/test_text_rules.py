@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from datakit.normalize import json_lines, kernels
 from datakit.normalize.text_rules import WHITE_SPACE, apply_rules
 
 SPACES = re.compile(f"[{WHITE_SPACE}]")
@@ -36,7 +37,9 @@ def oracle(data: bytes, longest: int) -> str:
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(st.one_of(texts.map(str.encode), st.binary(max_size=30)), max_size=8), st.sampled_from([1, 2, 3, 7, 128]))
+@given(
+    st.lists(st.one_of(texts.map(str.encode), st.binary(max_size=30)), max_size=8), st.sampled_from([1, 2, 3, 7, 128])
+)
 def test_rules_equal_the_oracle(documents: list[bytes], longest: int) -> None:
     ruled = apply_rules(pa.array(documents, pa.large_binary()), longest)
     expected = [oracle(document, longest) for document in documents]
@@ -87,3 +90,8 @@ def test_clean_text_is_not_copied() -> None:
     ruled = apply_rules(column, 128)
     assert ruled.texts.buffers()[2].address == column.buffers()[2].address
     assert isinstance(ruled.kept, np.ndarray)
+
+
+def test_the_kernels_and_their_callers_agree_on_names() -> None:
+    """The kernels' module is imported late, since numba is heavy, so one name stands twice."""
+    assert json_lines.DEEP == kernels.DEEP

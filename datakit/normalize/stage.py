@@ -36,13 +36,7 @@ FORMAT_VERSION = 1
 OURS = ("id", "text", "source", "source_id")
 RENAMED = "upstream_"  # an upstream column under one of our names is kept with this prefix
 MOST_BITS = 20
-PRELOADS = (
-    Preload(__name__),
-    *(
-        Preload(f"{__package__}.{name}", f"{__package__}.{name}:warm")
-        for name in ("text_rules", "json_lines", "read_csv")
-    ),
-)
+PRELOADS = (Preload(__name__), Preload(f"{__package__}.warm", f"{__package__}.warm:warm"))
 
 
 # --- plan
