@@ -72,6 +72,7 @@ def test_every_command_has_an_example(tmp_path: Path, name: str) -> None:
         (["run", "demo", "--freh"], "Did you mean --fresh"),
         (["run"], "requires an argument"),
         (["run", "demo", "--workers", "many"], "workers"),
+        (["run", "demo", "--workers", "0"], "workers is 0; it must be at least 1"),
         (["run", "dmeo"], "did you mean 'demo'"),
         (["run", "absent.toml"], "absent.toml is not there"),
         (["run", "demo", "--until", "tokenise"], "did you mean 'tokenize'"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
 from types import FrameType
@@ -74,7 +75,8 @@ def _version() -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The console script: run one command, answer its exit code."""
-    signal.signal(signal.SIGTERM, _terminate)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _terminate)
     try:
         code = build()(sys.argv[1:] if arguments is None else list(arguments), exit_on_error=False, print_error=False)
         sys.stdout.flush()

@@ -11,6 +11,7 @@ from cyclopts import Parameter
 from datakit.cli.console import bytes_text, note, say, say_json, table
 
 if TYPE_CHECKING:
+    from datakit.normalize.inspect import FormatReport
     from datakit.pipeline import Ancestor, RawReport, StepDescription
 
 Flag = Parameter(negative="", show_default=False)
@@ -156,5 +157,5 @@ def _show_source(report: RawReport, recipe: str) -> None:
     say(recipe.rstrip("\n"))
 
 
-def _use(group, column: str) -> str:
+def _use(group: FormatReport, column: str) -> str:
     return "the text" if column == group.text else "the id" if column == group.id else ""

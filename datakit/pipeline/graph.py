@@ -83,6 +83,12 @@ class Graph:
     notes: tuple[str, ...]
 
 
+def check_workers(workers: int | None) -> None:
+    """Raises UsageError where nothing could run."""
+    if workers is not None and workers < 1:
+        raise UsageError(f"workers is {workers}; it must be at least 1")
+
+
 def build(recipe: Recipe, look: Look, until: str | None = None) -> Graph:
     """The graph of a recipe, up to and with stage `until`. Lists sources; raises InputError where one is wrong."""
     settings = configure(recipe)

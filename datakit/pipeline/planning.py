@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from datakit.engine.task import Phase, Step, input_references
 from datakit.pipeline.estimate import Resources, disk_bytes, manifest_text_bytes, raw_text_bytes, resources
-from datakit.pipeline.graph import Graph, Located, Node, build, locate, step_of
+from datakit.pipeline.graph import Graph, Located, Node, build, check_workers, locate, step_of
 from datakit.pipeline.sources import Look
 from datakit.recipe import Recipe
 from datakit.storage import urls
@@ -76,6 +76,7 @@ def plan(
     recipe: Recipe, root: str, *, workers: int | None = None, until: str | None = None, offline: bool = False
 ) -> RunPlan:
     """What `run` with the same arguments would do. Writes nothing; raises InputError where a run would refuse."""
+    check_workers(workers)
     root = urls.absolute(root)
     graph = build(recipe, Look(root, offline=offline, frozen=True), until)
     means = resources(root, workers)

@@ -18,7 +18,7 @@ from datakit.engine.executor import Executor
 from datakit.engine.local import LocalExecutor
 from datakit.engine.watch import Several, Silent, Watch
 from datakit.errors import InputError, PartialError
-from datakit.pipeline.graph import Graph, Located, Node, build, finished, locate, step_of
+from datakit.pipeline.graph import Graph, Located, Node, build, check_workers, finished, locate, step_of
 from datakit.pipeline.places import run_directory
 from datakit.pipeline.sources import Look
 from datakit.recipe import Recipe
@@ -84,6 +84,7 @@ def run(
     are shared with other recipes and stay.
     """
     started = time.monotonic()
+    check_workers(workers)
     root = urls.absolute(root)
     graph = build(recipe, Look(root, offline=offline), until)
     removed = remove_own_steps(graph) if fresh else []
@@ -128,7 +129,7 @@ class _Executors:
             else:
                 from datakit.engine.ray import RayExecutor  # Ray is optional, and takes a second to import
 
-                self._made = RayExecutor(self.ray, self.root)
+                self._made = RayExecutor(self.ray, self.root, self.workers)
         return self._made
 
     def close(self) -> None:
