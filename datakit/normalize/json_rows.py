@@ -5,7 +5,7 @@ It decides what a record is: an object in strict JSON, with NaN and the infiniti
 UTF-8); an integer beyond 64 bits becomes a float, as in the columnar parser. Where the values of a column differ in
 type within the block they are widened: int -> float -> string.
 
-Cost: some 50 MB/s; taken by blocks with an unusual line.
+Cost: a third to a half of the speed of the columnar parser (120 to 250 MB/s here); for blocks with an unusual line only.
 """
 
 from __future__ import annotations
