@@ -20,6 +20,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+# Ray prints what its nodes complain of (a worker that died) on this process's standard output, where `--json` goes, and
+# reads only once, when it is imported, what to leave out. Everything: each complaint is an Outcome's message.
+os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
+
 import ray
 import ray.exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
