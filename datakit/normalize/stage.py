@@ -25,7 +25,7 @@ from datakit.normalize.config import Config, config_of
 from datakit.normalize.findings import IN, LEAVING, PREFIX, QUARANTINED, complaint, conservation
 from datakit.normalize.predicate import Predicate
 from datakit.normalize.schema_union import shown, storable, unite
-from datakit.normalize.slices import EXPANSION, Piece, cut_slices
+from datakit.normalize.slices import Piece, cut_slices
 from datakit.storage.fingerprint import spelled_out
 from datakit.storage.manifest import Partition
 
@@ -86,9 +86,12 @@ def _route_task(number: int, pieces: Sequence[Piece]) -> Task:
 
 
 def _bucket_bits(slices: Sequence[Sequence[Piece]], config: Config) -> int:
-    """Enough buckets for the partitions that may be wanted: by the bytes to be read, with room to spare."""
+    """Enough buckets for the partitions that will be wanted, by the bytes to be read; where there is more text than
+    expected, a partition reads a bucket and leaves the rest of it.
+    """
     expected = sum(piece.weight for pieces in slices for piece in pieces)
-    return min(MOST_BITS, partition_bits(EXPANSION * expected, config.partition_bytes))
+    sizes = (expected, min(expected, 1 << 30))  # just above 1 GiB partitions are fewer than just below
+    return max(partition_bits(size, config.partition_bytes) for size in sizes)
 
 
 def partition_bits(text_bytes: int, partition_bytes: int | None = None) -> int:
