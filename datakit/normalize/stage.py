@@ -86,8 +86,9 @@ def _route_task(number: int, pieces: Sequence[Piece]) -> Task:
 
 
 def _bucket_bits(slices: Sequence[Sequence[Piece]], config: Config) -> int:
-    """Enough buckets for the partitions that will be wanted, by the bytes to be read; where there is more text than
-    expected, a partition reads a bucket and leaves the rest of it.
+    """Buckets for the partitions that will be wanted, by the bytes to be read.
+
+    Where there is more text than expected, a partition reads a bucket and leaves what is not its own.
     """
     expected = sum(piece.weight for pieces in slices for piece in pieces)
     sizes = (expected, min(expected, 1 << 30))  # just above 1 GiB partitions are fewer than just below
