@@ -104,7 +104,7 @@ def test_records_equal_the_oracle(
     try:
         found, findings = read(tmp_path_factory.mktemp("json"), data, block)
     except InputError as error:
-        assert re.search("UTF-16|gzip|zstd|xz", str(error)), error
+        assert re.search("holds .* data, but its name|one JSON array", str(error)), error
         return
     if data.startswith(b"\xef\xbb\xbf"):
         return  # a byte order mark: its own test
