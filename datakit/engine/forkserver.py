@@ -118,6 +118,6 @@ class ZygotePool:
 
 def _environment() -> dict[str, str]:
     """The server's: libraries start no threads at import, and it finds what this process finds."""
-    ours = [path for path in sys.path if path and "-packages/ray/" not in path]  # Ray puts its own copies of libraries in front
+    ours = [path for path in sys.path if path and "-packages/ray/" not in path]  # Ray puts copies of its own in front
     limits = dict.fromkeys(SINGLE_THREADED, "1")
     return os.environ | limits | {"PYTHONPATH": os.pathsep.join(ours), "TOKENIZERS_PARALLELISM": "true"}
