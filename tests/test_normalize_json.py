@@ -181,6 +181,13 @@ def test_dates_stay_strings_in_every_block(tmp_path: Path) -> None:
     assert {str(day) for day in days[20:]} == {"7"}, "a number beside dates becomes a string"
 
 
+def test_large_integers_are_exact_beside_what_json_lacks(tmp_path: Path) -> None:
+    numbers = [-(1 << 63), (1 << 63) - 1, -1000000000000000001]
+    data = b"".join(b'{"text":"t","n":%d,"x":Infinity}\n' % number for number in numbers)
+    found, _ = read(tmp_path, data)
+    assert [row["n"] for row in rows(found)] == numbers
+
+
 def test_objects_and_numbers_in_one_column_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(ColumnError, match=r"in\.jsonl: column 'v' holds numbers beside objects.*drop = \['v'\]"):
         read(tmp_path, b'{"text":"a","v":1}\n{"text":"b","v":{}}\n')
