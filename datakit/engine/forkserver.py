@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from datakit.engine.frames import receive_frame, send_frame
+from datakit.engine.leftovers import remove_dead_scratch
 from datakit.engine.task import Preload, decode, encode
 
 SINGLE_THREADED = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -80,6 +81,7 @@ class ZygotePool:
 
     def __init__(self, limit: int = 2) -> None:
         self._limit, self._lock = limit, threading.Lock()
+        remove_dead_scratch()
         self._servers: dict[tuple[Preload, ...], Zygote] = {}
         self._uses: dict[tuple[Preload, ...], int] = {}
 
