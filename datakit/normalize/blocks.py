@@ -48,8 +48,10 @@ class LineCutter:
     def _complete(self) -> Iterator[tuple[int, bytes]]:
         """The blocks that more bytes would not change."""
         while not self._done():
-            if self._skipping and not self._skip():
-                return
+            if self._skipping:
+                if not self._skip():
+                    return
+                continue
             window = BLOCK_BYTES if self._stop is None else min(BLOCK_BYTES, self._stop - self.position)
             if len(self._held) < window:
                 return
