@@ -14,8 +14,6 @@ about 40 MB/s a host.
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,6 +21,7 @@ from typing import Any
 
 from datakit.errors import LoaderError
 from datakit.loader import record
+from datakit.loader.background import in_background
 from datakit.loader.batch import Batch, empty_batch, fill
 from datakit.loader.config import Mixture
 from datakit.loader.metrics import Metrics
@@ -44,14 +43,16 @@ class LoaderOptions:
     hosts: int = 1
     segments: bool = True  # look up document borders; without them a batch has tokens and lengths only
     in_flight: int = 4  # reads at the same time
-    batches_ahead: int = 2  # assembled batches that wait
+    batches_ahead: int = 0  # batches put together ahead in a thread of their own; 0 does it where they are asked for
 
     def check(self) -> None:
         """Raises LoaderError for values that cannot be."""
         if not 0 <= self.host < self.hosts:
             raise LoaderError(f"host {self.host} of {self.hosts}: hosts are numbered from 0")
-        if self.in_flight < 1 or self.batches_ahead < 1:
-            raise LoaderError("in_flight and batches_ahead are at least 1")
+        if self.in_flight < 1 or self.batches_ahead < 0:
+            raise LoaderError(
+                f"in_flight {self.in_flight} is at least 1, batches_ahead {self.batches_ahead} at least 0"
+            )
 
 
 class Loader:
@@ -78,7 +79,7 @@ class Loader:
             in_flight=self.options.in_flight,
         )
         self._windows: dict[int, int] = {}  # of each stream, the window that the last batch began in
-        self._stages = range(0)
+        self._look_again = 0
 
     def __reduce__(self) -> tuple:
         options = {name: getattr(self.options, name) for name in self.options.__dataclass_fields__}
@@ -115,29 +116,23 @@ class Loader:
         return self._assemble(step, last - first, self.plan.picks(step, first, last))
 
     def iterate(self, start: int = 0, stop: int | None = None) -> Generator[Batch, None, None]:
-        """Batches start..stop-1 (to the end of the run if None), read and put together ahead in the background."""
+        """Batches start..stop-1 (to the end of the run if None), their blocks read ahead in the background."""
         ends = [end for end in (stop, self.steps) if end is not None]
-        stop = min(ends) if ends else None
-        ready: queue.Queue[Batch | BaseException | None] = queue.Queue(self.options.batches_ahead)
-        ended = threading.Event()
-        worker = threading.Thread(target=self._produce, args=(start, stop, ready, ended), daemon=True)
-        worker.start()
+        batches = self._batches(start, min(ends) if ends else None)
+        if self.options.batches_ahead:
+            batches = in_background(self._complete(batches), self.options.batches_ahead)
         try:
             while True:
                 begun = time.perf_counter()
-                batch = ready.get()
+                batch = next(batches, None)
                 self.metrics.add(loading_seconds=time.perf_counter() - begun)
                 if batch is None:
                     return
-                if isinstance(batch, BaseException):
-                    raise batch
                 yield batch
         finally:
-            ended.set()
-            while worker.is_alive():
-                _drain(ready)
-                worker.join(0.01)
+            batches.close()
             self._windows.clear()
+            self._look_again = 0
             self._pool.want(())
 
     def __iter__(self) -> Iterator[Batch]:
@@ -166,22 +161,21 @@ class Loader:
 
     # ---- reading
 
-    def _produce(self, start: int, stop: int | None, ready: queue.Queue, ended: threading.Event) -> None:
-        """Assemble batches into the queue; runs in its own thread."""
+    def _batches(self, start: int, stop: int | None) -> Generator[Batch, None, None]:
         step = start
-        try:
-            while not ended.is_set() and (stop is None or step < stop):
-                first, last = self._own_rows(step)
-                picks = self.plan.picks(step, first, last)
-                self._look_ahead(step, stop, picks)
-                batch = self._assemble(step, last - first, picks)
-                if self.options.segments:
-                    _ = batch.segments, batch.loss_mask  # made here, not where the model waits
-                _put(ready, batch, ended)
-                step += 1
-            _put(ready, None, ended)
-        except BaseException as error:  # noqa: BLE001 - it is raised in the thread that asked for the batch
-            _put(ready, error, ended)
+        while stop is None or step < stop:
+            first, last = self._own_rows(step)
+            picks = self.plan.picks(step, first, last)
+            self._look_ahead(step, stop, picks)
+            yield self._assemble(step, last - first, picks)
+            step += 1
+
+    def _complete(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Make the derived arrays, too, where the model does not wait for it."""
+        for batch in batches:
+            if self.options.segments:
+                _ = batch.segments, batch.loss_mask
+            yield batch
 
     def _assemble(self, step: int, rows: int, picks: Sequence[Pick]) -> Batch:
         keys = [key for pick in picks for key in self._keys(pick)]
@@ -214,12 +208,12 @@ class Loader:
         slot = self.plan.axis.first_slot(step)
         current = {pick.stream: pick.window.first for pick in reversed(picks)}
         changed = any(self._windows.get(number) != first for number, first in current.items())
-        stages = self.plan.order.stages_between(slot, slot + STAGE_AHEAD * self.mixture.block)
-        if not changed and stages == self._stages and all(self._resident):
+        if not changed and slot < self._look_again and all(self._resident):
             return
         self._windows.update(current)
-        self._stages = stages
-        served, shares = self.plan.order.served(slot).tolist(), self.plan.order.shares(stages)
+        self._look_again = slot + self.mixture.block
+        served = self.plan.order.served(slot).tolist()
+        shares = self.plan.order.shares(slot, slot + STAGE_AHEAD * self.mixture.block)
         urgent = [
             (place / shares[i], i, unit)
             for i, stream in enumerate(self.plan.streams)
@@ -248,20 +242,3 @@ class Loader:
 
 def _rebuild(kind: type[Loader], mixture: Mixture, options: dict[str, Any]) -> Loader:
     return kind(mixture, **options)
-
-
-def _put(ready: queue.Queue, item: Batch | BaseException | None, ended: threading.Event) -> None:
-    while not ended.is_set():
-        try:
-            ready.put(item, timeout=0.1)
-            return
-        except queue.Full:
-            continue
-
-
-def _drain(ready: queue.Queue) -> None:
-    while True:
-        try:
-            ready.get_nowait()
-        except queue.Empty:
-            return

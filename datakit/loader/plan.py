@@ -70,8 +70,10 @@ class Plan:
         end = slot + last if self.slots is None else min(slot + last, self.slots)
         components, sequences = self.order.rows(slot + first, max(slot + first, end))
         picks = []
-        for number in np.unique(components).tolist():
+        for number in range(len(self.names)):
             rows = np.flatnonzero(components == number)
+            if not rows.size:
+                continue
             picks.extend(self._windows(number, sequences[rows], rows))
         return picks
 
@@ -88,7 +90,8 @@ class Plan:
         picks, at, stream = [], 0, self.streams[number]
         while at < len(sequences):
             window = stream.window_at(int(sequences[at]))
-            end = int(np.searchsorted(sequences, window.first + window.count))
+            behind = window.first + window.count
+            end = len(sequences) if sequences[-1] < behind else int(np.searchsorted(sequences, behind))
             units, inside = window.at(sequences[at:end] - window.first)
             picks.append(Pick(number, window, units, inside, rows[at:end]))
             at = end

@@ -52,7 +52,7 @@ class SlotOrder:
 
     def rows(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
         """(component, sequence of that component) for the slots first..last-1."""
-        components, sequences = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        components, sequences = [], []
         while first < last:
             number = self._stage_of(first)
             number_of_block, place = divmod(first - self._firsts[number], self.block)
@@ -63,21 +63,20 @@ class SlotOrder:
             components.append(ids[place : place + end - first])
             sequences.append(ordinals[place : place + end - first])
             first = end
-        return np.concatenate(components), np.concatenate(sequences)
+        if len(components) == 1:
+            return components[0], sequences[0]
+        nothing = np.zeros(0, np.int64)
+        return np.concatenate([nothing, *components]), np.concatenate([nothing, *sequences])
 
     def served(self, slot: int) -> np.ndarray:
         """How many sequences of each component lie in the slots before `slot`."""
         number = self._stage_of(slot)
         return self._served[number] + self._in_stage(number, slot - self._firsts[number])
 
-    def stages_between(self, first: int, last: int) -> range:
-        """The numbers of the stages that hold the slots first..last."""
-        return range(self._stage_of(first), self._stage_of(last) + 1)
-
-    def shares(self, stages: range) -> list[float]:
-        """The largest share of each component in these stages."""
+    def shares(self, first: int, last: int) -> list[float]:
+        """The largest share of each component in the stages that hold the slots first..last."""
         shares = np.zeros(len(self._names))
-        for stage in (self._stages[number] for number in stages):
+        for stage in self._stages[self._stage_of(first) : self._stage_of(last) + 1]:
             shares[stage.members] = np.maximum(shares[stage.members], stage.counts.parts / SCALE)
         return shares.tolist()
 
