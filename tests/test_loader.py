@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import threading
 import time
@@ -56,6 +57,7 @@ def test_the_global_order_does_not_know_hosts_or_resumes(
     mixture = data.draw(mixtures(hosts))
     with Loader(mixture) as one:
         expected = [one[step] for step in range(start + 5)]
+    with Loader(mixture, batches_ahead=start % 3) as one:
         resumed = list(one.iterate(start, start + 5))
     assert [batch.step for batch in resumed] == list(range(start, start + 5))
     for batch in resumed:
@@ -130,6 +132,22 @@ def test_a_loader_can_be_sent_to_a_worker_process() -> None:
         assert copy.options == loader.options
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_is_told_not_to_use_its_parent_s_loader() -> None:
+    def use() -> None:
+        try:
+            _ = loader[0]
+        except LoaderError as error:
+            os._exit(0 if "before a fork" in str(error) else 1)
+        os._exit(2)
+
+    with Loader(two()) as loader:
+        child = os.fork()
+        if not child:
+            use()
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 # --- reading ahead
 
 
@@ -194,9 +212,10 @@ def test_what_fits_in_memory_is_read_once() -> None:
     assert source.reads == 64
 
 
-def test_a_failing_read_is_raised_where_the_batch_is_asked_for_and_tried_again_next_time() -> None:
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_a_failing_read_is_raised_where_the_batch_is_asked_for_and_tried_again_next_time(ahead: int) -> None:
     source, mixture = watched(0.0)
-    with Loader(mixture) as loader:
+    with Loader(mixture, batches_ahead=ahead) as loader:
         expected = loader[3].tokens
         source.broken = True
         with pytest.raises(OSError, match="on fire"):
@@ -207,12 +226,13 @@ def test_a_failing_read_is_raised_where_the_batch_is_asked_for_and_tried_again_n
         assert [batch.step for batch in loader.iterate(20, 22)] == [20, 21]
 
 
-def test_nothing_is_left_running() -> None:
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_nothing_is_left_running(ahead: int) -> None:
     def ours() -> list[str]:
         return [thread.name for thread in threading.enumerate() if thread.name.startswith("datakit-loader")]
 
     _, mixture = watched(0.0)
-    with Loader(mixture) as loader:
+    with Loader(mixture, batches_ahead=ahead) as loader:
         iterator = loader.iterate()
         next(iterator)
         assert ours()

@@ -14,6 +14,7 @@ about 40 MB/s a host.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -78,6 +79,7 @@ class Loader:
             budget_bytes=mixture.memory_bytes,
             in_flight=self.options.in_flight,
         )
+        self._process = os.getpid()
         self._windows: dict[int, int] = {}  # of each stream, the window that the last batch began in
         self._look_again = 0
 
@@ -148,7 +150,7 @@ class Loader:
 
     def snapshot(self, step: int) -> dict[str, float]:
         """The metrics so far, and the epochs of each component at `step`."""
-        values = self.metrics.snapshot() | {"memory_bytes": self._pool.used_bytes}
+        values = self.metrics.snapshot() | {"memory_bytes": self._pool.used_bytes, "reading": self._pool.reading}
         return values | {f"epochs/{name}": epochs for name, epochs in self.epochs(step).items()}
 
     def record(self) -> dict[str, Any]:
@@ -178,6 +180,8 @@ class Loader:
             yield batch
 
     def _assemble(self, step: int, rows: int, picks: Sequence[Pick]) -> Batch:
+        if os.getpid() != self._process:
+            raise LoaderError("this loader was made before a fork: make one in each process, or start workers by spawn")
         keys = [key for pick in picks for key in self._keys(pick)]
         empty = empty_batch(rows, self.plan.lengths.at(step), self.plan.names, self._view)
         batch = fill(empty, picks, self._pool.require(keys), self._resident, self._view)

@@ -55,6 +55,11 @@ class BlockPool:
         """Bytes of what is in memory or on its way."""
         return self._bytes
 
+    @property
+    def reading(self) -> int:
+        """Reads that are under way or wait for a thread."""
+        return self._reading
+
     def want(self, keys: Sequence[Hashable]) -> None:
         """Read these ahead, in this order; what was wanted before and is not here any more may go."""
         with self._lock:
