@@ -193,6 +193,15 @@ def test_a_record_of_another_kind_is_refused() -> None:
         loader.verify({}, 0)
 
 
+def test_packing_says_what_it_did() -> None:
+    components = {"x": Component(counting([5, 30, 7]), packing=Packing("truncate")), "y": Component(counting([9]))}
+    with Loader(Mixture(components, {"x": 1, "y": 1}, sequence_length=Schedule(((0, 10), (5, 40))))) as loader:
+        report = loader.packing_report()
+    assert set(report) == {"x"}
+    assert (report["x"][10].truncated, report["x"][10].kept, report["x"][10].padding) == (1, 22, 8)
+    assert (report["x"][40].truncated, report["x"][40].kept, report["x"][40].padding) == (0, 42, 38)
+
+
 # --- the preview
 
 

@@ -26,6 +26,7 @@ from datakit.loader.background import in_background
 from datakit.loader.batch import Batch, empty_batch, fill
 from datakit.loader.config import Mixture
 from datakit.loader.metrics import Metrics
+from datakit.loader.packing import Counters
 from datakit.loader.plan import Pick, Plan
 from datakit.loader.pool import BlockPool
 from datakit.loader.rows import Rows, View
@@ -80,7 +81,8 @@ class Loader:
             in_flight=self.options.in_flight,
         )
         self._process = os.getpid()
-        self._windows: dict[int, int] = {}  # of each stream, the window that the last batch began in
+        self._windows: dict[int, int] = {}  # of each stream: the window that it is in, and what that and the next need
+        self._needs: dict[int, list[tuple[int, Unit]]] = {}
         self._look_again = 0
 
     def __reduce__(self) -> tuple:
@@ -153,6 +155,11 @@ class Loader:
         values = self.metrics.snapshot() | {"memory_bytes": self._pool.used_bytes, "reading": self._pool.reading}
         return values | {f"epochs/{name}": epochs for name, epochs in self.epochs(step).items()}
 
+    def packing_report(self) -> dict[str, dict[int, Counters]]:
+        """What packing did to each packed component's documents, by length, where the loader counted them itself."""
+        streams = zip(self.plan.names, self.plan.streams, strict=True)
+        return {name: dict(stream.packing_counters) for name, stream in streams if stream.settings.packing is not None}
+
     def record(self) -> dict[str, Any]:
         """What this run reads, as plain values for a checkpoint."""
         return record.record_of(self.plan)
@@ -214,18 +221,26 @@ class Loader:
         changed = any(self._windows.get(number) != first for number, first in current.items())
         if not changed and slot < self._look_again and all(self._resident):
             return
-        self._windows.update(current)
         self._look_again = slot + self.mixture.block
         served = self.plan.order.served(slot).tolist()
         shares = self.plan.order.shares(slot, slot + STAGE_AHEAD * self.mixture.block)
         urgent = [
-            (place / shares[i], i, unit)
-            for i, stream in enumerate(self.plan.streams)
-            if shares[i] and self._resident[i]
-            for place, unit in stream.upcoming(served[i])
+            ((first - served[i]) / share, i, unit)
+            for i, share in enumerate(shares)
+            if share and self._resident[i]
+            for first, unit in self._upcoming(i, served[i])
         ]
         units = [(i, unit, -1) for _, i, unit in sorted(urgent)]
         self._pool.want([*(() if all(self._resident) else self._singles_ahead(step, stop)), *units])
+
+    def _upcoming(self, number: int, served: int) -> list[tuple[int, Unit]]:
+        """What a stream needs until the end of its next window; looked up once a window."""
+        stream = self.plan.streams[number]
+        first = stream.window_at(served).first
+        if self._windows.get(number) != first:
+            self._windows[number] = first
+            self._needs[number] = stream.upcoming(served)
+        return self._needs[number]
 
     def _singles_ahead(self, step: int, stop: int | None) -> list[Key]:
         keys = []

@@ -42,7 +42,7 @@ class Metrics:
             self._rows += rows
 
     def snapshot(self) -> dict[str, float]:
-        """All counters; `hit_rate` is the share of blocks that were in memory when a batch needed them."""
+        """All counters; `hit_rate` is the share of rows whose block was in memory when the batch needed it."""
         with self._lock:
             values: dict[str, float] = {**self._counts, **self._seconds}
             rows = {f"rows/{name}": int(n) for name, n in zip(self._names, self._rows, strict=True)}

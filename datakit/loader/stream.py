@@ -26,7 +26,7 @@ import numpy as np
 from datakit.errors import LoaderError
 from datakit.loader.blocks import BlockAxis
 from datakit.loader.layout import Layout, PackedLayout, PlainLayout
-from datakit.loader.packing import Packing, count_blocks, pack_block
+from datakit.loader.packing import Counters, Packing, count_blocks, pack_block
 from datakit.loader.permutation import InOrder, Order, Permutation, derive_key
 from datakit.loader.pieces import Pieces, plain
 from datakit.loader.rows import Rows, View, rows_of_pieces, rows_of_range
@@ -75,6 +75,7 @@ class Stream:
         self.source = source
         self.settings = settings
         self.axis = BlockAxis(source.tokens, settings.block_tokens)
+        self.packing_counters: dict[int, Counters] = {}  # by length, where this stream counted its blocks itself
         self._counts = counts or {}
         self._layouts: dict[int, Layout] = {}
         self._lock = threading.RLock()
@@ -117,7 +118,7 @@ class Stream:
         self.layout(length)
 
     def upcoming(self, sequence: int) -> list[tuple[int, Unit]]:
-        """(sequences from here, unit): what is needed from `sequence` to the end of the window after its own."""
+        """(sequence that needs it first, unit): from `sequence` to the end of the window after its own."""
         window = self.window_at(sequence)
         firsts = [phase.first for phase in self.phases]
         later = bisect_right(firsts, sequence)
@@ -127,8 +128,8 @@ class Stream:
         after = self.window_at(end)
         needed = window.units_by_first_use(sequence - window.first, end - window.first)
         following = after.units_by_first_use(end - after.first, after.count)
-        return [(place + window.first - sequence, unit) for place, unit in needed] + [
-            (place + after.first - sequence, unit) for place, unit in following
+        return [(place + window.first, unit) for place, unit in needed] + [
+            (place + after.first, unit) for place, unit in following
         ]
 
     def layout(self, length: int) -> Layout:
@@ -274,7 +275,9 @@ class Stream:
                 f"component {self.settings.name!r}: {self.axis.count:,} blocks are too many to pack while a run waits; "
                 f"build {packing.artefact(length)} once and pass its counts"
             )
-        return count_blocks(self.source, self.axis, range(self.axis.count), length, packing).sequences
+        table = count_blocks(self.source, self.axis, range(self.axis.count), length, packing)
+        self.packing_counters[length] = table.counters
+        return table.sequences
 
 
 def _kept(cache: OrderedDict, key: tuple, most: int, make: Callable[[], T]) -> T:
