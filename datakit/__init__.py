@@ -1,1 +1,54 @@
-"""datakit: raw text datasets to deduplicated, tokenized caches, shard by shard, in isolated worker processes."""
+"""datakit: raw text datasets to deduplicated, tokenized caches, shard by shard, in isolated worker processes.
+
+    import datakit
+
+    result = datakit.run("recipe.toml", root="./data")
+    cache = datakit.open_cache(result.cache)
+    cache.read(0, 4096)
+
+Importing this package is free: each name is fetched when it is first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from datakit.api import RunPlan, RunResult, inspect, plan, run, status
+    from datakit.errors import DatakitError
+    from datakit.recipe import Recipe, load_recipe
+    from datakit.tokenize.reader import open_cache
+
+__all__ = [
+    "DatakitError",
+    "Recipe",
+    "RunPlan",
+    "RunResult",
+    "inspect",
+    "load_recipe",
+    "open_cache",
+    "plan",
+    "run",
+    "status",
+]
+_HOMES = {
+    "DatakitError": "datakit.errors",
+    "Recipe": "datakit.recipe",
+    "load_recipe": "datakit.recipe",
+    "open_cache": "datakit.tokenize.reader",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, imported now (PEP 562)."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(_HOMES.get(name, "datakit.api")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

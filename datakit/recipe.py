@@ -37,7 +37,7 @@ from datakit.errors import RecipeError, suggestion
 
 CATALOG = Path(__file__).with_name("catalog")
 NAME_RULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-RESERVED = ("sources", "runs")  # folders of the root that belong to no dataset
+RESERVED = ("sources",)  # the folder of the root that belongs to no dataset
 T = TypeVar("T")
 
 
@@ -73,7 +73,6 @@ class Recipe:
     name: str
     sources: tuple[Source, ...]
     description: str = ""
-    download: dict[str, Any] = field(default_factory=dict)
     normalize: dict[str, Any] = field(default_factory=dict)
     dedup: dict[str, Any] | None = None
     consolidate: dict[str, Any] = field(default_factory=dict)
@@ -175,6 +174,8 @@ def convert(table: dict[str, Any], kind: type[T], place: str) -> T:
             raise RecipeError(f"{place}: {entry.name!r} is missing")
     try:
         return msgspec.convert(table, kind)
+    except RecipeError as error:
+        raise RecipeError(f"{place}: {error}") from error
     except msgspec.ValidationError as error:
         reason, _, where = str(error).partition(" - at ")
         key = where.strip("`").removeprefix("$").removeprefix(".")

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 from datakit import errors
 from datakit.engine import leftovers
-from datakit.engine.executor import Attempt, Executor, Outcome
-from datakit.engine.finish import finish_step, write_partial
+from datakit.engine.executor import Attempt, Cause, Executor, Outcome
+from datakit.engine.finish import finish_step, remove_exchange, write_partial
 from datakit.engine.ledger import (
     LedgerWriter,
     PhaseLine,
@@ -24,12 +24,12 @@ from datakit.engine.ledger import (
     driver_name,
     finished,
     read_ledger,
-    task_digest,
+    task_digests,
 )
 from datakit.engine.policy import Breaker, TaskRecord, Verdict, backoff_seconds, judge, next_attempt
 from datakit.engine.task import Output, Phase, Plan, Step, Task, TaskResult, encode
 from datakit.engine.watch import Watch
-from datakit.errors import InputError, PartialError, StepFailedError
+from datakit.errors import InputError, PartialError, StepFailedError, StorageError
 from datakit.storage import atomic, urls
 from datakit.storage.manifest import Manifest, find_manifest
 
@@ -60,6 +60,9 @@ def run_step(step: Step, plan: Plan, executor: ExecutorFactory, options: RunOpti
     run = _StepRun(step, executor, LedgerWriter(step.directory, options.driver), watch)
     try:
         manifest = run.run(plan)
+    except _OvertakenError as overtaken:
+        manifest = overtaken.manifest
+        remove_exchange(step)  # what our last attempts left there
     except BaseException as error:
         watch.step_failed(step, error)
         raise
@@ -67,6 +70,14 @@ def run_step(step: Step, plan: Plan, executor: ExecutorFactory, options: RunOpti
         run.ledger.close()
     watch.step_ended(step, manifest, False)
     return manifest
+
+
+class _OvertakenError(Exception):
+    """Another driver has finished the step meanwhile, and removed what our attempts were reading."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        super().__init__("the step stands")
+        self.manifest = manifest
 
 
 class _StepRun:
@@ -90,11 +101,17 @@ class _StepRun:
                 phase = plan.send(results)
         except StopIteration as stop:
             output: Output = stop.value
+        except StorageError:
+            standing = find_manifest(self.step.directory)
+            if standing is None:
+                raise
+            raise _OvertakenError(standing) from None  # its owner tidied up under our hands
         self.ledger.flush()
+        leftovers.remove_dead_files(self.step.directory)  # also of those that were still dying when we began
         return finish_step(self.step, output, self._results)
 
     def _run_phase(self, phase: Phase) -> list[TaskResult]:
-        digests = {task.key: task_digest(task, phase) for task in phase.tasks}
+        digests = task_digests(phase)
         if len(digests) != len(phase.tasks):
             raise ValueError(f"{self.step.stage}, phase {phase.name}: two tasks have the same key")
         results = {task.key: found for task in phase.tasks if (found := self._find(phase, task, digests[task.key]))}
@@ -129,6 +146,16 @@ class _PhaseRun:
 
     def run(self, pending: list[Task]) -> dict[str, TaskResult]:
         """Every task's result. Raises PartialError where some failed, after all others are done."""
+        try:
+            self._drive(pending)
+        except BaseException:
+            self._executor.abandon()  # nothing may run on, nor report to the step that comes next
+            raise
+        if self._failed:
+            self._give_up(len(pending))
+        return self._results
+
+    def _drive(self, pending: list[Task]) -> None:
         shared = self._share()
         queue = [
             (0.0, -task.input_bytes, number, self._attempt(task, shared)) for number, task in enumerate(pending)
@@ -145,9 +172,6 @@ class _PhaseRun:
                     heapq.heappush(queue, (time.monotonic() + wait if wait else -1.0, 0, number, again))
             self._ledger.tick()
             self._watch.tick()
-        if self._failed:
-            self._give_up(len(pending))
-        return self._results
 
     def _submit(self, queue: list[tuple[float, int, int, Attempt]]) -> None:
         room = WINDOW * self._executor.slots - len(self._running)
@@ -162,6 +186,10 @@ class _PhaseRun:
     def _take(self, outcome: Outcome) -> Attempt | None:
         """Enter an outcome; the next attempt where there is one."""
         attempt = self._running.pop(outcome.key)
+        if outcome.cause is not Cause.DONE:
+            standing = find_manifest(self._step.directory)
+            if standing is not None:
+                raise _OvertakenError(standing)
         record = self._records.setdefault(outcome.key, TaskRecord())
         verdict = judge(record, outcome)
         self._ledger.append(attempt_line(outcome, self._digests[outcome.key]))

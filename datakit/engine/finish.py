@@ -49,8 +49,13 @@ def finish_step(step: Step, output: Output, results: Sequence[TaskResult]) -> Ma
     )
     write_manifest(manifest, step.directory)
     urls.remove(urls.join(step.directory, PARTIAL_NAME))
-    urls.remove_tree(urls.join(step.directory, EXCHANGE_FOLDER))
+    remove_exchange(step)
     return manifest
+
+
+def remove_exchange(step: Step) -> None:
+    """Remove what the step needed only on its way."""
+    urls.remove_tree(urls.join(step.directory, EXCHANGE_FOLDER))
 
 
 def _write_quarantine(step: Step, records: Sequence[QuarantinedRecord]) -> None:

@@ -16,7 +16,6 @@ import select
 import shutil
 import signal
 import socket
-import tempfile
 import threading
 import time
 from dataclasses import dataclass
@@ -27,7 +26,9 @@ from datakit.engine import child, zygote
 from datakit.engine.executor import Attempt, Cause, Outcome
 from datakit.engine.forkserver import BootError, Zygote, ZygotePool
 from datakit.engine.frames import receive_frame, send_frame
+from datakit.engine.leftovers import scratch_directory
 from datakit.engine.task import TaskResult, decode, encode
+from datakit.errors import StorageError
 from datakit.storage import urls
 
 WATCH_SECONDS = 0.05
@@ -50,21 +51,43 @@ class _Watched:
 def run_attempt(attempt: Attempt, zygotes: ZygotePool, cancelled: threading.Event | None = None) -> Outcome:
     """Run one attempt to its end, whatever that is; never raises for what a task does."""
     started = time.monotonic()
-    scratch = Path(tempfile.mkdtemp(prefix="datakit-"))
+    scratch = scratch_directory()
     try:
+        shared = urls.read_bytes(urls.join(attempt.step_directory, attempt.shared)) if attempt.shared else None
         with zygotes.use(attempt.preloads) as server:
-            return _in_child(attempt, server, scratch, cancelled, started)
+            return _in_child(_Request(attempt, shared, scratch), server, cancelled, started)
     except BootError as error:
         return _outcome(attempt, Cause(error.reply["cause"]), started, reply=error.reply)
+    except StorageError as error:
+        return _outcome(attempt, Cause.ERROR, started, message=str(error), error_type=type(error).__name__)
     except OSError as error:
         return _outcome(attempt, Cause.INFRASTRUCTURE, started, message=f"the fork server is gone: {error}")
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _in_child(
-    attempt: Attempt, server: Zygote, scratch: Path, cancelled: threading.Event | None, started: float
-) -> Outcome:
+@dataclass(frozen=True)
+class _Request:
+    """What a child is asked to do."""
+
+    attempt: Attempt
+    shared: bytes | None
+    scratch: Path
+
+    def encode(self) -> bytes:
+        return encode(
+            {
+                "task": encode(self.attempt.task),
+                "shared": self.shared,
+                "step_directory": self.attempt.step_directory,
+                "scratch": str(self.scratch),
+                "cpus": self.attempt.cpus,
+            }
+        )
+
+
+def _in_child(request: _Request, server: Zygote, cancelled: threading.Event | None, started: float) -> Outcome:
+    attempt = request.attempt
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     status_read, status_write = os.pipe()
     cursor = os.memfd_create("cursor")
@@ -79,12 +102,10 @@ def _in_child(
         if not first:
             return _outcome(attempt, Cause.INFRASTRUCTURE, started, message="the fork server died before it forked")
         (watched.pid,) = zygote.PID.unpack(first)
-        shared = urls.read_bytes(urls.join(attempt.step_directory, attempt.shared)) if attempt.shared else None
-        request = {"task": encode(attempt.task), "shared": shared, "step_directory": attempt.step_directory}
         with contextlib.suppress(BrokenPipeError):  # a child that died at once is described by its status
-            send_frame(ours, encode(request | {"scratch": str(scratch), "cpus": attempt.cpus}))
+            send_frame(ours, request.encode())
         reply = _watch(watched, attempt.memory_bytes, cancelled)
-        return _conclude(attempt, watched, reply, scratch, started)
+        return _conclude(attempt, watched, reply, request.scratch, started)
     finally:
         ours.close()
         theirs.close()

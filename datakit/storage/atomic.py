@@ -6,13 +6,16 @@ compared: equal means that somebody else did the same work, different means that
 first stays. So two drivers, a retried task and a resumed run need no lock.
 
 Cost: one fsync or one request a file; a file that exists already costs one read of it.
+Memory: an upload holds 65 MiB (measured).
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import shutil
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,11 +24,29 @@ from pathlib import Path
 
 import xxhash
 
-from datakit.errors import DatakitError, DivergentOutputError, RootError, StorageError
+from datakit.errors import DivergentOutputError
 from datakit.storage import urls
+from datakit.storage.faults import SPACE, storage_errors, translated
+
+__all__ = [
+    "TEMPORARY_PREFIX",
+    "Committed",
+    "commit_bytes",
+    "commit_file",
+    "hash_file",
+    "hash_url",
+    "owner_of",
+    "replace_bytes",
+    "staging",
+    "storage_errors",
+    "temporary_name",
+]
 
 TEMPORARY_PREFIX = ".tmp-"
 HASH_CHUNK = 4 << 20
+NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)  # exFAT, some network mounts
+S3_PART_BYTES, S3_PARTS_AT_ONCE, S3_MOST_PARTS = 8 << 20, 4, 10_000  # s3fs alone would hold 500 MB in memory
+CONFLICT_WAITS = (0.1, 0.3, 1.0, 3.0)
 
 
 @dataclass(frozen=True)
@@ -52,8 +73,12 @@ def staging(url: str) -> Iterator[Path]:
     else:
         path = Path(tempfile.gettempdir()) / temporary_name(urls.name(url))
     try:
-        with storage_errors(url):
-            yield path
+        yield path
+    except OSError as error:  # of the file, or of anything else that the block touches
+        refusal = translated(error, url, "write")
+        if refusal is not None and (error.errno in SPACE or error.filename in (str(path), path)):
+            raise refusal from error
+        raise
     finally:
         path.unlink(missing_ok=True)
 
@@ -71,8 +96,8 @@ def owner_of(temporary: str) -> int | None:
 
 def commit_file(path: Path, url: str) -> Committed:
     """Give the finished local file `path` its final name `url`. Raises DivergentOutputError, StorageError."""
+    xxh3, length = hash_file(path)
     with storage_errors(url):
-        xxh3, length = hash_file(path)
         created = _link(path, urls.local_path(url)) if urls.is_local(url) else _put(path, url)
     if not created:
         _compare(url, xxh3, length)
@@ -90,11 +115,12 @@ def replace_bytes(data: bytes, url: str) -> None:
     """Write or overwrite `url` atomically: for state that is no output (a hash cache), never for data."""
     with staging(url) as path:
         path.write_bytes(data)
-        if urls.is_local(url):
-            os.replace(path, urls.local_path(url))
-        else:
-            file_system, remote = urls.filesystem(url)
-            file_system.pipe_file(remote, data)
+        with storage_errors(url):
+            if urls.is_local(url):
+                os.replace(path, urls.local_path(url))
+            else:
+                file_system, remote = urls.filesystem(url)
+                file_system.pipe_file(remote, data)
 
 
 def hash_file(path: Path) -> tuple[str, int]:
@@ -118,30 +144,57 @@ def hash_url(url: str) -> tuple[str, int]:
 
 
 def _link(path: Path, target: str) -> bool:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    _sync(path)
     os.makedirs(os.path.dirname(target), exist_ok=True)
     try:
         os.link(path, target)
     except FileExistsError:
         return False
+    except OSError as error:
+        if error.errno == errno.EXDEV:
+            return _copy_and_link(path, target)
+        if error.errno not in NO_LINKS or os.path.exists(target):
+            raise
+        os.rename(path, target)  # whole, but of two that are equally fast the last one stays
     return True
+
+
+def _copy_and_link(path: Path, target: str) -> bool:
+    """For a file that was made on another file system than its target's."""
+    with staging(target) as near:
+        shutil.copyfile(path, near)
+        return _link(near, target)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _put(path: Path, url: str) -> bool:
     file_system, remote = urls.filesystem(url)
-    try:
-        file_system.put_file(str(path), remote, mode="create")
-    except FileExistsError:
-        return False
-    except OSError as error:
-        if "PreconditionFailed" in str(error) or "pre-conditions" in str(error).lower():
+    options = _s3_options(path.stat().st_size) if urls.protocol(url) == "s3" else {}
+    for wait in (*CONFLICT_WAITS, None):
+        try:
+            file_system.put_file(str(path), remote, mode="create", **options)
+        except FileExistsError:
             return False
-        raise
-    return True
+        except OSError as error:
+            if "PreconditionFailed" in str(error) or "pre-conditions" in str(error).lower():
+                return False
+            if "ConditionalRequestConflict" not in str(error) or wait is None:
+                raise
+            time.sleep(wait)  # another attempt creates the same object right now
+        else:
+            return True
+    raise AssertionError("the last try returns or raises")
+
+
+def _s3_options(size: int) -> dict[str, int]:
+    return {"chunksize": max(S3_PART_BYTES, -(-size // S3_MOST_PARTS)), "max_concurrency": S3_PARTS_AT_ONCE}
 
 
 def _compare(url: str, xxh3: str, length: int) -> None:
@@ -151,20 +204,3 @@ def _compare(url: str, xxh3: str, length: int) -> None:
             f"{url} exists with other content ({standing_length} bytes, xxh3 {standing}; this attempt wrote {length} "
             f"bytes, xxh3 {xxh3}): the task that writes it is not deterministic; the first version was kept"
         )
-
-
-@contextmanager
-def storage_errors(url: str) -> Iterator[None]:
-    """Turn the operating system's refusals into errors that say what to do."""
-    try:
-        yield
-    except OSError as error:
-        if isinstance(error, DatakitError):
-            raise
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StorageError(
-                f"no space left to write {url}; free some, or choose another --root: the next run goes on from here"
-            ) from error
-        if isinstance(error, PermissionError) or error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise RootError(f"no permission to write {url}; choose another --root or change its permissions") from error
-        raise StorageError(f"cannot write {url}: {error}") from error

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
+import msgspec
 import xxhash
 
 SHOWN_DIGITS = 12
@@ -19,6 +21,14 @@ SHOWN_DIGITS = 12
 def canonical_json(value: Any) -> bytes:
     """JSON with sorted keys, no white space and no NaN: equal values give equal bytes."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def spelled_out(config: Any) -> dict[str, Any]:
+    """A dataclass as plain data with every default written out.
+
+    Not `msgspec.to_builtins`: a dataclass that msgspec made keeps its defaults on the class, and they would be missing.
+    """
+    return msgspec.to_builtins(asdict(config))
 
 
 def fingerprint(stage: str, version: int, parameters: dict[str, Any], inputs: Sequence[str]) -> str:

@@ -8,14 +8,21 @@ is missed or a deleted one is found.
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
 
-from datakit.errors import NotFoundError, RootError, StorageError
+from datakit.errors import RootError, StorageError
+from datakit.storage.faults import read_errors, storage_errors
 
 SPLITTER = "://"
+REMOVAL_TRIES = 50
+REMOVAL_PAUSE_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,11 @@ class FileInfo:
 def is_local(url: str) -> bool:
     """Whether `url` names a file on this machine's disk."""
     return SPLITTER not in url or url.startswith("file://")
+
+
+def protocol(url: str) -> str:
+    """`s3`, `gs`, ...; `file` for a local URL."""
+    return "file" if is_local(url) else url.partition(SPLITTER)[0]
 
 
 def local_path(url: str) -> str:
@@ -79,66 +91,69 @@ def filesystem(url: str) -> tuple[Any, str]:
     """
     import fsspec  # heavy (60 ms) and needed by no local run
 
-    protocol = url.partition(SPLITTER)[0]
+    scheme = protocol(url)
     try:
-        file_system = fsspec.filesystem(protocol, use_listings_cache=False)
+        file_system = fsspec.filesystem(scheme, use_listings_cache=False)
     except ImportError as error:
-        extra = {"s3": "s3", "gs": "gcs", "hf": "hf"}.get(protocol)
+        extra = {"s3": "s3", "gs": "gcs", "hf": "hf"}.get(scheme)
         advice = f"pip install 'datakit[{extra}]'" if extra else str(error)
-        raise RootError(f"{url}: no driver for {protocol}:// is installed; {advice}") from error
+        raise RootError(f"{url}: no driver for {scheme}:// is installed; {advice}") from error
     except ValueError as error:
-        raise RootError(f"{url}: unknown protocol {protocol}://; use a path, file://, s3:// or gs://") from error
+        raise RootError(f"{url}: unknown protocol {scheme}://; use a path, file://, s3:// or gs://") from error
     return file_system, cast(str, file_system._strip_protocol(url))
 
 
 def exists(url: str) -> bool:
-    """Whether a file is there (one request)."""
+    """Whether a file is there (one request). Raises StorageError where that cannot be told."""
     if is_local(url):
         return os.path.exists(local_path(url))
-    file_system, path = filesystem(url)
-    return bool(file_system.exists(path))
+    with read_errors(url):
+        file_system, path = filesystem(url)
+        return bool(file_system.exists(path))
 
 
 def size(url: str) -> int:
-    """The size of a file in bytes. Raises NotFoundError."""
-    try:
+    """The size of a file in bytes. Raises NotFoundError, StorageError."""
+    with read_errors(url):
         if is_local(url):
             return os.path.getsize(local_path(url))
         file_system, path = filesystem(url)
         return int(file_system.info(path)["size"])
-    except FileNotFoundError as error:
-        raise NotFoundError(f"{url} is not there") from error
 
 
 def open_read(url: str) -> BinaryIO:
     """A binary, seekable reader. Raises NotFoundError, StorageError."""
-    try:
+    with read_errors(url):
         if is_local(url):
             return open(local_path(url), "rb")
         file_system, path = filesystem(url)
         return cast(BinaryIO, file_system.open(path, "rb", cache_type="readahead", block_size=8 << 20))
-    except FileNotFoundError as error:
-        raise NotFoundError(f"{url} is not there") from error
-    except PermissionError as error:
-        raise StorageError(f"{url} may not be read: {error.strerror or error}") from error
 
 
 def read_bytes(url: str) -> bytes:
-    """A whole file in one request. Raises NotFoundError."""
+    """A whole file in one request. Raises NotFoundError, StorageError."""
     return read_range(url, 0, None)
 
 
 def read_range(url: str, start: int, stop: int | None) -> bytes:
-    """Bytes `[start, stop)` of a file in one request; `stop=None` is its end. Raises NotFoundError."""
-    try:
+    """Bytes `[start, stop)` of a file in one request; `stop=None` is its end; what lies beyond its end is not there.
+
+    Raises NotFoundError, StorageError.
+    """
+    if stop is not None and stop <= start:
+        return b""
+    with read_errors(url):
         if is_local(url):
             with open(local_path(url), "rb") as file:
                 file.seek(start)
                 return file.read() if stop is None else file.read(stop - start)
         file_system, path = filesystem(url)
-        return cast(bytes, file_system.cat_file(path, start=start or None, end=stop))
-    except FileNotFoundError as error:
-        raise NotFoundError(f"{url} is not there") from error
+        try:
+            return cast(bytes, file_system.cat_file(path, start=start, end=stop))
+        except OSError as error:
+            if "range" in str(error).lower() and "satisfiable" in str(error).lower():
+                return b""  # an object store's answer (416) to a range that begins at or after the end
+            raise
 
 
 def listing(url: str) -> list[FileInfo]:
@@ -146,17 +161,25 @@ def listing(url: str) -> list[FileInfo]:
 
     Names that begin with a dot (temporary files, editors' leftovers) are left out, at every level.
     """
-    found = _local_listing(local_path(url)) if is_local(url) else _remote_listing(url)
+    with read_errors(url):
+        found = list(_local_listing(local_path(url)) if is_local(url) else _remote_listing(url))
     return sorted(found, key=lambda info: info.path)
 
 
 def _local_listing(root: str) -> Iterator[FileInfo]:
-    for folder, folders, files in os.walk(root):
+    for folder, folders, files in os.walk(root, onerror=_raise_unless_gone):
         folders[:] = [entry for entry in folders if not entry.startswith(".")]
         for entry in files:
             if not entry.startswith("."):
                 path = os.path.join(folder, entry)
-                yield FileInfo(path, os.path.relpath(path, root), os.path.getsize(path))
+                with suppress(FileNotFoundError):  # removed since the folder was read
+                    yield FileInfo(path, os.path.relpath(path, root), os.path.getsize(path))
+
+
+def _raise_unless_gone(error: OSError) -> None:
+    """A folder that may not be read is no empty folder."""
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
 
 
 def _remote_listing(url: str) -> Iterator[FileInfo]:
@@ -174,26 +197,37 @@ def _remote_listing(url: str) -> Iterator[FileInfo]:
 
 
 def remove(url: str) -> None:
-    """Remove one file; no error if it is gone already."""
-    try:
+    """Remove one file; no error if it is gone already. Raises RootError, StorageError."""
+    with storage_errors(url), suppress(FileNotFoundError):
         if is_local(url):
             os.unlink(local_path(url))
         else:
             file_system, path = filesystem(url)
             file_system.rm_file(path)
-    except FileNotFoundError:
-        return
 
 
 def remove_tree(url: str) -> None:
-    """Remove a directory and all below it; no error if it is gone already."""
-    if is_local(url):
-        import shutil
+    """Remove a directory and all below it; no error if it is gone already. Raises RootError, StorageError."""
+    with storage_errors(url):
+        if is_local(url):
+            _remove_local_tree(local_path(url))
+            return
+        file_system, path = filesystem(url)
+        with suppress(FileNotFoundError):
+            file_system.rm(path, recursive=True)
 
-        shutil.rmtree(local_path(url), ignore_errors=not os.path.exists(local_path(url)))
-        return
-    file_system, path = filesystem(url)
-    try:
-        file_system.rm(path, recursive=True)
-    except FileNotFoundError:
-        return
+
+def _remove_local_tree(path: str) -> None:
+    """Again and again where somebody else removes from it, or still writes into it, at the same time."""
+    for patience in range(REMOVAL_TRIES, -1, -1):
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            if not os.path.exists(path):
+                return
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY or not patience:
+                raise
+            time.sleep(REMOVAL_PAUSE_SECONDS)
+        else:
+            return

@@ -1,0 +1,8 @@
+"""`python -m datakit` is the command `datakit`."""
+
+import sys
+
+from datakit.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""The verbs of the command line as functions: they return what the commands print, and raise instead of exiting."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from datakit import pipeline
+from datakit.engine.status import StepStatus, read_status, step_directories
+from datakit.engine.watch import Watch
+from datakit.errors import InputError
+from datakit.pipeline import RawReport, RunPlan, RunResult, StepDescription
+from datakit.recipe import Recipe, load_recipe
+from datakit.storage import urls
+
+__all__ = ["RunPlan", "RunResult", "inspect", "plan", "run", "status"]
+
+RecipeLike = str | os.PathLike[str] | Recipe
+Root = str | os.PathLike[str]
+
+
+def run(
+    recipe: RecipeLike,
+    root: Root = "./data",
+    *,
+    workers: int | None = None,
+    ray: str | None = None,
+    until: str | None = None,
+    settings: Iterable[str] = (),
+    offline: bool = False,
+    fresh: bool = False,
+    watch: Watch | None = None,
+) -> RunResult:
+    """Run a recipe (a name, a file or a Recipe); `settings` are as after `--set`. Silent unless a `watch` looks on.
+
+    Raises InputError, PartialError, StepFailedError, StorageError: all are DatakitError.
+    """
+    return pipeline.run(
+        _recipe(recipe, settings),
+        os.fspath(root),
+        workers=workers,
+        ray=ray,
+        until=until,
+        offline=offline,
+        fresh=fresh,
+        watch=watch,
+    )
+
+
+def plan(
+    recipe: RecipeLike,
+    root: Root = "./data",
+    *,
+    workers: int | None = None,
+    until: str | None = None,
+    settings: Iterable[str] = (),
+    offline: bool = False,
+) -> RunPlan:
+    """What `run` with the same arguments would do. Writes nothing."""
+    return pipeline.plan(_recipe(recipe, settings), os.fspath(root), workers=workers, until=until, offline=offline)
+
+
+def status(directory: Root) -> list[StepStatus]:
+    """Every task of every step in or below a directory, from its files alone."""
+    place = urls.absolute(os.fspath(directory))
+    found = [read_status(step) for step in step_directories(place)]
+    if not found:
+        raise InputError(f"{place}: no step of datakit is there or below it; give a step, a dataset or a root")
+    return found
+
+
+def inspect(target: Root) -> StepDescription | RawReport:
+    """What a finished step (its directory, its manifest, its dataset's directory) or a raw source holds."""
+    return pipeline.inspect(os.fspath(target))
+
+
+def _recipe(recipe: RecipeLike, settings: Iterable[str]) -> Recipe:
+    loaded = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    return loaded.with_overrides(settings)

@@ -1,0 +1,40 @@
+"""`datakit catalog`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from datakit.cli.console import say, say_json, table
+
+
+def catalog(
+    name: str | None = None, /, *, json: Annotated[bool, Parameter(negative="", show_default=False)] = False
+) -> int:
+    """List the recipes that come with datakit.
+
+    Examples:
+      datakit catalog
+      datakit catalog demo > my-recipe.toml
+
+    Parameters
+    ----------
+    name
+        Print this recipe's file.
+    json
+        Print one JSON object.
+    """
+    from datakit.recipe import catalog_names, load_recipe
+
+    recipes = [load_recipe(f"{name}")] if name else [load_recipe(each) for each in catalog_names()]
+    if json:
+        say_json({"recipes": [recipe.document() for recipe in recipes]})
+    elif name:
+        from pathlib import Path
+
+        say(Path(recipes[0].origin).read_text(encoding="utf-8").rstrip("\n"))
+    else:
+        rows = [[recipe.name, len(recipe.sources), recipe.description] for recipe in recipes]
+        say(table(("recipe", "sources", "what it is"), rows))
+    return 0

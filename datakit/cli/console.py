@@ -1,0 +1,85 @@
+"""How the command line speaks: data on stdout, everything else on stderr, nothing that moves.
+
+Tables are plain text, so they read the same in a terminal, a file and a pull request, and `NO_COLOR` has nothing to
+switch off; colour and motion are the progress display's alone, on stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+Cell = str | int | None
+UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+GAP = "  "
+
+
+def say(text: str = "") -> None:
+    """A line of data on stdout."""
+    print(text)
+
+
+def note(text: str) -> None:
+    """A line for people on stderr."""
+    print(text, file=sys.stderr)
+
+
+def say_json(value: Any) -> None:
+    """One JSON object on stdout, with its keys sorted."""
+    import msgspec
+
+    plain = msgspec.to_builtins(value)
+    print(json.dumps(plain, indent=1, sort_keys=True, ensure_ascii=False))
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    """Aligned columns under their headers: numbers to the right, with thousands apart; None is a dash.
+
+    >>> print(table(["stage", "rows"], [["normalize", 12345], ["dedup", None]]))
+    stage        rows
+    normalize  12,345
+    dedup           -
+    """
+    numeric = [any(isinstance(row[column], int) for row in rows) for column in range(len(headers))]
+    texts = [list(headers), *([_cell(value) for value in row] for row in rows)]
+    widths = [max(len(text[column]) for text in texts) for column in range(len(headers))]
+    lines = (
+        GAP.join(
+            text.rjust(width) if right else text.ljust(width)
+            for text, width, right in zip(line, widths, numeric, strict=True)
+        )
+        for line in texts
+    )
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _cell(value: Cell) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else value
+
+
+def bytes_text(count: float) -> str:
+    """A size as people say it.
+
+    >>> bytes_text(12_345_678)
+    '12.3 MB'
+    """
+    unit = 0
+    while count >= 999.5 and unit < len(UNITS) - 1:
+        count, unit = count / 1000, unit + 1
+    return f"{count:.0f} {UNITS[unit]}" if unit == 0 or count >= 99.95 else f"{count:.1f} {UNITS[unit]}"
+
+
+def seconds_text(seconds: float) -> str:
+    """A duration as people say it.
+
+    >>> seconds_text(3725.0), seconds_text(2.5)
+    ('1 h 02 min', '2.5 s')
+    """
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"

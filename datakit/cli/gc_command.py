@@ -1,0 +1,54 @@
+"""`datakit gc`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from datakit.cli.console import bytes_text, note, say, say_json, table
+
+Flag = Parameter(negative="", show_default=False)
+
+
+def gc(
+    root: str = "./data",
+    /,
+    *,
+    delete: Annotated[bool, Flag] = False,
+    older_than: float = 24.0,
+    json: Annotated[bool, Flag] = False,
+) -> int:
+    """List, or remove, the leftovers of killed runs.
+
+    That is what no manifest refers to: temporary files of processes that are gone, exchange files of finished steps,
+    and unfinished steps that no run works on. A finished step is never touched.
+
+    Examples:
+      datakit gc data
+      datakit gc data --delete --older-than 0
+
+    Parameters
+    ----------
+    root
+        The root that was given to `datakit run`.
+    delete
+        Remove what is listed.
+    older_than
+        Hours in which nothing may have changed in an unfinished step; a resumed run would go on from it.
+    json
+        Print one JSON object.
+    """
+    from datakit.pipeline import find_leftovers, remove_leftovers
+
+    found = find_leftovers(root, older_than * 3600)
+    if delete:
+        remove_leftovers(found)
+    total = sum(leftover.bytes for leftover in found)
+    if json:
+        say_json({"removed": delete, "bytes": total, "leftovers": found})
+        return 0
+    if found:
+        say(table(("what", "bytes", "why"), [[entry.url, entry.bytes, entry.why] for entry in found]))
+    note(f"{len(found)} leftovers, {bytes_text(total)}: {'removed' if delete else 'listed; --delete removes them'}")
+    return 0

@@ -1,0 +1,119 @@
+"""`datakit run`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from datakit.cli.console import Cell, bytes_text, note, say, say_json, seconds_text, table
+
+if TYPE_CHECKING:
+    from datakit.pipeline import RunResult, StageLine
+
+Flag = Parameter(negative="", show_default=False)
+
+
+def run(
+    recipe: str,
+    /,
+    *,
+    root: str = "./data",
+    workers: int | None = None,
+    ray: str | None = None,
+    until: str | None = None,
+    set_: Annotated[tuple[str, ...], Parameter(name="--set", negative="", show_default=False)] = (),
+    offline: Annotated[bool, Flag] = False,
+    fresh: Annotated[bool, Flag] = False,
+    json: Annotated[bool, Flag] = False,
+) -> int:
+    """Run a recipe: from its sources to a token cache.
+
+    A step that is done is not done again; a run that was interrupted goes on where it ended.
+
+    Examples:
+      datakit run demo
+      datakit run books.toml --root s3://bucket/data --ray auto
+      datakit run books.toml --until dedup --set dedup.threshold=0.9
+
+    Parameters
+    ----------
+    recipe
+        A recipe file (TOML), or a name of `datakit catalog`.
+    root
+        Where everything is written: a directory or a URL (s3://, gs://).
+    workers
+        How many tasks run at a time; one for each usable CPU by default.
+    ray
+        Run on Ray: "local", "auto", or a cluster's host:port. All nodes must reach the root.
+    until
+        Stop after this stage: download, normalize, signatures, dedup, consolidate, train-tokenizer, tokenize.
+    set_
+        Set a value of the recipe, e.g. sources.web.sample=0.1. Can be repeated.
+    offline
+        List no remote source: trust what was downloaded last.
+    fresh
+        First remove the directories of this recipe's own steps (not those of its sources, which other recipes share).
+    json
+        Print one JSON object in place of the table.
+    """
+    from datakit.engine.progress import view_for_terminal
+    from datakit.pipeline import run as run_recipe
+    from datakit.pipeline import stage_lines
+    from datakit.recipe import load_recipe
+
+    chosen = load_recipe(recipe).with_overrides(set_)
+    with view_for_terminal() as view:
+        result = run_recipe(
+            chosen, root, workers=workers, ray=ray, until=until, offline=offline, fresh=fresh, watch=view
+        )
+    for line in result.notes:
+        note(line)
+    lines = stage_lines(result)
+    if json:
+        directories = {step.label: step.directory for step in result.steps}
+        say_json(
+            {"dataset": result.dataset, "root": result.root, "cache": result.cache, "log": result.log,
+             "seconds": result.seconds, "reused": result.reused, "steps": directories, "stages": lines}
+        )  # fmt: skip
+        return 0
+    say(table(HEADERS, [_row(line) for line in lines]))
+    say()
+    say(_ending(result.dataset, result.reused, result.seconds))
+    for line in _next_steps(result):
+        say(line)
+    return 0
+
+
+HEADERS = ("stage", "in", "kept", "text", "tokens", "on disk", "time", "remarks")
+
+
+def _row(line: StageLine) -> tuple[Cell, ...]:
+    remarks = [f"{count:,} {why}" for why, count in line.dropped.items()]
+    dropped = f"dropped {', '.join(remarks)}" if remarks else ""
+    found = ", ".join(f"{count:,} {what}" for what, count in line.found.items())
+    return (
+        line.stage,
+        line.rows_in,
+        line.rows_out,
+        bytes_text(line.text_bytes) if line.text_bytes is not None else None,
+        line.tokens,
+        bytes_text(line.disk_bytes),
+        "found done" if line.reused == line.steps else seconds_text(line.seconds),
+        "; ".join(part for part in (dropped, found) if part),
+    )
+
+
+def _ending(dataset: str, reused: bool, seconds: float) -> str:
+    return f"{dataset}: everything was done already" if reused else f"{dataset}: done in {seconds_text(seconds)}"
+
+
+def _next_steps(result: RunResult) -> list[str]:
+    last = result.steps[-1].directory
+    if result.cache is None:
+        return [f"output:    {last}", f"look:      datakit inspect {last}"]
+    return [
+        f"cache:     {result.cache}",
+        f"look:      datakit inspect {result.cache}",
+        f'read it:   python -c "import datakit; print(datakit.open_cache({result.cache!r}).read(0, 16))"',
+    ]

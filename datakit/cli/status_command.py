@@ -1,0 +1,73 @@
+"""`datakit status`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from datakit.cli.console import bytes_text, say, say_json, seconds_text, table
+
+if TYPE_CHECKING:
+    from datakit.engine.status import StepStatus
+
+HEADERS = ("phase", "task", "state", "attempts", "time", "peak memory", "last failure")
+TASKS_SHOWN = 40
+
+
+def status(
+    directory: str,
+    /,
+    *,
+    all_: Annotated[bool, Parameter(name="--all", negative="", show_default=False)] = False,
+    json: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+) -> int:
+    """Show the tasks of a step, a dataset or a root.
+
+    For each: state, attempts, last failure, time, memory. Reads files only, so it also works while a run goes on, and
+    after its driver died.
+
+    Examples:
+      datakit status data/demo
+      datakit status data/sources/stdlib-code/normalize-0123456789ab --all
+
+    Parameters
+    ----------
+    directory
+        A step's directory, or one that holds steps.
+    all_
+        Show every task; without, at most 40 a step, those with failures first.
+    json
+        Print one JSON object, with every task.
+    """
+    from datakit.api import status as read_status
+
+    found = read_status(directory)
+    if json:
+        say_json({"steps": found})
+        return 0
+    for number, step in enumerate(found):
+        if number:
+            say()
+        _show(step, everything=all_)
+    return 0
+
+
+def _show(step: StepStatus, everything: bool) -> None:
+    done = sum(task.state == "done" for task in step.tasks)
+    say(
+        f"{step.directory}: {step.state}, {done} of {len(step.tasks)} tasks done, {seconds_text(step.cpu_seconds)} of "
+        f"CPU, peak {bytes_text(step.peak_memory)}"
+    )
+    tasks = step.tasks
+    if not everything and len(tasks) > TASKS_SHOWN:
+        tasks = sorted(tasks, key=lambda task: (not task.last_failure, task.state == "done"))[:TASKS_SHOWN]
+    if tasks:
+        rows = [
+            [task.phase, task.key, task.state, task.attempts, seconds_text(task.seconds),
+             bytes_text(task.peak_memory), task.last_failure]
+            for task in tasks
+        ]  # fmt: skip
+        say(table(HEADERS, rows))
+    if len(tasks) < len(step.tasks):
+        say(f"... and {len(step.tasks) - len(tasks)} more tasks (--all shows them)")

@@ -1,0 +1,95 @@
+"""`datakit tokenizer train`."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from datakit.cli.console import note, say, say_json
+
+if TYPE_CHECKING:
+    from datakit.recipe import Recipe
+
+
+def train(
+    inputs: Annotated[tuple[str, ...], Parameter(negative="")],
+    /,
+    *,
+    output: str = "tokenizer.json",
+    vocabulary: int = 32_768,
+    special: Annotated[tuple[str, ...], Parameter(negative="")] = ("<|endoftext|>",),
+    root: str | None = None,
+    workers: int | None = None,
+    json: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+) -> int:
+    """Train a byte-level BPE tokenizer.
+
+    On text files, or on a recipe's clean dataset. Files of every readable format will do; equal documents count once.
+    The same input gives the same file.
+
+    Examples:
+      datakit tokenizer train texts/ more.jsonl.gz --vocabulary 16384
+      datakit tokenizer train books.toml --root data --output books-tokenizer.json
+
+    Parameters
+    ----------
+    inputs
+        Files, folders or URLs of text; or one recipe: a TOML file or a name of the catalog.
+    output
+        The tokenizer.json to write. A file that is there already is never overwritten.
+    vocabulary
+        How many tokens at the most.
+    special
+        Special tokens; can be repeated.
+    root
+        Where the steps on the way are kept; without, they are removed at the end.
+    workers
+        How many tasks run at a time.
+    json
+        Print one JSON object.
+    """
+    from datakit.engine.progress import view_for_terminal
+    from datakit.errors import UsageError
+    from datakit.pipeline import run
+    from datakit.storage import atomic, urls
+
+    if not inputs:
+        raise UsageError("nothing to train on; give text files, folders, or a recipe")
+    if urls.exists(urls.absolute(output)):
+        raise UsageError(f"{output} is there already and is never overwritten; choose another --output")
+    scratch = root or tempfile.mkdtemp(prefix="datakit-tokenizer-")
+    try:
+        with view_for_terminal() as view:
+            result = run(
+                _recipe(inputs, vocabulary, special), scratch, workers=workers, until="train-tokenizer", watch=view
+            )
+        (trained,) = result.steps_of("train-tokenizer")
+        atomic.commit_bytes(urls.read_bytes(urls.join(trained.directory, "tokenizer.json")), urls.absolute(output))
+    finally:
+        if root is None:
+            shutil.rmtree(scratch)
+    tokens = trained.manifest.totals.rows
+    if json:
+        say_json({"tokenizer": str(output), "vocabulary": tokens, "counters": trained.manifest.counters})
+        return 0
+    say(output)
+    note(f"{tokens:,} tokens; use it in a recipe: tokenizer = {output!r} below [tokenize]")
+    return 0
+
+
+def _recipe(inputs: tuple[str, ...], vocabulary: int, special: tuple[str, ...]) -> Recipe:
+    """The recipe to train with: the given one, or one source for each input."""
+    from dataclasses import replace
+
+    from datakit.recipe import Recipe, Source, absolute, catalog_names, load_recipe
+
+    settings = {"tokenizer": "train", "train": {"vocabulary": vocabulary, "special": list(special)}}
+    first = inputs[0]
+    if len(inputs) == 1 and (first.endswith(".toml") or (first in catalog_names() and not Path(first).exists())):
+        return replace(load_recipe(first), tokenize=settings)
+    sources = tuple(Source(f"input-{number}", absolute(url, Path.cwd())) for number, url in enumerate(inputs, start=1))
+    return Recipe("tokenizer", sources, tokenize=settings)

@@ -1,0 +1,99 @@
+"""The dataset card: a README.md that says what the dataset is, for people and for hubs that read YAML front matter.
+
+Made from the plan's sums alone, without dates or hosts, so the same dataset has the same card.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+SIZE_STEPS = (1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000, 10_000_000_000)
+SIZE_NAMES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B")
+
+
+@dataclass(frozen=True)
+class SourceCounts:
+    """One source in the dataset: what came in, what left by reason, what stays."""
+
+    name: str
+    partitions: int
+    records_in: int
+    dropped: dict[str, int]
+    records_out: int
+    text_bytes: int
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """A step that the dataset was made from."""
+
+    stage: str
+    source: str | None
+    identity: str
+    path: str
+
+
+def render(
+    dataset: str, fingerprint: str, sources: Sequence[SourceCounts], lineage: Sequence[Upstream], reasons: Sequence[str]
+) -> str:
+    """The card as Markdown."""
+    return "\n".join([*_front_matter(dataset, sources), "", *_body(dataset, sources, reasons), *_lineage(lineage)]) + (
+        f"\nThis step's fingerprint is `{fingerprint}`; `manifest.json` holds every parameter, checksum and counter.\n"
+    )
+
+
+def _front_matter(dataset: str, sources: Sequence[SourceCounts]) -> list[str]:
+    lines = ["---", f"pretty_name: {json.dumps(dataset)}", "tags:", "- datakit", "size_categories:"]
+    lines += [f"- {size_category(sum(source.records_out for source in sources))}", "configs:"]
+    for source in sources:  # one configuration a source: their columns differ
+        lines += [f"- config_name: {json.dumps(source.name)}", "  data_files:", "  - split: train"]
+        lines += [f"    path: {json.dumps(source.name + '/part-*.parquet')}"]
+    return [*lines, "---"]
+
+
+def _body(dataset: str, sources: Sequence[SourceCounts], reasons: Sequence[str]) -> list[str]:
+    columns = ["source", "partitions", "documents in", *(f"dropped: {reason}" for reason in reasons), "kept", "text"]
+    lines = [
+        f"# {dataset}",
+        "",
+        "Cleaned documents, one a row: `id` (xxh3-128 of the text as normalized), `text`, `source`, `source_id`, the",
+        "columns of the source, and `edited_id` (null: the text is as it was). Sorted by `id` in each source; the",
+        "partitions of a source are ranges of ids.",
+        "",
+        f"| {' | '.join(columns)} |",
+        "|---|" + "---:|" * (len(reasons) + 4),
+    ]
+    total = SourceCounts(
+        "all",
+        sum(source.partitions for source in sources),
+        sum(source.records_in for source in sources),
+        {reason: sum(source.dropped.get(reason, 0) for source in sources) for reason in reasons},
+        sum(source.records_out for source in sources),
+        sum(source.text_bytes for source in sources),
+    )
+    return lines + [_row(source, reasons) for source in [*sources, total]]
+
+
+def _row(source: SourceCounts, reasons: Sequence[str]) -> str:
+    dropped = "".join(f" {source.dropped.get(reason, 0):,} |" for reason in reasons)
+    counts = f"| {source.name} | {source.partitions:,} | {source.records_in:,} |"
+    return f"{counts}{dropped} {source.records_out:,} | {source.text_bytes / 1e6:,.1f} MB |"
+
+
+def _lineage(lineage: Sequence[Upstream]) -> list[str]:
+    lines = ["", "## Made from", "", "| step | source | identity | manifest |", "|---|---|---|---|"]
+    return lines + [f"| {up.stage} | {up.source or ''} | `{up.identity}` | `{up.path}` |" for up in lineage] + [""]
+
+
+def size_category(rows: int) -> str:
+    """The hub's name for a number of rows.
+
+    >>> size_category(999), size_category(10_000), size_category(10**12)
+    ('n<1K', '10K<n<100K', 'n>10B')
+    """
+    above = sum(rows >= step for step in SIZE_STEPS)
+    if above == 0:
+        return "n<1K"
+    return f"{SIZE_NAMES[above - 1]}<n<{SIZE_NAMES[above]}" if above < len(SIZE_STEPS) else f"n>{SIZE_NAMES[-1]}"

@@ -1,0 +1,231 @@
+"""Consolidate: normalized partitions without what dedup found superfluous; the dataset that one publishes.
+
+One output partition for each partition of each source, also where nothing is left of it, so that positions keep their
+meaning; every column of the source, and `edited_id`, the hash of a text that was edited after it got its id (null: no
+stage edits yet; a column of that name in the input described another edition and is replaced). `rows out == rows in -
+dropped` holds for each partition and for the whole, or the step fails.
+
+Cost: reading and writing Parquet, of which zstd-3 writing is by far the most; a partition streams through in constant
+memory.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, fields
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from datakit.consolidate import card
+from datakit.consolidate.join import join
+from datakit.engine.grouping import neighbours
+from datakit.engine.task import Output, OutputFile, Phase, Plan, Step, StepInput, Task, TaskContext, TaskResult
+from datakit.errors import CorruptError, EmptyStageError, RecipeError, suggestion
+from datakit.storage import atomic, urls
+from datakit.storage.manifest import Partition
+from datakit.storage.parquet import ShardWriter, open_shard
+from datakit.storage.row_size import row_sizes
+
+NAME = "consolidate"
+FORMAT_VERSION = 1
+REASONS = ("exact", "fuzzy")  # what dedup's attributes may say
+EDITED = pa.field("edited_id", pa.string())
+CORE = pa.schema(
+    [("id", pa.string()), ("text", pa.large_string()), ("source", pa.string()), ("source_id", pa.string()), EDITED]
+)
+
+
+# --- configuration
+
+
+@dataclass(frozen=True)
+class Config:
+    """drop: the reasons for which a document leaves. A marked document with another reason stays, and is counted."""
+
+    drop: tuple[str, ...] = REASONS
+
+    def __post_init__(self) -> None:
+        for reason in self.drop:
+            if reason not in REASONS:
+                raise RecipeError(f"consolidate.drop: unknown reason {reason!r}; {suggestion(reason, REASONS)}")
+
+
+# --- plan
+
+
+def plan(step: Step) -> Plan:
+    """Join every partition with its attributes, then write the card."""
+    pairs = [pair for entry in step.inputs_of("normalize") for pair in _pairs(step, entry)]
+    groups = neighbours([pair["text_bytes"] for pair in pairs])
+    drop = list(_config(step).drop)
+    tasks = tuple(_task(pairs[group.start : group.stop], drop) for group in groups)
+    results = yield Phase("join", tasks, memory_per_input_byte=0.5)
+    written = [entry for result in results for entry in result.details["partitions"]]
+    sources = [_counts(entry, written) for entry in step.inputs_of("normalize")]
+    _check_conservation(sources)
+    text = card.render(step.dataset, step.fingerprint, sources, _lineage(step), drop)
+    yield Phase("card", (Task("card", f"{__name__}:write_card", {"text": text}),))
+    return Output(
+        partitions=[Partition(**{key: entry[key] for key in _PARTITION_FIELDS}) for entry in written],
+        schema=CORE,
+        details={"drop": drop, "sources": {source.name: _plain(source) for source in sources}},
+    )
+
+
+_PARTITION_FIELDS = ("path", "source", "rows", "bytes", "xxh3", "text_bytes", "first_id", "last_id")
+
+
+def _config(step: Step) -> Config:
+    known = {field.name for field in fields(Config)}
+    return msgspec.convert({key: value for key, value in step.parameters.items() if key in known}, Config)
+
+
+def _pairs(step: Step, entry: StepInput) -> list[dict[str, Any]]:
+    """Each partition of a source with its attributes, as a task's arguments say it."""
+    assert entry.source is not None
+    partitions = entry.manifest.partitions_of(entry.source)
+    marks = _attributes(step, entry.source, partitions)
+    return [
+        {
+            "source": entry.source,
+            "dataset": urls.join(entry.directory, partition.path),
+            "attributes": mark,
+            "output": f"{entry.source}/{urls.name(partition.path)}",
+            "rows": partition.rows,
+            "text_bytes": partition.text_bytes or partition.bytes,
+        }
+        for partition, mark in zip(partitions, marks, strict=True)
+    ]
+
+
+def _attributes(step: Step, source: str, partitions: list[Partition]) -> list[str | None]:
+    """Where each partition's attributes lie; None where it has none."""
+    for dedup in step.inputs_of("dedup"):
+        found = dedup.manifest.partitions_of(source)
+        if [urls.name(entry.path) for entry in found] != [urls.name(entry.path) for entry in partitions]:
+            raise CorruptError(
+                f"{dedup.directory}: its attributes of source {source!r} ({len(found)} partitions) are not aligned "
+                f"with the dataset ({len(partitions)} partitions); remove that step's directory and run again"
+            )
+        return [urls.join(dedup.directory, entry.path) if entry.rows else None for entry in found]
+    return [None] * len(partitions)
+
+
+def _task(pairs: list[dict[str, Any]], drop: list[str]) -> Task:
+    key = pairs[0]["output"] if len(pairs) == 1 else f"{pairs[0]['output']} and {len(pairs) - 1} more"
+    work = {"partitions": pairs, "drop": drop}
+    return Task(key, f"{__name__}:consolidate", work, sum(pair["text_bytes"] for pair in pairs))
+
+
+def _counts(entry: StepInput, written: list[dict[str, Any]]) -> card.SourceCounts:
+    mine = [partition for partition in written if partition["source"] == entry.source]
+    dropped = sum((Counter(partition["dropped"]) for partition in mine), Counter())
+    assert entry.source is not None
+    return card.SourceCounts(
+        entry.source,
+        len(mine),
+        entry.manifest.totals.rows,
+        dict(sorted(dropped.items())),
+        sum(partition["rows"] for partition in mine),
+        sum(partition["text_bytes"] for partition in mine),
+    )
+
+
+def _check_conservation(sources: list[card.SourceCounts]) -> None:
+    for source in sources:
+        if source.records_in - sum(source.dropped.values()) != source.records_out:
+            raise CorruptError(
+                f"source {source.name!r}: {source.records_in} records came in, {source.dropped} were dropped and "
+                f"{source.records_out} written; nothing was published. Remove this step's directory and run again"
+            )
+    if not any(source.records_out for source in sources):
+        raise EmptyStageError(
+            f"consolidate leaves no document of {sum(source.records_in for source in sources)}: see the counters of "
+            f"the steps before it with `datakit inspect`"
+        )
+
+
+def _lineage(step: Step) -> list[card.Upstream]:
+    here = step.directory
+    return [
+        card.Upstream(entry.role, entry.source, entry.manifest.identity, urls.relative(entry.directory, here))
+        for entry in step.inputs
+    ]
+
+
+def _plain(source: card.SourceCounts) -> dict[str, Any]:
+    return {key: value for key, value in msgspec.to_builtins(source).items() if key != "name"}
+
+
+# --- task functions
+
+
+def consolidate(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
+    """Write the consolidated form of some partitions."""
+    drop = frozenset(arguments["drop"])
+    outputs, written, records, bytes_read = [], [], 0, 0
+    for pair in arguments["partitions"]:
+        entry, output = _consolidate_one(pair, drop, context)
+        outputs.append(output)
+        written.append(entry)
+        records, bytes_read = records + entry["rows_in"], bytes_read + pair["text_bytes"]
+        context.report(records, bytes_read)
+    counters = Counter({f"consolidate/{name}": 0 for name in ("records_out", "marked_kept")})
+    counters["consolidate/records_in"] = records
+    counters.update({f"consolidate/dropped_{reason}": 0 for reason in REASONS})
+    for entry in written:
+        counters["consolidate/records_out"] += entry["rows"]
+        counters["consolidate/marked_kept"] += entry["marked_kept"]
+        counters.update({f"consolidate/dropped_{reason}": count for reason, count in entry["dropped"].items()})
+    return TaskResult(tuple(outputs), dict(counters), {"partitions": written}, records=records, bytes_read=bytes_read)
+
+
+def _consolidate_one(
+    pair: dict[str, Any], drop: frozenset[str], context: TaskContext
+) -> tuple[dict[str, Any], OutputFile]:
+    with open_shard(pair["dataset"]) as shard:
+        schema = _with_edited_id(shard.schema_arrow)
+    rows_in, text_bytes, marked_kept, dropped, ends = 0, 0, 0, Counter[str](), []
+    with ShardWriter(urls.join(context.step_directory, pair["output"]), schema, ["source"]) as writer:
+        for joined in join(pair["dataset"], pair["attributes"], drop):
+            rows_in += joined.rows_in
+            dropped.update(joined.dropped)
+            marked_kept += joined.marked_kept
+            kept = _edited(joined.kept, schema)
+            if kept.num_rows:
+                ends = [ends[0] if ends else kept["id"][0].as_py(), kept["id"][-1].as_py()]
+                text_bytes += int(row_sizes(kept.select(["text"])).sum())
+                writer.write(kept)
+    info = writer.info
+    if rows_in != pair["rows"] or info.rows != rows_in - dropped.total():
+        raise CorruptError(
+            f"{pair['dataset']}: its manifest says {pair['rows']} rows, {rows_in} were read, {dropped.total()} dropped "
+            f"and {info.rows} written; remove the step that wrote it and run again"
+        )
+    first, last = ends or (None, None)
+    output = OutputFile(pair["output"], info.bytes, info.xxh3, info.rows)
+    entry = {
+        "path": pair["output"], "source": pair["source"], "rows": info.rows, "bytes": info.bytes, "xxh3": info.xxh3,
+        "text_bytes": text_bytes, "first_id": first, "last_id": last, "rows_in": rows_in,
+        "dropped": dict(dropped), "marked_kept": marked_kept,
+    }  # fmt: skip
+    return entry, output
+
+
+def _with_edited_id(schema: pa.Schema) -> pa.Schema:
+    place = schema.get_field_index(EDITED.name)
+    return (schema if place < 0 else schema.remove(place)).append(EDITED)
+
+
+def _edited(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    if EDITED.name in table.column_names:
+        table = table.drop_columns([EDITED.name])
+    return table.append_column(EDITED, pa.nulls(table.num_rows, EDITED.type)).cast(schema)
+
+
+def write_card(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
+    """Write README.md."""
+    committed = atomic.commit_bytes(arguments["text"].encode(), urls.join(context.step_directory, "README.md"))
+    return TaskResult((OutputFile("README.md", committed.bytes, committed.xxh3),))

@@ -1,0 +1,130 @@
+"""Phase `attributes`: what was found, as files beside the sources' partitions.
+
+`<source>/part-00017-of-00106.parquet` lists the removed documents of that partition, ascending by id; a partition that
+loses nothing has a file without rows. A row is never null:
+
+    id                     the document that goes
+    reason                 "exact" (the same text in an earlier source) or "fuzzy"
+    cluster_id             the smallest id of the component it was found in; of an exact copy that stays, its own id
+    representative_id      the document that stays in its place and was compared with it
+    representative_source  where that document is
+    jaccard                their exact similarity
+
+A representative is always retained. Where the first copy of a text goes as a fuzzy duplicate, all its exact copies are
+represented by what it is a duplicate of: their text is the same, so is the comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from datakit.dedup import exact
+from datakit.dedup.parts import Part, from_plain, part_of
+from datakit.dedup.verify import VERDICT
+from datakit.engine.exchange import read_buckets
+from datakit.engine.task import OutputFile, TaskContext, TaskResult
+from datakit.storage import urls
+from datakit.storage.ids import ids_to_arrow, partition_name
+from datakit.storage.parquet import ShardWriter
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+        pa.field("cluster_id", pa.string(), nullable=False),
+        pa.field("representative_id", pa.string(), nullable=False),
+        pa.field("representative_source", pa.string(), nullable=False),
+        pa.field("jaccard", pa.float64(), nullable=False),
+    ]
+)
+DICTIONARY = ("reason", "cluster_id", "representative_id", "representative_source")
+
+
+def path_of(part: Part) -> str:
+    """Where the attributes of a partition are, relative to the step's directory."""
+    return f"{part.source}/{partition_name(part.index, part.count)}"
+
+
+def write(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
+    """The task: the attribute files of parts [first, stop).
+
+    details, by part: removed, [exact, fuzzy]; bounds, [first id, last id] of the file.
+    """
+    first, stop = arguments["first"], arguments["stop"]
+    parts = from_plain(shared)
+    verdicts = _verdicts(shared, context, [(first, stop)])
+    rows = _with_copies(verdicts, exact.removed_rows(shared, context, first, stop), parts, shared, context)
+    outputs: list[OutputFile] = []
+    removed: list[list[int]] = []
+    bounds: list[list[str | None]] = []
+    for part in parts[first:stop]:
+        inside = slice(*np.searchsorted(rows["row"], np.array([part.first_row, part.last_row], np.uint64)))
+        mine = {name: values[inside] for name, values in rows.items()}
+        with ShardWriter(urls.join(context.step_directory, path_of(part)), SCHEMA, DICTIONARY) as writer:
+            writer.write(table := _attributes(mine, parts))
+        outputs.append(OutputFile(path_of(part), writer.info.bytes, writer.info.xxh3, writer.info.rows))
+        copies = int(mine["exact"].sum())
+        removed.append([copies, table.num_rows - copies])
+        bounds.append([table["id"][i].as_py() for i in (0, -1)] if table.num_rows else [None, None])
+    copies, fuzzy = (int(total) for total in np.array(removed, np.int64).sum(axis=0))
+    documents = sum(part.rows for part in parts[first:stop])
+    counters = {
+        "dedup/documents_in": documents,
+        "dedup/exact_removed": copies,
+        "dedup/fuzzy_removed": fuzzy,
+        "dedup/retained": documents - copies - fuzzy,
+    }
+    return TaskResult(tuple(outputs), counters, {"removed": removed, "bounds": bounds}, records=copies + fuzzy)
+
+
+def _verdicts(shared: dict[str, Any], context: TaskContext, ranges: Sequence[tuple[int, int]]) -> dict[str, np.ndarray]:
+    """The verdicts on rows of these ranges of parts, by column, ascending by row."""
+    tables = [VERDICT.empty_table()]
+    for first, stop in ranges:
+        tables += read_buckets(context.step_directory, shared["verdict_runs"], first, stop, context.scratch)
+    table = pa.concat_tables(tables).combine_chunks()
+    order = np.argsort(table["row"].to_numpy(), kind="stable")
+    return {name: table[name].to_numpy()[order] for name in table.column_names}
+
+
+def _with_copies(
+    verdicts: dict[str, np.ndarray],
+    copies: pa.Table,
+    parts: Sequence[Part],
+    shared: dict[str, Any],
+    context: TaskContext,
+) -> dict[str, np.ndarray]:
+    """Verdicts and exact copies as one, ascending by row; `exact` tells them apart."""
+    row, high, low, kept = (copies[name].to_numpy() for name in ("row", "high", "low", "kept_row"))
+    first_copies = {"row": row, "high": high, "low": low, "cluster_high": high, "cluster_low": low}
+    first_copies |= {"kept_row": kept, "kept_high": high, "kept_low": low, "jaccard": np.ones(len(row))}
+    there = np.unique(part_of(kept, parts))
+    runs = np.split(there, np.flatnonzero(np.diff(there) > 1) + 1) if len(there) else []
+    later = _verdicts(shared, context, [(int(run[0]), int(run[-1]) + 1) for run in runs])
+    at = np.minimum(np.searchsorted(later["row"], kept), max(0, len(later["row"]) - 1))
+    gone = np.flatnonzero(later["row"][at] == kept) if len(later["row"]) else np.empty(0, np.int64)
+    for name in ("cluster_high", "cluster_low", "kept_row", "kept_high", "kept_low", "jaccard"):
+        first_copies[name] = first_copies[name].copy()
+        first_copies[name][gone] = later[name][at[gone]]
+    both = {name: np.concatenate([verdicts[name], first_copies[name]]) for name in VERDICT.names}
+    both["exact"] = np.repeat([False, True], [len(verdicts["row"]), len(row)])
+    order = np.argsort(both["row"], kind="stable")
+    return {name: values[order] for name, values in both.items()}
+
+
+def _attributes(rows: dict[str, np.ndarray], parts: Sequence[Part]) -> pa.Table:
+    names = list(dict.fromkeys(part.source for part in parts))
+    source_of = np.array([part.source_number for part in parts], np.int64)
+    columns = [
+        ids_to_arrow(rows["high"], rows["low"]),
+        pa.array(["fuzzy", "exact"]).take(pa.array(rows["exact"].astype(np.int8))),
+        ids_to_arrow(rows["cluster_high"], rows["cluster_low"]),
+        ids_to_arrow(rows["kept_high"], rows["kept_low"]),
+        pa.array(names, pa.string()).take(pa.array(source_of[part_of(rows["kept_row"], parts)])),
+        pa.array(rows["jaccard"]),
+    ]
+    return pa.Table.from_arrays(columns, schema=SCHEMA)

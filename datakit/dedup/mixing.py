@@ -1,0 +1,19 @@
+"""The bijection of uint64 that everything hashed here goes through, for arrays; kernels compile the same function."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+MIX_2 = np.uint64(0x94D049BB133111EB)
+T = TypeVar("T", np.uint64, np.ndarray)
+
+
+def mix(value: T) -> T:
+    """Every output bit depends on every input bit (splitmix64's finalizer)."""
+    value = (value ^ (value >> np.uint64(30))) * MIX_1
+    value = (value ^ (value >> np.uint64(27))) * MIX_2
+    return value ^ (value >> np.uint64(31))

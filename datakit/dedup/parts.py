@@ -1,0 +1,99 @@
+"""The partitions that dedup reads, as one long table: every document of every source has a row number.
+
+Rows count through the sources in recipe order, their partitions in order, and the documents in each: 8 bytes that name
+a document everywhere in this stage, say which file it is in by one binary search, and order sources as the recipe does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from datakit.engine.task import Step, StepInput
+from datakit.errors import CorruptError
+from datakit.storage import urls
+
+
+@dataclass(frozen=True)
+class Part:
+    """A partition: `index` of `count` of its source. Paths are relative to the step's directory.
+
+    documents: the normalized file. signatures: the signature file with the same rows. first_row: its first row number.
+    source_number: the place of its source in the recipe.
+    """
+
+    source: str
+    source_number: int
+    index: int
+    count: int
+    first_row: int
+    rows: int
+    documents: str
+    signatures: str
+    text_bytes: int
+    signature_bytes: int
+
+    @property
+    def last_row(self) -> int:
+        """One past its last row number."""
+        return self.first_row + self.rows
+
+
+def all_parts(step: Step) -> list[Part]:
+    """The partitions of a step's inputs `normalize` and `signatures`, in recipe order. Raises CorruptError."""
+    signatures = {entry.source: entry for entry in step.inputs_of("signatures")}
+    parts: list[Part] = []
+    row = 0
+    for number, entry in enumerate(step.inputs_of("normalize")):
+        for part in _parts_of(number, entry, signatures[entry.source], row, step.directory):
+            parts.append(part)
+            row += part.rows
+    return parts
+
+
+def _parts_of(number: int, documents: StepInput, signatures: StepInput, row: int, directory: str) -> Iterator[Part]:
+    ours, theirs = documents.manifest.partitions, signatures.manifest.partitions
+    if [part.rows for part in ours] != [part.rows for part in theirs]:
+        raise CorruptError(
+            f"{signatures.directory} does not have the rows of {documents.directory}; remove it and run again"
+        )
+    here, there = (urls.relative(entry.directory, directory) for entry in (documents, signatures))
+    for index, (text, signature) in enumerate(zip(ours, theirs, strict=True)):
+        yield Part(
+            source=documents.source or documents.manifest.dataset,
+            source_number=number,
+            index=index,
+            count=len(ours),
+            first_row=row,
+            rows=text.rows,
+            documents=f"{here}/{text.path}",
+            signatures=f"{there}/{signature.path}",
+            text_bytes=text.text_bytes or text.bytes,
+            signature_bytes=signature.bytes,
+        )
+        row += text.rows
+
+
+def to_plain(parts: Sequence[Part]) -> list[dict[str, Any]]:
+    """The table as it travels in `Phase.shared`."""
+    return [msgspec.to_builtins(part) for part in parts]
+
+
+def from_plain(shared: dict[str, Any]) -> list[Part]:
+    """The table, from what a task gets."""
+    return msgspec.convert(shared["parts"], list[Part])
+
+
+def part_of(rows: np.ndarray, parts: Sequence[Part]) -> np.ndarray:
+    """int64 [N]: the number of the part that holds each row."""
+    first = np.array([part.first_row for part in parts], np.uint64)
+    return np.searchsorted(first, rows, side="right") - 1
+
+
+def power_of_two(least: float) -> int:
+    """The smallest power of two that is not below `least`, at least 1."""
+    return 1 << max(0, int(np.ceil(np.log2(max(1.0, least)))))

@@ -1,0 +1,57 @@
+"""What the manifest of dedup says to people: removal by source, cluster sizes; and the alarm on too much of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from datakit.dedup.parts import Part
+from datakit.dedup.verify import LARGEST
+from datakit.engine.task import TaskResult
+from datakit.errors import StepFailedError
+
+Removal = dict[str, dict[str, Any]]
+
+
+def removal_report(parts: Sequence[Part], removed: Sequence[tuple[int, int]]) -> Removal:
+    """By source: documents, exact, fuzzy, retained, rate (the share that goes). `removed` is (exact, fuzzy) a part."""
+    report: Removal = {}
+    for part, (exact, fuzzy) in zip(parts, removed, strict=True):
+        entry = report.setdefault(part.source, {"documents": 0, "exact": 0, "fuzzy": 0})
+        entry["documents"] += part.rows
+        entry["exact"] += exact
+        entry["fuzzy"] += fuzzy
+    for entry in report.values():
+        gone = entry["exact"] + entry["fuzzy"]
+        entry["retained"] = entry["documents"] - gone
+        entry["rate"] = round(gone / entry["documents"], 6) if entry["documents"] else 0.0
+    return report
+
+
+def check_removal(report: Removal, most: float) -> None:
+    """Raises StepFailedError if a source loses a larger share of its documents than the recipe allows."""
+    over = [
+        f"{name!r} would lose {entry['exact'] + entry['fuzzy']} of {entry['documents']} documents "
+        f"({entry['exact']} exact, {entry['fuzzy']} fuzzy duplicates)"
+        for name, entry in report.items()
+        if entry["exact"] + entry["fuzzy"] > most * entry["documents"]
+    ]
+    if over:
+        raise StepFailedError(
+            f"dedup: {'; '.join(over)}: more than dedup.max_removal = {most:g} allows; look at the clusters in the "
+            "attribute files (cluster_id, representative_id, jaccard), then raise the limit if they are right"
+        )
+
+
+def cluster_report(judged: Sequence[TaskResult]) -> dict[str, Any]:
+    """histogram: [size, clusters of that size up to below twice it]; largest: size, retained and id of the largest."""
+    counts: dict[int, int] = {}
+    for result in judged:
+        for size, count in result.details["histogram"].items():
+            counts[int(size)] = counts.get(int(size), 0) + count
+    every = [entry for result in judged for entry in result.details["largest"]]
+    largest = sorted(every, key=lambda entry: (-entry[0], entry[2]))[:LARGEST]
+    return {
+        "histogram": [[size, counts[size]] for size in sorted(counts)],
+        "largest": [{"size": size, "retained": retained, "cluster_id": name} for size, retained, name in largest],
+    }

@@ -1,0 +1,199 @@
+"""Stage `dedup`: which documents repeat another one, exactly or nearly, and which stays in their place.
+
+    exact        equal ids in two sources: the first source of the recipe keeps            (two sources or more)
+    bands        band keys of the documents that are left, to buckets
+    buckets      documents that share a key are joined: one spanning forest a bucket
+    forests      forests are merged, in a tree of tasks                                    (many buckets)
+    labels       the last forest gives each clustered document its component
+    shingles     the clustered documents' shingle sets, to the task of their component
+    verify       each document against those that stay, by the exact measure
+    attributes   one file beside each partition: what goes, and for what
+
+It removes nothing itself: `consolidate` reads the attributes. Text is read once more only for what was proposed. The
+manifest says what went from which source, how large the clusters are, and what the bands can find. The answer does not
+depend on how parts are grouped into tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from datakit.dedup import exact
+from datakit.dedup.attributes import SCHEMA
+from datakit.dedup.bands import bucket_count
+from datakit.dedup.curve import s_curve
+from datakit.dedup.parts import Part, all_parts, power_of_two, to_plain
+from datakit.dedup.report import check_removal, cluster_report, removal_report
+from datakit.dedup.rules import COUNTED, MEASURES
+from datakit.dedup.signatures_stage import PRELOADS, SignatureConfig, config_of
+from datakit.dedup.survivors import check_columns, check_prefer
+from datakit.engine.exchange import merged
+from datakit.engine.grouping import neighbours
+from datakit.engine.task import Output, Phase, Plan, Step, Task, TaskResult
+from datakit.errors import suggestion
+from datakit.storage.fingerprint import spelled_out
+from datakit.storage.manifest import Partition
+
+NAME = "dedup"
+FORMAT_VERSION = 1
+TASK_BYTES = 64 << 20  # of input, a task
+FAN_IN = 16  # forests, a merge
+Results = Generator[Phase, list[TaskResult], list[TaskResult]]
+
+
+@dataclass(frozen=True)
+class Config(SignatureConfig):
+    """The signatures' parameters and what is done with them."""
+
+    threshold: float = 0.8  # at or above it, a document is a duplicate
+    measure: str = "jaccard"  # or "containment": the share of the document's own shingles that the other one has
+    prefer: tuple[str, ...] = ("longest",)  # who stays: "longest", "score:<column>", "source"; then the smallest id
+    max_comparisons: int = 64  # retained documents that one document is compared with
+    max_removal: float = 0.9  # the share of a source's documents above which the run stops
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 < self.threshold <= 1.0:
+            raise ValueError(f"threshold is {self.threshold}; it must be above 0 and at most 1")
+        if not 0.0 <= self.max_removal <= 1.0:
+            raise ValueError(f"max_removal is {self.max_removal}; it is a share, from 0 to 1")
+        if not 1 <= self.max_comparisons <= 10_000:
+            raise ValueError(f"max_comparisons is {self.max_comparisons}; it must be from 1 to 10000")
+        if self.measure not in MEASURES:
+            raise ValueError(f"measure is {self.measure!r}; {suggestion(self.measure, MEASURES)}")
+        check_prefer(self.prefer)
+
+    @property
+    def signature(self) -> SignatureConfig:
+        """What stage `signatures` needs to know."""
+        return SignatureConfig(self.bands, self.rows, self.ngram, self.seed, self.min_shingles)
+
+
+def plan(step: Step) -> Plan:
+    """All phases, in order; those that have nothing to do are left out."""
+    config, parts = config_of(step, Config), all_parts(step)
+    for entry in step.inputs_of("normalize"):
+        check_columns(config.prefer, entry.source or entry.manifest.dataset, entry.manifest)
+    sources = list(dict.fromkeys(part.source for part in parts))
+    rules = {name: value for name, value in spelled_out(config).items() if name != "max_removal"}  # tasks never see it
+    shared = {"parts": to_plain(parts), **rules}
+    exact_runs = yield from _exact(step, parts, sources, shared)
+    shared = {**shared, "exact_runs": exact_runs}
+    forests = yield from _forests(step, parts, config, shared)
+    judged = yield from _verdicts(step, parts, forests, shared) if forests else _nothing()
+    verdict_runs = yield from merged(step, "verdicts", _runs(judged), readers=len(parts))
+    tasks = _tasks("attributes:write", [part.signature_bytes for part in parts])
+    written = yield Phase("attributes", tasks, {**shared, "verdict_runs": verdict_runs}, PRELOADS)
+    removed = [tuple(pair) for result in written for pair in result.details["removed"]]
+    report = removal_report(parts, removed)
+    check_removal(report, step.operations.get("max_removal", config.max_removal))
+    details = {"sources": report, "clusters": cluster_report(judged), "s_curve": s_curve(config.bands, config.rows)}
+    counted = dict.fromkeys(
+        [f"dedup/{name}" for name in (*COUNTED, "clustered", "clusters")], 0
+    )  # where not a task did
+    return Output(_partitions(parts, written), SCHEMA, counted, details)
+
+
+def _nothing() -> Results:
+    return []
+    yield  # makes this a generator
+
+
+def _runs(results: Sequence[TaskResult]) -> list[str]:
+    return [run for result in results for run in result.details["runs"]]
+
+
+def _tasks(function: str, sizes: Sequence[int], **more: Any) -> tuple[Task, ...]:
+    """Tasks over neighbouring parts; `sizes` are the bytes that each part gives to read."""
+    return tuple(
+        Task(
+            key=f"{group.start:05d}",
+            function=f"datakit.dedup.{function}",
+            arguments={"first": group.start, "stop": group.stop, **more},
+            input_bytes=sum(sizes[group.start : group.stop]),
+        )
+        for group in neighbours(sizes)
+    )
+
+
+def _exact(
+    step: Step, parts: list[Part], sources: list[str], shared: dict[str, Any]
+) -> Generator[Phase, list[TaskResult], list[str]]:
+    if len(sources) < 2:
+        return []
+    results = yield Phase("exact", exact.tasks(parts), shared, PRELOADS)
+    return (yield from merged(step, "exact", _runs(results), readers=2 * len(parts)))
+
+
+def _forests(
+    step: Step, parts: list[Part], config: Config, shared: dict[str, Any]
+) -> Generator[Phase, list[TaskResult], list[tuple[str, int]]]:
+    """The forests, (path, edges) each, FAN_IN at the most."""
+    buckets = bucket_count(sum(part.rows for part in parts), config.bands, TASK_BYTES)
+    tasks = _tasks("bands:route", [part.signature_bytes for part in parts], buckets=buckets)
+    routed = yield Phase("bands", tasks, shared, PRELOADS)
+    runs = yield from merged(step, "bands", _runs(routed), readers=buckets)
+    size = sum(output.bytes for result in routed for output in result.outputs) // buckets
+    tasks = tuple(
+        Task(f"{number:05d}", "datakit.dedup.bands:connect", {"bucket": number}, size) for number in range(buckets)
+    )
+    results = yield Phase("buckets", tasks, {"runs": runs}, PRELOADS)
+    level = 0
+    while len(forests := _forest_files(results)) > FAN_IN:
+        results = yield Phase(f"forests-{level}", tuple(_merges(forests, level)), {}, PRELOADS)
+        level += 1
+    return forests
+
+
+def _forest_files(results: Sequence[TaskResult]) -> list[tuple[str, int]]:
+    return [(path, result.details["edges"]) for result in results for path in result.details["forests"]]
+
+
+def _merges(forests: Sequence[tuple[str, int]], level: int) -> Iterator[Task]:
+    for number, start in enumerate(range(0, len(forests), FAN_IN)):
+        group = forests[start : start + FAN_IN]
+        arguments = {"forests": [path for path, _ in group], "name": f"merged-{level}-{number:05d}"}
+        yield Task(f"{number:05d}", "datakit.dedup.clusters:merge", arguments, 16 * sum(edges for _, edges in group))
+
+
+def _verdicts(step: Step, parts: list[Part], forests: Sequence[tuple[str, int]], shared: dict[str, Any]) -> Results:
+    """The results of phase `verify`."""
+    arguments, size = {"forests": [path for path, _ in forests]}, 16 * sum(edges for _, edges in forests)
+    (labelled,) = yield Phase(
+        "labels",
+        (Task("all", "datakit.dedup.clusters:label", arguments, size),),
+        shared,
+        PRELOADS,
+        memory_per_input_byte=10.0,
+    )
+    labels = yield from merged(step, "labels", _runs([labelled]), readers=len(parts))
+    documents, text = sum(part.rows for part in parts), sum(part.text_bytes for part in parts)
+    row_bytes = 1.3 * text / documents + 250  # the shingles of an average text, and what else is known about it
+    buckets = power_of_two(labelled.details["rows"] * row_bytes / (2 * TASK_BYTES))
+    tasks = _tasks("cluster_shingles:route", [part.text_bytes for part in parts], buckets=buckets)
+    routed = yield Phase("shingles", tasks, {**shared, "runs": labels}, PRELOADS)
+    runs = yield from merged(step, "shingles", _runs(routed), readers=buckets)
+    size = sum(output.bytes for result in routed for output in result.outputs) // buckets
+    tasks = tuple(
+        Task(f"{number:05d}", "datakit.dedup.verify:judge", {"bucket": number}, size) for number in range(buckets)
+    )
+    return (yield Phase("verify", tasks, {**shared, "runs": runs}, PRELOADS))
+
+
+def _partitions(parts: Sequence[Part], written: Sequence[TaskResult]) -> list[Partition]:
+    outputs = [output for result in written for output in result.outputs]
+    bounds = [pair for result in written for pair in result.details["bounds"]]
+    return [
+        Partition(
+            path=output.path,
+            source=part.source,
+            rows=output.rows,
+            bytes=output.bytes,
+            xxh3=output.xxh3,
+            first_id=first,
+            last_id=last,
+        )
+        for part, output, (first, last) in zip(parts, outputs, bounds, strict=True)
+    ]

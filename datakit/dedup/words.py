@@ -1,0 +1,48 @@
+"""Which characters make words, frozen: the same answer for every version of Python, forever.
+
+A word is a maximal run of word characters of the lower-cased text. In scripts written without spaces (Han, Hiragana,
+Katakana, Thai, Lao, Khmer, Myanmar, Tibetan) each word character is a word of its own. Word characters are what `re`
+calls `\\w` in Unicode 15.1.0; lower case is Unicode's simple mapping, one character to one character, so that a kernel
+can look it up (`str.lower` is contextual: a final sigma; and U+0130 gives it two characters).
+
+The tables are made by benchmarks/unicode_tables.py. On disk they are 7 kB of ranges; in memory one flat array of 4.4 MB
+with one look-up a character, of which a text touches the few pages of its scripts.
+"""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+UNICODE_VERSION = "15.1.0"
+CODE_POINTS = 0x110000
+CHARACTER = np.uint32(0x1FFFFF)  # the bits of an entry that hold the lower-case character
+WORD = np.uint32(1 << 24)  # a character of a word
+ALONE = np.uint32(1 << 25)  # a character that is a word by itself
+FILE = Path(__file__).with_name("unicode_tables.bin")
+
+
+@functools.cache
+def character_table() -> np.ndarray:
+    """uint32 [CODE_POINTS]: 0 between words; in words the lower-case character with flag WORD or ALONE."""
+    words, spaceless, pairs = _ranges(FILE)
+    characters = np.arange(CODE_POINTS, dtype=np.uint32)
+    characters[pairs[:, 0]] = pairs[:, 1]
+    flags = np.zeros(CODE_POINTS, np.uint32)
+    for start, stop in words:
+        flags[start:stop] = WORD
+    for start, stop in spaceless:
+        flags[start:stop] = ALONE
+    table = np.where(flags > 0, characters | flags, np.uint32(0))
+    table.flags.writeable = False
+    return table
+
+
+def _ranges(path: Path) -> list[np.ndarray]:
+    """Three uint32 [N, 2]: ranges of word characters, ranges of scripts without spaces, lower-case pairs."""
+    numbers = np.frombuffer(zlib.decompress(path.read_bytes()), "<u4")
+    ends = 3 + 2 * np.cumsum(numbers[:3].astype(np.int64))
+    return [part.reshape(-1, 2) for part in np.split(numbers, [3, *ends])[1:4]]

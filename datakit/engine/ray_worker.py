@@ -1,0 +1,47 @@
+"""The worker's end on a Ray cluster: attempts in children of a fork server that belongs to the Ray worker process.
+
+Ray reuses its worker processes, so a fork server boots once for each of them and an attempt costs what it costs
+locally. The Ray worker itself has many threads and never forks; when it dies, its fork server sees the end of the
+control socket and takes the children along. This module does not import ray.
+"""
+
+from __future__ import annotations
+
+import os
+
+from datakit.engine import isolate
+from datakit.engine.cluster import Expected, examine, require
+from datakit.engine.executor import Attempt, Cause, Outcome
+from datakit.engine.forkserver import ZygotePool
+from datakit.engine.task import decode, encode
+from datakit.errors import DatakitError, InputError
+
+_ZYGOTES = ZygotePool()
+_CHECKED: set[bytes] = set()
+
+
+def run_attempt(data: bytes, expected: bytes) -> bytes:
+    """One attempt, from msgpack to msgpack. `expected`: what this node must have in common with the driver."""
+    attempt = decode(data, Attempt)
+    try:
+        _check_once(expected)
+        return encode(isolate.run_attempt(attempt, _ZYGOTES))
+    except DatakitError as error:
+        cause = Cause.REFUSED if isinstance(error, InputError) else Cause.INFRASTRUCTURE
+        outcome = Outcome(
+            phase=attempt.phase,
+            key=attempt.task.key,
+            number=attempt.number,
+            cause=cause,
+            message=str(error),
+            error_type=type(error).__name__,
+            node=os.uname().nodename,
+        )
+        return encode(outcome)
+
+
+def _check_once(expected: bytes) -> None:
+    if expected not in _CHECKED:
+        wanted = decode(expected, Expected)
+        require(wanted, examine(wanted), os.uname().nodename)
+        _CHECKED.add(expected)

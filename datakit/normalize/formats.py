@@ -1,0 +1,108 @@
+"""What kind of file a name promises, and whether its first bytes keep the promise.
+
+    .jsonl .ndjson .json     JSON Lines: one object a line
+    .parquet .pq             Parquet
+    .arrow .feather .ipc     Arrow IPC files
+    .csv .tsv                tables with a header
+    .txt .md .rst .py ...    one document a file; `format = "text"` says so of any extension
+
+Each may be compressed (.gz, .zst, .bz2, .xz), but for Parquet and Arrow files, which compress inside.
+"""
+
+from __future__ import annotations
+
+import os
+
+from datakit.errors import UnreadableError, suggestion
+
+JSON, PARQUET, ARROW, CSV, TSV, TEXT = "json", "parquet", "arrow", "csv", "tsv", "text"
+FORMATS = (JSON, PARQUET, ARROW, CSV, TSV, TEXT)
+AUTO = "auto"
+
+_BY_EXTENSION = {
+    JSON: ".jsonl .ndjson .json",
+    PARQUET: ".parquet .pq",
+    ARROW: ".arrow .feather .ipc",
+    CSV: ".csv",
+    TSV: ".tsv .tab",
+    TEXT: ".txt .text .md .markdown .rst .adoc .org .tex .html .htm .xhtml .xml .log .srt .vtt "
+    ".py .pyi .pyx .ipynb .c .h .cc .cpp .cxx .hpp .cu .m .java .kt .scala .go .rs .swift .js .mjs .jsx .ts .tsx .css "
+    ".scss .rb .php .pl .pm .lua .r .jl .hs .ml .ex .exs .erl .clj .cs .fs .vb .dart .zig .nim .sql .sh .bash .zsh "
+    ".ps1 .bat .cmake .mk .toml .yaml .yml .ini .cfg .conf .proto .tf .vim .el .lisp .scm .asm .s .f .f90 .v .vhd",
+}
+FORMAT_OF = {extension: name for name, extensions in _BY_EXTENSION.items() for extension in extensions.split()}
+
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bzip2", ".xz": "xz"}
+MAGIC = {
+    "gzip": b"\x1f\x8b",
+    "zstd": b"\x28\xb5\x2f\xfd",
+    "bzip2": b"BZh",
+    "xz": b"\xfd7zXZ\0",
+    PARQUET: b"PAR1",
+    ARROW: b"ARROW1\0\0",
+}
+UTF16 = (b"\xff\xfe", b"\xfe\xff")
+
+
+def compression_of(path: str) -> str | None:
+    """The compression that a name promises."""
+    return COMPRESSIONS.get(os.path.splitext(path)[1].lower())
+
+
+def format_of(path: str, configured: str = AUTO) -> str:
+    """The format of a file: the configured one, or by its name. Raises UnreadableError."""
+    if configured != AUTO:
+        return configured
+    stem = os.path.splitext(path)[0] if compression_of(path) else path
+    extension = os.path.splitext(stem)[1].lower()
+    if extension not in FORMAT_OF:
+        advice = suggestion(extension, FORMAT_OF) if extension else "it has no extension"
+        advice = advice if advice.startswith(("did", "it has")) else "its extension is not known"
+        raise UnreadableError(
+            f"{path}: what format is it? {advice}; set the source's format ({', '.join(FORMATS)}), or exclude the file"
+        )
+    return FORMAT_OF[extension]
+
+
+def check_head(path: str, head: bytes, promised: str | None) -> None:
+    """Raises UnreadableError where a file's first bytes are not those of what it is said to be.
+
+    promised: a compression, `parquet` or `arrow`; None for plain text. A truncated or damaged file passes: its good
+    records are worth keeping. A file of another kind is a mistake in the recipe or the download.
+    """
+    if promised is None:
+        found = kind_of(head)
+        if found:
+            raise UnreadableError(
+                f"{path} holds {found} data, but its name or the source's format says plain text; rename it (e.g. "
+                f"with .gz, .zst, .parquet), set the format, or exclude it"
+            )
+        return
+    if not head:
+        raise UnreadableError(
+            f"{path} is empty (0 bytes), which no {promised} file is; download it again or exclude it"
+        )
+    expected = MAGIC[promised]
+    if promised == "zstd" and is_skippable(head):
+        return
+    if head[: len(expected)] != expected[: len(head)]:
+        found = kind_of(head)
+        raise UnreadableError(
+            f"{path} is no {promised} file: it begins like {found or 'plain text or something else'}; rename or "
+            "exclude it, or set the source's format"
+        )
+
+
+def is_skippable(head: bytes) -> bool:
+    """Whether a zstd stream begins with a frame that holds no data."""
+    return head[1:4] == b"\x2a\x4d\x18" and head[0] & 0xF0 == 0x50
+
+
+def kind_of(head: bytes) -> str | None:
+    """What the first bytes of a file say it is, if they say anything."""
+    if head.startswith(UTF16):
+        return "UTF-16 text"
+    kind = next((kind for kind, magic in MAGIC.items() if head.startswith(magic)), None)
+    if (kind == PARQUET and head[4:5] >= b" ") or (kind == "bzip2" and head[4:8] != b"1AY&"):
+        return None  # a text may begin with these letters
+    return kind

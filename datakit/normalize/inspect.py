@@ -1,0 +1,211 @@
+"""What a raw source holds, before anything is run: formats, columns, sizes, a guess at the text column, a draft recipe.
+
+Reads the first block of up to three files of each format, so it takes a moment for a source of any size. It shows ids,
+names, types and lengths, never text.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import types
+
+from datakit.errors import InputError, NoInputError, UnreadableError
+from datakit.normalize import formats
+from datakit.normalize.config import Config
+from datakit.normalize.findings import Findings
+from datakit.normalize.reading import Block, Reading
+from datakit.normalize.route import hash_texts
+from datakit.normalize.schema_union import fit, is_bytes, unite
+from datakit.normalize.slices import Piece, read_piece
+from datakit.normalize.text_rules import apply_rules, buffers_of
+from datakit.storage import globs, urls
+from datakit.storage.ids import ids_to_arrow
+from datakit.storage.row_size import row_sizes
+from datakit.storage.urls import FileInfo
+
+SAMPLED_FILES = 3
+SHOWN_IDS = 3
+TOLERATED = 1 << 30
+TEXT_NAMES = ("text", "content", "raw_content", "body", "markdown", "document", "article", "code", "story")
+ID_NAMES = ("id", "doc_id", "document_id", "docid", "uuid", "guid", "key", "hash", "sha", "url", "path")
+
+
+@dataclass(frozen=True)
+class ColumnReport:
+    """A column: its type, the share of sampled records that have a value, and its mean size in bytes where it has."""
+
+    name: str
+    type: str
+    filled: float
+    mean_bytes: float
+
+
+@dataclass(frozen=True)
+class FormatReport:
+    """The files of one format. What is said of columns and texts is from `records` sampled records."""
+
+    format: str
+    files: int
+    bytes: int
+    extensions: tuple[str, ...]
+    records: int
+    columns: tuple[ColumnReport, ...]
+    text: str | None
+    id: str | None
+    mean_text_bytes: float
+    sample_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RawReport:
+    """A raw source. problems: what could not be read, and why."""
+
+    url: str
+    files: int
+    bytes: int
+    formats: tuple[FormatReport, ...]
+    problems: tuple[str, ...]
+
+
+def inspect_source(url: str, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> RawReport:
+    """Look at a file, a directory, or what a glob matches. Raises NoInputError."""
+    place = globs.locate(url)
+    files = globs.select(globs.files_at(place), place, include, exclude)
+    if not files:
+        raise NoInputError(f"{url}: there is no file to look at; check the path")
+    groups: dict[str, list[FileInfo]] = {}
+    problems: list[str] = []
+    for info in files:
+        try:
+            groups.setdefault(formats.format_of(info.path), []).append(info)
+        except UnreadableError as error:
+            problems.append(str(error))
+    unknown = len(problems)
+    problems = problems[:3] + ([f"{unknown - 3} more files of unknown format"] if unknown > 3 else [])
+    reports = tuple(_inspect_format(place.base, name, group, problems) for name, group in groups.items())
+    return RawReport(url, len(files), sum(info.size for info in files), reports, tuple(problems))
+
+
+def _inspect_format(base: str, name: str, files: Sequence[FileInfo], problems: list[str]) -> FormatReport:
+    blocks: list[Block] = []
+    for number in sorted({0, len(files) // 2, len(files) - 1})[:SAMPLED_FILES]:
+        findings = Findings(TOLERATED)
+        try:
+            blocks += _first_block(Reading(base, Config(), findings), Piece(files[number].path, name, 0))
+        except InputError as error:
+            problems.append(str(error))
+        problems += [f"{record.file}:{record.position}: {record.reason}" for record in findings.left_out[:3]]
+    schema = unite((block.file, block.table.schema) for block in blocks)
+    columns = tuple(_column(blocks, field) for field in schema)
+    text = guess_text(columns)
+    lengths, ids = _texts(blocks, text) if text else (np.zeros(0), ())
+    return FormatReport(
+        format=name,
+        files=len(files),
+        bytes=sum(info.size for info in files),
+        extensions=_extensions(files),
+        records=sum(block.table.num_rows for block in blocks),
+        columns=columns,
+        text=text,
+        id=guess_id(columns),
+        mean_text_bytes=round(float(lengths.mean()), 1) if len(lengths) else 0.0,
+        sample_ids=ids,
+    )
+
+
+def _first_block(reading: Reading, piece: Piece) -> Iterator[Block]:
+    block = next(read_piece(reading, piece), None)
+    if block is not None:
+        yield block
+
+
+def _column(blocks: Sequence[Block], field: pa.Field) -> ColumnReport:
+    rows = filled = size = 0
+    for block in blocks:
+        rows += block.table.num_rows
+        if field.name in block.table.column_names:
+            column = block.table.select([field.name])
+            filled += column.num_rows - column.column(0).null_count
+            size += int(row_sizes(column).sum())
+    return ColumnReport(field.name, str(field.type), round(filled / max(1, rows), 3), round(size / max(1, filled), 1))
+
+
+def guess_text(columns: Sequence[ColumnReport]) -> str | None:
+    """The column of strings that holds most, unless one with a usual name holds nearly as much."""
+    strings = [column for column in columns if column.type in ("string", "large_string", "binary", "large_binary")]
+    if not strings:
+        return None
+    most = max(column.mean_bytes * column.filled for column in strings)
+    usual = [column for name in TEXT_NAMES for column in strings if column.name.lower() == name]
+    for column in usual:
+        if column.mean_bytes * column.filled >= 0.3 * most:
+            return column.name
+    return max(strings, key=lambda column: column.mean_bytes * column.filled).name
+
+
+def guess_id(columns: Sequence[ColumnReport]) -> str | None:
+    """The first column with a usual name for ids that is a plain value in nearly all records."""
+    plain = {column.name.lower(): column.name for column in columns if column.filled > 0.9 and "<" not in column.type}
+    return next((plain[name] for name in ID_NAMES if name in plain), None)
+
+
+def _texts(blocks: Sequence[Block], text: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """The lengths of the sampled texts, and the ids that the first of them will have."""
+    lengths, ids = [], []
+    for block in blocks:
+        if text in block.table.column_names:
+            column = block.table.column(text).combine_chunks()
+            if types.is_null(column.type) or types.is_nested(column.type):
+                continue
+            ruled = apply_rules(fit(column, pa.large_binary() if is_bytes(column.type) else pa.large_string()), 128)
+            documents = ruled.texts.filter(pa.array(ruled.kept))
+            lengths.append(np.diff(buffers_of(documents)[1]))
+            ids += ids_to_arrow(*hash_texts(documents[:SHOWN_IDS])).to_pylist()
+    return np.concatenate(lengths) if lengths else np.zeros(0), tuple(ids[:SHOWN_IDS])
+
+
+def _extensions(files: Sequence[FileInfo]) -> tuple[str, ...]:
+    """The extensions of some files, the most frequent first; `.jsonl.gz` is one."""
+    counts: Counter[str] = Counter()
+    for info in files:
+        stem, last = os.path.splitext(info.path)
+        counts[os.path.splitext(stem)[1] + last if formats.compression_of(info.path) else last] += 1
+    return tuple(extension for extension, _ in counts.most_common())
+
+
+def draft_recipe(report: RawReport) -> str:
+    """A recipe for a source, as TOML to be edited: one `[[sources]]` table a format."""
+    base = globs.locate(report.url).base
+    stem = _name(urls.name(report.url.rstrip("/*")) or "texts")
+    lines = [f"name = {_quoted(stem)}"]
+    for group in report.formats:
+        name = stem if len(report.formats) == 1 else f"{stem}-{group.format}"
+        lines += ["", "[[sources]]", f"name = {_quoted(name)}"]
+        lines += [f"url = {_quoted(report.url if len(report.formats) == 1 else base)}"]
+        if len(report.formats) > 1 or any(problem for problem in report.problems if "what format" in problem):
+            lines.append(f"include = [{', '.join(_quoted('*' + extension) for extension in group.extensions)}]")
+        if group.text not in (None, "text"):
+            lines.append(f"text = {_quoted(group.text)}")
+        if group.text is None:
+            lines.append('text = "?"  # no column of strings was found')
+        if group.id not in (None, "id") and group.format != formats.TEXT:
+            lines.append(f"id = {_quoted(group.id)}")
+    return "\n".join([*lines, "", "[dedup]", ""])
+
+
+def _name(text: str) -> str:
+    """`text` as a recipe may be named."""
+    stem = text.split(".", maxsplit=1)[0] or "texts"
+    kept = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_") else "-" for letter in stem)
+    return kept.strip("-_") or "texts"
+
+
+def _quoted(text: str | None) -> str:
+    return json.dumps(text, ensure_ascii=False)

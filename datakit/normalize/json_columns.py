@@ -1,0 +1,85 @@
+"""A block of JSON Lines -> columns, natively: pyarrow's parser, with what it does differently put right.
+
+Strings that look like dates are parsed as timestamps by pyarrow, and the string as it was is lost; such a block is
+parsed again with these columns declared as strings, and the declaration is kept for the blocks that follow. Everything
+else that it would get wrong is refused here, and the block goes the slow way (`json_rows`): more or fewer objects than
+lines, NaN and infinities, whatever does not parse.
+
+Cost: 700 to 1,000 MB/s a core on real text.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.json as pj
+from pyarrow import types
+
+
+class ColumnParser:
+    """Parses blocks of one file, in order; remembers which columns are strings that look like dates."""
+
+    def __init__(self) -> None:
+        self._dates: dict[str, pa.DataType] = {}
+
+    def parse(self, block: bytes, lines: int) -> pa.Table | None:
+        """The records of a block that holds `lines` lines, or None where it needs the slow way."""
+        table = _read(block, list(self._dates.items())) if self._dates else None
+        table = table if table is not None else _read(block, [])
+        if table is None:
+            return None
+        if any(_has_date(field.type) for field in table.schema):
+            self._dates |= {field.name: only for field in table.schema if (only := _dates_only(field.type)) is not None}
+            table = _read(block, [(field.name, _dates_as_strings(field.type)) for field in table.schema])
+        if table is None or table.num_rows != lines or not _all_finite(table):
+            return None
+        return table
+
+
+def _read(block: bytes, declared: list[tuple[str, pa.DataType]]) -> pa.Table | None:
+    try:
+        return pj.read_json(
+            pa.BufferReader(block),
+            read_options=pj.ReadOptions(use_threads=False, block_size=len(block) + 1),
+            parse_options=pj.ParseOptions(explicit_schema=pa.schema(declared)) if declared else None,
+        )
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None  # the slow way says which line, and why
+
+
+def _has_date(kind: pa.DataType) -> bool:
+    if types.is_struct(kind):
+        return any(_has_date(field.type) for field in kind.fields)
+    return _has_date(kind.value_type) if types.is_list(kind) else types.is_timestamp(kind)
+
+
+def _dates_as_strings(kind: pa.DataType) -> pa.DataType:
+    if types.is_struct(kind):
+        return pa.struct([(field.name, _dates_as_strings(field.type)) for field in kind.fields])
+    if types.is_list(kind):
+        return pa.list_(_dates_as_strings(kind.value_type))
+    return pa.string() if types.is_timestamp(kind) else kind
+
+
+def _dates_only(kind: pa.DataType) -> pa.DataType | None:
+    """The part of a type that must be declared, or None."""
+    if types.is_struct(kind):
+        parts = [(field.name, part) for field in kind.fields if (part := _dates_only(field.type)) is not None]
+        return pa.struct(parts) if parts else None
+    if types.is_list(kind):
+        part = _dates_only(kind.value_type)
+        return pa.list_(part) if part is not None else None
+    return pa.string() if types.is_timestamp(kind) else None
+
+
+def _all_finite(table: pa.Table) -> bool:
+    return all(_finite(chunk) for column in table.columns for chunk in column.chunks)
+
+
+def _finite(array: pa.Array) -> bool:
+    kind = array.type
+    if types.is_floating(kind):
+        return bool(np.isfinite(array.drop_null().to_numpy(zero_copy_only=False)).all())
+    if types.is_struct(kind):
+        return all(_finite(field) for field in array.flatten())
+    return _finite(array.flatten()) if types.is_list(kind) else True

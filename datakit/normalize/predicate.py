@@ -1,0 +1,110 @@
+"""`where` and `transform`: a user's own say in which records come in, and in what shape.
+
+A predicate is SQL over a record's columns, evaluated by DuckDB on one block at a time, in order; where it is null, the
+record does not match. A column that a block happens not to have is null there; one that no record has is an error at
+the end of the phase, since a misspelt name would otherwise drop everything.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from datakit.engine.task import resolve
+from datakit.errors import RecipeError
+from datakit.normalize.schema_union import fit, unify
+
+ROW = "__row"
+
+
+class Predicate:
+    """A compiled `where`. Raises RecipeError for SQL that is no predicate."""
+
+    def __init__(self, sql: str) -> None:
+        import duckdb  # heavy, and few sources have a predicate
+
+        self._sql, self._duckdb = sql, duckdb
+        self._database = duckdb.connect(config={"threads": 1, "enable_external_access": False})
+        self._wanted = self._referenced()
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns that the predicate reads."""
+        return list(self._wanted)
+
+    def matches(self, table: pa.Table, file: str) -> np.ndarray:
+        """bool [rows]: which records match."""
+        rows = pa.array(np.arange(table.num_rows))
+        records = pa.table([self._column(table, name) for name in self._wanted] + [rows], [*self._wanted, ROW])
+        try:
+            self._database.register("records", records)
+            query = f"SELECT {ROW}, coalesce(({self._sql}), false) AS kept FROM records"
+            result = self._database.execute(query).fetchnumpy()
+        except self._duckdb.Error as error:
+            raise RecipeError(f"where: {self._sql!r} fails on the records of {file}: {self._reason(error)}") from error
+        kept = np.zeros(table.num_rows, bool)
+        kept[result[ROW]] = result["kept"].astype(bool)
+        return kept
+
+    def _column(self, table: pa.Table, name: str) -> pa.ChunkedArray:
+        """A column with at least the fields that the predicate reads, null where the block has none."""
+        if name not in table.column_names:
+            return pa.chunked_array([pa.nulls(table.num_rows, self._wanted[name])])
+        column = table.column(name)
+        kind = unify(column.type, self._wanted[name]) or column.type
+        return pa.chunked_array([fit(chunk, kind) for chunk in column.chunks], kind)
+
+    def _reason(self, error: Exception) -> str:
+        """What DuckDB says about the SQL; what it says about values would quote them."""
+        about_sql = (self._duckdb.BinderException, self._duckdb.CatalogException, self._duckdb.ParserException)
+        return str(error).split("\n")[0] if isinstance(error, about_sql) else type(error).__name__
+
+    def _referenced(self) -> dict[str, pa.DataType]:
+        """The columns that the predicate reads, with the fields that it reads of them."""
+        query = f"SELECT 1 FROM records WHERE ({self._sql})"
+        rows = self._database.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
+        tree = json.loads(rows[0][0])
+        if tree.get("error"):
+            raise RecipeError(f"where: {self._sql!r} is no SQL predicate: {tree['error_message']}")
+        wanted: dict[str, pa.DataType] = {}
+        for path in sorted(_column_paths(tree)):
+            name, *inside = path[1:] if path[0] == "records" and len(path) > 1 else path
+            kind = pa.null()
+            for field in reversed(inside):
+                kind = pa.struct([(field, kind)])
+            wanted[name] = unify(wanted.get(name, pa.null()), kind) or kind
+        return wanted
+
+
+def _column_paths(node: Any) -> Iterator[list[str]]:
+    if isinstance(node, dict):
+        if node.get("class") == "COLUMN_REF":
+            yield node["column_names"]
+        for value in node.values():
+            yield from _column_paths(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _column_paths(value)
+
+
+class Transform:
+    """A user's function from record batch to record batch. Raises RecipeError where it is none."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        try:
+            self._function = resolve(name)
+        except (ImportError, AttributeError) as error:
+            raise RecipeError(f"transform {name!r} cannot be imported: {error}") from error
+
+    def apply(self, table: pa.Table) -> pa.Table:
+        """The function's result for one block."""
+        batch = table.combine_chunks().to_batches()
+        result = self._function(batch[0] if batch else pa.RecordBatch.from_pylist([], table.schema))
+        if not isinstance(result, pa.RecordBatch):
+            raise RecipeError(f"transform {self._name!r} returned a {type(result).__name__}, not a pyarrow.RecordBatch")
+        return pa.Table.from_batches([result])

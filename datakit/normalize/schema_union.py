@@ -1,0 +1,204 @@
+"""One schema for all records of a source, though its files disagree, and columns made to fit it.
+
+Every column that occurs anywhere is kept. Types are widened by rule: null with anything; integers to the wider one,
+then to float; numbers, booleans, dates and strings of different kinds to string; the fields of structs are united, the
+elements of lists widened. What no rule joins (a struct with a number) is an error that names both files.
+
+Cost: types only, while the union is made; a cast of the columns that differ when it is applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
+
+from datakit.errors import ColumnError
+
+MOST_FIELDS = 2_000
+_SIGNED = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+_UNSIGNED = (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
+_FLOATS = (pa.float16(), pa.float32(), pa.float64())
+
+
+def unite(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
+    """The union of (file, schema) pairs; columns in the order in which they are first met. Raises ColumnError."""
+    kinds: dict[str, pa.DataType] = {}
+    origin: dict[str, str] = {}
+    for file, schema in schemas:
+        for field in schema:
+            known = kinds.get(field.name, pa.null())
+            joined = unify(known, field.type)
+            if joined is None:
+                clash = f"{describe(known)} in {origin[field.name]} and {describe(field.type)} in {file}"
+                raise ColumnError(
+                    f"column {shown(field.name)} is {clash}; mend one, or leave the column out "
+                    f"(drop = [{shown(field.name)}] under [normalize])"
+                )
+            if joined != known:
+                origin[field.name] = file
+            kinds[field.name] = joined
+            _check_size(field.name, joined, len(kinds), file)
+    return pa.schema(list(kinds.items()))
+
+
+def _check_size(name: str, kind: pa.DataType, columns: int, file: str) -> None:
+    if columns > MOST_FIELDS:
+        raise ColumnError(f"{file}: there are more than {MOST_FIELDS} different columns; a transform can pick some")
+    if _fields(kind) > MOST_FIELDS:
+        raise ColumnError(
+            f"{file}: column {shown(name)} has more than {MOST_FIELDS} different keys: a dictionary, not a record; "
+            f"leave it out (drop = [{shown(name)}] under [normalize]), or turn it into a string with a transform"
+        )
+
+
+def _fields(kind: pa.DataType) -> int:
+    if types.is_struct(kind):
+        return sum(1 + _fields(field.type) for field in kind.fields)
+    return _fields(kind.value_type) if types.is_list(kind) or types.is_large_list(kind) else 0
+
+
+def shown(name: str) -> str:
+    """A column's name for a message, whatever its length."""
+    return repr(name if len(name) <= 60 else f"{name[:50]}...")
+
+
+def describe(kind: pa.DataType) -> str:
+    """A type in a few words, whatever its size."""
+    text = str(kind)
+    return text if len(text) <= 60 else f"{text[:50]}..."
+
+
+def unify(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """The type that holds the values of both, or None."""
+    if one == other or types.is_null(other):
+        return one
+    if types.is_null(one):
+        return other
+    if types.is_struct(one) and types.is_struct(other):
+        return _unify_structs(one, other)
+    if _is_list(one) and _is_list(other):
+        element = unify(one.value_type, other.value_type)
+        wide = types.is_large_list(one) or types.is_large_list(other)
+        return None if element is None else (pa.large_list(element) if wide else pa.list_(element))
+    if types.is_nested(one) or types.is_nested(other):
+        return None
+    if is_bytes(one) or is_bytes(other):
+        return pa.large_binary() if is_bytes(one) and is_bytes(other) else None
+    if _is_number(one) and _is_number(other):
+        return _unify_numbers(one, other)
+    wide = types.is_large_string(one) or types.is_large_string(other)
+    return pa.large_string() if wide else pa.string()
+
+
+def _unify_structs(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    fields = {field.name: field.type for field in one.fields}
+    for field in other.fields:
+        joined = unify(fields.get(field.name, pa.null()), field.type)
+        if joined is None:
+            return None
+        fields[field.name] = joined
+    return pa.struct(list(fields.items()))
+
+
+def _unify_numbers(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    for family in (_SIGNED, _UNSIGNED, _FLOATS):
+        if one in family and other in family:
+            return max(one, other, key=family.index)
+    if types.is_integer(one) and types.is_integer(other):
+        return pa.float64() if pa.uint64() in (one, other) else pa.int64()
+    return pa.float64()
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return types.is_integer(kind) or types.is_floating(kind)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return types.is_list(kind) or types.is_large_list(kind)
+
+
+def is_bytes(kind: pa.DataType) -> bool:
+    """Whether values are bytes that need not be text."""
+    return types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
+
+
+def storable(kind: pa.DataType) -> pa.DataType:
+    """The type as it is written: a column without any value, or of structs without any field, becomes a string."""
+    if types.is_null(kind):
+        return pa.string()
+    if types.is_struct(kind):
+        return pa.struct([(field.name, storable(field.type)) for field in kind.fields]) if kind.fields else pa.string()
+    if types.is_list(kind):
+        return pa.list_(storable(kind.value_type))
+    return pa.large_list(storable(kind.value_type)) if types.is_large_list(kind) else kind
+
+
+def plain(table: pa.Table) -> pa.Table:
+    """The table without encodings: dictionaries, views, run ends, extension types become what they stand for."""
+    target = pa.schema([(field.name, plain_type(field.type)) for field in table.schema])
+    if table.schema.equals(target, check_metadata=True):
+        return table
+    columns = [
+        pa.chunked_array([fit(chunk, field.type) for chunk in column.chunks], field.type)
+        for column, field in zip(table.columns, target, strict=True)
+    ]
+    return pa.table(columns, schema=target)
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """See `plain`."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return plain_type(kind.storage_type)
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        return plain_type(kind.value_type)
+    if types.is_string_view(kind):
+        return pa.large_string()
+    if types.is_binary_view(kind):
+        return pa.large_binary()
+    if types.is_struct(kind):
+        return pa.struct([(field.name, plain_type(field.type)) for field in kind.fields])
+    if types.is_fixed_size_list(kind) or types.is_list(kind):
+        return pa.list_(plain_type(kind.value_type))
+    if types.is_large_list(kind):
+        return pa.large_list(plain_type(kind.value_type))
+    return kind
+
+
+def fit(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The array as `kind`, a type that `unify`, `plain_type` or `storable` made of its own."""
+    if array.type == kind:
+        return array
+    if isinstance(array, pa.ExtensionArray):
+        return fit(array.storage, kind)
+    if types.is_null(array.type):
+        return pa.nulls(len(array), kind)
+    if types.is_dictionary(array.type):
+        return fit(array.dictionary_decode(), kind)
+    if types.is_struct(array.type):
+        return _fit_struct(array, kind)
+    if _is_list(kind):
+        return _fit_list(array, kind)
+    return pc.cast(array, kind, safe=False)
+
+
+def _fit_struct(array: pa.StructArray, kind: pa.DataType) -> pa.Array:
+    if types.is_string(kind):  # a struct without fields
+        return pa.array(["{}"] * len(array), pa.string(), mask=array.is_null().to_numpy(zero_copy_only=False))
+    have = dict(zip((field.name for field in array.type.fields), array.flatten(), strict=True))
+    children = [
+        fit(have[field.name], field.type) if field.name in have else pa.nulls(len(array), field.type)
+        for field in kind.fields
+    ]
+    return pa.StructArray.from_arrays(children, fields=kind.fields, mask=array.is_null())
+
+
+def _fit_list(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    if types.is_fixed_size_list(array.type) or array.offset:
+        array = pc.cast(array, pa.large_list(array.type.value_type))
+        array = array.take(pa.array(range(len(array)), pa.int64()))  # from_arrays takes no slices
+    maker = pa.LargeListArray if types.is_large_list(kind) else pa.ListArray
+    offsets = array.offsets.cast(pa.int64() if types.is_large_list(kind) else pa.int32())
+    return maker.from_arrays(offsets, fit(array.values, kind.value_type), kind, mask=array.is_null())

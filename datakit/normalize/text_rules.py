@@ -1,0 +1,129 @@
+"""The text rules: invalid UTF-8 is replaced, NUL removed, a long run of white space cut, blank text dropped.
+
+Almost no document needs any of this, so one pass over Arrow's buffers finds those that do, and only they take the slow
+path through Python strings. The pass is cheaper than its size suggests: UTF-8 is validated by Arrow (several GB/s), NUL
+is a vectorized search, and a run of more than N white-space characters covers at least N + 1 bytes, so looking at every
+(N + 1)th byte finds each of them.
+
+White space is Unicode's White_Space property: 25 code points, unchanged since Unicode 6.3 (2013), frozen here because
+`str.isspace`, `re` and other engines each mean something else, and a document's id depends on it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
+_POSSIBLE = np.isin(np.arange(256), list(WHITE_SPACE.encode()))  # the bytes that occur in white space
+
+
+@dataclass(frozen=True)
+class Ruled:
+    """Texts after the rules. kept: which are not blank. The counts are documents."""
+
+    texts: pa.LargeStringArray
+    kept: np.ndarray
+    invalid_utf8: int
+    nul: int
+    whitespace_runs: int
+
+    @property
+    def blank(self) -> int:
+        """Documents without any text."""
+        return len(self.kept) - int(self.kept.sum())
+
+
+def apply_rules(texts: pa.LargeStringArray | pa.LargeBinaryArray, longest_run: int) -> Ruled:
+    """Texts as they were read (a null is a blank) -> texts as they are written."""
+    from datakit.normalize import kernels  # brings numba, which only tasks need
+
+    if texts.null_count:
+        texts = pc.fill_null(texts, b"" if pa.types.is_large_binary(texts.type) else "")
+    data, offsets = buffers_of(texts)
+    flags = np.zeros(len(texts), np.uint8)
+    kernels.scan_texts(data, offsets, np.int64(longest_run), _POSSIBLE, flags)
+    invalid = _invalid(texts, data, offsets)
+    blank = (flags & kernels.BLANK != 0) & ~invalid
+    wanting = np.flatnonzero(((flags & (kernels.NUL | kernels.RUN) != 0) & ~blank) | invalid)
+    if not len(wanting):
+        return Ruled(_as_strings(texts), ~blank, 0, 0, 0)
+    mended, runs = _mend(data, offsets, wanting, longest_run)
+    for index, text in zip(wanting.tolist(), mended, strict=True):
+        blank[index] = not text.strip(WHITE_SPACE)
+    arrays = _with_replaced(data, offsets, wanting, [text.encode() for text in mended])
+    return Ruled(arrays, ~blank, int(invalid.sum()), int((flags[wanting] & kernels.NUL != 0).sum()), runs)
+
+
+def warm() -> None:
+    """Compile the kernels, or load them from numba's cache on disk, so that no task does."""
+    apply_rules(pa.array(["a", "  "], pa.large_string()), 128)
+
+
+def buffers_of(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """(data uint8, offsets int64 [N + 1]) of a large_string or large_binary array, as read-only views."""
+    if not len(texts):
+        return _view(b"", np.uint8), _view(bytes(8), np.int64)
+    _, offsets, data = texts.buffers()
+    places = _view(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    return _view(data if data is not None else b"", np.uint8), places
+
+
+def _view(buffer: pa.Buffer | bytes, kind: type[np.generic]) -> np.ndarray:
+    """Always read-only, whatever the buffer: numba compiles a function once for each kind of array."""
+    view = np.frombuffer(buffer, kind)
+    view.flags.writeable = False
+    return view
+
+
+def _invalid(texts: pa.Array, data: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """bool [N]: which texts are not UTF-8. One fast pass over all; only if that fails, one by one."""
+    result = np.zeros(len(texts), bool)
+    try:
+        _as_strings(texts).validate(full=True)
+    except pa.ArrowInvalid:
+        view = data.data
+        for index in range(len(texts)):
+            try:
+                str(view[offsets[index] : offsets[index + 1]], "utf-8")
+            except UnicodeDecodeError:
+                result[index] = True
+    return result
+
+
+def _as_strings(texts: pa.Array) -> pa.LargeStringArray:
+    """The same buffers, called text."""
+    _, offsets, data = texts.buffers()
+    empty = pa.py_buffer(b"")
+    return pa.LargeStringArray.from_buffers(len(texts), offsets or empty, data or empty, None, 0, texts.offset)
+
+
+def _mend(data: np.ndarray, offsets: np.ndarray, wanting: np.ndarray, longest: int) -> tuple[list[str], int]:
+    """The mended texts, and in how many a run was cut. NUL goes first, since removing it can join two runs."""
+    long_run = re.compile(f"([{WHITE_SPACE}]{{{longest}}})[{WHITE_SPACE}]+")
+    view, mended, runs = data.data, [], 0
+    for index in wanting.tolist():
+        text = str(view[offsets[index] : offsets[index + 1]], "utf-8", "replace").replace("\0", "")
+        text, cuts = long_run.subn(r"\1", text)
+        runs += cuts > 0
+        mended.append(text)
+    return mended, runs
+
+
+def _with_replaced(
+    data: np.ndarray, offsets: np.ndarray, places: np.ndarray, values: list[bytes]
+) -> pa.LargeStringArray:
+    """The array with `values` at `places`; what lies between is copied in one piece."""
+    view, pieces, start = data.data, [], 0
+    lengths = np.diff(offsets)
+    for place, value in zip(places.tolist(), values, strict=True):
+        pieces += [view[offsets[start] : offsets[place]], value]
+        lengths[place] = len(value)
+        start = place + 1
+    pieces.append(view[offsets[start] : offsets[-1]])
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    return pa.LargeStringArray.from_buffers(len(lengths), pa.py_buffer(ends), pa.py_buffer(b"".join(pieces)))

@@ -1,0 +1,26 @@
+"""From a recipe to its steps: fingerprints, places, what a run would do, the run, what it kept, what can go."""
+
+from datakit.normalize.inspect import RawReport
+from datakit.pipeline.garbage import Leftover, find_leftovers, remove_leftovers
+from datakit.pipeline.lineage import Ancestor, StepDescription, inspect
+from datakit.pipeline.planning import PlannedStep, RunPlan, plan
+from datakit.pipeline.report import StageLine, stage_lines
+from datakit.pipeline.running import RunResult, StepResult, run
+
+__all__ = [
+    "Ancestor",
+    "Leftover",
+    "PlannedStep",
+    "RawReport",
+    "RunPlan",
+    "RunResult",
+    "StageLine",
+    "StepDescription",
+    "StepResult",
+    "find_leftovers",
+    "inspect",
+    "plan",
+    "remove_leftovers",
+    "run",
+    "stage_lines",
+]

@@ -1,0 +1,203 @@
+"""Runs a recipe: its steps in order, each found done or run, and what they kept.
+
+A step that is done costs one read of its manifest, so a second run of the same recipe ends in well under a second, and
+starts no worker: the executor is made when the first task must run. Where a step ends partial, what depends on it stays
+off, everything else goes on, and the run ends partial with the names.
+
+Each run that runs anything writes its events to `<root>/<dataset>/runs/<run>/events.jsonl`.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from datakit.engine.driver import RunOptions, run_step
+from datakit.engine.events import EventLog
+from datakit.engine.executor import Executor
+from datakit.engine.local import LocalExecutor
+from datakit.engine.watch import Several, Silent, Watch
+from datakit.errors import InputError, PartialError
+from datakit.pipeline.graph import Graph, Located, Node, build, check_workers, finished, locate, step_of
+from datakit.pipeline.places import run_directory
+from datakit.pipeline.sources import Look
+from datakit.recipe import Recipe
+from datakit.storage import urls
+from datakit.storage.manifest import Manifest
+
+TOKENIZE = "tokenize"
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """A step that is done. `seconds` is what this run spent on it; `reused`: it was done before."""
+
+    stage: str
+    source: str | None
+    directory: str
+    manifest: Manifest
+    reused: bool
+    seconds: float
+
+    @property
+    def label(self) -> str:
+        """How people call it: `normalize novels`, `dedup`."""
+        return f"{self.stage} {self.source}" if self.source else self.stage
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A run that is done. `cache` is the token cache's directory, where the recipe makes one."""
+
+    dataset: str
+    root: str
+    steps: tuple[StepResult, ...]
+    cache: str | None
+    log: str | None
+    seconds: float
+    notes: tuple[str, ...] = ()
+
+    def steps_of(self, stage: str) -> list[StepResult]:
+        """The steps of a stage, in the order of the recipe's sources."""
+        return [step for step in self.steps if step.stage == stage]
+
+    @property
+    def reused(self) -> bool:
+        """Whether everything had been done before."""
+        return all(step.reused for step in self.steps)
+
+
+def run(
+    recipe: Recipe,
+    root: str,
+    *,
+    workers: int | None = None,
+    ray: str | None = None,
+    until: str | None = None,
+    offline: bool = False,
+    fresh: bool = False,
+    watch: Watch | None = None,
+) -> RunResult:
+    """Run a recipe up to and with stage `until`. Raises InputError, PartialError, StepFailedError, StorageError.
+
+    `fresh` first removes the directories of this recipe's own steps, as its parameters are now; those of its sources
+    are shared with other recipes and stay.
+    """
+    started = time.monotonic()
+    check_workers(workers)
+    root = urls.absolute(root)
+    graph = build(recipe, Look(root, offline=offline), until)
+    removed = remove_own_steps(graph) if fresh else []
+    executors = _Executors(workers, ray, root)
+    run_of_graph = _Run(graph, executors, watch or Silent())
+    try:
+        steps = [step for node in graph.nodes if (step := run_of_graph.run(node)) is not None]
+    finally:
+        executors.close()
+    run_of_graph.raise_partial()
+    notes = (*graph.notes, *(f"removed first (--fresh): {directory}" for directory in removed))
+    cache = next((step.directory for step in steps if step.stage == TOKENIZE), None)
+    seconds = time.monotonic() - started
+    return RunResult(recipe.name, root, tuple(steps), cache, run_of_graph.log, seconds, notes)
+
+
+def remove_own_steps(graph: Graph) -> list[str]:
+    """Remove the directories of the recipe's own steps, and say which; those of its sources are shared and stay."""
+    located: dict[str, Located] = {}
+    for node in graph.nodes:
+        located[node.label] = locate(node, located)
+    own = [entry.directory for entry in located.values() if entry.node.source is None]
+    own = [directory for directory in own if urls.listing(directory)]
+    for directory in own:
+        urls.remove_tree(directory)
+    return own
+
+
+@dataclass
+class _Executors:
+    """Makes the run's executor when the first task must run."""
+
+    workers: int | None
+    ray: str | None
+    root: str
+    _made: Executor | None = None
+
+    def get(self) -> Executor:
+        if self._made is None:
+            if self.ray is None:
+                self._made = LocalExecutor(self.workers)
+            else:
+                from datakit.engine.ray import RayExecutor  # Ray is optional, and takes a second to import
+
+                self._made = RayExecutor(self.ray, self.root, self.workers)
+        return self._made
+
+    def close(self) -> None:
+        if self._made is not None:
+            self._made.close()
+
+
+@dataclass
+class _Run:
+    """One run of a graph, node by node."""
+
+    graph: Graph
+    executors: _Executors
+    user_watch: Watch
+    options: RunOptions = field(default_factory=RunOptions)
+    log: str | None = None
+    _done: dict[str, Located] = field(default_factory=dict)
+    _off: dict[str, str] = field(default_factory=dict)  # label -> why the step did not end
+    _watch: Watch | None = None
+
+    def run(self, node: Node) -> StepResult | None:
+        """The step's result; None where it is off or ended partial."""
+        missing = [label for _, label in node.upstream if label in self._off]
+        if missing:
+            self._off[node.label] = f"not run: it needs {', '.join(missing)}"
+            return None
+        started = time.monotonic()
+        located = locate(node, self._done)
+        step, reused = step_of(located, self._done), located.manifest is not None
+        try:
+            manifest = run_step(step, node.plan(step), self.executors.get, self.options, self._watch_for(reused))
+        except PartialError as error:
+            self._off[node.label] = str(error)
+            return None
+        if reused:
+            _check_tolerances(node, located.directory, manifest)
+        self._done[node.label] = finished(located, manifest)
+        return StepResult(node.stage, node.source, located.directory, manifest, reused, time.monotonic() - started)
+
+    def _watch_for(self, reused: bool) -> Watch:
+        """The user's watch; and the event log, from the first step on that must be run."""
+        if self._watch is None and not reused:
+            directory = run_directory(self.graph.root, self.graph.recipe.name, self.options.driver)
+            log = EventLog(directory)
+            self._watch, self.log = Several([self.user_watch, log]), log.url
+        return self._watch or self.user_watch
+
+    def raise_partial(self) -> None:
+        """Raises PartialError if any step ended without a manifest."""
+        if self._off:
+            lines = "\n".join(f"{label}: {why}" for label, why in self._off.items())
+            raise PartialError(f"{self.graph.recipe.name} is partial\n{lines}")
+
+
+def _check_tolerances(node: Node, directory: str, manifest: Manifest) -> None:
+    """Refuse a step that was done under a looser limit than this recipe sets: tolerances are in no fingerprint."""
+    limits = node.operations
+    records, most = manifest.quarantine.records, limits.get("max_quarantined")
+    if most is not None and records > most:
+        raise InputError(
+            f"{node.label}: {records} records are in quarantine ({directory}/{manifest.quarantine.path}), and this "
+            f"recipe allows max_quarantined = {most}; mend or exclude the files that they name, or raise the limit"
+        )
+    rates = {name: counts["rate"] for name, counts in manifest.details.get("sources", {}).items() if "rate" in counts}
+    share, name = max(((rate, name) for name, rate in rates.items()), default=(0.0, ""))
+    if "max_removal" in limits and share > limits["max_removal"]:
+        raise InputError(
+            f"{node.label}: source {name!r} loses {share:.1%} of its documents ({directory}), and this recipe allows "
+            f"max_removal = {limits['max_removal']:g}; look at its attribute files, then raise the limit if they are "
+            "right"
+        )

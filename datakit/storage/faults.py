@@ -1,0 +1,93 @@
+"""What a disk or an object store refuses, as one of our errors that says what, where and what to do.
+
+Operating systems raise OSError; the drivers of object stores raise that and several trees of their own without a common
+root (botocore's, aiohttp's, ...). Only these are translated: a mistake in our code stays what it is.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from datakit.errors import DatakitError, NotFoundError, RootError, StorageError
+
+SPACE = (errno.ENOSPC, errno.EDQUOT)
+PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
+DRIVERS = (
+    "aiobotocore",
+    "aiohttp",
+    "botocore",
+    "fsspec",
+    "gcsfs",
+    "google",
+    "httpx",
+    "httpx2",
+    "huggingface_hub",
+    "s3fs",
+    "urllib3",
+)
+
+
+@contextmanager
+def read_errors(url: str) -> Iterator[None]:
+    """Around a read of `url`. Raises NotFoundError, StorageError, RootError."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise NotFoundError(f"{url} is not there") from error
+    except Exception as error:
+        _raise_translated(error, url, "read")
+        raise
+
+
+@contextmanager
+def storage_errors(url: str) -> Iterator[None]:
+    """Around a write of `url`. Raises RootError, StorageError."""
+    try:
+        yield
+    except Exception as error:
+        _raise_translated(error, url, "write")
+        raise
+
+
+def _raise_translated(error: Exception, url: str, verb: str) -> None:
+    ours = translated(error, url, verb)
+    if ours is not None:
+        raise ours from error
+
+
+def translated(error: Exception, url: str, verb: str) -> DatakitError | None:
+    """Our error for a refusal of the system or the store; None where `error` is something else."""
+    if isinstance(error, OSError):
+        return _of_system(error, url, verb)
+    kind = type(error)
+    if kind.__module__.partition(".")[0] not in DRIVERS:
+        return None
+    if "Credentials" in kind.__name__:
+        return RootError(
+            f"cannot {verb} {url}: {error}; set the store's credentials (AWS_ACCESS_KEY_ID, ...) or a profile"
+        )
+    if "Connect" in kind.__name__ or "Timeout" in kind.__name__:
+        return _unreachable(error, url, verb)
+    return StorageError(f"cannot {verb} {url}: {kind.__name__}: {error}")
+
+
+def _of_system(error: OSError, url: str, verb: str) -> DatakitError:
+    if error.errno in SPACE:
+        where = f" ({error.filename})" if error.filename else ""
+        advice = "free some, or choose another --root: the next run goes on from here"
+        return StorageError(f"no space left to {verb} {url}{where}; {advice}")
+    if isinstance(error, PermissionError) or error.errno in PERMISSION:
+        advice = "choose another --root or change its permissions" if verb == "write" else "change its permissions"
+        return RootError(f"no permission to {verb} {url} ({error.strerror or error}); {advice}")
+    if isinstance(error, ConnectionError | TimeoutError):
+        return _unreachable(error, url, verb)
+    if isinstance(error, FileNotFoundError) and "bucket" in str(error).lower():
+        return RootError(f"cannot {verb} {url}: {error}; create the bucket or choose another --root")
+    return StorageError(f"cannot {verb} {url}: {error}")
+
+
+def _unreachable(error: Exception, url: str, verb: str) -> StorageError:
+    advice = "check the network and the endpoint (AWS_ENDPOINT_URL); the next run goes on from here"
+    return StorageError(f"cannot {verb} {url}: the store does not answer ({error}); {advice}")

@@ -1,0 +1,179 @@
+"""Which files a URL and its patterns name: one file, everything below a directory, or what a glob in the URL matches.
+
+A pattern is relative to the directory: `*` and `?` stay inside one part of a path, `[...]` is one of its characters,
+`**` is any number of parts. A pattern without `/` is about the file's name, at any depth. `{stdlib}` at the head of a
+URL is the standard library of the running Python: text that every machine has.
+
+Names that begin with a dot are never listed. Linked directories are followed, each at most once on a path.
+Cost: one listing (a directory walk, or as few requests as the store's own listing needs).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sysconfig
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from datakit.errors import UnreadableError
+from datakit.storage import urls
+from datakit.storage.urls import FileInfo
+
+_MAGIC = re.compile(r"[*?\[]")
+_CHECKSUM_KEYS = ("ETag", "etag", "md5Hash", "sha256", "blob_id")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where to look: everything below `base` that `pattern` (None: all) matches, or the one file `file` in it."""
+
+    base: str
+    pattern: str | None = None
+    file: str | None = None
+
+
+def expand(url: str) -> str:
+    """`url` with its placeholder filled in."""
+    return url.replace("{stdlib}", sysconfig.get_paths()["stdlib"], 1) if url.startswith("{stdlib}") else url
+
+
+def locate(url: str) -> Place:
+    """What `url` names. Asks the disk or the store whether it is a file; a name that exists is never a glob."""
+    place = urls.absolute(expand(url))
+    if _is_file(place):
+        return Place(urls.parent(place) or "/", file=urls.name(place))
+    found = _MAGIC.search(place)
+    if found is None or (urls.is_local(place) and os.path.exists(place)):
+        return Place(place)
+    cut = place.rindex("/", 0, found.start())
+    return Place(place[:cut] or "/", pattern="/" + place[cut + 1 :])
+
+
+def _is_file(url: str) -> bool:
+    if urls.is_local(url):
+        return os.path.isfile(url)
+    if _MAGIC.search(url):
+        return False
+    file_system, path = urls.filesystem(url)
+    return bool(file_system.isfile(path))
+
+
+def files_at(place: Place, exclude: Sequence[str] = ()) -> list[FileInfo]:
+    """Every file of a place, patterns aside, sorted by path; empty if the directory is not there.
+
+    On a disk, directories that `exclude` names whole (`**/tests/**`) are not entered: a Python installation may have a
+    hundred thousand files below its site-packages.
+    """
+    if place.file is not None:
+        return [_one_file(place.base, place.file)]
+    closed = matcher([f"/{pattern.removesuffix('/**')}" for pattern in exclude if pattern.endswith("/**")])
+    found = _walk(place.base, closed) if urls.is_local(place.base) else _remote(place.base)
+    return sorted(found, key=lambda info: info.path)
+
+
+def select(files: Sequence[FileInfo], place: Place, include: Sequence[str], exclude: Sequence[str]) -> list[FileInfo]:
+    """The files that the URL's glob and any of `include` (none: all) match, and none of `exclude`."""
+    wanted, unwanted = matcher(include), matcher(exclude)
+    glob = matcher([place.pattern]) if place.pattern else None
+    return [
+        info
+        for info in files
+        if (glob is None or glob.fullmatch(info.path))
+        and (not include or wanted.fullmatch(info.path))
+        and not (exclude and unwanted.fullmatch(info.path))
+    ]
+
+
+def matcher(patterns: Sequence[str]) -> re.Pattern[str]:
+    """One expression for several patterns.
+
+    >>> [bool(matcher(["*.py"]).fullmatch(path)) for path in ("a.py", "b/a.py", "a.pyc")]
+    [True, True, False]
+    >>> [bool(matcher(["b/**/*.py"]).fullmatch(path)) for path in ("b/a.py", "b/c/d/a.py", "a/b/a.py")]
+    [True, True, False]
+    """
+    return re.compile("|".join(map(_expression, patterns)), re.DOTALL)
+
+
+def _expression(pattern: str) -> str:
+    anywhere = "" if "/" in pattern else "(?:.*/)?"
+    parts = pattern.removeprefix("/").split("/")
+    text = ""
+    for number, part in enumerate(parts):
+        last = number == len(parts) - 1
+        if part == "**":
+            text += ".*" if last else "(?:[^/]+/)*"
+        else:
+            text += _part(part) + ("" if last else "/")
+    return f"(?:{anywhere}{text})"
+
+
+def _part(part: str) -> str:
+    text, position = "", 0
+    while position < len(part):
+        letter, end = part[position], part.find("]", position + 2)
+        if letter == "[" and end > 0:
+            letters = part[position + 1 : end].replace("\\", "\\\\")
+            text += "[" + ("^" + letters[1:] if letters[0] == "!" else letters) + "]"
+            position = end
+        else:
+            text += {"*": "[^/]*", "?": "[^/]"}.get(letter, re.escape(letter))
+        position += 1
+    return text
+
+
+def _one_file(base: str, name: str) -> FileInfo:
+    url = urls.join(base, name)
+    if urls.is_local(url):
+        return FileInfo(url, name, os.path.getsize(url))
+    file_system, path = urls.filesystem(url)
+    info = file_system.info(path)
+    return FileInfo(url, name, int(info["size"] or 0), checksum_of(info))
+
+
+def _walk(base: str, closed: re.Pattern[str]) -> Iterator[FileInfo]:
+    stack: list[tuple[str, str, frozenset[tuple[int, int]]]] = [(base, "", frozenset())] if os.path.isdir(base) else []
+    while stack:
+        folder, prefix, above = stack.pop()
+        state = os.stat(folder)
+        here = (state.st_dev, state.st_ino)
+        if here in above:
+            continue
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                path = prefix + entry.name
+                if entry.name.startswith("."):
+                    continue
+                if not entry.is_dir():
+                    yield FileInfo(entry.path, path, _size(entry))
+                elif not closed.fullmatch(path):
+                    stack.append((entry.path, f"{path}/", above | {here}))
+
+
+def _size(entry: os.DirEntry[str]) -> int:
+    try:
+        return entry.stat().st_size
+    except FileNotFoundError as error:
+        raise UnreadableError(f"{entry.path} is a link to a file that is not there; mend or exclude it") from error
+
+
+def _remote(url: str) -> Iterator[FileInfo]:
+    file_system, root = urls.filesystem(url)
+    prefix = root.rstrip("/") + "/"
+    try:
+        entries = file_system.find(root, detail=True)
+    except FileNotFoundError:
+        return
+    for path, info in entries.items():
+        relative = path.removeprefix(prefix)
+        if info["type"] == "file" and not any(part.startswith(".") for part in relative.split("/")):
+            yield FileInfo(urls.join(url, relative), relative, int(info["size"] or 0), checksum_of(info))
+
+
+def checksum_of(info: dict[str, object]) -> str | None:
+    """The store's own checksum of the content. A modification time is none."""
+    for key in _CHECKSUM_KEYS:
+        if info.get(key):
+            return str(info[key]).strip('"')
+    return None

@@ -1,0 +1,76 @@
+"""Documents of a consolidated partition as batches of bounded size.
+
+The encoder wants Python strings, so that is the one place where a document becomes an object: 8 MiB of text at a time,
+cut out of a row group without a copy, and dropped before the next. Nothing that is written depends on where the cuts
+are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from datakit.errors import CorruptError
+from datakit.storage.parquet import iterate_shard
+
+BATCH_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class TextBatch:
+    """N documents. `data` are the UTF-8 bytes of all texts, `offsets` int64 [N + 1] where each begins in them.
+
+    row, position: how many documents, and bytes of text, of the partition come before.
+    """
+
+    ids: pa.Array
+    text: pa.Array
+    data: np.ndarray
+    offsets: np.ndarray
+    row: int
+    position: int
+
+    @property
+    def text_bytes(self) -> int:
+        """The size of the texts together."""
+        return int(self.offsets[-1] - self.offsets[0])
+
+    def strings(self) -> list[str]:
+        """The texts as Python strings."""
+        return self.text.to_pylist()
+
+
+def text_batches(url: str) -> Iterator[TextBatch]:
+    """All documents of a Parquet file, in order, in batches of about BATCH_BYTES or one longer document."""
+    row = position = 0
+    for table in iterate_shard(url, ["id", "text"]):
+        if table.num_rows == 0:
+            continue
+        ids, text = (table.column(name).combine_chunks() for name in ("id", "text"))
+        if text.null_count:
+            raise CorruptError(f"{url}: a document has no text; remove the step that wrote it and run again")
+        data, offsets = _buffers(text)
+        for start, stop in _cuts(offsets):
+            batch_offsets = offsets[start : stop + 1]
+            size = stop - start
+            yield TextBatch(ids.slice(start, size), text.slice(start, size), data, batch_offsets, row, position)
+            row, position = row + size, position + int(batch_offsets[-1] - batch_offsets[0])
+
+
+def _buffers(text: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    _, offsets, data = text.buffers()
+    wide = pa.types.is_large_string(text.type)
+    starts = np.frombuffer(offsets, np.int64 if wide else np.int32)[text.offset : text.offset + len(text) + 1]
+    return np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8), starts.astype(np.int64)
+
+
+def _cuts(offsets: np.ndarray) -> Iterator[tuple[int, int]]:
+    start, count = 0, len(offsets) - 1
+    while start < count:
+        fitting = int(np.searchsorted(offsets, offsets[start] + BATCH_BYTES, "right")) - 1
+        stop = min(max(fitting, start + 1), count)
+        yield start, stop
+        start = stop

@@ -1,0 +1,93 @@
+"""What the tokens of a cache mean, in a form that is stored with them and checked.
+
+Caches have been written without a begin-of-text token after a library changed its mind, and nobody saw it until a model
+was trained: so the cache records the tokenizer file's hash, which tokens were added around each document, and a few
+strings with their ids; and the first and last token of every document are compared with this record as they are
+written. Needs numpy and msgspec only: whoever reads a cache reads this.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from datakit.errors import CorruptError, TokenizerError
+
+SMALL_VOCABULARY = 1 << 16  # ids of so many fit uint16
+SPECIAL_STRINGS = "as the tokenizer does"  # what becomes of "<|endoftext|>" inside a text: the tokenizer file decides
+
+
+class Special(msgspec.Struct, frozen=True):
+    """A token by its string and its id."""
+
+    token: str
+    id: int
+
+
+class Golden(msgspec.Struct, frozen=True):
+    """A string and the ids that it must have, nothing added."""
+
+    text: str
+    ids: list[int]
+
+
+class Contract(msgspec.Struct, frozen=True):
+    """bos, eos: what stands before and after each document; None where nothing does.
+
+    vocabulary_size: the highest id + 1, added tokens included.
+    """
+
+    tokenizer_sha256: str
+    encoder: str
+    vocabulary_size: int
+    bos: Special | None
+    eos: Special | None
+    golden: list[Golden]
+    special_strings: str = SPECIAL_STRINGS
+
+    @property
+    def dtype(self) -> np.dtype:
+        """How ids are stored: uint16 where the vocabulary fits, else uint32."""
+        return np.dtype(np.uint16 if self.vocabulary_size <= SMALL_VOCABULARY else np.uint32)
+
+    def require(self, tokenizer_sha256: str, place: str) -> None:
+        """Raises TokenizerError if another tokenizer's hash is given."""
+        if tokenizer_sha256 != self.tokenizer_sha256:
+            raise TokenizerError(
+                f"{place} was made with the tokenizer of sha256 {self.tokenizer_sha256}, not with {tokenizer_sha256}; "
+                f"use the tokenizer.json that lies beside the cache, or tokenize the dataset again with yours"
+            )
+
+
+def frame(ids: np.ndarray, lengths: np.ndarray, contract: Contract) -> tuple[np.ndarray, np.ndarray]:
+    """Text ids uint32 [T] of documents of these lengths [N] -> the tokens that are stored, and their lengths.
+
+    Raises TokenizerError for an id outside the vocabulary.
+    """
+    if len(ids) and int(ids.max()) >= contract.vocabulary_size:
+        raise TokenizerError(f"encoder {contract.encoder!r} gave id {int(ids.max())}, beyond the vocabulary's end")
+    before, after = int(contract.bos is not None), int(contract.eos is not None)
+    if not before + after:
+        return ids.astype(contract.dtype), lengths
+    framed = lengths + (before + after)
+    ends = np.cumsum(framed)
+    tokens = np.empty(len(ids) + len(lengths) * (before + after), contract.dtype)
+    from_text = np.ones(len(tokens), bool)
+    for special, places in ((contract.bos, ends - framed), (contract.eos, ends - 1)):
+        if special is not None:
+            tokens[places] = special.id
+            from_text[places] = False
+    tokens[from_text] = ids
+    return tokens, framed
+
+
+def check_ends(tokens: np.ndarray, lengths: np.ndarray, contract: Contract, place: str) -> None:
+    """Raises CorruptError unless every document begins and ends with what the contract says."""
+    ends = np.cumsum(lengths)
+    if (int(ends[-1]) if len(ends) else 0) != len(tokens):
+        raise CorruptError(f"{place}: {len(tokens)} tokens, but the documents' lengths add up to {int(ends[-1])}")
+    for special, places, side in ((contract.bos, ends - lengths, "begin"), (contract.eos, ends - 1, "end")):
+        if special is not None and not (lengths.all() and (tokens[places] == special.id).all()):
+            raise CorruptError(
+                f"{place}: a document does not {side} with {special.token!r} ({special.id}); not written"
+            )

@@ -1,0 +1,120 @@
+"""The token cache's format: what its manifest says, and what each shard's zarr.json is. No data passes here.
+
+    manifest.json                     shards in order, the contract, the array's form: all that opening needs
+    tokenizer.json                    the tokenizer, byte for byte
+    <source>/shard-00017/             zarr3, one array of one `sharding_indexed` file, c/0
+    <source>/shard-00017.docs.parquet id, tokens (uint32): one row a document, in order
+
+Shard 17 holds the documents of partition 17 of its source; a partition without documents has no shard, and a shard
+whose documents have no tokens has no array. A shard's array is cut into equal chunks of at most 256 Ki tokens: a block
+of 1 Mi tokens is about five requests, a small shard carries no padding (a full chunk of uint16 is 512 KiB), and a large
+one at most a token a chunk. Raw uint16 where the vocabulary fits it, for blosc would save 3 % of those and cost a third
+of the read rate; else uint32 under blosc-lz4-bitshuffle, half the size.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from datakit.tokenize.contract import Contract
+
+STAGE = "tokenize"
+FORMAT = "datakit.cache/1"
+CHUNK_TOKENS = 1 << 18
+DATA_FILE = "c/0"
+METADATA_FILE = "zarr.json"
+TOKENIZER_FILE = "tokenizer.json"
+DOCUMENTS_SUFFIX = ".docs.parquet"
+
+LITTLE_ENDIAN = {"name": "bytes", "configuration": {"endian": "little"}}
+BLOSC = {
+    "name": "blosc",
+    "configuration": {"cname": "lz4", "clevel": 5, "shuffle": "bitshuffle", "typesize": 4, "blocksize": 0},
+}
+
+
+class ArrayForm(msgspec.Struct, frozen=True):
+    """What all arrays of a cache have in common."""
+
+    dtype: str
+    chunk_tokens: int
+    codecs: list[dict[str, Any]]
+
+    def metadata(self, tokens: int) -> dict[str, Any]:
+        """The zarr.json of a shard of this many tokens (at least one)."""
+        chunks = -(-tokens // self.chunk_tokens)
+        chunk = -(-tokens // chunks)
+        sharding = {
+            "chunk_shape": [chunk],
+            "codecs": self.codecs,
+            "index_codecs": [LITTLE_ENDIAN, {"name": "crc32c"}],
+            "index_location": "end",
+        }
+        return {
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": [tokens],
+            "data_type": self.dtype,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [chunk * chunks]}},
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+            "fill_value": 0,
+            "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
+        }
+
+
+def array_form(dtype: np.dtype) -> ArrayForm:
+    """The form for ids of this type."""
+    codecs: list[dict[str, Any]] = [LITTLE_ENDIAN] if dtype == np.uint16 else [LITTLE_ENDIAN, BLOSC]
+    return ArrayForm(dtype.name, CHUNK_TOKENS, codecs)
+
+
+class ShardFiles(msgspec.Struct, frozen=True):
+    """Size and checksum of a shard's files beside the data file, which its partition describes."""
+
+    metadata_bytes: int
+    metadata_xxh3: str
+    documents_bytes: int
+    documents_xxh3: str
+
+
+class SourceSums(msgspec.Struct, frozen=True):
+    """What one source contributes."""
+
+    shards: int
+    documents: int
+    tokens: int
+    text_bytes: int
+
+
+class CacheDetails(msgspec.Struct, frozen=True):
+    """`details` in the manifest of a cache.
+
+    shards: one entry a partition, in the same order. lengths: how many documents have fewer tokens than the key and at
+    least half of it (1: none at all).
+    """
+
+    format: str
+    contract: Contract
+    array: ArrayForm
+    shards: list[ShardFiles]
+    sources: dict[str, SourceSums]
+    lengths: dict[str, int]
+
+
+def shard_name(source: str, partition: int) -> str:
+    """`web/shard-00017`."""
+    return f"{source}/shard-{partition:05d}"
+
+
+def length_histogram(lengths: np.ndarray) -> dict[str, int]:
+    """Documents by length in powers of two, as `CacheDetails.lengths` says.
+
+    >>> length_histogram(np.array([0, 1, 2, 3, 4]))
+    {'1': 1, '2': 1, '4': 2, '8': 1}
+    """
+    _, exponents = np.frexp(lengths.astype(np.float64))
+    powers, counts = np.unique(exponents, return_counts=True)
+    return {str(1 << int(power)): int(count) for power, count in zip(powers, counts, strict=True)}

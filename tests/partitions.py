@@ -1,0 +1,126 @@
+"""Partitioned datasets for tests of single stages: real files and manifests, as the stage before would leave them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from datakit.engine.task import Step, StepInput
+from datakit.storage import fingerprint
+from datakit.storage.ids import ids_from_arrow, partition_name, partition_of
+from datakit.storage.manifest import Manifest, Partition, Quarantine, totals_of
+from datakit.storage.parquet import ShardWriter, columns_of
+
+ATTRIBUTES = pa.schema(
+    [
+        ("id", pa.string()),
+        ("reason", pa.string()),
+        ("cluster_id", pa.string()),
+        ("representative_id", pa.string()),
+        ("representative_source", pa.string()),
+        ("jaccard", pa.float64()),
+    ]
+)
+
+
+def identity(text: str) -> str:
+    """The id of a document."""
+    return xxhash.xxh3_128_hexdigest(text.encode())
+
+
+def documents(source: str, texts: Sequence[str], columns: dict[str, Any] | None = None) -> pa.Table:
+    """A normalized table: one row a distinct text, sorted by id; `columns` are upstream's, by text position."""
+    first = {text: index for index, text in reversed(list(enumerate(texts)))}
+    rows = sorted((identity(text), text, index) for text, index in first.items())
+    table = pa.table(
+        {
+            "id": pa.array([row[0] for row in rows], pa.string()),
+            "text": pa.array([row[1] for row in rows], pa.large_string()),
+            "source": pa.array([source] * len(rows), pa.string()),
+            "source_id": pa.array([None] * len(rows), pa.string()),
+        }
+    )
+    for name, values in (columns or {}).items():
+        table = table.append_column(name, pa.array([values[row[2]] for row in rows]))
+    return table
+
+
+def dataset(
+    directory: Path, stage: str, tables: dict[str, pa.Table], bits: int = 0, one: str | None = None
+) -> StepInput:
+    """Write `tables` (source -> rows sorted by id), each in 2**bits partitions, with a manifest; `one`: its source."""
+    partitions = []
+    for source, table in tables.items():
+        homes = partition_of(ids_from_arrow(table["id"])[0], bits)
+        for index in range(1 << bits):
+            name = partition_name(index, 1 << bits)
+            path = name if one else f"{source}/{name}"
+            part = table.filter(pa.array(homes == index))
+            with ShardWriter(str(directory / path), table.schema) as writer:
+                writer.write(part)
+            size = sum(len(text.encode()) for text in part["text"].to_pylist()) if "text" in part.column_names else None
+            ends = (part["id"][0].as_py(), part["id"][-1].as_py()) if len(part) else (None, None)
+            info = writer.info
+            partitions.append(Partition(path, source, info.rows, info.bytes, info.xxh3, size, None, *ends))
+    mark = fingerprint.fingerprint(stage, 1, {"directory": directory.name}, [])
+    schema = next(iter(tables.values())).schema
+    manifest = Manifest(
+        stage, "test", mark, mark, {}, [], columns_of(schema), partitions, totals_of(partitions), {}, Quarantine(0)
+    )
+    return StepInput(stage, one, str(directory), manifest)
+
+
+def normalized(root: Path, source: str, texts: Sequence[str], bits: int = 0, columns: Any = None) -> StepInput:
+    """One source as normalize leaves it."""
+    return dataset(root / source, "normalize", {source: documents(source, texts, columns)}, bits, one=source)
+
+
+def attributes(root: Path, marks: dict[str, dict[str, str]], bits: dict[str, int] | int = 0) -> StepInput:
+    """Dedup's output: for each source, id -> reason."""
+    tables = {}
+    for source, reasons in marks.items():
+        ids = sorted(reasons)
+        columns = [pa.array(ids, pa.string()), pa.array([reasons[key] for key in ids], pa.string())]
+        columns += [pa.nulls(len(ids), field.type) for field in list(ATTRIBUTES)[2:]]
+        tables[source] = pa.table(columns, schema=ATTRIBUTES)
+    inputs = [
+        dataset(root, "dedup", {source: table}, bits[source] if isinstance(bits, dict) else bits)
+        for source, table in tables.items()
+    ]
+    partitions = [partition for entry in inputs for partition in entry.manifest.partitions]
+    manifest = inputs[0].manifest
+    return StepInput(
+        "dedup",
+        None,
+        str(root),
+        Manifest(
+            "dedup", "test", manifest.fingerprint, manifest.identity, {}, [], columns_of(ATTRIBUTES), partitions,
+            totals_of(partitions), {}, Quarantine(0),
+        ),
+    )  # fmt: skip
+
+
+def step(directory: Path, stage: str, inputs: Sequence[StepInput], **parameters: Any) -> Step:
+    """A step of a test recipe."""
+    mark = fingerprint.fingerprint(stage, 1, {}, [entry.manifest.identity for entry in inputs])
+    return Step(stage, "test", str(directory), mark, parameters, tuple(inputs))
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    """Every file below a directory, by relative path."""
+    return {
+        str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()
+    }
+
+
+def words(seed: int, count: int, length: int = 20) -> list[str]:
+    """Distinct small texts of made-up words; for what the text is does not matter in these tests."""
+    generator = np.random.default_rng(seed)
+    return [
+        f"{seed}-{row} " + " ".join(f"w{value}" for value in generator.integers(0, 500, length)) for row in range(count)
+    ]
