@@ -180,10 +180,11 @@ def test_the_scan_is_a_loop_over_layers() -> None:
 
 def test_queries_in_blocks_are_queries_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     batch, narrow = random_batch(SMALL, segments=2), dataclasses.replace(SMALL, window=20)
-    whole = hidden_states(narrow, batch)
-    monkeypatch.setattr(layers, "QUERY_BLOCK", 16)  # 40 positions: two whole blocks and a rest
-    np.testing.assert_allclose(hidden_states(narrow, batch), whole, atol=1e-5)
-    assert_same(loss_and_gradients(SMALL, batch), plain_result(), 1e-5)
+    in_two = hidden_states(narrow, batch), plain_result()
+    for block in (40, 16):  # at once; two whole blocks and a rest
+        monkeypatch.setattr(layers, "SMALLEST_BLOCK", block)
+        np.testing.assert_allclose(hidden_states(narrow, batch), in_two[0], atol=1e-5)
+        assert_same(loss_and_gradients(SMALL, batch), in_two[1], 1e-5)
 
 
 def test_the_loss_in_pieces_is_the_loss_at_once() -> None:

@@ -15,7 +15,7 @@
     every = 100
     [log]
     trackers = ["tensorboard"]
-    [data]                    # the mixture; read by whoever opens the caches
+    [data]                    # the mixture: see `data.py`
 
 Content (model, optimizer, steps, seed, mixture) makes the run's fingerprint; how it is run (devices, checkpoints,
 evaluation, logging) does not.
@@ -23,10 +23,11 @@ evaluation, logging) does not.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from datakit.errors import RecipeError, UsageError
@@ -113,29 +114,16 @@ class Run:
         return fingerprint(STAGE, VERSION, self.content(mixture), [])
 
 
-def load_run(path: str | Path) -> tuple[Run, dict[str, Any]]:
-    """(the run, its raw `[data]` table) of a TOML file. Raises RecipeError, UsageError."""
-    try:
-        document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise RecipeError(f"{path} is not there; give the TOML file of a training run") from error
-    except tomllib.TOMLDecodeError as error:
-        raise RecipeError(f"{path} is not valid TOML: {error}") from error
-    return parse_run(document, str(path))
-
-
-def parse_run(document: dict[str, Any], place: str) -> tuple[Run, dict[str, Any]]:
-    """See `load_run`; unknown keys are errors wherever they stand."""
-    known = [entry.name for entry in dataclasses.fields(Run) if entry.name != "kind"]
-    check_keys(document, [*known, "data"], place)
+def parse_run(document: dict[str, Any], place: str) -> Run:
+    """A run from its TOML document, without `[data]`; unknown keys are errors wherever they stand."""
+    check_keys(document, [entry.name for entry in dataclasses.fields(Run) if entry.name != "kind"], place)
     for name, kind in TABLES.items():
         _check_table(document.get(name, {}), kind, f"{place}, [{name}]")
     model = dict(document.get("model", {}))
     name = model.pop("kind", "grug")
     config, here = load_model(name).Config, f"{place}, [model]"
     _check_table(model, config, here)
-    values = {key: value for key, value in document.items() if key != "data"}
-    return convert(values | {"kind": name, "model": convert(model, config, here)}, Run, place), document.get("data", {})
+    return convert(document | {"kind": name, "model": convert(model, config, here)}, Run, place)
 
 
 TABLES: dict[str, type] = {"optimizer": Optimizer, "checkpoint": Checkpoints, "evaluation": Evaluation, "log": Log}
@@ -145,3 +133,23 @@ def _check_table(table: Any, kind: type, place: str) -> None:
     if not isinstance(table, dict):
         raise RecipeError(f"{place} is a table, not a value")
     check_keys(table, [entry.name for entry in dataclasses.fields(kind)], place)
+
+
+def with_overrides(document: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
+    """The document with `steps=20`, `model.hidden=64`, ... applied; a word that is no TOML value is a string."""
+    changed = copy.deepcopy(document)
+    for assignment in assignments:
+        path, equals, value = assignment.partition("=")
+        *tables, key = [part.strip() for part in path.split(".")]
+        if not equals or not key:
+            raise UsageError(f"{assignment!r} is not of the form key=value, e.g. model.hidden=64")
+        table = changed
+        for name in tables:
+            table = table.setdefault(name, {})
+            if not isinstance(table, dict):
+                raise UsageError(f"{assignment!r}: {name!r} is a value, not a table")
+        try:
+            table[key] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            table[key] = value.strip()
+    return changed

@@ -27,7 +27,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -150,16 +149,16 @@ def _named(prefix: str, values: Mapping[str, float | None]) -> dict[str, float]:
     return {f"{prefix}/{name}": value for name, value in values.items() if value is not None}
 
 
-def token_byte_lengths(tokenizer: str | Path) -> np.ndarray:
-    """How many bytes of text each token stands for, from a byte-level `tokenizer.json`; special tokens stand for none.
+def token_byte_lengths(tokenizer: bytes, place: str) -> np.ndarray:
+    """How many bytes of text each token stands for, from a byte-level tokenizer.json; special tokens stand for none.
 
     In a byte-level vocabulary each character of an entry is one byte. Raises TokenizerError for another kind.
     """
-    document: dict[str, Any] = json.loads(Path(tokenizer).read_text(encoding="utf-8"))
+    document: dict[str, Any] = json.loads(tokenizer)
     vocabulary = document.get("model", {}).get("vocab")
     if not isinstance(vocabulary, dict) or "ByteLevel" not in json.dumps(document.get("decoder")):
         raise TokenizerError(
-            f"{tokenizer} is no byte-level vocabulary; the bytes of its tokens cannot be read off, "
+            f"{place} is no byte-level vocabulary; the bytes of its tokens cannot be read off, "
             "so bits per byte need a table of your own"
         )
     added = document.get("added_tokens", [])

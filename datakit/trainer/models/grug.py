@@ -82,7 +82,7 @@ class Config:
     moe_backend: Backend = "auto"
     remat: Literal["recompute_all", "save_moe", "none"] = "recompute_all"
     compute: Literal["bfloat16", "float32"] = "bfloat16"
-    loss_piece: int = 1024  # positions whose logits exist at a time
+    loss_piece: int | None = None  # positions whose logits exist at a time; None: what fits in memory
 
     def __post_init__(self) -> None:
         smallest = min(self.vocabulary, self.hidden, self.layers, self.heads, self.kv_heads, self.head_width)
