@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.gpu_check import compiled_text, dense_buffers
+from benchmarks.moe_layer import Shape
 from datakit.trainer import moe, moe_sort, moe_tiles, router
 
 HIDDEN, WIDTH, EXPERTS, CHOICES = 24, 16, 6, 3
@@ -175,3 +177,10 @@ def test_even_routing_has_the_known_figures() -> None:
     stats = router.statistics(logits, router.softmax_route(logits, 1, False).expert, jnp.ones(20, bool))
     np.testing.assert_allclose(router.load_entropy(stats.load), np.log(4), rtol=1e-6)
     np.testing.assert_allclose(router.balance_loss(stats.load, stats.probability, 1), 1.0, rtol=1e-6)
+
+
+def test_the_compiled_step_holds_no_dense_buffer() -> None:
+    shape = Shape(tokens=256, hidden=64, width=32, experts=8, choices=2)
+    texts = {backend: compiled_text(shape, backend, jnp.float32) for backend in ("tiles", "dense")}
+    assert dense_buffers(texts["tiles"], shape.experts, shape.tokens) == []
+    assert dense_buffers(texts["dense"], shape.experts, shape.tokens)  # the reader finds what it looks for

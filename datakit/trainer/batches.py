@@ -28,16 +28,16 @@ POLL_SECONDS = 0.1
 
 
 class HostBatch(Protocol):
-    """This host's rows of a batch, in numpy. Segments count from 1, 0 is padding; see `interface.Tokens`."""
+    """This host's rows of a batch, as numpy arrays. Segments count from 1, 0 is padding; see `interface.Tokens`."""
 
     @property
-    def tokens(self) -> np.ndarray: ...
+    def tokens(self) -> Any: ...
 
     @property
-    def segments(self) -> np.ndarray: ...
+    def segments(self) -> Any: ...
 
     @property
-    def loss_mask(self) -> np.ndarray: ...
+    def loss_mask(self) -> Any: ...
 
 
 class BatchSource(Protocol):

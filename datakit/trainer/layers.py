@@ -170,8 +170,8 @@ def _cross_entropy(hidden: Any, head: Any, labels: Any, piece: int) -> tuple[Any
 
 
 def _cross_entropy_forward(hidden: Any, head: Any, labels: Any, piece: int) -> tuple[Any, Any]:
-    losses, normalizer = _cross_entropy(hidden, head, labels, piece)
-    return (losses, normalizer), (hidden, head, labels, normalizer)
+    result: Any = _cross_entropy(hidden, head, labels, piece)
+    return result, (hidden, head, labels, result[1])
 
 
 def _cross_entropy_backward(piece: int, saved: Any, cotangents: Any) -> tuple[Any, Any, None]:
@@ -204,7 +204,8 @@ def _pieces(array: Any, piece: int) -> Any:
 
 
 def _joined(pieces: Any) -> Any:
-    count, batch, piece, *rest = pieces.shape
+    count, batch, piece = pieces.shape[:3]
+    rest = pieces.shape[3:]
     return pieces.swapaxes(0, 1).reshape(batch, count * piece, *rest)
 
 
