@@ -229,6 +229,10 @@ def test_loading_can_be_demanded_or_refused(tmp_path: Path, cache: str, text: by
     with pytest.raises(PowerCut):
         train(a_run(cache, checkpoint=refusing), Ending(text, 2), str(tmp_path), say=lines.append)
     assert "fresh start" in lines
+    assert any("step-000000003 is set aside: the run begins afresh" in line for line in lines)
+    with pytest.raises(PowerCut):
+        train(a_run(cache), Ending(text, 4), str(tmp_path), say=lines.append)
+    assert lines.count("fresh start") == 2
     assert train(a_run(cache, checkpoint=demanding), TextBytes(text), str(tmp_path)).resumed_from == 3
 
 
@@ -251,11 +255,12 @@ def test_the_newest_whole_checkpoint_wins(tmp_path: Path, cache: str, text: byte
     assert any("bytes instead of" in line for line in lines)
     assert any("does not match its checksum" in line for line in lines)
     assert f"resumed from step 3 of {three.path}" in lines
+    assert f"warning: {six.path} is set aside: the run begins at step 3" in lines
     flipped = max(
         (Path(three.path) / "state").rglob("*"), key=lambda path: path.stat().st_size if path.is_file() else 0
     )
     flipped.write_bytes(bytes(flipped.stat().st_size))
-    with pytest.raises(CheckpointError, match=r"none of the 2 checkpoints .* can be read"):
+    with pytest.raises(CheckpointError, match=r"none of the 1 checkpoints .* can be read"):
         train(run, TextBytes(text), str(tmp_path))
 
 

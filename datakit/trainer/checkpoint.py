@@ -32,6 +32,7 @@ from datakit.trainer.weights import Tree
 
 FORMAT = "datakit.checkpoint/1"
 MARKER = "commit.json"
+SET_ASIDE = "set-aside.json"  # the marker of a checkpoint that a later start passed over
 STATE = "state"
 HASH_CHUNK = 4 << 20
 Say = Callable[[str], None]
@@ -96,7 +97,8 @@ def _read(path: epath.Path, say: Say) -> Candidate | None:
     try:
         marker = msgspec.json.decode((path / MARKER).read_bytes(), type=Marker)
     except FileNotFoundError:
-        say(f"warning: {path} was never finished; ignored")
+        if not (path / SET_ASIDE).exists():
+            say(f"warning: {path} was never finished; ignored")
         return None
     except msgspec.DecodeError as error:
         say(f"warning: {path / MARKER} does not parse ({error}); ignored")
@@ -124,6 +126,18 @@ def restore_newest(found: list[Candidate], like: Tree, say: Say) -> tuple[Tree, 
         except (ValueError, KeyError, OSError) as error:
             say(f"warning: {candidate.path} cannot be read ({type(error).__name__}: {error}); taking an older one")
     return None
+
+
+def set_aside(found: list[Candidate], step: int, say: Say) -> None:
+    """Let checkpoints beyond `step` no longer count: the run begins there (-1: afresh), and theirs is another course.
+
+    Their files stay; only the marker gets another name. Else the next start would take them for the newest.
+    """
+    begins = "afresh" if step < 0 else f"at step {step:,}"
+    for candidate in found:
+        if candidate.marker.step > step and jax.process_index() == 0:
+            (candidate.path / MARKER).rename(candidate.path / SET_ASIDE)
+            say(f"warning: {candidate.path} is set aside: the run begins {begins}")
 
 
 def restore(candidate: Candidate, like: Tree) -> Tree:
@@ -181,6 +195,7 @@ class Writer:
             return  # committed by an earlier attempt at the same run
         if jax.process_index() == 0:
             (path / MARKER).unlink(missing_ok=True)
+            (path / SET_ASIDE).unlink(missing_ok=True)
         self._saver.save(path / STATE, args=ocp.args.StandardSave(state), force=True)
         self._saved_at = time.monotonic()
         self._thread = threading.Thread(target=self._commit, args=(path, marker), name="checkpoint")
@@ -219,7 +234,8 @@ class Writer:
             candidate.path.rmtree()
         for folder in {self.permanent, self.temporary}:
             for path in epath.Path(folder).glob("step-*"):
-                if int(path.name.removeprefix("step-")) < step and not (path / MARKER).exists():
+                named = any((path / name).exists() for name in (MARKER, SET_ASIDE))
+                if int(path.name.removeprefix("step-")) < step and not named:
                     path.rmtree()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from datakit.errors import CheckpointError
 from datakit.storage import urls
 from datakit.trainer.batches import BatchSource
-from datakit.trainer.checkpoint import Candidate, candidates, restore_newest, restore_weights
+from datakit.trainer.checkpoint import Candidate, candidates, restore_newest, restore_weights, set_aside
 from datakit.trainer.config import Run
 from datakit.trainer.step import Trainer, measured_norms
 from datakit.trainer.weights import Tree
@@ -33,17 +33,23 @@ class Start:
 def begin(run: Run, trainer: Trainer, source: BatchSource, directory: str, mixture: dict[str, Any], say: Say) -> Start:
     """See the module. Raises CheckpointError, and what the source raises for a changed mixture."""
     folders = checkpoint_folders(run, directory)
-    found = [] if run.checkpoint.load is False else candidates(list(dict.fromkeys(folders)), say)
+    found = candidates(list(dict.fromkeys(folders)), say)
     fingerprint = run.fingerprint(mixture)
     own = [one for one in found if one.marker.run == fingerprint]
     if len(own) < len(found):
         raise CheckpointError(f"{folders[1]} holds checkpoints of another run; give this one a folder of its own")
-    if not own and run.resume_from is not None and run.checkpoint.load is not False:
+    if run.checkpoint.load is False:
+        set_aside(own, -1, say)
+        return _afresh(run, trainer, folders, say)
+    if not own and run.resume_from is not None:
         own = candidates([_checkpoints_of(run.resume_from)], say)
         if not own:
             raise CheckpointError(f"resume_from = {run.resume_from!r}: no valid checkpoint is there")
-    if own:
         return _resume(own, trainer, source, folders, say)
+    if own:
+        start = _resume(own, trainer, source, folders, say)
+        set_aside(own, start.step, say)
+        return start
     if run.checkpoint.load:
         places = " or ".join(dict.fromkeys(folders))
         raise CheckpointError(
