@@ -396,6 +396,7 @@ def test_what_is_watched_profiled_and_evaluated_is_written(tmp_path: Path, cache
     assert rows[0]["mixture/stage"] == 0
     assert "mixture/stage" not in last
     assert list((Path(outcome.directory) / "profile").rglob("*.xplane.pb"))
+    pytest.importorskip("matplotlib")
     assert Path(plot_run(outcome.directory)).stat().st_size > 10_000
 
 
