@@ -24,9 +24,10 @@ from datakit.errors import CorruptError, EmptyStageError, TokenizerError
 from datakit.tokenize import batches, verify
 from datakit.tokenize.batches import text_batches
 from datakit.tokenize.contract import Contract, Special, check_ends, frame
+from datakit.tokenize.encoders import FastEncoder
 from datakit.tokenize.policy import GOLDEN, make_contract
 from datakit.tokenize.reader import open_cache
-from datakit.tokenize.tokenizer import FastEncoder, load, parse
+from datakit.tokenize.tokenizer import Tokenizer, load, parse
 from datakit.tokenize.verify import Verification
 from tests.caches import clean, make_cache, run, tokenize_step, trained
 from tests.data import need_data
@@ -36,9 +37,15 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 TOKENIZERS = {"gpt2": "gpt2.json", "olmo-v1_5": "gpt-neox-olmo-dolma-v1_5.json"}
 
 
+def loaded(data: bytes | None = None) -> Tokenizer:
+    tokenizer = parse(data or trained(), "here")
+    assert isinstance(tokenizer, Tokenizer)
+    return tokenizer
+
+
 def contract_of(tokenizer: bytes, add: str = "eos", bos: str | None = None, eos: str | None = None) -> Contract:
-    loaded = parse(tokenizer, "here")
-    return make_contract(loaded, loaded.encoder("auto"), add, bos, eos)
+    made = loaded(tokenizer)
+    return make_contract(made, made.encoder("auto"), add, bos, eos)
 
 
 def texts_of(path: Path) -> list[str]:
@@ -193,7 +200,8 @@ class Faulty(FastEncoder):
 
 
 def verify_all(dataset_url: str, encoder: FastEncoder, rows: int) -> Verification:
-    check = Verification(parse(trained(), "here").reference, encoder, rows, "part-0")
+    total = sum(batch.text_bytes for batch in text_batches(dataset_url))
+    check = Verification(loaded().reference_encoder(), encoder, rows, total, "part-0")
     for batch in text_batches(dataset_url):
         check.check(batch, *encoder.encode_batch(batch.strings()))
     return check
@@ -203,7 +211,7 @@ def test_a_difference_is_reported_by_document_and_position(tmp_path: Path) -> No
     texts = words(7, 16)  # so few that all are in the sample
     source = clean(tmp_path, {"web": texts})
     path = str(tmp_path / source.manifest.partitions[0].path)
-    fast = parse(trained(), "here").fast
+    fast = loaded().fast
     assert fast is not None
     assert verify_all(path, FastEncoder(fast), 16).documents == 16
     with pytest.raises(TokenizerError, match=f"part-0, document {identity(texts[11])}, from token 5 of") as caught:
@@ -222,7 +230,7 @@ def test_the_sample_is_large_enough_and_does_not_depend_on_batches(
     folder = tmp_path_factory.mktemp("sample")
     alphabet = "é x→y\n"
     source = clean(folder, {"web": [f"{number}:" + alphabet * (size // 9) for number, size in enumerate(sizes)]})
-    fast = parse(trained(), "here").fast
+    fast = loaded().fast
     assert fast is not None
     path, total = str(folder / source.manifest.partitions[0].path), source.manifest.totals.text_bytes or 0
     whole = verify_all(path, FastEncoder(fast), len(sizes))
@@ -238,7 +246,7 @@ def test_long_texts_are_compared_in_windows_all_along(tmp_path: Path) -> None:
     """8 KiB in each 2.7 MB, whichever document it falls into: at least 0.3 % of the bytes."""
     texts = [f"{number} " + "wörter und mehr " * 300_000 for number in range(3)]
     source = clean(tmp_path, {"web": texts})
-    fast = parse(trained(), "here").fast
+    fast = loaded().fast
     assert fast is not None
     check = verify_all(str(tmp_path / source.manifest.partitions[0].path), FastEncoder(fast), 3)
     total = source.manifest.totals.text_bytes or 0
