@@ -30,7 +30,7 @@ from datakit.tokenize.encoders import Encoder
 
 WINDOW_BYTES = 16 << 10
 OVERLAP = 4  # a window begins a quarter of a window before the end of the one before
-LOOK_CHARACTERS = 1 << 18
+LOOK_CHARACTERS = 1 << 15
 LOOK_BEYOND = 16  # characters that the longest fixed alternative of an expression (a contraction) can look at
 FLUSH_BYTES = 4 << 20
 UTF8_BYTES = [*range(0xC0), *range(0xC2, 0xF5)]
@@ -133,16 +133,41 @@ class WordEncoder:
         while start < len(text):
             view = text[start : start + size]
             whole = start + size >= len(text)
-            settled = len(view) if whole else len(view[:-LOOK_BEYOND].rstrip()) - 1
-            ranges = [entry for entry in self.pieces(view) if entry[1] <= settled]
+            ranges = [entry for entry in self.pieces(view) if entry[1] <= _settled(view, whole)]
+            if not ranges and not whole:
+                stop = self._end_of_run(text, start, start + size)
+                if stop is None:
+                    size *= 8
+                    continue
+                ranges = [(0, stop - start)]
             for first, last in ranges:
-                yield view[first:last]
-            if ranges:
-                start, size = start + ranges[-1][1], self.look
-            elif whole:
+                yield text[start + first : start + last]
+            if not ranges:
                 return
-            else:
-                size *= 8
+            start, size = start + ranges[-1][1], self.look
+
+    def _end_of_run(self, text: str, start: int, stop: int) -> int | None:
+        """Where the piece from `start` ends, if text[start:stop] is one piece: a run that may go on; else None.
+
+        What such a run is, its last two characters tell (a line break after punctuation excepted), so it is followed
+        from there, some characters at a time.
+        """
+        view = text[start:stop]
+        if len(self.pieces(view)) != 1:
+            return None
+        blank = view.isspace()
+        size = self.look
+        while blank or not (text[stop - 2].isspace() or text[stop - 1].isspace()):
+            begin = stop - 2
+            view = text[begin : begin + size]
+            whole = begin + size >= len(text)
+            end = self.pieces(view)[0][1]
+            if end <= _settled(view, whole):
+                return begin + end
+            if end == len(view):
+                stop, blank = begin + end, blank and view.isspace()
+            size = self.look if end == len(view) else size * 8
+        return None
 
     def encode_word(self, word: str) -> np.ndarray:
         """The ids of one word, window by window where it is long."""
@@ -185,6 +210,11 @@ class WordEncoder:
     def _starts(self, ids: np.ndarray, begin: int) -> np.ndarray:
         ends = np.cumsum(self.sizes[ids])
         return begin + ends - self.sizes[ids]
+
+
+def _settled(view: str, whole: bool) -> int:
+    """How far pieces of a view are what they are in the text, of which it may be only a part."""
+    return len(view) if whole else len(view[:-LOOK_BEYOND].rstrip()) - 1
 
 
 def _character_start(data: np.ndarray, place: int) -> int:
