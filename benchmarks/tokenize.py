@@ -2,9 +2,9 @@
 
     python -m benchmarks.tokenize [--rounds N] [--cpus N] [--tokenizer FILE]
 
-The 121 MB of test texts are made a consolidated dataset once. Then fresh processes take turns, in each round one of each
-kind, on the same number of CPUs; medians are printed. So every figure is a first pass: a pass over the same text again is
-faster, since encoders remember words.
+The 121 MB of test texts are made a consolidated dataset once. Then fresh processes take turns, in each round one of
+each kind, on the same number of CPUs; medians are printed. So every figure is a first pass: a pass over the same text
+again is faster, since encoders remember words.
 
     stage       the whole step in one process: Parquet read, encoded, a sample verified, the cache written and synced
     encoder     the stage's encoder over the same batches: documents of any length, ids as arrays
@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import datakit
@@ -85,8 +86,8 @@ def child(kind: str, clean: Path, tokenizer: str, cpus: int) -> dict[str, float]
         if kind == "tokenizers":
             strings = strings[::TENTH]
         size += sum(len(text.encode()) for text in strings)
-        work = (lambda: texts.encode_documents(batch)) if kind == "encoder" else (lambda: encoder.encode_batch(strings))
-        found = timed(work)
+        whole = kind == "encoder"
+        found = timed(partial(texts.encode_documents, batch) if whole else partial(encoder.encode_batch, strings))
         figures = {key: figures[key] + found[key] for key in figures}
     return {**figures, "bytes": size}
 

@@ -2,9 +2,9 @@
 
     python -m benchmarks.tokenize_long [--tokenizer FILE] [--whole] [--rounds N]
 
-Each text is one document. `growth` is the time of a byte at 16 MB by that at 1 MB (best of `rounds` each, alternating): 1 is
-linear. `--whole` gives documents to the library whole, for comparison. Memory is the peak of a process that encodes 500 MB:
-the runs in turn, in documents of 16 MB, and made-up prose in documents of 4 KB.
+Each text is one document. `growth` is the time of a byte at 16 MB by that at 1 MB (best of `rounds` each, alternating):
+1 is linear. `--whole` gives documents to the library whole, for comparison. Memory is the peak of a process that
+encodes 500 MB: the runs in turn, in documents of 16 MB, and made-up prose in documents of 4 KB.
 """
 
 from __future__ import annotations

@@ -383,3 +383,78 @@ def test_batches_cover_a_partition_in_order(tmp_path: Path, monkeypatch: pytest.
     for batch in found:
         cuts = zip(batch.offsets.tolist(), batch.offsets.tolist()[1:], strict=False)
         assert [batch.data[start:stop].tobytes().decode() for start, stop in cuts] == batch.strings()
+
+
+# --- special strings, fallback
+
+
+def special_texts() -> list[str]:
+    return ["a<|endoftext|>b", "<|endoftext|>", "<|endof", "two<|endoftext|><|endoftext|>", " <|endoftext|> ", "plain"]
+
+
+def test_special_strings_are_tokens_or_text_as_the_recipe_says(tmp_path: Path) -> None:
+    """Both libraries agree under both policies, through the stage too; the contract says which it was."""
+    made = loaded()
+    for policy in ("keep", "text"):
+        fast, slow = (made.encoder(name, policy).encode_batch(special_texts()) for name in ("fastokens", "tokenizers"))
+        assert (fast[0].tolist(), fast[1].tolist()) == (slow[0].tolist(), slow[1].tolist())
+        assert (0 in fast[0]) == (policy == "keep")
+        cache = open_cache(str(make_cache(tmp_path / policy, {"web": special_texts()}, special_strings=policy)))
+        assert cache.contract.special_strings == {"keep": "as the tokenizer does", "text": "ordinary text"}[policy]
+        tokens = np.concatenate([document.tokens[:-1] for document in cache.documents()])
+        assert sorted(tokens.tolist()) == sorted(fast[0].tolist())
+        assert (0 in cache.contract.golden[-1].ids) == (policy == "keep")
+
+
+class PanicException(BaseException):
+    """As Rust's panics arrive in Python: no Exception."""
+
+
+def test_a_panic_while_loading_leads_to_the_reference_and_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Panicking:
+        @staticmethod
+        def from_json_str(text: str) -> None:
+            raise PanicException("index out of bounds")
+
+    monkeypatch.setattr("datakit.tokenize.tokenizer.fastokens.Tokenizer", Panicking)
+    cache = open_cache(str(make_cache(tmp_path, {"web": words(3, 50)})))
+    assert (cache.contract.encoder, cache.contract.fallback) == ("tokenizers", "it panics: index out of bounds")
+
+    def interrupted(text: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Panicking, "from_json_str", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        parse(trained(), "here")
+
+
+# --- what the manifest says
+
+
+def test_the_most_frequent_tokens_and_versions_are_in_the_manifest(tmp_path: Path) -> None:
+    cache = open_cache(str(make_cache(tmp_path, {"web": words(1, 300)}, bits=2)))
+    counts = np.bincount(cache.read(0, cache.tokens))
+    frequent = cache.details.frequent
+    assert len(frequent) == 32
+    assert [count for _, count in frequent] == sorted((count for _, count in frequent), reverse=True)
+    assert all(0 <= counts[token] - count <= 4 * 2 for token, count in frequent)
+    assert frequent[0] == (int(counts.argmax()), int(counts.max()))
+    assert cache.details.sources["web"].frequent == frequent
+    assert cache.contract.encoder_version
+    assert (cache.contract.fallback, cache.contract.long_texts) == ("", "parts")
+
+
+def test_every_token_is_written_once(tmp_path: Path) -> None:
+    """Bytes handed to the system for a byte of the cache, in a process that makes one."""
+    source = clean(tmp_path, {"web": [f"{number} " + "words and more " * 20_000 for number in range(20)]})
+    made = tokenize_step(tmp_path / "cache", [source], _file(tmp_path, trained()))
+
+    def written() -> int:
+        return int(dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())["wchar"])
+
+    before = written()
+    run(made)
+    size = sum(path.stat().st_size for path in (tmp_path / "cache").rglob("*") if path.is_file())
+    assert written() - before <= 1.02 * size + 4096

@@ -59,7 +59,8 @@ class Splitter:
             stop = self._last(data, start, start + size) or self._next(data, start + size, size) or count
             yield start, stop
             start = stop
-        yield start, count
+        if start < count:
+            yield start, count
 
     def _last(self, data: np.ndarray, start: int, stop: int) -> int | None:
         """The last safe place in (start, stop], looked for in ever larger pieces from the end."""
