@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from datakit.tokenize.long_texts import LongTexts
@@ -23,8 +23,8 @@ SMALL, LARGE = 1_000_000, 16_000_000
 PAGES = Path("/proc/self/status")
 
 
-def hostile(size: int) -> dict[str, str]:
-    """Texts of about `size` bytes."""
+def hostile(size: int) -> dict[str, Callable[[], str]]:
+    """Texts of about `size` bytes, made when they are asked for."""
     draw = random.Random(0)
 
     def repeated(text: str) -> str:
@@ -34,30 +34,30 @@ def hostile(size: int) -> dict[str, str]:
         return "".join(draw.choices(alphabet, k=size // each))
 
     return {
-        "a": repeated("a"),
-        "spaces": repeated(" "),
-        "newlines": repeated("\n"),
-        "tabs": repeated("\t"),
-        "line ends": repeated("\r\n"),
-        "no-break spaces": repeated("\u00a0"),
-        "white space, mixed": drawn(" \t\n\u3000", 2),
-        "one digit": repeated("1"),
-        "digits": drawn("0123456789"),
-        "letters": drawn("abcdefghijklmnop"),
-        "ACGT": drawn("ACGT"),
-        "base64": drawn("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+/"),
-        "dashes": repeated("-"),
-        "apostrophes": repeated("'"),
-        "contractions": repeated("'s"),
-        "combining marks": "a" + repeated("\u0301"),
-        "combining marks, mixed": "a" + drawn("\u0301\u0323\u0327\u0345", 2),
-        "letters with marks": repeated("a\u0301\u0323"),
-        "emoji": repeated("\U0001f469\u200d\U0001f680"),
-        "joiners": repeated("\u200d"),
-        "Han": repeated("漢"),
-        "Han with stops": repeated("漢字。"),
-        "Hangul parts": repeated("\u1100\u1161\u11a8"),
-        "special tokens": repeated("<|endoftext|>"),
+        "a": lambda: repeated("a"),
+        "spaces": lambda: repeated(" "),
+        "newlines": lambda: repeated("\n"),
+        "tabs": lambda: repeated("\t"),
+        "line ends": lambda: repeated("\r\n"),
+        "no-break spaces": lambda: repeated("\u00a0"),
+        "white space, mixed": lambda: drawn(" \t\n\u3000", 2),
+        "one digit": lambda: repeated("1"),
+        "digits": lambda: drawn("0123456789"),
+        "letters": lambda: drawn("abcdefghijklmnop"),
+        "ACGT": lambda: drawn("ACGT"),
+        "base64": lambda: drawn("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+/"),
+        "dashes": lambda: repeated("-"),
+        "apostrophes": lambda: repeated("'"),
+        "contractions": lambda: repeated("'s"),
+        "combining marks": lambda: "a" + repeated("\u0301"),
+        "combining marks, mixed": lambda: "a" + drawn("\u0301\u0323\u0327\u0345", 2),
+        "letters with marks": lambda: repeated("a\u0301\u0323"),
+        "emoji": lambda: repeated("\U0001f469\u200d\U0001f680"),
+        "joiners": lambda: repeated("\u200d"),
+        "Han": lambda: repeated("漢"),
+        "Han with stops": lambda: repeated("漢字。"),
+        "Hangul parts": lambda: repeated("\u1100\u1161\u11a8"),
+        "special tokens": lambda: repeated("<|endoftext|>"),
     }
 
 
@@ -73,14 +73,15 @@ def measure(texts: LongTexts, rounds: int) -> None:
     small, large = hostile(SMALL), hostile(LARGE)
     print("| text | 1 MB, s | 16 MB, s a MB | growth |\n|---|--:|--:|--:|")
     for name in small:
-        times = [(seconds(texts, small[name]), seconds(texts, large[name])) for _ in range(rounds)]
+        times = [(seconds(texts, small[name]()), seconds(texts, large[name]())) for _ in range(rounds)]
         one, many = min(first for first, _ in times), min(second for _, second in times) * SMALL / LARGE
         print(f"| {name} | {one:.3f} | {many:.3f} | {many / one:.2f} |", flush=True)
 
 
 def documents() -> Iterator[str]:
     """500 MB."""
-    yield from hostile(LARGE).values()
+    for make in hostile(LARGE).values():
+        yield make()
     draw = random.Random(1)
     words = ["".join(draw.choices("etaoinshrdlu", k=draw.randint(2, 9))) for _ in range(50_000)]
     for _ in range(28):

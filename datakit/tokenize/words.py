@@ -32,7 +32,8 @@ WINDOW_BYTES = 16 << 10
 OVERLAP = 4  # a window begins a quarter of a window before the end of the one before
 LOOK_CHARACTERS = 1 << 15
 LOOK_BEYOND = 16  # characters that the longest fixed alternative of an expression (a contraction) can look at
-FLUSH_BYTES = 4 << 20
+FLUSH_CHARACTERS = 1 << 20
+FLUSH_WORDS = 1 << 16
 UTF8_BYTES = [*range(0xC0), *range(0xC2, 0xF5)]
 
 
@@ -93,10 +94,14 @@ class WordEncoder:
         self._words, self._fixed, self._size = [], [], 0
         out: list[np.ndarray] = [np.empty(0, np.uint32)]
         for stretch, added in _cut(text, self.raw):
+            if len(self._fixed) >= FLUSH_WORDS:
+                out.append(self._flush())
             if added is not None:
                 self._fixed.append((len(self._words), added))
                 continue
             for part, inner in _cut(self.normalize(stretch), self.normalized):
+                if len(self._fixed) >= FLUSH_WORDS:
+                    out.append(self._flush())
                 if inner is not None:
                     self._fixed.append((len(self._words), inner))
                     continue
@@ -106,7 +111,7 @@ class WordEncoder:
                         continue
                     self._words.append(word)
                     self._size += len(word)
-                    if self._size >= FLUSH_BYTES:
+                    if self._size >= FLUSH_CHARACTERS or len(self._words) >= FLUSH_WORDS:
                         out.append(self._flush())
         return np.concatenate([*out, self._flush()])
 
