@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datakit.tokenize.contract import PARTS, WHOLE
+from datakit.tokenize.normalizing import normalized
 from datakit.tokenize.policy import make_contract
 from datakit.tokenize.split import CL100K_KIND, GPT2, find_splitter
 from datakit.tokenize.tokenizer import Tokenizer, load, parse
@@ -68,7 +70,7 @@ def test_the_ids_of_the_parts_are_the_ids_of_the_whole(
     for encoder in {made.encoder("auto", special_strings), made.encoder("tokenizers", special_strings)}:
         parts = made.long_texts(encoder, special_strings, part)
         assert parts.reason == ""
-        parts.words.window, parts.words.look = window, 40
+        parts.words.window, parts.words.look, parts.words.normalize_size = window, 40, 3
         assert parts.encode_text(text).tolist() == expected.tolist()
 
 
@@ -99,6 +101,14 @@ def test_no_character_that_may_stand_before_a_cut_is_normalized_into_white_space
             assert not any(unicodedata.normalize(form, chr(point))[-1:].isspace() for form in ("NFKC", "NFKD")), hex(
                 point
             )
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=st.text(st.characters(exclude_categories=["Cs"])) | TEXTS, size=st.integers(1, 9))
+def test_a_text_normalized_in_pieces_is_the_text_normalized(text: str, size: int) -> None:
+    for form in NORMALIZERS[1:]:
+        normalize = getattr(tokenizers.normalizers, form or "")().normalize_str
+        assert normalized(text, normalize, size) == normalize(text)
 
 
 @pytest.mark.parametrize(

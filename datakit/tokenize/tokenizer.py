@@ -46,7 +46,7 @@ TASKS = Path("/proc/self/task")
 class Tokenizer:
     """A loaded tokenizer.json. `refusal` says why fastokens does not take it; then `fast` is None.
 
-    definition: the parsed file. words: bare encoders, loaded when the first huge word is met.
+    definition: the parsed file.
     """
 
     sha256: str
@@ -54,7 +54,6 @@ class Tokenizer:
     fast: fastokens.Tokenizer | None
     refusal: str = ""
     definition: dict[str, Any] = field(default_factory=dict, repr=False)
-    _bare: dict[str, Encoder] = field(default_factory=dict, repr=False)
 
     @property
     def vocabulary_size(self) -> int:
@@ -98,15 +97,14 @@ class Tokenizer:
         return LongTexts(encoder, splitter, lambda: self._words(encoder.name, special_strings), "", part_bytes)
 
     def _words(self, encoder: str, special_strings: str) -> words.WordEncoder:
-        if encoder not in self._bare:
-            text = json.dumps(words.bare(self.definition))
-            fast, reference = _load_fast(text)[0], tokenizers.Tokenizer.from_str(text)
-            self._bare[encoder] = FastEncoder(fast) if fast and encoder == "fastokens" else ReferenceEncoder(reference)
+        text = json.dumps(words.bare(self.definition))
+
+        def bare() -> Encoder:
+            fast = _load_fast(text)[0] if encoder == "fastokens" else None
+            return FastEncoder(fast) if fast else ReferenceEncoder(tokenizers.Tokenizer.from_str(text))
+
         normalizer = self.reference.normalizer
-
-        def normalize(text: str) -> str:
-            return text if normalizer is None or text.isascii() else normalizer.normalize_str(text)
-
+        normalize = normalizer.normalize_str if normalizer else str
         raw, normalized = words.added_by_string(self.definition["added_tokens"], special_strings == "keep")
         pre_tokenizer = Split(tokenizers.Regex(splitting_expression(self.definition)), "isolated")
 
@@ -114,7 +112,7 @@ class Tokenizer:
             return [place for _, place in pre_tokenizer.pre_tokenize_str(text)]
 
         return words.WordEncoder(
-            self._bare[encoder],
+            bare,
             words.token_sizes(self.definition["model"]["vocab"]),
             normalize,
             pieces,

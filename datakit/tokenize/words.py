@@ -27,12 +27,14 @@ from typing import Any
 import numpy as np
 
 from datakit.tokenize.encoders import Encoder
+from datakit.tokenize.normalizing import PIECE_CHARACTERS, normalized
 
 WINDOW_BYTES = 16 << 10
 OVERLAP = 4  # a window begins a quarter of a window before the end of the one before
 LOOK_CHARACTERS = 1 << 15
 LOOK_BEYOND = 16  # characters that the longest fixed alternative of an expression (a contraction) can look at
 FLUSH_CHARACTERS = 1 << 20
+RENEW_BYTES = 16 << 20
 FLUSH_WORDS = 1 << 16
 UTF8_BYTES = [*range(0xC0), *range(0xC2, 0xF5)]
 
@@ -71,13 +73,13 @@ def byte_characters() -> list[str]:
 
 @dataclass
 class WordEncoder:
-    """encoder: gives each text's ids as one word. sizes: bytes of each token, by id.
+    """renew: makes an encoder that gives each text's ids as one word. sizes: bytes of each token, by id.
 
     normalize, pieces: the tokenizer's own normalization and pre-tokenization (pieces as character ranges).
     raw, normalized: added tokens by their strings, found before and after normalizing.
     """
 
-    encoder: Encoder
+    renew: Callable[[], Encoder]
     sizes: np.ndarray
     normalize: Callable[[str], str]
     pieces: Callable[[str], list[tuple[int, int]]]
@@ -85,9 +87,14 @@ class WordEncoder:
     normalized: dict[str, int]
     window: int = WINDOW_BYTES
     look: int = LOOK_CHARACTERS
+    normalize_size: int = PIECE_CHARACTERS
     _words: list[str] = field(default_factory=list)
     _fixed: list[tuple[int, int]] = field(default_factory=list)  # (words before it, id)
     _size: int = 0
+    _spent: int = 0  # bytes of windows
+
+    def __post_init__(self) -> None:
+        self.encoder = self.renew()
 
     def encode(self, text: str) -> np.ndarray:
         """The ids of a stretch between two safe places, uint32."""
@@ -99,7 +106,7 @@ class WordEncoder:
             if added is not None:
                 self._fixed.append((len(self._words), added))
                 continue
-            for part, inner in _cut(self.normalize(stretch), self.normalized):
+            for part, inner in _cut(normalized(stretch, self.normalize, self.normalize_size), self.normalized):
                 if len(self._fixed) >= FLUSH_WORDS:
                     out.append(self._flush())
                 if inner is not None:
@@ -186,6 +193,9 @@ class WordEncoder:
         return self._ids(data, 0, len(data))
 
     def _ids(self, data: np.ndarray, start: int, stop: int) -> np.ndarray:
+        self._spent += stop - start
+        if self._spent > RENEW_BYTES:  # an encoder remembers words, and these are never met again
+            self.encoder, self._spent = self.renew(), stop - start
         return self.encoder.encode_batch([data[start:stop].tobytes().decode()])[0]
 
     def _in_windows(self, data: np.ndarray, window: int) -> np.ndarray | None:
