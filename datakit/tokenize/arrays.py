@@ -1,6 +1,5 @@
-"""TensorStore, and all that is known of it here: how a shard's array is written, where one is opened, how it is read.
+"""TensorStore's reading side: where a shard's array is opened, how it is read (array_writer.py writes it).
 
-A shard is written in one call: writing it piece by piece rewrites the file each time (8.5 times the bytes, measured).
 Opening takes the array's metadata from the cache's manifest and reads nothing. A missing or damaged shard is an error;
 TensorStore alone would read a missing file as zeros.
 """
@@ -8,7 +7,6 @@ TensorStore alone would read a missing file as zeros.
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,22 +17,6 @@ from datakit.storage import urls
 from datakit.tokenize.layout import ArrayForm
 
 DEFAULT_REGION = "us-east-1"
-
-
-def write_array(directory: Path, tokens: np.ndarray, form: ArrayForm, cpus: int) -> None:
-    """Encode `tokens` [T], T >= 1, as the array in a new local directory.
-
-    Memory beside `tokens`: once their size where they are stored raw, twice where they are compressed.
-    """
-    limits = {"data_copy_concurrency": {"limit": cpus}, "file_io_concurrency": {"limit": cpus}}
-    specification = {
-        "driver": "zarr3",
-        "kvstore": {"driver": "file", "path": f"{directory}/"},
-        "metadata": form.metadata(len(tokens)),
-        "store_data_equal_to_fill_value": True,  # a chunk of token 0 is data; only then is a missing one an error
-        "context": {**limits, "file_io_sync": False},  # whoever commits the files syncs them
-    }
-    tensorstore.open(specification, create=True).result().write(tokens).result()
 
 
 def read_context(cache_bytes: int, concurrency: int) -> tensorstore.Context:
