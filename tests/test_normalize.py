@@ -139,7 +139,15 @@ def test_columns_under_our_names_give_way() -> None:
     union = pa.schema([("id", pa.string()), ("url", pa.string()), ("text", pa.int64()), ("upstream_text", pa.int8())])
     schema, columns = output_schema(union, Config(text="body", id="url"))
     named = {entry["name"]: entry["upstream"] for entry in columns}
-    assert schema.names == ["id", "text", "source", "source_id", "upstream_id", "upstream_upstream_text", "upstream_text"]
+    assert schema.names == [
+        "id",
+        "text",
+        "source",
+        "source_id",
+        "upstream_id",
+        "upstream_upstream_text",
+        "upstream_text",
+    ]
     assert named["source_id"] == "url" and named["upstream_id"] == "id" and named["upstream_upstream_text"] == "text"
 
 
@@ -206,7 +214,9 @@ def test_a_transform_makes_records(tmp_path: Path) -> None:
 
 def test_missing_text_column_names_what_is_there(tmp_path: Path) -> None:
     write_lines(tmp_path / "in.jsonl", {"id": "1", "context": "x", "n": 1})
-    with pytest.raises(ColumnError, match=r"in\.jsonl has no column 'content'; it has id, context, n \(did you mean 'co"):
+    with pytest.raises(
+        ColumnError, match=r"in\.jsonl has no column 'content'; it has id, context, n \(did you mean 'co"
+    ):
         normalize(tmp_path, tmp_path / "in.jsonl", text="content")
 
 
@@ -298,7 +308,9 @@ def test_an_unknown_extension_needs_a_word(tmp_path: Path) -> None:
     (tmp_path / "in.qqq").write_text("some text")
     with pytest.raises(UnreadableError, match=r"in\.qqq: what format is it\?.*set the source's format"):
         normalize(tmp_path / "one", tmp_path / "in.qqq")
-    assert [row["text"] for row in normalize(tmp_path / "two", tmp_path / "in.qqq", format="text").rows()] == ["some text"]
+    assert [row["text"] for row in normalize(tmp_path / "two", tmp_path / "in.qqq", format="text").rows()] == [
+        "some text"
+    ]
 
 
 def test_documents_that_are_too_long_are_named(tmp_path: Path) -> None:

@@ -312,7 +312,11 @@ def test_an_unclosed_quote_ends_a_csv_file(tmp_path: Path) -> None:
 
 def test_small_files_are_gathered_and_large_ones_cut(tmp_path: Path) -> None:
     mebibyte = 1 << 20
-    files = [("a.jsonl.gz", 500 * mebibyte), ("b.jsonl", 150 * mebibyte), *((f"c/{n:04d}.txt", 100) for n in range(1000))]
+    files = [
+        ("a.jsonl.gz", 500 * mebibyte),
+        ("b.jsonl", 150 * mebibyte),
+        *((f"c/{n:04d}.txt", 100) for n in range(1000)),
+    ]
     slices = cut_slices(str(tmp_path), files, Config())
     assert slices[0] == [Piece("a.jsonl.gz", "json", 2000 * mebibyte + (64 << 10))]
     assert [(piece.start, piece.stop) for pieces in slices[1:4] for piece in pieces] == [

@@ -36,7 +36,9 @@ def oracle(data: bytes, longest: int) -> str:
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(st.one_of(texts.map(str.encode), st.binary(max_size=30)), max_size=8), st.sampled_from([1, 2, 3, 7, 128]))
+@given(
+    st.lists(st.one_of(texts.map(str.encode), st.binary(max_size=30)), max_size=8), st.sampled_from([1, 2, 3, 7, 128])
+)
 def test_rules_equal_the_oracle(documents: list[bytes], longest: int) -> None:
     ruled = apply_rules(pa.array(documents, pa.large_binary()), longest)
     expected = [oracle(document, longest) for document in documents]
