@@ -34,7 +34,7 @@ class RawShard:
 
     def read_into(self, first: int, out: np.ndarray) -> None:
         """Fill `out` with the tokens from `first` on. Raises CorruptError where the file ends before them."""
-        place, position = memoryview(out).cast("B"), first * self._dtype.itemsize
+        place, position = out.data.cast("B"), first * self._dtype.itemsize
         while len(place):
             with read_errors(self.path):
                 count = os.preadv(self._descriptor, [place], position)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -47,20 +48,17 @@ class ShardArrays:
 
     def read(self, stretches: Sequence[Stretch]) -> np.ndarray:
         """The stretches end to end; TensorStore reads all of its own at once."""
-        opened = [self._array(index) for index, _, _ in stretches]
-        if len(opened) == 1 and not isinstance(opened[0], RawShard):
-            ((index, first, last),) = stretches
-            return self._checked(array_reader.finish(opened[0][first:last].read(), self.place(index)), index)
         out = np.empty(sum(last - first for _, first, last in stretches), self._dtype)
         pending, position = [], 0
-        for array, (index, first, last) in zip(opened, stretches, strict=True):
-            place = out[position : position + last - first]
+        for index, first, last in stretches:
+            array, place = self._array(index), out[position : position + last - first]
             position += len(place)
             if isinstance(array, RawShard):
                 array.read_into(first, place)
                 self._direct_reads += 1
             else:
-                pending.append((index, place, array[first:last].read()))
+                pending += [(index, place[start - first : stop - first], array[start:stop].read())
+                            for start, stop in _at_chunks(array, first, last)]  # fmt: skip
         for index, place, read in pending:
             place[:] = self._checked(array_reader.finish(read, self.place(index)), index)
         return out
@@ -106,7 +104,7 @@ class ShardArrays:
         return array_reader.open_array(place, metadata, self._context)
 
     def _checked(self, found: np.ndarray, index: int) -> np.ndarray:
-        """As the cache's type; an imported array may hold ids that its tokenizer does not have."""
+        """An imported array may hold ids that its tokenizer does not have, nor the cache's type room for."""
         if self._foreign is None:
             return found
         size = self._details.contract.vocabulary_size
@@ -116,7 +114,14 @@ class ShardArrays:
                 f"{self.place(index)} holds the id {wrong}, but the tokenizer that it was imported with has {size} "
                 f"ids; import it again with the tokenizer that it was made with"
             )
-        return found.astype(self._dtype)
+        return found
+
+
+def _at_chunks(array: Any, first: int, last: int) -> list[tuple[int, int]]:
+    """[first, last) cut at the borders of chunks: one read is decoded by one thread, several by several (1.5 times)."""
+    (chunk,) = array.chunk_layout.read_chunk.shape
+    cuts = [first, *range((first // chunk + 1) * chunk, last, chunk), last]
+    return list(pairwise(cuts))
 
 
 def _check_size(url: str, expected: int) -> None:
