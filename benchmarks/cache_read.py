@@ -244,7 +244,8 @@ blocks = np.random.default_rng(2).permutation(cache.tokens // BLOCK)[:BLOCKS_A_R
 opened, before, began = peak_memory(), cache.requests, time.perf_counter()
 done = batches_of_cache(cache, blocks, np.random.default_rng(3), in_flight)
 seconds = time.perf_counter() - began
-print(f"{done * LENGTH / seconds / 1e6:.1f} M tokens/s, {(cache.requests - before) / len(blocks):.2f} requests a block, "
+requests = (cache.requests - before) / len(blocks)
+print(f"{done * LENGTH / seconds / 1e6:.1f} M tokens/s, {requests:.2f} requests a block, "
       f"{peak_memory():.0f} MiB of memory at the most, {opened:.0f} of them when opened")
 """
 
