@@ -9,7 +9,7 @@ from datakit import pipeline
 from datakit.engine.status import StepStatus, read_status, step_directories
 from datakit.engine.watch import Watch
 from datakit.errors import InputError
-from datakit.pipeline import RunPlan, RunResult, StepDescription
+from datakit.pipeline import RawReport, RunPlan, RunResult, StepDescription
 from datakit.recipe import Recipe, load_recipe
 from datakit.storage import urls
 
@@ -69,9 +69,9 @@ def status(directory: Root) -> list[StepStatus]:
     return found
 
 
-def inspect(target: Root) -> StepDescription:
-    """What a finished step (its directory, its manifest, its dataset's directory) holds and was made from."""
-    return pipeline.describe(os.fspath(target))
+def inspect(target: Root) -> StepDescription | RawReport:
+    """What a finished step (its directory, its manifest, its dataset's directory) or a raw source holds."""
+    return pipeline.inspect(os.fspath(target))
 
 
 def _recipe(recipe: RecipeLike, settings: Iterable[str]) -> Recipe:

@@ -37,7 +37,7 @@ from datakit.errors import RecipeError, suggestion
 
 CATALOG = Path(__file__).with_name("catalog")
 NAME_RULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-RESERVED = ("sources", "runs")  # folders of the root that belong to no dataset
+RESERVED = ("sources",)  # the folder of the root that belongs to no dataset
 T = TypeVar("T")
 
 

@@ -88,3 +88,52 @@ def tree(folder: Path, without: tuple[str, ...] = ("ledger", "runs", ".cache")) 
 def shelf(tmp_path: Path) -> Path:
     """A recipe file with its texts beside it."""
     return make_shelf(tmp_path / "shelf")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `shelf/shelf.toml` and its finished run in `root`."""
+    folder = tmp_path_factory.mktemp("finished")
+    make_shelf(folder / "shelf")
+    done = command("run", "shelf/shelf.toml", "--root", "root", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def step(folder: Path, pattern: str) -> Path:
+    """The one path that matches."""
+    (found,) = folder.glob(pattern)
+    return found
+
+
+def changes(folder: Path) -> dict[str, int]:
+    """When each file and folder was changed last."""
+    return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+TRANSFORM = """
+import os, time
+def poisoned(batch):
+    if any(b"poison" in text.cast("binary").as_py() for text in batch["text"]):
+        os._exit(9)
+    return batch
+def slow(batch):
+    time.sleep(600)
+    return batch
+"""
+
+
+def write_pages(folder: Path, transform: str) -> Path:
+    """1,100 small files, which make several tasks; the last holds the poison."""
+    pages = folder / "pages"
+    pages.mkdir(parents=True)
+    for number in range(1100):
+        (pages / f"{number:04d}.txt").write_text(prose(number, 5) + (" poison" if number == 1099 else ""))
+    write_lines(folder / "good" / "a.jsonl", [prose(number) for number in range(9)])
+    (folder / "transforms.py").write_text(TRANSFORM)
+    recipe = folder / "pages.toml"
+    recipe.write_text(
+        'name = "pages"\n[[sources]]\nname = "pages"\nurl = "pages"\n'
+        f'transform = "transforms:{transform}"\ntransform_version = 1\n[[sources]]\nname = "good"\nurl = "good"\n'
+    )
+    return recipe

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -36,7 +37,7 @@ def check_contract(result: Normalized) -> None:
     assert table.schema.names[:4] == ["id", "text", "source", "source_id"]
     assert table.schema.types[:4] == [pa.string(), pa.large_string(), pa.string(), pa.string()]
     assert ids == [xxhash.xxh3_128_hexdigest(text.encode()) for text in texts]
-    assert all(before < after for before, after in zip(ids, ids[1:], strict=False)), "ids must ascend strictly"
+    assert all(before < after for before, after in pairwise(ids)), "ids must ascend strictly"
     count = len(manifest.partitions)
     assert count & (count - 1) == 0
     for number, part in enumerate(manifest.partitions):

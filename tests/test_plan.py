@@ -226,6 +226,7 @@ def test_a_pinned_source_that_cannot_be_reached_can_still_be_planned(tmp_path: P
     plan = pipeline.plan(load_recipe("fineweb-edu-10bt"), str(tmp_path), offline=True)
     assert [step.stage for step in plan.steps] == list(STAGE_NAMES)
     assert plan.disk_needed is None
+    assert (plan.steps[0].tasks, plan.steps[0].reason) == (None, "known when its files are listed")
     assert "not downloaded yet" in plan.notes[0]
     with pytest.raises(NoInputError, match="run once without --offline"):
         pipeline.run(load_recipe("fineweb-edu-10bt"), str(tmp_path), offline=True)

@@ -14,13 +14,13 @@ from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
-import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 import xxhash
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import feather
 
 from datakit.errors import ColumnError, UnreadableError
 from datakit.normalize import blocks, read_csv, read_tables
@@ -97,9 +97,7 @@ def test_a_line_that_is_too_long_is_streamed_past(tmp_path: Path) -> None:
             found, findings = read(tmp_path, "in.jsonl", max_document_bytes=2000)
             expected = [] if length == 1990 else [(len(lines(RECORDS[:3])), "longer than max_document_bytes (2000)")]
             assert places(findings) == expected
-            assert [row["text"] for row in rows(found) if "id" in row and row["id"]] == [
-                record["text"] for record in RECORDS[:6]
-            ]
+            assert [row["text"] for row in rows(found) if row.get("id")] == [record["text"] for record in RECORDS[:6]]
 
 
 # --- compressions
@@ -238,6 +236,15 @@ def test_a_damaged_row_group_costs_its_own_rows(tmp_path: Path) -> None:
     assert places(findings) == [(100, "row group 2 cannot be decoded to its end")]
     assert findings.counters["normalize/quarantined"] == 50
     assert findings.counters["normalize/records_in"] == 200
+
+
+def test_a_column_name_that_is_no_utf8_is_damage(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": ["a"], "colname": ["b"]}), tmp_path / "in.parquet", store_schema=False)
+    data = (tmp_path / "in.parquet").read_bytes()
+    (tmp_path / "in.parquet").write_bytes(data.replace(b"colname", b"col\xffame"))
+    found, findings = read(tmp_path, "in.parquet")
+    assert not found
+    assert places(findings) == [(0, "its footer cannot be read, so none of its rows can")]
 
 
 def test_strings_that_are_no_utf8_are_mended_in_every_column(tmp_path: Path) -> None:

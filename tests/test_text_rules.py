@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from datakit.normalize import json_lines, kernels
 from datakit.normalize.text_rules import WHITE_SPACE, apply_rules
 
 SPACES = re.compile(f"[{WHITE_SPACE}]")
@@ -89,3 +90,8 @@ def test_clean_text_is_not_copied() -> None:
     ruled = apply_rules(column, 128)
     assert ruled.texts.buffers()[2].address == column.buffers()[2].address
     assert isinstance(ruled.kept, np.ndarray)
+
+
+def test_the_kernels_and_their_callers_agree_on_names() -> None:
+    """The kernels' module is imported late, since numba is heavy, so one name stands twice."""
+    assert json_lines.DEEP == kernels.DEEP

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datakit.dedup.comparison import COUNTED, NONE, Documents, Rules, common, verify
+from datakit.dedup.comparison import NONE, Documents, common, verify
+from datakit.dedup.rules import COUNTED, Rules
 
 BANDS = 3
 Document = tuple[int, frozenset[int], tuple[int, ...]]  # id, shingles, band keys

@@ -1,8 +1,8 @@
 """The command `datakit`: parses, calls one function, prints; and turns every error into one line and an exit code.
 
 Each command lives in a module of its own that imports what it calls when it is called, so that `datakit --help` loads
-neither Arrow nor a stage (120 ms). Errors that datakit raises on purpose are shown without a traceback; `DATAKIT_DEBUG=1` shows
-it.
+neither Arrow nor a stage (120 ms). Errors that datakit raises on purpose are shown without a traceback;
+`DATAKIT_DEBUG=1` shows it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
 from types import FrameType
@@ -56,6 +57,7 @@ def build() -> App:
         help_epilogue=EPILOGUE,
         help_format="plaintext",
         version=_version,
+        suppress_keyboard_interrupt=False,
     )
     for command in (run, plan, status, inspect, catalog, gc):
         app.command(command, help_epilogue="")
@@ -73,7 +75,8 @@ def _version() -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The console script: run one command, answer its exit code."""
-    signal.signal(signal.SIGTERM, _terminate)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _terminate)
     try:
         code = build()(sys.argv[1:] if arguments is None else list(arguments), exit_on_error=False, print_error=False)
         sys.stdout.flush()

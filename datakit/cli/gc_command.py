@@ -21,8 +21,8 @@ def gc(
 ) -> int:
     """List, or remove, the leftovers of killed runs.
 
-    That is what no manifest refers to: temporary files of processes that are gone, exchange files of finished steps, and unfinished steps that
-    no run works on. A finished step is never touched.
+    That is what no manifest refers to: temporary files of processes that are gone, exchange files of finished steps,
+    and unfinished steps that no run works on. A finished step is never touched.
 
     Examples:
       datakit gc data

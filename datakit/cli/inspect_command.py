@@ -1,6 +1,161 @@
 """`datakit inspect`."""
 
+from __future__ import annotations
 
-def inspect(target: str) -> int:
-    """x"""
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from datakit.cli.console import bytes_text, note, say, say_json, table
+
+if TYPE_CHECKING:
+    from datakit.normalize.inspect import FormatReport
+    from datakit.pipeline import Ancestor, RawReport, StepDescription
+
+Flag = Parameter(negative="", show_default=False)
+FILES_SHOWN = 3
+
+
+def inspect(
+    target: str,
+    /,
+    *,
+    draft: Annotated[bool, Flag] = False,
+    json: Annotated[bool, Flag] = False,
+) -> int:
+    """Show what a finished step or a raw source holds.
+
+    Of a step: counts, schema, three ids, and what it was made from, up to the raw files. Of a raw source: formats,
+    columns, sizes, and a draft recipe. Never any text.
+
+    Examples:
+      datakit inspect data/demo
+      datakit inspect data/demo/consolidate-0123456789ab/manifest.json
+      datakit inspect texts/ --draft > my-recipe.toml
+
+    Parameters
+    ----------
+    target
+        A step's directory or manifest, a dataset's directory (its last stage), or files: a path, a glob, a URL.
+    draft
+        Of a raw source, print the draft recipe only.
+    json
+        Print one JSON object.
+    """
+    from datakit.errors import UsageError
+    from datakit.normalize.inspect import RawReport, draft_recipe
+    from datakit.pipeline import inspect as look_into
+
+    found = look_into(target)
+    if isinstance(found, RawReport):
+        recipe = draft_recipe(found)
+        if draft:
+            say(recipe.rstrip("\n"))
+        elif json:
+            say_json({**asdict(found), "draft_recipe": recipe})
+        else:
+            _show_source(found, recipe)
+    elif draft:
+        raise UsageError(f"{target} is a finished step; --draft is for raw sources")
+    elif json:
+        say_json(found)
+    else:
+        _show_step(found)
     return 0
+
+
+def _show_step(step: StepDescription) -> None:
+    say(f"{step.stage} of {step.dataset}: {step.directory}")
+    say(f"identity {step.identity}, fingerprint {step.fingerprint}")
+    say(", ".join(_totals(step)))
+    for title, text in _sections(step):
+        say()
+        say(f"{title}:")
+        say("\n".join(f"  {line}" for line in text.splitlines()))
+    for place in step.beside:
+        note(f"also finished: {place}")
+
+
+def _totals(step: StepDescription) -> Iterator[str]:
+    yield f"{step.rows:,} rows"
+    if step.text_bytes is not None:
+        yield f"{bytes_text(step.text_bytes)} of text"
+    if step.tokens is not None:
+        yield f"{step.tokens:,} tokens"
+    yield f"{bytes_text(step.bytes)} on disk"
+    yield f"{step.quarantined:,} records in quarantine"
+
+
+def _sections(step: StepDescription) -> Iterator[tuple[str, str]]:
+    rows = [
+        [source, parts, count, _size(text), tokens, bytes_text(size)]
+        for source, parts, count, size, text, tokens in step.parts
+    ]
+    yield "sources", table(("source", "partitions", "rows", "text", "tokens", "on disk"), rows)
+    if step.schema:
+        yield "schema", table(("column", "type"), [[column.name, column.type] for column in step.schema])
+    if step.counters:
+        yield "counters", table(("counter", "count"), [[name, count] for name, count in step.counters.items()])
+    if step.parameters:
+        yield "parameters", "\n".join(f"{name} = {value!r}" for name, value in step.parameters.items())
+    if step.stage == "dedup":
+        removed = [[name, *(counts[key] for key in REMOVAL), f"{counts['rate']:.2%}"]
+                   for name, counts in step.details["sources"].items()]  # fmt: skip
+        yield "removal", table(("source", *REMOVAL, "rate"), removed)
+    if step.stage == "tokenize":
+        contract = step.details["contract"]
+        shown = {key: contract[key] for key in ("tokenizer_sha256", "encoder", "vocabulary_size", "bos", "eos")}
+        yield "contract", "\n".join(f"{name} = {value!r}" for name, value in shown.items())
+    if step.sample_ids:
+        yield "sample ids", "\n".join(step.sample_ids)
+    if step.lineage:
+        yield "made from", "\n".join(_ancestor(entry) for entry in step.lineage)
+
+
+REMOVAL = ("documents", "exact", "fuzzy", "retained")
+
+
+def _ancestor(entry: Ancestor) -> str:
+    head = f"{'  ' * entry.depth}{entry.stage} {entry.dataset}".rstrip()
+    if not entry.found:
+        return f"{head}: not here ({entry.directory}, identity {entry.identity})"
+    if entry.seen:
+        return f"{head}: see above"
+    if entry.stage != "download":
+        return f"{head}: {entry.rows:,} rows, {entry.directory}"
+    more = len(entry.files) - FILES_SHOWN
+    names = ", ".join(entry.files[:FILES_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+    return f"{head}: {bytes_text(entry.bytes or 0)} in {len(entry.files):,} raw files: {names}"
+
+
+def _size(count: int | None) -> str | None:
+    return None if count is None else bytes_text(count)
+
+
+def _show_source(report: RawReport, recipe: str) -> None:
+    say(f"{report.url}: {report.files:,} files, {bytes_text(report.bytes)}")
+    for group in report.formats:
+        say()
+        say(
+            f"{group.format}: {group.files:,} files ({', '.join(group.extensions) or 'no extension'}), "
+            f"{bytes_text(group.bytes)}; of {group.records:,} sampled records:"
+        )
+        rows = [
+            [column.name, column.type, f"{column.filled:.0%}", bytes_text(column.mean_bytes), _use(group, column.name)]
+            for column in group.columns
+        ]
+        say(table(("column", "type", "filled", "mean size", ""), rows))
+        if group.sample_ids:
+            say(f"ids of the first documents: {', '.join(group.sample_ids)}")
+    for problem in report.problems:
+        note(f"problem: {problem}")
+    say()
+    say("draft recipe (--draft prints it alone):")
+    say()
+    say(recipe.rstrip("\n"))
+
+
+def _use(group: FormatReport, column: str) -> str:
+    return "the text" if column == group.text else "the id" if column == group.id else ""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from datakit.cli.console import bytes_text, note, say, say_json, seconds_text, table
+from datakit.cli.console import Cell, bytes_text, note, say, say_json, seconds_text, table
+
+if TYPE_CHECKING:
+    from datakit.pipeline import RunResult, StageLine
 
 Flag = Parameter(negative="", show_default=False)
 
@@ -85,7 +88,7 @@ def run(
 HEADERS = ("stage", "in", "kept", "text", "tokens", "on disk", "time", "remarks")
 
 
-def _row(line) -> tuple:
+def _row(line: StageLine) -> tuple[Cell, ...]:
     remarks = [f"{count:,} {why}" for why, count in line.dropped.items()]
     dropped = f"dropped {', '.join(remarks)}" if remarks else ""
     found = ", ".join(f"{count:,} {what}" for what, count in line.found.items())
@@ -105,7 +108,7 @@ def _ending(dataset: str, reused: bool, seconds: float) -> str:
     return f"{dataset}: everything was done already" if reused else f"{dataset}: done in {seconds_text(seconds)}"
 
 
-def _next_steps(result) -> list[str]:
+def _next_steps(result: RunResult) -> list[str]:
     last = result.steps[-1].directory
     if result.cache is None:
         return [f"output:    {last}", f"look:      datakit inspect {last}"]

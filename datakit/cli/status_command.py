@@ -24,7 +24,8 @@ def status(
 ) -> int:
     """Show the tasks of a step, a dataset or a root.
 
-    For each: state, attempts, last failure, time, memory. Reads files only, so it also works while a run goes on, and after its driver died.
+    For each: state, attempts, last failure, time, memory. Reads files only, so it also works while a run goes on, and
+    after its driver died.
 
     Examples:
       datakit status data/demo
@@ -39,14 +40,9 @@ def status(
     json
         Print one JSON object, with every task.
     """
-    from datakit.engine.status import read_status, step_directories
-    from datakit.errors import InputError
-    from datakit.storage import urls
+    from datakit.api import status as read_status
 
-    place = urls.absolute(directory)
-    found = [read_status(step) for step in step_directories(place)]
-    if not found:
-        raise InputError(f"{place}: no step of datakit is there or below it; give a step, a dataset or a root")
+    found = read_status(directory)
     if json:
         say_json({"steps": found})
         return 0

@@ -28,7 +28,8 @@ def train(
 ) -> int:
     """Train a byte-level BPE tokenizer.
 
-    On text files, or on a recipe's clean dataset. Files of every readable format will do; equal documents count once. The same input gives the same file.
+    On text files, or on a recipe's clean dataset. Files of every readable format will do; equal documents count once.
+    The same input gives the same file.
 
     Examples:
       datakit tokenizer train texts/ more.jsonl.gz --vocabulary 16384

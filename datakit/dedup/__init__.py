@@ -1,1 +1,1 @@
-"""dedup."""
+"""Exact and near duplicates: signatures, candidates, components, verification, and attributes that say what goes."""

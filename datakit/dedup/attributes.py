@@ -103,7 +103,8 @@ def _with_copies(
     first_copies = {"row": row, "high": high, "low": low, "cluster_high": high, "cluster_low": low}
     first_copies |= {"kept_row": kept, "kept_high": high, "kept_low": low, "jaccard": np.ones(len(row))}
     there = np.unique(part_of(kept, parts))
-    later = _verdicts(shared, context, [(int(number), int(number) + 1) for number in there])
+    runs = np.split(there, np.flatnonzero(np.diff(there) > 1) + 1) if len(there) else []
+    later = _verdicts(shared, context, [(int(run[0]), int(run[-1]) + 1) for run in runs])
     at = np.minimum(np.searchsorted(later["row"], kept), max(0, len(later["row"]) - 1))
     gone = np.flatnonzero(later["row"][at] == kept) if len(later["row"]) else np.empty(0, np.int64)
     for name in ("cluster_high", "cluster_low", "kept_row", "kept_high", "kept_low", "jaccard"):

@@ -23,28 +23,14 @@ from pathlib import Path
 import numpy as np
 from numba import njit
 
+from datakit.dedup.rules import COUNTED, Rules
+
 NONE = -1
-# What the kernel counts, by position in its array.
-CANDIDATES, RULED_OUT, COMPARISONS, REJECTED, CAPPED, CROWDED = range(6)
-COUNTED: tuple[str, ...] = ("candidates", "ruled_out", "comparisons", "rejected", "capped", "crowded")
+CANDIDATES, RULED_OUT, COMPARISONS, REJECTED, CAPPED, CROWDED = range(6)  # the places of COUNTED in the kernel
 _STRIDE = 64  # steps of an intersection between looks at whether it can still reach the threshold
 _RANK_BITS = 48
 _RANK = np.int64((1 << _RANK_BITS) - 1)
 _ONE = np.uint64(1)
-
-
-@dataclass(frozen=True)
-class Rules:
-    """How to compare. measure: 0 Jaccard, 1 containment of the document in the retained one."""
-
-    threshold: float
-    measure: int
-    most: int
-
-    @property
-    def listed(self) -> int:
-        """How many retained documents a band key lists."""
-        return 4 * self.most
 
 
 @dataclass(frozen=True)

@@ -54,12 +54,12 @@ def bucket_edges(keys: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.nda
     Returns (keys, rows) with each key once and its smallest row, ascending by key, and the edges (left, right): what a
     reader folds over runs, so that a bucket of any size takes the memory of its distinct keys.
     """
-    order = np.lexsort((rows, keys))
+    order = np.argsort(keys)
     keys, rows = keys[order], rows[order]
     first = np.ones(len(keys), bool)
     first[1:] = keys[1:] != keys[:-1]
     starts = np.flatnonzero(first)
-    smallest = rows[starts]
+    smallest = np.minimum.reduceat(rows, starts) if len(starts) else rows
     hub = np.repeat(smallest, np.diff(np.append(starts, len(keys))))
     spokes = np.flatnonzero(hub != rows)
     return keys[starts], smallest, hub[spokes], rows[spokes]

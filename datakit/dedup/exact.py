@@ -82,7 +82,7 @@ def _ids_in_range(
             for group in range(shard.metadata.num_row_groups):
                 about = shard.metadata.row_group(group)
                 bounds = about.column(0).statistics
-                if bounds is None or not (bounds.max < smallest or bounds.min > largest):
+                if bounds is None or not bounds.has_min_max or (bounds.max >= smallest and bounds.min <= largest):
                     high, low = ids_from_arrow(shard.read_row_group(group, columns=["id"], use_threads=False)["id"])
                     inside = (high >> np.uint64(64 - bits)) == np.uint64(index) if bits else np.ones(len(high), bool)
                     yield high[inside], low[inside], (row + np.flatnonzero(inside)).astype(np.uint64)

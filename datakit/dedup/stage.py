@@ -16,7 +16,7 @@ depend on how parts are grouped into tasks.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,9 +26,9 @@ from datakit.dedup.bands import bucket_count
 from datakit.dedup.curve import s_curve
 from datakit.dedup.parts import Part, all_parts, power_of_two, to_plain
 from datakit.dedup.report import check_removal, cluster_report, removal_report
+from datakit.dedup.rules import COUNTED, MEASURES
 from datakit.dedup.signatures_stage import PRELOADS, SignatureConfig, config_of
 from datakit.dedup.survivors import check_columns, check_prefer
-from datakit.dedup.verify import MEASURES
 from datakit.engine.exchange import merged
 from datakit.engine.grouping import neighbours
 from datakit.engine.task import Output, Phase, Plan, Step, Task, TaskResult
@@ -79,17 +79,21 @@ def plan(step: Step) -> Plan:
     sources = list(dict.fromkeys(part.source for part in parts))
     rules = {name: value for name, value in spelled_out(config).items() if name != "max_removal"}  # tasks never see it
     shared = {"parts": to_plain(parts), **rules}
-    shared["exact_runs"] = yield from _exact(step, parts, sources, shared)
+    exact_runs = yield from _exact(step, parts, sources, shared)
+    shared = {**shared, "exact_runs": exact_runs}
     forests = yield from _forests(step, parts, config, shared)
     judged = yield from _verdicts(step, parts, forests, shared) if forests else _nothing()
-    shared["verdict_runs"] = yield from merged(step, "verdicts", _runs(judged), readers=len(parts))
+    verdict_runs = yield from merged(step, "verdicts", _runs(judged), readers=len(parts))
     tasks = _tasks("attributes:write", [part.signature_bytes for part in parts])
-    written = yield Phase("attributes", tasks, shared, PRELOADS)
+    written = yield Phase("attributes", tasks, {**shared, "verdict_runs": verdict_runs}, PRELOADS)
     removed = [tuple(pair) for result in written for pair in result.details["removed"]]
     report = removal_report(parts, removed)
-    check_removal(report, config.max_removal)
+    check_removal(report, step.operations.get("max_removal", config.max_removal))
     details = {"sources": report, "clusters": cluster_report(judged), "s_curve": s_curve(config.bands, config.rows)}
-    return Output(_partitions(parts, written), SCHEMA, details=details)
+    counted = dict.fromkeys(
+        [f"dedup/{name}" for name in (*COUNTED, "clustered", "clusters")], 0
+    )  # where not a task did
+    return Output(_partitions(parts, written), SCHEMA, counted, details)
 
 
 def _nothing() -> Results:
@@ -147,7 +151,7 @@ def _forest_files(results: Sequence[TaskResult]) -> list[tuple[str, int]]:
     return [(path, result.details["edges"]) for result in results for path in result.details["forests"]]
 
 
-def _merges(forests: Sequence[tuple[str, int]], level: int) -> Generator[Task]:
+def _merges(forests: Sequence[tuple[str, int]], level: int) -> Iterator[Task]:
     for number, start in enumerate(range(0, len(forests), FAN_IN)):
         group = forests[start : start + FAN_IN]
         arguments = {"forests": [path for path, _ in group], "name": f"merged-{level}-{number:05d}"}
@@ -166,10 +170,8 @@ def _verdicts(step: Step, parts: list[Part], forests: Sequence[tuple[str, int]],
     )
     labels = yield from merged(step, "labels", _runs([labelled]), readers=len(parts))
     documents, text = sum(part.rows for part in parts), sum(part.text_bytes for part in parts)
-    expected = labelled.details["rows"] * (
-        1.3 * text / documents + 250
-    )  # bytes: shingles of average texts, and the rest
-    buckets = power_of_two(expected / (2 * TASK_BYTES))
+    row_bytes = 1.3 * text / documents + 250  # the shingles of an average text, and what else is known about it
+    buckets = power_of_two(labelled.details["rows"] * row_bytes / (2 * TASK_BYTES))
     tasks = _tasks("cluster_shingles:route", [part.text_bytes for part in parts], buckets=buckets)
     routed = yield Phase("shingles", tasks, {**shared, "runs": labels}, PRELOADS)
     runs = yield from merged(step, "shingles", _runs(routed), readers=buckets)

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from datakit.dedup.parts import from_plain, part_of, power_of_two
+from datakit.dedup.rules import MEASURES, Rules
 from datakit.dedup.survivors import survivor_order
 from datakit.engine.exchange import ExchangeWriter, read_buckets
 from datakit.engine.task import TaskContext, TaskResult
@@ -26,7 +27,6 @@ VERDICT = pa.schema(
     ]
 )
 LARGEST = 10  # clusters that a task names
-MEASURES = ("jaccard", "containment")
 
 
 def judge(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
@@ -34,7 +34,7 @@ def judge(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
 
     details: histogram, clusters by the power of two below their size; largest, [size, retained, cluster id] each.
     """
-    from datakit.dedup.comparison import NONE, Rules, verify  # brings the compiler: not for plans
+    from datakit.dedup.comparison import NONE, verify  # brings the compiler: not for plans
 
     bucket = arguments["bucket"]
     tables = list(read_buckets(context.step_directory, shared["runs"], bucket, bucket + 1, context.scratch))
@@ -46,26 +46,25 @@ def judge(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
     documents = _documents(tables, order, known, context.scratch)
     rules = Rules(shared["threshold"], MEASURES.index(shared["measure"]), shared["max_comparisons"])
     representative, jaccard, counts = verify(documents, rules, context.scratch)
-    cluster_high, cluster_low = _smallest_ids(known, documents.starts)
-    gone = np.flatnonzero(representative != NONE)
-    kept = representative[gone]
-    verdicts = pa.table(
-        [
-            known["row"][gone], known["high"][gone], known["low"][gone],
-            np.repeat(cluster_high, np.diff(documents.starts))[gone],
-            np.repeat(cluster_low, np.diff(documents.starts))[gone],
-            known["row"][kept], known["high"][kept], known["low"][kept], jaccard[gone],
-        ],
-        schema=VERDICT,
-    )  # fmt: skip
+    clusters = _smallest_ids(known, documents.starts)
+    sizes, gone = np.diff(documents.starts), np.flatnonzero(representative != NONE)
+    verdicts = _verdicts(known, gone, representative[gone], [np.repeat(half, sizes)[gone] for half in clusters])
+    verdicts = verdicts.append_column(VERDICT.field("jaccard"), pa.array(jaccard[gone]))
     parts = from_plain(shared)
     with ExchangeWriter(context, "verdicts", f"{bucket:05d}", power_of_two(len(parts)), 64 << 20) as writer:
         writer.write(verdicts, part_of(known["row"][gone], parts))
     retained = np.add.reduceat((representative == NONE).astype(np.int64), documents.starts[:-1])
-    details = {"runs": writer.runs, **_describe(np.diff(documents.starts), retained, cluster_high, cluster_low)}
-    size = sum(table.nbytes for table in tables)
+    details = {"runs": writer.runs, **_describe(sizes, retained, *clusters)}
     counters = {f"dedup/{name}": count for name, count in counts.items()}
+    size = sum(table.nbytes for table in tables)
     return TaskResult(writer.outputs, counters, details, records=len(order), bytes_read=size)
+
+
+def _verdicts(known: dict[str, np.ndarray], gone: np.ndarray, kept: np.ndarray, cluster: list[np.ndarray]) -> pa.Table:
+    """The columns of VERDICT but the last: documents `gone`, the ones `kept` in their place, ids of their clusters."""
+    names = ("row", "high", "low")
+    columns = [*(known[name][gone] for name in names), *cluster, *(known[name][kept] for name in names)]
+    return pa.table(columns, names=VERDICT.names[:-1])
 
 
 def _known(tables: list[pa.Table]) -> dict[str, np.ndarray]:

@@ -65,7 +65,7 @@ def list_source(
     `url` is one file, a directory, or a glob; patterns as in `datakit.storage.globs`.
     """
     place = globs.locate(url)
-    every = globs.files_at(place)
+    every = globs.files_at(place, exclude)
     chosen = globs.select(every, place, include, exclude)
     if not chosen:
         raise NoInputError(_nothing(url, place, every, include, exclude))

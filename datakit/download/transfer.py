@@ -23,7 +23,7 @@ from datakit.storage.globs import checksum_of
 CHUNK_BYTES = 8 << 20
 ATTEMPTS = 6
 LONGEST_PAUSE = 60.0
-_TRANSIENT_MODULES = ("aiohttp", "botocore", "requests", "urllib3", "httpx")
+_TRANSIENT_MODULES = ("aiohttp", "botocore", "requests", "urllib3", "httpx", "httpx2")
 
 
 def fetch(url: str, target: str, size: int, checksum: str, progress: Callable[[int], None]) -> Committed:

@@ -24,7 +24,7 @@ from datakit.engine.ledger import (
     driver_name,
     finished,
     read_ledger,
-    task_digest,
+    task_digests,
 )
 from datakit.engine.policy import Breaker, TaskRecord, Verdict, backoff_seconds, judge, next_attempt
 from datakit.engine.task import Output, Phase, Plan, Step, Task, TaskResult, encode
@@ -111,7 +111,7 @@ class _StepRun:
         return finish_step(self.step, output, self._results)
 
     def _run_phase(self, phase: Phase) -> list[TaskResult]:
-        digests = {task.key: task_digest(task, phase) for task in phase.tasks}
+        digests = task_digests(phase)
         if len(digests) != len(phase.tasks):
             raise ValueError(f"{self.step.stage}, phase {phase.name}: two tasks have the same key")
         results = {task.key: found for task in phase.tasks if (found := self._find(phase, task, digests[task.key]))}
@@ -143,10 +143,19 @@ class _PhaseRun:
         self._results: dict[str, TaskResult] = {}
         self._failed: dict[str, TaskRecord] = {}
         self._breaker = Breaker()
-        self._overtaken: Manifest | None = None
 
     def run(self, pending: list[Task]) -> dict[str, TaskResult]:
         """Every task's result. Raises PartialError where some failed, after all others are done."""
+        try:
+            self._drive(pending)
+        except BaseException:
+            self._executor.abandon()  # nothing may run on, nor report to the step that comes next
+            raise
+        if self._failed:
+            self._give_up(len(pending))
+        return self._results
+
+    def _drive(self, pending: list[Task]) -> None:
         shared = self._share()
         queue = [
             (0.0, -task.input_bytes, number, self._attempt(task, shared)) for number, task in enumerate(pending)
@@ -154,8 +163,6 @@ class _PhaseRun:
         heapq.heapify(queue)
         number = len(queue)
         while queue or self._running:
-            if self._overtaken is not None:
-                queue.clear()
             self._submit(queue)
             for outcome in self._executor.wait(WAIT_SECONDS):
                 again = self._take(outcome)
@@ -165,11 +172,6 @@ class _PhaseRun:
                     heapq.heappush(queue, (time.monotonic() + wait if wait else -1.0, 0, number, again))
             self._ledger.tick()
             self._watch.tick()
-        if self._overtaken is not None:
-            raise _OvertakenError(self._overtaken)
-        if self._failed:
-            self._give_up(len(pending))
-        return self._results
 
     def _submit(self, queue: list[tuple[float, int, int, Attempt]]) -> None:
         room = WINDOW * self._executor.slots - len(self._running)
@@ -184,10 +186,10 @@ class _PhaseRun:
     def _take(self, outcome: Outcome) -> Attempt | None:
         """Enter an outcome; the next attempt where there is one."""
         attempt = self._running.pop(outcome.key)
-        if outcome.cause is not Cause.DONE and self._overtaken is None:
-            self._overtaken = find_manifest(self._step.directory)
-        if self._overtaken is not None:
-            return None
+        if outcome.cause is not Cause.DONE:
+            standing = find_manifest(self._step.directory)
+            if standing is not None:
+                raise _OvertakenError(standing)
         record = self._records.setdefault(outcome.key, TaskRecord())
         verdict = judge(record, outcome)
         self._ledger.append(attempt_line(outcome, self._digests[outcome.key]))

@@ -16,7 +16,6 @@ import select
 import shutil
 import signal
 import socket
-import tempfile
 import threading
 import time
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from datakit.engine import child, zygote
 from datakit.engine.executor import Attempt, Cause, Outcome
 from datakit.engine.forkserver import BootError, Zygote, ZygotePool
 from datakit.engine.frames import receive_frame, send_frame
+from datakit.engine.leftovers import scratch_directory
 from datakit.engine.task import TaskResult, decode, encode
 from datakit.errors import StorageError
 from datakit.storage import urls
@@ -51,7 +51,7 @@ class _Watched:
 def run_attempt(attempt: Attempt, zygotes: ZygotePool, cancelled: threading.Event | None = None) -> Outcome:
     """Run one attempt to its end, whatever that is; never raises for what a task does."""
     started = time.monotonic()
-    scratch = Path(tempfile.mkdtemp(prefix="datakit-"))
+    scratch = scratch_directory()
     try:
         shared = urls.read_bytes(urls.join(attempt.step_directory, attempt.shared)) if attempt.shared else None
         with zygotes.use(attempt.preloads) as server:

@@ -22,7 +22,7 @@ import msgspec
 import xxhash
 
 from datakit.engine.executor import Cause, Outcome
-from datakit.engine.task import Phase, Task, TaskResult, encode
+from datakit.engine.task import Phase, TaskResult, encode
 from datakit.errors import CorruptError
 from datakit.storage import atomic, urls
 
@@ -70,9 +70,12 @@ class DriverLine(msgspec.Struct, tag="driver", tag_field="kind", frozen=True):
 Line = PhaseLine | AttemptLine | DriverLine
 
 
-def task_digest(task: Task, phase: Phase) -> str:
-    """What a task is: its function, arguments and the data it shares, 32 hex digits."""
-    return xxhash.xxh3_128_hexdigest(encode([task.function, task.arguments, phase.shared]))
+def task_digests(phase: Phase) -> dict[str, str]:
+    """Key -> what the task is: its function, arguments and the data it shares, 32 hex digits."""
+    shared = xxhash.xxh3_128_hexdigest(encode(phase.shared))  # once: it may be a megabyte, and tasks a hundred thousand
+    return {
+        task.key: xxhash.xxh3_128_hexdigest(encode([task.function, task.arguments, shared])) for task in phase.tasks
+    }
 
 
 def driver_name() -> str:

@@ -20,6 +20,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+# Ray prints what its nodes complain of (a worker that died) on this process's standard output, where `--json` goes, and
+# reads only once, when it is imported, what to leave out. Everything: each complaint is an Outcome's message.
+os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
+
 import ray
 import ray.exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -87,8 +91,8 @@ class RayExecutor:
         self._launch()
         return ended
 
-    def close(self) -> None:
-        """Kill what runs, leave the cluster (stop a private one), remove the nonce. A second call does nothing."""
+    def abandon(self) -> None:
+        """Kill what runs and forget it; the cluster stays joined."""
         self._waiting.clear()
         if self._running:
             for reference in self._running:
@@ -97,6 +101,10 @@ class RayExecutor:
             with contextlib.suppress(ray.exceptions.RayError):
                 ray.wait(list(self._running), num_returns=len(self._running), timeout=CANCEL_SECONDS)
             self._running.clear()
+
+    def close(self) -> None:
+        """Kill what runs, leave the cluster (stop a private one), remove the nonce. A second call does nothing."""
+        self.abandon()
         self._closing.close()
 
     def _launch(self) -> None:

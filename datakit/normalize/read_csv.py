@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pc
-from numba import njit
 
 from datakit.errors import ColumnError, UnreadableError
 from datakit.normalize.blocks import BLOCK_BYTES
@@ -77,49 +76,16 @@ class _RecordCutter:
             self.position += end
 
     def _records(self, data: bytes) -> tuple[np.ndarray, int]:
+        from datakit.normalize import kernels  # brings numba, which only tasks need
+
         starts = np.zeros(data.count(b"\n") + data.count(b"\r") + 1, np.int64)
-        count, end = _find_records(np.frombuffer(data, np.uint8), self._delimiter, starts)
+        count, end = kernels.find_records(np.frombuffer(data, np.uint8), self._delimiter, starts)
         return starts[:count], int(end)
 
 
 def warm() -> None:
     """Compile the kernel, or load it from numba's cache on disk."""
     _RecordCutter(44, 1)._records(b"a,b\n")
-
-
-@njit(cache=True, nogil=True)
-def _find_records(data, delimiter, starts):  # pragma: no cover - compiled
-    """Where the records that are not empty begin; returns how many, and the end of the last complete one."""
-    count = 0
-    start = end = 0
-    field_begins, quoted = True, False
-    i = 0
-    while i < len(data):
-        octet = data[i]
-        if quoted:
-            if octet == 34:
-                if i + 1 < len(data) and data[i + 1] == 34:
-                    i += 1
-                else:
-                    quoted = False
-        elif octet == 34 and field_begins:
-            quoted, field_begins = True, False
-        elif octet == delimiter:
-            field_begins = True
-        elif octet == 10 or (octet == 13 and i + 1 < len(data) and data[i + 1] != 10):
-            length = i - start - (octet == 10 and i > start and data[i - 1] == 13)
-            if length > 0:
-                starts[count] = start
-                count += 1
-            start = end = i + 1
-            field_begins = True
-        else:
-            field_begins = False
-        i += 1
-    if start < len(data):
-        starts[count] = start
-        count += 1
-    return count, end
 
 
 def _header(record: bytes, delimiter: str, path: str) -> list[str]:

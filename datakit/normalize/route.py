@@ -74,7 +74,7 @@ class Router:
         for file, schema in self._seen.items():
             wider = unite([("", union), (file, schema)])
             if wider != union:
-                result.append([file, schema.serialize().to_pybytes()])
+                result.append([file, schema.serialize().to_pybytes().hex()])  # the ledger is JSON, which has no bytes
             union = wider
         return result
 

@@ -25,7 +25,7 @@ from datakit.normalize.config import Config, config_of
 from datakit.normalize.findings import IN, LEAVING, PREFIX, QUARANTINED, complaint, conservation
 from datakit.normalize.predicate import Predicate
 from datakit.normalize.schema_union import shown, storable, unite
-from datakit.normalize.slices import EXPANSION, Piece, cut_slices
+from datakit.normalize.slices import Piece, cut_slices
 from datakit.storage.fingerprint import spelled_out
 from datakit.storage.manifest import Partition
 
@@ -36,13 +36,7 @@ FORMAT_VERSION = 1
 OURS = ("id", "text", "source", "source_id")
 RENAMED = "upstream_"  # an upstream column under one of our names is kept with this prefix
 MOST_BITS = 20
-PRELOADS = (
-    Preload(__name__),
-    *(
-        Preload(f"{__package__}.{name}", f"{__package__}.{name}:warm")
-        for name in ("text_rules", "json_lines", "read_csv")
-    ),
-)
+PRELOADS = (Preload(__name__), Preload(f"{__package__}.warm", f"{__package__}.warm:warm"))
 
 
 # --- plan
@@ -92,9 +86,13 @@ def _route_task(number: int, pieces: Sequence[Piece]) -> Task:
 
 
 def _bucket_bits(slices: Sequence[Sequence[Piece]], config: Config) -> int:
-    """Enough buckets for the partitions that may be wanted: by the bytes to be read, with room to spare."""
+    """Buckets for the partitions that will be wanted, by the bytes to be read.
+
+    Where there is more text than expected, a partition reads a bucket and leaves what is not its own.
+    """
     expected = sum(piece.weight for pieces in slices for piece in pieces)
-    return min(MOST_BITS, partition_bits(EXPANSION * expected, config.partition_bytes))
+    sizes = (expected, min(expected, 1 << 30))  # just above 1 GiB partitions are fewer than just below
+    return max(partition_bits(size, config.partition_bytes) for size in sizes)
 
 
 def partition_bits(text_bytes: int, partition_bytes: int | None = None) -> int:
@@ -131,8 +129,8 @@ def _united(routed: Sequence[TaskResult], config: Config) -> pa.Schema:
     return union
 
 
-def _schema(data: bytes) -> pa.Schema:
-    return pa.ipc.read_schema(pa.BufferReader(data))
+def _schema(digits: str) -> pa.Schema:
+    return pa.ipc.read_schema(pa.BufferReader(bytes.fromhex(digits)))
 
 
 def output_schema(union: pa.Schema, config: Config) -> tuple[pa.Schema, list[dict[str, Any]]]:

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numba import njit
 
 WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
-BLANK, NUL, RUN = 1, 2, 4
+_POSSIBLE = np.isin(np.arange(256), list(WHITE_SPACE.encode()))  # the bytes that occur in white space
 
 
 @dataclass(frozen=True)
@@ -41,21 +40,23 @@ class Ruled:
 
 def apply_rules(texts: pa.LargeStringArray | pa.LargeBinaryArray, longest_run: int) -> Ruled:
     """Texts as they were read (a null is a blank) -> texts as they are written."""
+    from datakit.normalize import kernels  # brings numba, which only tasks need
+
     if texts.null_count:
         texts = pc.fill_null(texts, b"" if pa.types.is_large_binary(texts.type) else "")
     data, offsets = buffers_of(texts)
     flags = np.zeros(len(texts), np.uint8)
-    _scan(data, offsets, longest_run, flags)
+    kernels.scan_texts(data, offsets, np.int64(longest_run), _POSSIBLE, flags)
     invalid = _invalid(texts, data, offsets)
-    blank = (flags & BLANK != 0) & ~invalid
-    wanting = np.flatnonzero(((flags & (NUL | RUN) != 0) & ~blank) | invalid)
+    blank = (flags & kernels.BLANK != 0) & ~invalid
+    wanting = np.flatnonzero(((flags & (kernels.NUL | kernels.RUN) != 0) & ~blank) | invalid)
     if not len(wanting):
         return Ruled(_as_strings(texts), ~blank, 0, 0, 0)
     mended, runs = _mend(data, offsets, wanting, longest_run)
     for index, text in zip(wanting.tolist(), mended, strict=True):
         blank[index] = not text.strip(WHITE_SPACE)
     arrays = _with_replaced(data, offsets, wanting, [text.encode() for text in mended])
-    return Ruled(arrays, ~blank, int(invalid.sum()), int((flags[wanting] & NUL != 0).sum()), runs)
+    return Ruled(arrays, ~blank, int(invalid.sum()), int((flags[wanting] & kernels.NUL != 0).sum()), runs)
 
 
 def warm() -> None:
@@ -126,97 +127,3 @@ def _with_replaced(
     pieces.append(view[offsets[start] : offsets[-1]])
     ends = np.concatenate([[0], np.cumsum(lengths)])
     return pa.LargeStringArray.from_buffers(len(lengths), pa.py_buffer(ends), pa.py_buffer(b"".join(pieces)))
-
-
-def _possible_octets() -> np.ndarray:
-    """bool [256]: the bytes that occur in the UTF-8 form of a white-space character."""
-    table = np.zeros(256, np.bool_)
-    table[list(WHITE_SPACE.encode())] = True
-    return table
-
-
-_POSSIBLE = _possible_octets()
-
-
-@njit(cache=True, nogil=True)
-def _space_at(data, i, end):  # pragma: no cover - compiled
-    """The length in bytes of the white-space character that begins at `i`, or 0."""
-    octet = data[i]
-    if octet == 32 or 9 <= octet <= 13:
-        return 1
-    if octet == 0xC2 and i + 1 < end and (data[i + 1] == 0x85 or data[i + 1] == 0xA0):
-        return 2
-    if i + 2 >= end:
-        return 0
-    second, third = data[i + 1], data[i + 2]
-    if octet == 0xE2 and second == 0x80:
-        return 3 if 0x80 <= third <= 0x8A or third in (0xA8, 0xA9, 0xAF) else 0
-    if octet == 0xE2 and second == 0x81:
-        return 3 if third == 0x9F else 0
-    if octet == 0xE1 and second == 0x9A:
-        return 3 if third == 0x80 else 0
-    if octet == 0xE3 and second == 0x80:
-        return 3 if third == 0x80 else 0
-    return 0
-
-
-@njit(cache=True, nogil=True)
-def _space_before(data, start, i):  # pragma: no cover - compiled
-    """The length in bytes of the white-space character that ends before `i`, or 0."""
-    for length in range(1, 4):
-        if i - length >= start and _space_at(data, i - length, i) == length:
-            return length
-    return 0
-
-
-@njit(cache=True, nogil=True)
-def _has_long_run(data, start, end, longest, possible):  # pragma: no cover - compiled
-    """Whether more than `longest` white-space characters follow one another in data[start:end]."""
-    i = start
-    while i < end:
-        if possible[data[i]]:
-            first = i
-            while first > start and first > i - 3 and (data[first] & 0xC0) == 0x80:
-                first -= 1
-            if _space_at(data, first, end) > i - first:
-                count, left, right = 0, first, first
-                length = _space_before(data, start, left)
-                while length > 0 and count <= longest:
-                    count += 1
-                    left -= length
-                    length = _space_before(data, start, left)
-                while right < end and count <= longest:
-                    length = _space_at(data, right, end)
-                    if length == 0:
-                        break
-                    count += 1
-                    right += length
-                if count > longest:
-                    return True
-        i += longest + 1
-    return False
-
-
-@njit(cache=True, nogil=True)
-def _scan_texts(data, offsets, longest, possible, flags):  # pragma: no cover - compiled
-    for index in range(len(flags)):
-        start, end = offsets[index], offsets[index + 1]
-        zeros = 0
-        for i in range(start, end):
-            zeros += data[i] == 0
-        i = start
-        while i < end:
-            length = _space_at(data, i, end)
-            if length == 0:
-                break
-            i += length
-        if i >= end:
-            flags[index] |= BLANK
-        if zeros:
-            flags[index] |= NUL
-        if zeros or _has_long_run(data, start, end, longest, possible):
-            flags[index] |= RUN
-
-
-def _scan(data: np.ndarray, offsets: np.ndarray, longest: int, flags: np.ndarray) -> None:
-    _scan_texts(data, offsets, np.int64(longest), _POSSIBLE, flags)

@@ -1,7 +1,8 @@
 """From a recipe to its steps: fingerprints, places, what a run would do, the run, what it kept, what can go."""
 
+from datakit.normalize.inspect import RawReport
 from datakit.pipeline.garbage import Leftover, find_leftovers, remove_leftovers
-from datakit.pipeline.lineage import Ancestor, StepDescription, describe, finished_steps
+from datakit.pipeline.lineage import Ancestor, StepDescription, inspect
 from datakit.pipeline.planning import PlannedStep, RunPlan, plan
 from datakit.pipeline.report import StageLine, stage_lines
 from datakit.pipeline.running import RunResult, StepResult, run
@@ -10,14 +11,14 @@ __all__ = [
     "Ancestor",
     "Leftover",
     "PlannedStep",
+    "RawReport",
     "RunPlan",
     "RunResult",
     "StageLine",
     "StepDescription",
     "StepResult",
-    "describe",
     "find_leftovers",
-    "finished_steps",
+    "inspect",
     "plan",
     "remove_leftovers",
     "run",

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
+import msgspec
+
 from datakit.consolidate.stage import Config as ConsolidateConfig
 from datakit.dedup.signatures_stage import SignatureConfig
 from datakit.dedup.stage import Config as DedupConfig
@@ -68,8 +70,8 @@ def decode(table: dict[str, Any], kind: type[T], place: str) -> T:
 
 
 def parameters(config: Any) -> dict[str, Any]:
-    """A config as plain data with every default written out: what enters a fingerprint."""
-    return _without(spelled_out(config), TOLERANCES)
+    """A config as JSON has it, with every default written out: what enters a fingerprint, and the manifest."""
+    return msgspec.json.decode(msgspec.json.encode(_without(spelled_out(config), TOLERANCES)))
 
 
 def tolerances(config: Any) -> dict[str, Any]:

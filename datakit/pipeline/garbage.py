@@ -22,7 +22,7 @@ import psutil
 from datakit.engine.finish import EXCHANGE_FOLDER
 from datakit.engine.ledger import FOLDER as LEDGER
 from datakit.engine.ledger import DriverLine, read_ledger
-from datakit.errors import NotFoundError
+from datakit.errors import InputError
 from datakit.pipeline.places import STEP_NAME
 from datakit.storage import atomic, urls
 from datakit.storage.manifest import FILE_NAME, PARTIAL_NAME
@@ -41,10 +41,10 @@ class Leftover:
 
 
 def find_leftovers(root: str, age_seconds: float = DAY_SECONDS) -> list[Leftover]:
-    """Everything in `root` that can go. Raises NotFoundError where there is no root."""
+    """Everything in `root` that can go. Raises InputError where there is no root."""
     root = urls.absolute(root)
     if urls.is_local(root) and not os.path.isdir(urls.local_path(root)):
-        raise NotFoundError(f"{root} is not there")
+        raise InputError(f"{root} is not there; give the root of a run")
     steps = _steps(root)
     found = [leftover for step, files in steps.items() for leftover in _of_step(root, step, files, age_seconds)]
     gone = tuple(f"{leftover.url}/" for leftover in found)

@@ -13,7 +13,7 @@ known of the upstream nodes, and assumes that an unfinished one will lose no rec
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
@@ -26,7 +26,7 @@ from datakit.engine.task import Plan, Step, StepInput
 from datakit.errors import CorruptError, NotFoundError, TokenizerError, UsageError, suggestion
 from datakit.normalize import stage as normalize
 from datakit.pipeline.configure import TRAIN, Configuration, configure, parameters, tolerances
-from datakit.pipeline.places import dataset_home, source_home, stage_order, step_directory
+from datakit.pipeline.places import STAGE_NAMES, check_root, dataset_home, source_home, stage_order, step_directory
 from datakit.pipeline.sources import Look, SourceState, look_at
 from datakit.recipe import Recipe
 from datakit.storage import urls
@@ -83,23 +83,34 @@ class Graph:
     notes: tuple[str, ...]
 
 
+def check_workers(workers: int | None) -> None:
+    """Raises UsageError where nothing could run."""
+    if workers is not None and workers < 1:
+        raise UsageError(f"workers is {workers}; it must be at least 1")
+
+
 def build(recipe: Recipe, look: Look, until: str | None = None) -> Graph:
     """The graph of a recipe, up to and with stage `until`. Lists sources; raises InputError where one is wrong."""
     settings = configure(recipe)
+    wanted = _wanted(settings, until, recipe)
+    check_root(look.root)
     states = {source.name: look_at(source, settings.download[source.name], look) for source in recipe.sources}
     nodes = [*_source_nodes(recipe, settings, states, look.root), *_dataset_nodes(recipe, settings, look.root)]
     nodes.sort(key=lambda node: stage_order(node.stage))  # stable: sources stay in the order of the recipe
     notes = tuple(state.note for state in states.values() if state.note)
-    return Graph(recipe, look.root, tuple(_up_to(nodes, until, recipe)), notes)
+    return Graph(recipe, look.root, tuple(node for node in nodes if node.stage in wanted), notes)
 
 
-def _up_to(nodes: Sequence[Node], until: str | None, recipe: Recipe) -> list[Node]:
+def _wanted(settings: Configuration, until: str | None, recipe: Recipe) -> list[str]:
+    """The stages that the recipe has, up to and with `until`."""
+    off = [(dedup, settings.dedup), (signatures_stage, settings.signatures), (train, settings.train)]
+    left_out = [module.NAME for module, config in [*off, (tokenize, settings.tokenize)] if config is None]
+    names = [name for name in STAGE_NAMES if name not in left_out]
     if until is None:
-        return list(nodes)
-    names = list(dict.fromkeys(node.stage for node in nodes))
+        return names
     if until not in names:
         raise UsageError(f"--until {until}: {recipe.place} has no such stage; {suggestion(until, names)}")
-    return [node for node in nodes if stage_order(node.stage) <= stage_order(until)]
+    return names[: names.index(until) + 1]
 
 
 def _source_nodes(recipe: Recipe, settings: Configuration, states: dict[str, SourceState], root: str) -> Iterator[Node]:

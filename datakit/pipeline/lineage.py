@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from datakit.engine.status import step_directories
 from datakit.errors import NotFoundError
-from datakit.pipeline.places import STEP_NAME, stage_order
+from datakit.normalize.inspect import RawReport, inspect_source
+from datakit.pipeline.places import STEP_NAME, stage_order, steps_in
 from datakit.storage import urls
 from datakit.storage.manifest import FILE_NAME, Column, InputReference, Manifest, find_manifest, read_manifest
 
@@ -59,27 +59,27 @@ class StepDescription:
     beside: tuple[str, ...] = ()  # other finished steps of the dataset, where a dataset was asked for
 
 
-def describe(target: str) -> StepDescription:
-    """The finished step at `target`: its directory, its manifest, or a dataset's directory (its last stage).
+def inspect(target: str) -> StepDescription | RawReport:
+    """What is at `target`: a finished step (its directory, its manifest, its dataset's directory), or a raw source.
 
-    Raises NotFoundError where there is no finished step.
+    Raises NotFoundError for a step that is unfinished, NoInputError where there is nothing.
     """
-    directory = urls.absolute(target.removesuffix(f"/{FILE_NAME}") if target.endswith(FILE_NAME) else target)
-    manifest, beside = find_manifest(directory), ()
-    if manifest is None:
-        finished = finished_steps(directory)
-        if not finished:
-            raise NotFoundError(f"{directory} holds no finished step: there is no {FILE_NAME} in it or below it")
-        directory, beside = finished[-1], tuple(finished[:-1])
-        manifest = read_manifest(directory)
-    return _description(directory, manifest, beside)
-
-
-def finished_steps(directory: str) -> list[str]:
-    """The finished steps below a directory, upstream first."""
-    found = [place for place in step_directories(directory) if STEP_NAME.fullmatch(urls.name(place))]
-    done = [place for place in found if urls.exists(urls.join(place, FILE_NAME))]
-    return sorted(done, key=lambda place: (stage_order(urls.name(place).rpartition("-")[0]), place))
+    place = urls.absolute(target)
+    if urls.name(place) == FILE_NAME:
+        place = urls.parent(place)
+        return _description(place, read_manifest(place), ())
+    manifest = find_manifest(place)
+    if manifest is not None:
+        return _description(place, manifest, ())
+    if STEP_NAME.fullmatch(urls.name(place)) and urls.listing(place):
+        raise NotFoundError(
+            f"{place} is not finished: it has no {FILE_NAME}; `datakit status {target}` shows its tasks"
+        )
+    steps = sorted(steps_in(place), key=lambda step: (stage_order(urls.name(step).rpartition("-")[0]), step))
+    finished = [step for step in steps if urls.exists(urls.join(step, FILE_NAME))]
+    if not finished:
+        return inspect_source(target)
+    return _description(finished[-1], read_manifest(finished[-1]), tuple(finished[:-1]))
 
 
 def _description(directory: str, manifest: Manifest, beside: tuple[str, ...]) -> StepDescription:

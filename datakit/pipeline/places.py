@@ -8,8 +8,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 
+from datakit.errors import RootError
 from datakit.storage import urls
 from datakit.storage.fingerprint import SHOWN_DIGITS, short
 
@@ -39,6 +41,46 @@ def run_directory(root: str, dataset: str, run: str) -> str:
     return urls.join(dataset_home(root, dataset), RUNS, run)
 
 
+def steps_in(directory: str) -> list[str]:
+    """The step directories of a dataset, a source or a root. Looks no deeper than a root goes."""
+    children = _children(directory)
+    homes = [directory]
+    if SOURCES in children:  # a root
+        homes += [urls.join(directory, name) for name in children if name != SOURCES]
+        above = urls.join(directory, SOURCES)
+        homes += [urls.join(above, name) for name in _children(above)]
+    found = (urls.join(home, name) for home in homes for name in _children(home) if STEP_NAME.fullmatch(name))
+    return sorted(found)
+
+
+def _children(directory: str) -> list[str]:
+    """The names of the directories in a directory; none where it is not there."""
+    if urls.is_local(directory):
+        if not os.path.isdir(directory):
+            return []
+        with os.scandir(directory) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+    file_system, path = urls.filesystem(directory)
+    try:
+        entries = file_system.ls(path, detail=True)
+    except FileNotFoundError:
+        return []
+    return sorted(urls.name(entry["name"]) for entry in entries if entry["type"] == "directory")
+
+
 def stage_order(stage: str) -> int:
     """The position of a stage in the flow of data."""
     return STAGE_NAMES.index(stage)
+
+
+def check_root(root: str) -> None:
+    """Raises RootError where nothing can be written below a local root; writes nothing to find out."""
+    if not urls.is_local(root):
+        return
+    place = urls.local_path(root)
+    while not os.path.lexists(place):
+        place = os.path.dirname(place)
+    if not os.path.isdir(place):
+        raise RootError(f"{root}: {place} is not a directory; choose another --root")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise RootError(f"no permission to write in {place}; choose another --root or change its permissions")

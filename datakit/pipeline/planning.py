@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from datakit.engine.task import Phase, Step, input_references
 from datakit.pipeline.estimate import Resources, disk_bytes, manifest_text_bytes, raw_text_bytes, resources
-from datakit.pipeline.graph import Graph, Located, Node, build, locate, step_of
+from datakit.pipeline.graph import Graph, Located, Node, build, check_workers, locate, step_of
 from datakit.pipeline.sources import Look
 from datakit.recipe import Recipe
 from datakit.storage import urls
@@ -76,6 +76,7 @@ def plan(
     recipe: Recipe, root: str, *, workers: int | None = None, until: str | None = None, offline: bool = False
 ) -> RunPlan:
     """What `run` with the same arguments would do. Writes nothing; raises InputError where a run would refuse."""
+    check_workers(workers)
     root = urls.absolute(root)
     graph = build(recipe, Look(root, offline=offline, frozen=True), until)
     means = resources(root, workers)
@@ -91,12 +92,16 @@ def _steps(graph: Graph, means: Resources) -> tuple[PlannedStep, ...]:
         known[node.label] = located
         texts[node.label] = _text_bytes(located, texts)
         phase = None
-        if located.manifest is None and located.settled:
+        if located.manifest is None and located.settled and _is_known(node):
             phase, imagined = _first_phase(step_of(located, known), node)
             if imagined is not None:  # nothing to run: the step is as good as done for those that read it
                 known[node.label] = Located(node, located.fingerprint, located.directory, imagined, True)
         steps.append(_planned(located, phase, texts[node.label], means))
     return tuple(steps)
+
+
+def _is_known(node: Node) -> bool:
+    return node.state is None or node.state.files is not None
 
 
 def _first_phase(step: Step, node: Node) -> tuple[Phase | None, Manifest | None]:
@@ -181,6 +186,8 @@ def _concurrency(
     if located.manifest is not None:
         return None, None, None, "found done: no worker is started"
     if phase is None:
+        if not _is_known(located.node):
+            return None, None, None, "known when its files are listed"
         reading = "nothing to run: files are read in place"
         return (0, 0, 0, reading) if located.settled else (None, None, None, "known when its inputs are done")
     largest = max((task.input_bytes for task in phase.tasks), default=0)

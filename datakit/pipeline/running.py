@@ -17,8 +17,8 @@ from datakit.engine.events import EventLog
 from datakit.engine.executor import Executor
 from datakit.engine.local import LocalExecutor
 from datakit.engine.watch import Several, Silent, Watch
-from datakit.errors import PartialError
-from datakit.pipeline.graph import Graph, Located, Node, build, finished, locate, step_of
+from datakit.errors import InputError, PartialError
+from datakit.pipeline.graph import Graph, Located, Node, build, check_workers, finished, locate, step_of
 from datakit.pipeline.places import run_directory
 from datakit.pipeline.sources import Look
 from datakit.recipe import Recipe
@@ -84,6 +84,7 @@ def run(
     are shared with other recipes and stay.
     """
     started = time.monotonic()
+    check_workers(workers)
     root = urls.absolute(root)
     graph = build(recipe, Look(root, offline=offline), until)
     removed = remove_own_steps(graph) if fresh else []
@@ -128,7 +129,7 @@ class _Executors:
             else:
                 from datakit.engine.ray import RayExecutor  # Ray is optional, and takes a second to import
 
-                self._made = RayExecutor(self.ray, self.root)
+                self._made = RayExecutor(self.ray, self.root, self.workers)
         return self._made
 
     def close(self) -> None:
@@ -163,6 +164,8 @@ class _Run:
         except PartialError as error:
             self._off[node.label] = str(error)
             return None
+        if reused:
+            _check_tolerances(node, located.directory, manifest)
         self._done[node.label] = finished(located, manifest)
         return StepResult(node.stage, node.source, located.directory, manifest, reused, time.monotonic() - started)
 
@@ -179,3 +182,22 @@ class _Run:
         if self._off:
             lines = "\n".join(f"{label}: {why}" for label, why in self._off.items())
             raise PartialError(f"{self.graph.recipe.name} is partial\n{lines}")
+
+
+def _check_tolerances(node: Node, directory: str, manifest: Manifest) -> None:
+    """Refuse a step that was done under a looser limit than this recipe sets: tolerances are in no fingerprint."""
+    limits = node.operations
+    records, most = manifest.quarantine.records, limits.get("max_quarantined")
+    if most is not None and records > most:
+        raise InputError(
+            f"{node.label}: {records} records are in quarantine ({directory}/{manifest.quarantine.path}), and this "
+            f"recipe allows max_quarantined = {most}; mend or exclude the files that they name, or raise the limit"
+        )
+    rates = {name: counts["rate"] for name, counts in manifest.details.get("sources", {}).items() if "rate" in counts}
+    share, name = max(((rate, name) for name, rate in rates.items()), default=(0.0, ""))
+    if "max_removal" in limits and share > limits["max_removal"]:
+        raise InputError(
+            f"{node.label}: source {name!r} loses {share:.1%} of its documents ({directory}), and this recipe allows "
+            f"max_removal = {limits['max_removal']:g}; look at its attribute files, then raise the limit if they are "
+            "right"
+        )

@@ -20,6 +20,7 @@ from datakit.pipeline.configure import parameters
 from datakit.pipeline.places import source_home, step_directory
 from datakit.recipe import Source
 from datakit.storage import globs, urls
+from datakit.storage.faults import read_errors
 from datakit.storage.fingerprint import fingerprint
 from datakit.storage.manifest import FILE_NAME, find_manifest, read_manifest
 
@@ -59,14 +60,16 @@ def look_at(source: Source, config: Config, look: Look) -> SourceState:
         return _pinned(source, url, config, look)
     if look.offline and not local:
         return _last_download(source, url, config, look)
-    files = _list(source, url, config, look)
-    return SourceState({**parameters(config), LISTING: listing_digest(files)}, source_base(url), tuple(files))
+    base, files = _list(source, url, config, look)
+    return SourceState({**parameters(config), LISTING: listing_digest(files)}, base, tuple(files))
 
 
-def _list(source: Source, url: str, config: Config, look: Look) -> list[SourceFile]:
-    cache = HashCache.of_source(look.root, source.name, frozen=look.frozen)
-    files = list_source(url, config.include, config.exclude, cache)
-    base = source_base(url)
+def _list(source: Source, url: str, config: Config, look: Look) -> tuple[str, list[SourceFile]]:
+    """(what the paths are relative to, the files). What a store's driver raises becomes an error of ours."""
+    with read_errors(url):
+        cache = HashCache.of_source(look.root, source.name, frozen=look.frozen)
+        files = list_source(url, config.include, config.exclude, cache)
+        base = source_base(url)
     if urls.is_local(base) and urls.is_local(look.root):
         inside = urls.relative(look.root, base) + "/"
         if any(file.path.startswith(inside) for file in files):
@@ -74,7 +77,7 @@ def _list(source: Source, url: str, config: Config, look: Look) -> list[SourceFi
                 f"source {source.name!r}: its files include the output root {look.root}, so every run would change it; "
                 f'add exclude = ["{inside}**"] or choose another --root'
             )
-    return files
+    return base, files
 
 
 def _pinned(source: Source, url: str, config: Config, look: Look) -> SourceState:
@@ -90,11 +93,12 @@ def _pinned(source: Source, url: str, config: Config, look: Look) -> SourceState
             return SourceState(content, url, note=f"source {source.name}: not downloaded yet; its size is unknown")
         raise _not_downloaded(source)
     try:
-        return SourceState(content, source_base(url), tuple(_list(source, url, config, look)))
-    except (DatakitError, OSError) as error:
+        base, files = _list(source, url, config, look)
+    except DatakitError as error:
         if not look.frozen or isinstance(error, NoInputError):
             raise
-        return SourceState(content, url, note=f"source {source.name}: cannot be listed now ({_first_line(error)})")
+        return SourceState(content, url, note=f"source {source.name}: its size is unknown ({_first_line(error)})")
+    return SourceState(content, base, tuple(files))
 
 
 def _last_download(source: Source, url: str, config: Config, look: Look) -> SourceState:
@@ -124,4 +128,4 @@ def _not_downloaded(source: Source) -> NoInputError:
 
 
 def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
+    return (str(error).splitlines() or [type(error).__name__])[0]

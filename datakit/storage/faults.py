@@ -22,6 +22,7 @@ DRIVERS = (
     "gcsfs",
     "google",
     "httpx",
+    "httpx2",
     "huggingface_hub",
     "s3fs",
     "urllib3",

@@ -59,11 +59,16 @@ def _is_file(url: str) -> bool:
     return bool(file_system.isfile(path))
 
 
-def files_at(place: Place) -> list[FileInfo]:
-    """Every file of a place, patterns aside, sorted by path; empty if the directory is not there."""
+def files_at(place: Place, exclude: Sequence[str] = ()) -> list[FileInfo]:
+    """Every file of a place, patterns aside, sorted by path; empty if the directory is not there.
+
+    On a disk, directories that `exclude` names whole (`**/tests/**`) are not entered: a Python installation may have a
+    hundred thousand files below its site-packages.
+    """
     if place.file is not None:
         return [_one_file(place.base, place.file)]
-    found = _walk(place.base) if urls.is_local(place.base) else _remote(place.base)
+    closed = matcher([f"/{pattern.removesuffix('/**')}" for pattern in exclude if pattern.endswith("/**")])
+    found = _walk(place.base, closed) if urls.is_local(place.base) else _remote(place.base)
     return sorted(found, key=lambda info: info.path)
 
 
@@ -127,21 +132,23 @@ def _one_file(base: str, name: str) -> FileInfo:
     return FileInfo(url, name, int(info["size"] or 0), checksum_of(info))
 
 
-def _walk(base: str) -> Iterator[FileInfo]:
-    stack: list[tuple[str, frozenset[str]]] = [(base, frozenset())]
+def _walk(base: str, closed: re.Pattern[str]) -> Iterator[FileInfo]:
+    stack: list[tuple[str, str, frozenset[tuple[int, int]]]] = [(base, "", frozenset())] if os.path.isdir(base) else []
     while stack:
-        folder, above = stack.pop()
-        real = os.path.realpath(folder)
-        if real in above or not os.path.isdir(folder):
+        folder, prefix, above = stack.pop()
+        state = os.stat(folder)
+        here = (state.st_dev, state.st_ino)
+        if here in above:
             continue
         with os.scandir(folder) as entries:
             for entry in entries:
+                path = prefix + entry.name
                 if entry.name.startswith("."):
                     continue
-                if entry.is_dir():
-                    stack.append((entry.path, above | {real}))
-                else:
-                    yield FileInfo(entry.path, os.path.relpath(entry.path, base), _size(entry))
+                if not entry.is_dir():
+                    yield FileInfo(entry.path, path, _size(entry))
+                elif not closed.fullmatch(path):
+                    stack.append((entry.path, f"{path}/", above | {here}))
 
 
 def _size(entry: os.DirEntry[str]) -> int:

@@ -1,0 +1,191 @@
+"""The compiled passes over bytes: where white space, lines and records are.
+
+Machine code from numba, made once and cached on disk beside the package (or in the user's cache folder); `warm` is what
+the fork server calls, so that no task compiles. They see plain arrays and numbers, and allocate nothing.
+
+Cost: importing numba takes a quarter of a second, so this module is imported where a block is read, never by a command
+that only plans.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+# what `scan_texts` finds in a text, and `scan_lines` says of a line
+BLANK, NUL, RUN = 1, 2, 4
+PLAIN, ODD, DEEP = 0, 1, 2
+
+
+# --- texts
+
+
+@njit(cache=True, nogil=True)
+def _space_at(data, i, end):  # pragma: no cover - compiled
+    """The length in bytes of the white-space character that begins at `i`, or 0."""
+    octet = data[i]
+    if octet == 32 or 9 <= octet <= 13:
+        return 1
+    if octet == 0xC2 and i + 1 < end and (data[i + 1] == 0x85 or data[i + 1] == 0xA0):
+        return 2
+    if i + 2 >= end:
+        return 0
+    second, third = data[i + 1], data[i + 2]
+    if octet == 0xE2 and second == 0x80:
+        return 3 if 0x80 <= third <= 0x8A or third in (0xA8, 0xA9, 0xAF) else 0
+    if octet == 0xE2 and second == 0x81:
+        return 3 if third == 0x9F else 0
+    if octet == 0xE1 and second == 0x9A:
+        return 3 if third == 0x80 else 0
+    if octet == 0xE3 and second == 0x80:
+        return 3 if third == 0x80 else 0
+    return 0
+
+
+@njit(cache=True, nogil=True)
+def _space_before(data, start, i):  # pragma: no cover - compiled
+    """The length in bytes of the white-space character that ends before `i`, or 0."""
+    for length in range(1, 4):
+        if i - length >= start and _space_at(data, i - length, i) == length:
+            return length
+    return 0
+
+
+@njit(cache=True, nogil=True)
+def _has_long_run(data, start, end, longest, possible):  # pragma: no cover - compiled
+    """Whether more than `longest` white-space characters follow one another in data[start:end]."""
+    i = start
+    while i < end:
+        if possible[data[i]]:
+            first = i
+            while first > start and first > i - 3 and (data[first] & 0xC0) == 0x80:
+                first -= 1
+            if _space_at(data, first, end) > i - first:
+                count, left, right = 0, first, first
+                length = _space_before(data, start, left)
+                while length > 0 and count <= longest:
+                    count += 1
+                    left -= length
+                    length = _space_before(data, start, left)
+                while right < end and count <= longest:
+                    length = _space_at(data, right, end)
+                    if length == 0:
+                        break
+                    count += 1
+                    right += length
+                if count > longest:
+                    return True
+        i += longest + 1
+    return False
+
+
+@njit(cache=True, nogil=True)
+def scan_texts(data, offsets, longest, possible, flags):  # pragma: no cover - compiled
+    """Flags the texts that need mending. `possible`: the bytes that occur in white space."""
+    for index in range(len(flags)):
+        start, end = offsets[index], offsets[index + 1]
+        zeros = 0
+        for i in range(start, end):
+            zeros += data[i] == 0
+        i = start
+        while i < end:
+            length = _space_at(data, i, end)
+            if length == 0:
+                break
+            i += length
+        if i >= end:
+            flags[index] |= BLANK
+        if zeros:
+            flags[index] |= NUL
+        if zeros or _has_long_run(data, start, end, longest, possible):
+            flags[index] |= RUN
+
+
+# --- lines of JSON
+
+
+@njit(cache=True, nogil=True)
+def _is_space(octet):  # pragma: no cover - compiled
+    return octet in (32, 9, 13)
+
+
+@njit(cache=True, nogil=True)
+def _depth(data, start, end):  # pragma: no cover - compiled
+    """The deepest nesting in data[start:end], strings left out."""
+    depth = deepest = 0
+    i = start
+    while i < end:
+        octet = data[i]
+        if octet == 34:
+            i += 1
+            while i < end and data[i] != 34:
+                i += 2 if data[i] == 92 else 1
+        elif octet in (123, 91):
+            depth += 1
+            deepest = max(deepest, depth)
+        elif octet in (125, 93):
+            depth -= 1
+        i += 1
+    return deepest
+
+
+@njit(cache=True, nogil=True)
+def scan_lines(data, breaks, deepest_allowed, places, kinds):  # pragma: no cover - compiled
+    """The lines that are not blank, by the places of line ends: where each begins and ends, and its kind; how many."""
+    count = 0
+    position = 0
+    for number in range(len(breaks)):
+        start, end = position, breaks[number]
+        position = end + 1
+        while start < end and _is_space(data[start]):
+            start += 1
+        while end > start and _is_space(data[end - 1]):
+            end -= 1
+        if start == end:
+            continue
+        opened = 0
+        for i in range(start, end):
+            opened += (data[i] == 123) | (data[i] == 91)
+        kind = PLAIN if data[start] == 123 and data[end - 1] == 125 else ODD
+        if opened > deepest_allowed and _depth(data, start, end) > deepest_allowed:
+            kind = DEEP
+        places[0, count], places[1, count], kinds[count] = start, end, kind
+        count += 1
+    return count
+
+
+# --- records of CSV
+
+
+@njit(cache=True, nogil=True)
+def find_records(data, delimiter, starts):  # pragma: no cover - compiled
+    """Where the records that are not empty begin; returns how many, and the end of the last complete one."""
+    count = 0
+    start = end = 0
+    field_begins, quoted = True, False
+    i = 0
+    while i < len(data):
+        octet = data[i]
+        if quoted:
+            if octet == 34:
+                if i + 1 < len(data) and data[i + 1] == 34:
+                    i += 1
+                else:
+                    quoted = False
+        elif octet == 34 and field_begins:
+            quoted, field_begins = True, False
+        elif octet == delimiter:
+            field_begins = True
+        elif octet == 10 or (octet == 13 and i + 1 < len(data) and data[i + 1] != 10):
+            length = i - start - (octet == 10 and i > start and data[i - 1] == 13)
+            if length > 0:
+                starts[count] = start
+                count += 1
+            start = end = i + 1
+            field_begins = True
+        else:
+            field_begins = False
+        i += 1
+    if start < len(data):
+        starts[count] = start
+        count += 1
+    return count, end
