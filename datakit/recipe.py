@@ -37,6 +37,7 @@ from datakit.errors import RecipeError, suggestion
 
 CATALOG = Path(__file__).with_name("catalog")
 NAME_RULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+NO_FILE = re.compile(r"train|bytes|[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # a tokenizer that is code: package.module:function
 RESERVED = ("sources",)  # the folder of the root that belongs to no dataset
 T = TypeVar("T")
 
@@ -191,7 +192,7 @@ def absolute(url: str, base: Path) -> str:
 
 def _with_absolute_tokenizer(table: dict[str, Any] | None, base: Path) -> dict[str, Any] | None:
     named = table.get("tokenizer") if table else None
-    if table is None or not isinstance(named, str) or named == "train":
+    if table is None or not isinstance(named, str) or NO_FILE.fullmatch(named):
         return table
     return {**table, "tokenizer": absolute(named, base)}
 

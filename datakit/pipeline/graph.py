@@ -34,6 +34,7 @@ from datakit.storage.fingerprint import fingerprint
 from datakit.storage.manifest import Manifest, find_manifest, manifest_url
 from datakit.tokenize import stage as tokenize
 from datakit.tokenize import train
+from datakit.tokenize.custom import is_custom
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,7 @@ def _tokenizer(settings: Configuration) -> tuple[dict[str, Any], dict[str, Any]]
     """Tokenize's content parameters and operations: a tokenizer file is known by its content, never by its path."""
     content = parameters(settings.tokenize)
     path = content["tokenizer"]
-    if path == TRAIN:
+    if path == TRAIN or is_custom(path):
         return content, {}
     try:
         data = urls.read_bytes(path)
