@@ -21,6 +21,7 @@ from datakit.tokenize.layout import (
     DATA_FILE,
     DOCUMENTS_SUFFIX,
     FORMAT,
+    LOSS_MASK_SUFFIX,
     METADATA_FILE,
     STAGE,
     TOKENIZER_FILE,
@@ -110,6 +111,10 @@ def _own_files(directory: str, partition: Partition, files: ShardFiles) -> Itera
         place = urls.join(directory, partition.path)
         yield CacheFile(urls.join(place, DATA_FILE), partition.bytes, partition.xxh3)
         yield CacheFile(urls.join(place, METADATA_FILE), files.metadata_bytes, files.metadata_xxh3)
+        if files.loss_mask is not None:
+            mask, place = files.loss_mask, place + LOSS_MASK_SUFFIX
+            yield CacheFile(urls.join(place, DATA_FILE), mask.bytes, mask.xxh3)
+            yield CacheFile(urls.join(place, METADATA_FILE), mask.metadata_bytes, mask.metadata_xxh3)
 
 
 def find_damage(

@@ -111,9 +111,18 @@ class Cache:
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Tokens [start, stop), uint16 or uint32 [stop - start], the caller's own. Raises IndexError, CorruptError."""
-        if not 0 <= start <= stop <= self.tokens:
-            raise IndexError(f"tokens [{start}, {stop}) of {self.directory}, which has {self.tokens}")
+        self._check_range(start, stop)
         return self._arrays.read(list(self._locate(start, stop)))
+
+    @property
+    def has_loss_mask(self) -> bool:
+        """Whether some of its tokens are no targets."""
+        return self._details.loss_mask is not None
+
+    def read_loss_mask(self, start: int, stop: int) -> np.ndarray:
+        """Which of the tokens [start, stop) are targets, bool [stop - start]. Raises IndexError, CorruptError."""
+        self._check_range(start, stop)
+        return self._arrays.read_loss_mask(list(self._locate(start, stop)))
 
     def read_async(self, start: int, stop: int) -> Future[np.ndarray]:
         """`read`, begun now. At most 4 run at a time, in the order in which they were asked for; others wait."""
@@ -227,6 +236,10 @@ class Cache:
         from datakit.tokenize.document_index import DocumentIndex  # needs pyarrow, which a trainer may not have
 
         return DocumentIndex(self.directory, self.manifest.partitions, self._row_starts)
+
+    def _check_range(self, start: int, stop: int) -> None:
+        if not 0 <= start <= stop <= self.tokens:
+            raise IndexError(f"tokens [{start}, {stop}) of {self.directory}, which has {self.tokens}")
 
     def _shard_of_row(self, row: int) -> tuple[int, int]:
         """(shard, row in it)."""

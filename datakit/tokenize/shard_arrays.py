@@ -19,8 +19,8 @@ from datakit.errors import CorruptError, NotFoundError, TokenizerError
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest
 from datakit.tokenize import array_reader
-from datakit.tokenize.foreign import Foreign, array_directory, read_foreign
-from datakit.tokenize.layout import DATA_FILE, CacheDetails
+from datakit.tokenize.foreign import Foreign, ForeignShard, array_directory, read_foreign
+from datakit.tokenize.layout import DATA_FILE, LOSS_MASK_SUFFIX, CacheDetails
 from datakit.tokenize.raw_shard import RawShard, open_raw
 
 OPEN_ARRAYS = 256  # a raw one holds a file descriptor, of which a process has 1024
@@ -36,7 +36,7 @@ class ShardArrays:
         self._dtype = details.contract.dtype
         self._local = urls.is_local(directory)
         self._context = array_reader.read_context(cache_bytes, self._local)
-        self._open: OrderedDict[int, Any] = OrderedDict()
+        self._open: OrderedDict[tuple[int, bool], Any] = OrderedDict()
         self._lock = threading.Lock()
         self._direct_reads = 0
         self._before = array_reader.requests_so_far()
@@ -57,10 +57,22 @@ class ShardArrays:
                 array.read_into(first, place)
                 self._direct_reads += 1
             else:
-                pending += [(index, place[start - first : stop - first], array[start:stop].read())
-                            for start, stop in _at_chunks(array, first, last)]  # fmt: skip
+                pending += [(index, *begun) for begun in _begin(array, first, place)]
         for index, place, read in pending:
             place[:] = self._checked(array_reader.finish(read, self.place(index)), index)
+        return out
+
+    def read_loss_mask(self, stretches: Sequence[Stretch]) -> np.ndarray:
+        """Whether each token is a target, as bool; where a shard has no mask, all are."""
+        out = np.ones(sum(last - first for _, first, last in stretches), bool)
+        pending, position = [], 0
+        for index, first, last in stretches:
+            place = out[position : position + last - first]
+            position += len(place)
+            if self._details.shards[index].loss_mask is not None:
+                pending += [(index, *begun) for begun in _begin(self._array(index, masks=True), first, place)]
+        for index, place, read in pending:
+            place[:] = array_reader.finish(read, self.place(index) + LOSS_MASK_SUFFIX)
         return out
 
     def view(self, index: int) -> np.ndarray | None:
@@ -74,25 +86,20 @@ class ShardArrays:
             return array_directory(self._directory, self._foreign.shards[index])
         return urls.join(self._directory, self._partitions[index].path)
 
-    def _array(self, index: int) -> Any:
+    def _array(self, index: int, masks: bool = False) -> Any:
         with self._lock:
-            if index in self._open:
-                self._open.move_to_end(index)
-                return self._open[index]
-            array = self._open[index] = self._opened(index)
+            if (index, masks) in self._open:
+                self._open.move_to_end((index, masks))
+                return self._open[index, masks]
+            array = self._open[index, masks] = self._opened_mask(index) if masks else self._opened(index)
             if len(self._open) > OPEN_ARRAYS:
                 self._open.popitem(last=False)
             return array
 
     def _opened(self, index: int) -> Any:
-        place = self.place(index)
         if self._foreign is not None:
-            shard = self._foreign.shards[index]
-            if urls.is_local(place):
-                for file in shard.files:
-                    _check_size(urls.join(place, file.path), file.bytes)
-            return array_reader.open_array(place, self._foreign.forms[shard.form], self._context, sparse=True)
-        partition = self._partitions[index]
+            return self._opened_foreign(self._foreign.shards[index], self._foreign)
+        place, partition = self.place(index), self._partitions[index]
         assert partition.tokens is not None
         metadata = self._details.array.metadata(partition.tokens)
         if self._local:
@@ -101,6 +108,22 @@ class ShardArrays:
             raw = open_raw(urls.local_path(data), metadata)
             if raw is not None:
                 return raw
+        return array_reader.open_array(place, metadata, self._context)
+
+    def _opened_foreign(self, shard: ForeignShard, foreign: Foreign) -> Any:
+        place = array_directory(self._directory, shard)
+        if urls.is_local(place):
+            for file in shard.files:
+                _check_size(urls.join(place, file.path), file.bytes)
+        return array_reader.open_array(place, foreign.forms[shard.form], self._context, sparse=True)
+
+    def _opened_mask(self, index: int) -> Any:
+        place, files = self.place(index) + LOSS_MASK_SUFFIX, self._details.shards[index].loss_mask
+        assert files is not None
+        assert self._details.loss_mask is not None
+        if self._local:
+            _check_size(urls.join(place, DATA_FILE), files.bytes)
+        metadata = self._details.loss_mask.metadata(self._partitions[index].tokens or 0)
         return array_reader.open_array(place, metadata, self._context)
 
     def _checked(self, found: np.ndarray, index: int) -> np.ndarray:
@@ -117,11 +140,14 @@ class ShardArrays:
         return found
 
 
-def _at_chunks(array: Any, first: int, last: int) -> list[tuple[int, int]]:
-    """[first, last) cut at the borders of chunks: one read is decoded by one thread, several by several (1.5 times)."""
-    (chunk,) = array.chunk_layout.read_chunk.shape
+def _begin(array: Any, first: int, place: np.ndarray) -> list[tuple[np.ndarray, Any]]:
+    """Begun reads of the tokens from `first` on that fill `place`, each with its part of it.
+
+    Cut at the borders of chunks: one read is decoded by one thread, several by several (1.5 times the rate).
+    """
+    last, (chunk,) = first + len(place), array.chunk_layout.read_chunk.shape
     cuts = [first, *range((first // chunk + 1) * chunk, last, chunk), last]
-    return list(pairwise(cuts))
+    return [(place[start - first : stop - first], array[start:stop].read()) for start, stop in pairwise(cuts)]
 
 
 def _check_size(url: str, expected: int) -> None:
