@@ -14,6 +14,7 @@ from datakit.tokenize.summary import CacheSummary
 
 BARS = 20
 SHOWN_NAME = 28
+LAST_DRAWABLE = 0x500  # Latin, Greek, Cyrillic
 INK, BLUE, ORANGE, GREEN = "#333333", "#3b6ea5", "#c8762b", "#4d8a57"
 
 
@@ -60,9 +61,11 @@ def _sources(axes: Any, summary: CacheSummary) -> None:
 
 
 def _tokens(axes: Any, summary: CacheSummary, names: dict[int, str]) -> None:
-    rows = [(repr(names.get(number, f"#{number}")), count) for number, count in summary.frequent[:BARS]]
+    rows = [(_drawable(names.get(number, f"#{number}")), count) for number, count in summary.frequent[:BARS]]
     _across(axes, [(name, count, f"{count / max(summary.tokens, 1):.1%}") for name, count in rows], GREEN)
     axes.set(title="most frequent tokens", xlabel="times")
+    for label in axes.get_yticklabels():
+        label.set_family("monospace")
 
 
 def _across(axes: Any, rows: list[tuple[str, int, str]], colour: str) -> None:
@@ -78,6 +81,13 @@ def _across(axes: Any, rows: list[tuple[str, int, str]], colour: str) -> None:
 def _plain(axes: Any) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=8)
+
+
+def _drawable(token: str) -> str:
+    """White space as signs, and as escapes what the font that comes with matplotlib does not have."""
+    shown = token.replace(" ", "␣").encode("unicode_escape" if not token.isprintable() else "utf-8").decode()
+    shown = shown.replace("\\u2423", "␣")
+    return "".join(sign if ord(sign) < LAST_DRAWABLE or sign == "␣" else f"\\u{ord(sign):04x}" for sign in shown)
 
 
 def _cut(name: str) -> str:

@@ -32,7 +32,8 @@ class CacheSummary:
 def summarize(cache: Cache) -> CacheSummary:
     """The numbers of a cache."""
     details, totals = cache.details, cache.manifest.totals
-    powers = sorted((int(power), count) for power, count in details.lengths.items())
+    filled = sorted(int(power) for power in details.lengths)
+    powers = [1 << place for place in range(filled[0].bit_length() - 1, filled[-1].bit_length())] if filled else []
     return CacheSummary(
         directory=cache.directory,
         documents=cache.documents_count,
@@ -40,7 +41,7 @@ def summarize(cache: Cache) -> CacheSummary:
         bytes=totals.bytes,
         dtype=cache.contract.dtype.name,
         shards=len(cache.manifest.partitions),
-        lengths=[(power // 2, power, count) for power, count in powers],
+        lengths=[(power // 2, power, details.lengths.get(str(power), 0)) for power in powers],
         sources=details.sources,
         frequent=[(number, count) for number, count in details.frequent] or counted(cache),
     )
