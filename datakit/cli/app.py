@@ -17,6 +17,8 @@ from types import FrameType
 
 from cyclopts import App, CycloptsError
 
+from datakit.cli.cache_command import show, stats
+from datakit.cli.cache_files_command import export_cache, import_cache, validate
 from datakit.cli.catalog_command import catalog
 from datakit.cli.console import note
 from datakit.cli.gc_command import gc
@@ -59,11 +61,15 @@ def build() -> App:
         version=_version,
         suppress_keyboard_interrupt=False,
     )
-    for command in (run, plan, status, inspect, catalog, gc):
+    for command in (run, plan, status, inspect, validate, catalog, gc):
         app.command(command, help_epilogue="")
     tokenizer = App(name="tokenizer", help="Train a tokenizer.", help_epilogue="")
     tokenizer.command(train, help_epilogue="")
     app.command(tokenizer)
+    cache = App(name="cache", help="Look inside a token cache; import and export one.", help_epilogue="")
+    for command, name in ((show, "show"), (stats, "stats"), (import_cache, "import"), (export_cache, "export")):
+        cache.command(command, name=name, help_epilogue="")
+    app.command(cache)
     return app
 
 
