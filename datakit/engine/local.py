@@ -2,7 +2,7 @@
 
 Admission: the sum of the budgets of running attempts stays under 85 % of the machine's memory (of the cgroup's, where
 there is one), so that the kernel never has to choose. The oldest attempt goes first; one that is larger than everything
-runs alone. One thread waits for each running child; the work is in the children.
+runs alone, and so does one that asks for it. One thread waits for each running child; the work is in the children.
 """
 
 from __future__ import annotations
@@ -11,16 +11,12 @@ import os
 import queue
 import threading
 from collections import deque
-from pathlib import Path
-
-import psutil
 
 from datakit.engine import child
 from datakit.engine.executor import Attempt, Cause, Outcome
 from datakit.engine.forkserver import ZygotePool
 from datakit.engine.isolate import run_attempt
-
-MEMORY_SHARE = 0.85
+from datakit.engine.limits import MEMORY_SHARE, memory_limit
 
 
 class LocalExecutor:
@@ -74,6 +70,8 @@ class LocalExecutor:
     def _fits(self, attempt: Attempt) -> bool:
         if not self._running:
             return True
+        if attempt.alone or any(running.alone for running in self._running.values()):
+            return False
         cpus = sum(running.cpus for running in self._running.values()) + attempt.cpus
         memory = sum(running.memory_bytes for running in self._running.values()) + attempt.memory_bytes
         return cpus <= self._slots and memory <= self._memory
@@ -88,13 +86,3 @@ class LocalExecutor:
         with self._lock:
             del self._running[id(attempt)]
         self._start_what_fits()
-
-
-def memory_limit() -> int:
-    """The bytes of memory that this process may use: the machine's, or its cgroup's where that is less."""
-    limits = [psutil.virtual_memory().total]
-    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        path = Path(file)
-        if path.exists() and (text := path.read_text().strip()).isdigit():
-            limits.append(int(text))
-    return min(limits)
