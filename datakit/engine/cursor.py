@@ -1,7 +1,8 @@
 """What a child says of itself without sending anything: how far it is, and which record it has in hand.
 
-A few KiB of shared memory, written by the child and read by the parent, also after the child's death. It gives progress,
-the time of the last movement (so a hang can be told from hard work), and the place of the record that killed it.
+A few KiB of shared memory, written by the child and read by the parent, also after the child's death. It gives
+progress, the time of the last movement (so a hang can be told from hard work), and the place of the record that killed
+it.
 
 Two slots hold the record in hand by turns, and one byte says which one counts, so a child that is killed in the middle
 of a write leaves the old record or the new one, never a mixture. Cost: under a microsecond a call.
@@ -17,9 +18,7 @@ from dataclasses import dataclass
 
 from datakit.engine.task import Held
 
-PROGRESS = struct.Struct(
-    "<QQQQ"
-)  # time of the last movement (ns of the machine's monotonic clock), records, bytes, task
+PROGRESS = struct.Struct("<QQQQ")  # last movement (ns of the machine's monotonic clock), records, bytes, task
 WHICH = PROGRESS.size
 HELD = struct.Struct("<qQQ")  # position, records, length of the file's name
 NAME_BYTES = 4096
@@ -29,7 +28,7 @@ SIZE = SLOTS[1] + HELD.size + NAME_BYTES
 
 @dataclass(frozen=True)
 class View:
-    """A look at a cursor. moved: seconds of the monotonic clock, 0 where the child has not begun; task: in its batch."""
+    """A look at a cursor. moved: monotonic seconds, 0 where the child has not begun; task: its number in the batch."""
 
     moved: float
     records: int

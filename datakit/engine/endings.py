@@ -30,15 +30,13 @@ from datakit.engine.cursor import View
 from datakit.engine.executor import Attempt, Cause, Finished, Outcome
 from datakit.engine.task import TaskResult, decode
 
-FAILED_ALLOCATION = re.compile(
-    rb"memory allocation of \d+ bytes failed|std::bad_alloc|std::length_error|out of memory", re.I
-)
+FAILED_ALLOCATION = re.compile(rb"memory allocation of \d+ bytes failed|std::bad_alloc|out of memory", re.I)
 TAIL_BYTES = 64 << 10
 
 
 @dataclass(frozen=True)
 class Ending:
-    """What is left of a child. status: (wait status, peak resident bytes, user and system seconds), None where unknown."""
+    """What is left of a child. status: (wait status, peak resident bytes, user and system seconds), None if unknown."""
 
     status: tuple[int, int, float, float] | None
     killed_for: Cause | None

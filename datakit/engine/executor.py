@@ -6,7 +6,7 @@ and reports honestly how each one ended. Two backends: `local.py` and `ray.py`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
@@ -49,7 +49,7 @@ class Attempt:
     alone: bool = False
     fine: tuple[Held, ...] = ()
     skip: tuple[QuarantinedRecord, ...] = ()
-    tolerance: Tolerance = Tolerance()
+    tolerance: Tolerance = field(default_factory=Tolerance)
 
 
 @dataclass(frozen=True)
