@@ -44,7 +44,7 @@ def finish_step(step: Step, output: Output, results: Sequence[TaskResult]) -> Ma
         partitions=output.partitions,
         totals=totals_of(output.partitions),
         counters=dict(sorted(counters.items())),
-        quarantine=Quarantine(len(quarantined)),
+        quarantine=Quarantine(sum(record.records for record in quarantined)),
         details=output.details,
     )
     write_manifest(manifest, step.directory)

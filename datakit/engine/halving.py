@@ -11,7 +11,7 @@ from typing import Any
 
 from datakit.engine.task import Task
 
-NAMES = ("dataset", "path", "name")  # where an entry that is a table keeps its name
+NAMES = ("name", "path", "output")  # where an entry that is a table keeps its name
 
 
 @dataclass

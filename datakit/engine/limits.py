@@ -4,9 +4,9 @@ What counts against a budget is anonymous memory (resident minus shared) above w
 input files are the page cache's, and preloads are paid for once.
 
 `RLIMIT_DATA` bounds what is *reserved*, not what is used, and libraries reserve generously: mimalloc (Arrow's
-allocator) takes address space 1 GiB at a time, and each thread brings its stack. So the limit stands at what the child had at its
-start, twice the budget, and 3 GiB. No healthy task was seen near it (docs/measurements.md); what meets it is one huge
-request, which then fails at once instead of filling the machine between two looks of the watcher.
+allocator) takes address space 1 GiB at a time, and each thread brings its stack. So the limit stands at what the child
+had at its start, twice the budget, and 3 GiB. No healthy task was seen near it (docs/measurements.md); what meets it is
+one huge request, which then fails at once instead of filling the machine between two looks of the watcher.
 """
 
 from __future__ import annotations

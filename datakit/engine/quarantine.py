@@ -45,9 +45,8 @@ class Allowance:
 
 def unlisted(records: Sequence[QuarantinedRecord], tolerance: Tolerance) -> int:
     """How many of these count."""
-    if not tolerance.listed:
-        return len(records)
-    return sum(f"{record.file}:{record.position}" not in tolerance.listed for record in records)
+    listed = set(tolerance.listed)
+    return sum(record.records for record in records if f"{record.file}:{record.position}" not in listed)
 
 
 def require_allowed(tolerance: Tolerance, results: Sequence[TaskResult]) -> None:
@@ -55,7 +54,7 @@ def require_allowed(tolerance: Tolerance, results: Sequence[TaskResult]) -> None
     left_out = [record for result in results for record in result.quarantined]
     allowed = tolerance.allowed(sum(result.records for result in results))
     if unlisted(left_out, tolerance) > allowed:
-        raise PartialError(complaint(left_out, allowed, len(left_out)))
+        raise PartialError(complaint(left_out, allowed, sum(record.records for record in left_out)))
 
 
 def complaint(left_out: Sequence[QuarantinedRecord], allowed: int, count: int | str) -> str:

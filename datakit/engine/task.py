@@ -140,12 +140,14 @@ class OutputFile:
 class QuarantinedRecord:
     """A record that was left out: the file it came from (relative), its position there, and the reason. Never its text.
 
-    position: the uncompressed byte offset in a text file, the row in a Parquet file.
+    position: the uncompressed byte offset in a text file, the row in a Parquet file. records: how many they are, where
+    what begins there could not be told apart.
     """
 
     file: str
     position: int
     reason: str
+    records: int = 1
 
 
 @dataclass(frozen=True)
@@ -237,6 +239,12 @@ class Output:
     schema: pa.Schema
     counters: dict[str, int] = field(default_factory=dict)
     details: dict[str, Any] = field(default_factory=dict)
+
+
+def tolerance_of(step: Step) -> Tolerance:
+    """What a step is told beside its parameters (or, in a test, among them)."""
+    told = {**step.parameters, **step.operations}
+    return Tolerance(told.get("max_quarantined", 0), tuple(told.get("quarantine", ())))
 
 
 def resolve(function: str) -> Callable[..., Any]:

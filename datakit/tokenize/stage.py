@@ -23,7 +23,18 @@ import pyarrow as pa
 
 from datakit.engine.grouping import neighbours
 from datakit.engine.preload import preloaded
-from datakit.engine.task import Output, OutputFile, Phase, Plan, Preload, Step, Task, TaskContext, TaskResult
+from datakit.engine.task import (
+    Output,
+    OutputFile,
+    Phase,
+    Plan,
+    Preload,
+    Step,
+    Task,
+    TaskContext,
+    TaskResult,
+    tolerance_of,
+)
 from datakit.errors import CorruptError, EmptyStageError, TokenizerError
 from datakit.storage import atomic, urls
 from datakit.storage.manifest import Partition
@@ -31,6 +42,7 @@ from datakit.tokenize import train
 from datakit.tokenize.batches import text_batches
 from datakit.tokenize.cache import EMPTY_XXH3, Documents, TokenShard, write_shard
 from datakit.tokenize.contract import Contract, frame
+from datakit.tokenize.in_hand import InHand
 from datakit.tokenize.layout import (
     FORMAT,
     STAGE,
@@ -65,6 +77,8 @@ class Config:
     encoder: "auto" takes fastokens where it can load the tokenizer, else tokenizers; or one of the two.
     add: what stands around each document, "eos", "bos", "both" or "none".
     bos, eos: these tokens by name; without, the usual name that the tokenizer has.
+    max_quarantined: how many documents that bring the encoder down may be left out; 0.001: a share.
+    quarantine: documents ("partition:row") that may be left out beside these.
     """
 
     tokenizer: str
@@ -72,6 +86,8 @@ class Config:
     add: str = "eos"
     bos: str | None = None
     eos: str | None = None
+    max_quarantined: int | float = 0
+    quarantine: tuple[str, ...] = ()
 
 
 # --- plan
@@ -92,6 +108,7 @@ def plan(step: Step) -> Plan:
         shared={"contract": contract},
         preloads=_preloads(step),
         memory_per_input_byte=MEMORY[msgspec.convert(contract, Contract).dtype.name],
+        tolerance=tolerance_of(step),
     )
     return _output([entry for result in results for entry in result.details["shards"]], entries, contract)
 
@@ -119,6 +136,7 @@ def _partitions(directory: str, partitions: list[Partition]) -> Iterator[dict[st
     for partition in partitions:
         yield {
             "dataset": urls.join(directory, partition.path),
+            "name": partition.path,
             "shard": shard_name(partition.source, numbers[partition.source]),
             "source": partition.source,
             "rows": partition.rows,
@@ -132,14 +150,14 @@ def _partitions(directory: str, partitions: list[Partition]) -> Iterator[dict[st
 def _task(entries: list[dict[str, Any]]) -> Task:
     key = entries[0]["shard"] if len(entries) == 1 else f"{entries[0]['shard']} and {len(entries) - 1} more"
     size = sum(entry["text_bytes"] for entry in entries)
-    return Task(key, f"{__name__}:encode", {"partitions": entries}, size)
+    return Task(key, f"{__name__}:encode", {"partitions": entries}, size, halves="partitions")
 
 
 def _output(shards: list[dict[str, Any]], entries: list[dict[str, Any]], contract: dict[str, Any]) -> Output:
     if not shards:
         raise EmptyStageError("tokenize has no document to encode: the consolidated dataset is empty")
     for shard, entry in zip(shards, entries, strict=True):
-        if (shard["path"], shard["rows"]) != (entry["shard"], entry["rows"]):
+        if (shard["path"], shard["rows"] + shard["quarantined"]) != (entry["shard"], entry["rows"]):
             raise CorruptError(f"{entry['dataset']} has {entry['rows']} documents, its shard {shard['rows']}")
     typed = msgspec.convert(contract, Contract)
     lengths = sum((Counter(shard["lengths"]) for shard in shards), Counter[str]())
@@ -189,37 +207,47 @@ def encode(arguments: dict[str, Any], shared: dict[str, Any], context: TaskConte
     contract.require(tokenizer.sha256, context.step_directory)
     encoder = tokenizer.encoder(contract.encoder)
     hold_threads(encoder, context.cpus)
-    counters, outputs, shards = Counter[str](), [], []
+    counters, outputs, shards, left_out = Counter[str](), [], [], []
     for entry in arguments["partitions"]:
         check = Verification(tokenizer.reference, encoder, entry["rows"], entry["dataset"])
-        shard = write_shard(entry["shard"], _documents(entry, encoder, check, contract), contract, context)
+        in_hand = InHand(entry["name"], context)
+        documents = _documents(entry, encoder, check, contract, in_hand)
+        shard = write_shard(entry["shard"], documents, contract, context)
         outputs += shard.outputs
-        shards.append(_described(entry, shard))
-        counters.update(_counts(entry, shard, check))
+        shards.append(_described(entry, shard, in_hand))
+        counters.update(_counts(entry, shard, check, in_hand))
+        left_out += in_hand.left_out
         context.report(counters["tokenize/documents"], counters["tokenize/text_bytes"])
     return TaskResult(
         tuple(outputs),
         dict(counters),
         {"shards": shards},
+        tuple(left_out),
         records=counters["tokenize/documents"],
         bytes_read=counters["tokenize/text_bytes"],
     )
 
 
-def _documents(entry: dict[str, Any], encoder: Encoder, check: Verification, contract: Contract) -> Iterator[Documents]:
+def _documents(
+    entry: dict[str, Any], encoder: Encoder, check: Verification, contract: Contract, in_hand: InHand
+) -> Iterator[Documents]:
     """A partition's documents, encoded, a sample of them verified."""
-    for batch in text_batches(entry["dataset"]):
+    for batch in in_hand.batches(text_batches(entry["dataset"]), lambda one: encoder.encode_batch(one.strings())):
         ids, lengths = encoder.encode_batch(batch.strings())
         if encoder.name != "tokenizers":
             check.check(batch, ids, lengths)
         yield Documents(batch.ids, *frame(ids, lengths, contract))
 
 
-def _described(entry: dict[str, Any], shard: TokenShard) -> dict[str, Any]:
+def _described(entry: dict[str, Any], shard: TokenShard, in_hand: InHand) -> dict[str, Any]:
     data, metadata = (file or OutputFile("", 0, EMPTY_XXH3) for file in (shard.data, shard.metadata))
     files = ShardFiles(metadata.bytes, metadata.xxh3, shard.documents.bytes, shard.documents.xxh3)
     return {
-        **{key: entry[key] for key in ("source", "text_bytes", "first_id", "last_id")},
+        "source": entry["source"],
+        "text_bytes": entry["text_bytes"] - in_hand.text_bytes,
+        "first_id": in_hand.ends[0],
+        "last_id": in_hand.ends[1],
+        "quarantined": len(in_hand.left_out),
         "path": shard.path,
         "rows": shard.documents.rows,
         "tokens": shard.tokens,
@@ -230,11 +258,12 @@ def _described(entry: dict[str, Any], shard: TokenShard) -> dict[str, Any]:
     }
 
 
-def _counts(entry: dict[str, Any], shard: TokenShard, check: Verification) -> dict[str, int]:
+def _counts(entry: dict[str, Any], shard: TokenShard, check: Verification, in_hand: InHand) -> dict[str, int]:
     return {
         "tokenize/documents": shard.documents.rows,
         "tokenize/tokens": shard.tokens,
-        "tokenize/text_bytes": entry["text_bytes"],
+        "tokenize/text_bytes": entry["text_bytes"] - in_hand.text_bytes,
+        "tokenize/quarantined": len(in_hand.left_out),
         "tokenize/verified_documents": check.documents,
         "tokenize/verified_bytes": check.text_bytes,
     }
