@@ -182,7 +182,7 @@ def sign_partition(arguments: dict[str, Any], shared: dict[str, Any], context: T
 def _in_hand(
     texts: pa.ChunkedArray, first: int, name: str, rules: dict[str, Any], context: TaskContext
 ) -> tuple[pa.ChunkedArray, list[QuarantinedRecord]]:
-    """The texts of a row group, the first of which is row `first`; one that is to be left out is replaced by nothing."""
+    """The texts of a row group, the first of which is row `first`; what is to be left out is replaced by nothing."""
     from datakit.dedup.signature import sign
 
     positions = range(first, first + len(texts))

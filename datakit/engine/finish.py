@@ -53,6 +53,12 @@ def finish_step(step: Step, output: Output, results: Sequence[TaskResult]) -> Ma
     return manifest
 
 
+def read_quarantine(directory: str) -> list[QuarantinedRecord]:
+    """The records that a finished step left out. Raises NotFoundError where it left out none."""
+    lines = urls.read_bytes(urls.join(directory, QUARANTINE_FILE)).splitlines()
+    return [msgspec.json.decode(line, type=QuarantinedRecord) for line in lines]
+
+
 def remove_exchange(step: Step) -> None:
     """Remove what the step needed only on its way."""
     urls.remove_tree(urls.join(step.directory, EXCHANGE_FOLDER))

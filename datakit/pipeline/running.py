@@ -15,7 +15,10 @@ from dataclasses import dataclass, field
 from datakit.engine.driver import RunOptions, run_step
 from datakit.engine.events import EventLog
 from datakit.engine.executor import Executor
+from datakit.engine.finish import read_quarantine
 from datakit.engine.local import LocalExecutor
+from datakit.engine.quarantine import unlisted
+from datakit.engine.task import Tolerance
 from datakit.engine.watch import Several, Silent, Watch
 from datakit.errors import InputError, PartialError
 from datakit.pipeline.graph import Graph, Located, Node, build, check_workers, finished, locate, step_of
@@ -184,14 +187,21 @@ class _Run:
             raise PartialError(f"{self.graph.recipe.name} is partial\n{lines}")
 
 
+def _came_in(manifest: Manifest) -> int:
+    """How many records a step read."""
+    counts = [count for name, count in manifest.counters.items() if name.endswith(("/records_in", "/documents"))]
+    return max(counts, default=manifest.totals.rows)
+
+
 def _check_tolerances(node: Node, directory: str, manifest: Manifest) -> None:
     """Refuse a step that was done under a looser limit than this recipe sets: tolerances are in no fingerprint."""
     limits = node.operations
-    records, most = manifest.quarantine.records, limits.get("max_quarantined")
-    if most is not None and records > most:
+    tolerance = Tolerance(limits.get("max_quarantined", 0), tuple(limits.get("quarantine", ())))
+    records = unlisted(read_quarantine(directory), tolerance) if manifest.quarantine.records else 0
+    if records > tolerance.allowed(_came_in(manifest)):
         raise InputError(
             f"{node.label}: {records} records are in quarantine ({directory}/{manifest.quarantine.path}), and this "
-            f"recipe allows max_quarantined = {most}; mend or exclude the files that they name, or raise the limit"
+            f"recipe allows max_quarantined = {tolerance.limit}; mend or exclude the files that they name, or raise the limit"
         )
     rates = {name: counts["rate"] for name, counts in manifest.details.get("sources", {}).items() if "rate" in counts}
     share, name = max(((rate, name) for name, rate in rates.items()), default=(0.0, ""))
