@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -28,19 +27,12 @@ COMMANDS = ["run", "plan", "status", "inspect", "catalog", "gc", "tokenizer"]
 # --- help
 
 
-def test_help_names_every_command_and_exit_code_and_is_fast(tmp_path: Path) -> None:
-    started = time.monotonic()
+def test_help_names_every_command_and_exit_code(tmp_path: Path) -> None:
     shown = command("--help", cwd=tmp_path)
-    times = [time.monotonic() - started]
-    for _ in range(2):
-        started = time.monotonic()
-        command("--help", cwd=tmp_path)
-        times.append(time.monotonic() - started)
     assert shown.returncode == 0
     assert all(name in shown.stdout for name in COMMANDS)
     for code in ("0  done", "1  failure", "2  usage", "3  partial", "130  interrupted"):
         assert code in shown.stdout
-    assert min(times) < 0.4, "twice what it takes on a slow machine"
 
 
 def test_help_loads_nothing_heavy() -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -161,6 +162,19 @@ def test_a_preload_that_fails_is_reported_with_its_reason(tmp_path: Path) -> Non
     assert outcome.message == "the tokenizer has no vocabulary"
 
 
+def test_what_is_abandoned_ends_and_reports_to_nobody(tmp_path: Path) -> None:
+    with executor(2) as local:
+        slow = Task("slow", "tests.engine_tasks:write_number", {"number": 1, "fault": "sleep"})
+        local.submit(Attempt(slow, "test", str(tmp_path), 1, 1, 1 << 30))
+        _until(lambda: len(psutil.Process().children(recursive=True)) >= 2)
+        local.abandon()
+        _until(lambda: len(psutil.Process().children(recursive=True)) == 1)  # the fork server
+        quick = Task("quick", "tests.engine_tasks:look_around", {})
+        local.submit(Attempt(quick, "test", str(tmp_path), 1, 1, 1 << 30))
+        outcomes = local.wait(20) + local.wait(0.5)
+    assert [outcome.key for outcome in outcomes] == ["quick"]
+
+
 def test_closing_leaves_no_process(tmp_path: Path) -> None:
     before = {process.pid for process in psutil.Process().children(recursive=True)}
     with executor(2) as local:
@@ -239,6 +253,18 @@ def test_temporary_files_of_dead_processes_are_removed_and_of_living_ones_kept(t
     kept.touch()
     run(tmp_path)
     assert not gone.exists() and kept.exists()
+
+
+def test_scratch_folders_of_dead_processes_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    gone, kept = tmp_path / f"datakit-scratch-{dead.pid}-x", tmp_path / f"datakit-scratch-{os.getpid()}-x"
+    gone.mkdir()
+    kept.mkdir()
+    (gone / "spill").write_bytes(bytes(100))
+    assert one("look_around").cause is Cause.DONE
+    assert list(tmp_path.iterdir()) == [kept]
 
 
 def test_two_tasks_of_a_phase_may_not_share_a_key(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from datakit.engine.task import Output, Plan, Step, TaskContext
 from datakit.errors import ColumnError, CorruptError, NotFoundError
 from datakit.storage import urls
 from datakit.storage.row_size import row_sizes
+from tests.s3 import s3_root
 
 PLAIN = pa.schema([("n", pa.int64()), ("text", pa.large_string())])
 WIDE = pa.schema(
@@ -256,14 +257,31 @@ def test_requests_at_2000_maps_and_2000_reducers_stay_linear(requests: Counter, 
     assert not list(tmp_path.iterdir()), "ranges leave no file in scratch"
 
 
-def test_remote_runs_are_read_like_local_ones(tmp_path: Path) -> None:
+def test_runs_in_an_object_store_are_read_like_local_ones(tmp_path: Path) -> None:
+    with s3_root() as root:
+        compare_with_local(root, tmp_path)
+
+
+def compare_with_local(root: str, tmp_path: Path) -> None:
     table, bucket = some_rows(400)
-    root = "memory://exchange-remote"
     remote, local = (write_all(place, [Written([(table, bucket)])], 32, 9_000) for place in (root, str(tmp_path / "l")))
     assert remote == local
     here = list(read_buckets(str(tmp_path / "l"), local, 3, 20, tmp_path))
     assert list(read_buckets(root, remote, 3, 20, tmp_path)) == here
-    urls.remove_tree(root)
+    joined = pa.concat_tables(here).sort_by("n")
+    again = list(read_buckets(root, merge_inline_always(root, remote), 3, 20, tmp_path))
+    assert pa.concat_tables(again).sort_by("n") == joined
+
+
+def test_runs_of_different_shuffles_are_not_merged(tmp_path: Path) -> None:
+    table, bucket = some_rows(30)
+    runs = []
+    for key, buckets in (("a", 32), ("b", 64)):
+        with ExchangeWriter(TaskContext(str(tmp_path), tmp_path), "route", key, buckets) as writer:
+            writer.write(table, bucket)
+        runs += writer.runs
+    with pytest.raises(CorruptError, match="the runs of route-merge differ in their number of buckets"):
+        merge_inline_always(str(tmp_path), runs)
 
 
 MEMORY_PROGRAM = """

@@ -239,6 +239,15 @@ def test_a_damaged_row_group_costs_its_own_rows(tmp_path: Path) -> None:
     assert findings.counters["normalize/records_in"] == 200
 
 
+def test_a_column_name_that_is_no_utf8_is_damage(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": ["a"], "colname": ["b"]}), tmp_path / "in.parquet", store_schema=False)
+    data = (tmp_path / "in.parquet").read_bytes()
+    (tmp_path / "in.parquet").write_bytes(data.replace(b"colname", b"col\xffame"))
+    found, findings = read(tmp_path, "in.parquet")
+    assert not found
+    assert places(findings) == [(0, "its footer cannot be read, so none of its rows can")]
+
+
 def test_strings_that_are_no_utf8_are_mended_in_every_column(tmp_path: Path) -> None:
     broken = pa.StringArray.from_buffers(2, pa.array([b"ok", b"caf\xe9"]).buffers()[1], pa.py_buffer(b"okcaf\xe9"))
     table = pa.table({"text": ["a", "b"], "name": broken, "deep": pa.StructArray.from_arrays([broken], names=["x"])})

@@ -87,11 +87,11 @@ def test_a_private_ray_cluster_writes_the_same_bytes(recipe: Path, local: str, t
 
 
 @pytest.mark.ray
-def test_two_nodes_with_their_root_on_s3_write_the_same_bytes(recipe: Path, local: str) -> None:
+def test_two_nodes_with_their_root_on_s3_write_the_same_bytes(recipe: Path, local: str, tmp_path: Path) -> None:
     pytest.importorskip("ray")
     from tests.cluster import two_nodes
 
-    with s3_root() as root, two_nodes() as cluster:
+    with s3_root() as root, two_nodes(tmp_path) as cluster:
         command = [sys.executable, "-m", "datakit", "run", str(recipe), "--root", root, "--ray", cluster.address]
         environment = os.environ | cluster.environment
         run = subprocess.run(

@@ -105,6 +105,10 @@ class Executor(Protocol):
         """The attempts that ended since the last call; waits up to `timeout` seconds for the first."""
         ...
 
+    def abandon(self) -> None:
+        """Kill what runs and forget it: no outcome of it comes any more. The executor stays usable."""
+        ...
+
     def close(self) -> None:
         """Kill what runs, and leave no process."""
         ...

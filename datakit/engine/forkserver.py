@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from datakit.engine.frames import receive_frame, send_frame
+from datakit.engine.leftovers import remove_dead_scratch
 from datakit.engine.task import Preload, decode, encode
 
 SINGLE_THREADED = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -80,6 +81,7 @@ class ZygotePool:
 
     def __init__(self, limit: int = 2) -> None:
         self._limit, self._lock = limit, threading.Lock()
+        remove_dead_scratch()
         self._servers: dict[tuple[Preload, ...], Zygote] = {}
         self._uses: dict[tuple[Preload, ...], int] = {}
 
@@ -118,6 +120,6 @@ class ZygotePool:
 
 def _environment() -> dict[str, str]:
     """The server's: libraries start no threads at import, and it finds what this process finds."""
-    ours = [path for path in sys.path if path and "/ray/" not in path]  # Ray's workers put Ray's own copies in front
+    ours = [path for path in sys.path if path and "-packages/ray/" not in path]  # Ray puts copies of its own in front
     limits = dict.fromkeys(SINGLE_THREADED, "1")
     return os.environ | limits | {"PYTHONPATH": os.pathsep.join(ours), "TOKENIZERS_PARALLELISM": "true"}

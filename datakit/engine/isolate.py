@@ -15,7 +15,6 @@ import select
 import shutil
 import signal
 import socket
-import tempfile
 import threading
 import time
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from datakit.engine.endings import Ending, conclude, outcome_of
 from datakit.engine.executor import Attempt, Cause, Outcome
 from datakit.engine.forkserver import BootError, Zygote, ZygotePool
 from datakit.engine.frames import receive_frame, send_frame
+from datakit.engine.leftovers import scratch_directory
 from datakit.engine.limits import kernel_kills, reserve_limit, usable_memory, used_memory
 from datakit.engine.task import encode
 from datakit.errors import StorageError
@@ -41,7 +41,7 @@ DUMP_SECONDS = 2.0
 def run_attempt(attempt: Attempt, zygotes: ZygotePool, cancelled: threading.Event | None = None) -> Outcome:
     """Run one attempt to its end, whatever that is; never raises for what a task does."""
     started = time.monotonic()
-    scratch = Path(tempfile.mkdtemp(prefix="datakit-"))
+    scratch = scratch_directory()
     try:
         shared = _shared(urls.join(attempt.step_directory, attempt.shared)) if attempt.shared else None
         budget = min(attempt.memory_bytes, _usable_memory())

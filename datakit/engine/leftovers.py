@@ -1,4 +1,4 @@
-"""Temporary files of processes that were killed.
+"""Temporary files and scratch folders of processes that were killed.
 
 A temporary file's name holds the host and the process that writes it, so a later run on the same host removes the files
 of processes that no longer are, and never those of a run beside it. Object stores have no temporary files.
@@ -7,9 +7,13 @@ of processes that no longer are, and never those of a run beside it. Object stor
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 from datakit.storage import atomic, urls
+
+SCRATCH_PREFIX = "datakit-scratch-"
 
 
 def remove_dead_files(directory: str) -> list[Path]:
@@ -24,6 +28,27 @@ def remove_dead_files(directory: str) -> list[Path]:
                 path = Path(folder, name)
                 path.unlink(missing_ok=True)
                 removed.append(path)
+    return removed
+
+
+def scratch_directory() -> Path:
+    """A new private folder for one attempt; its name says whose it is."""
+    return Path(tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{os.getpid()}-"))
+
+
+def remove_dead_scratch() -> list[Path]:
+    """Remove the scratch folders, and what was staged for an object store, of this host's dead processes."""
+    removed = []
+    for path in Path(tempfile.gettempdir()).glob(f"{SCRATCH_PREFIX}*"):
+        owner = path.name.removeprefix(SCRATCH_PREFIX).partition("-")[0]
+        if owner.isdigit() and not _alive(int(owner)):
+            shutil.rmtree(path, ignore_errors=True)  # another run may remove it at the same time
+            removed.append(path)
+    for path in Path(tempfile.gettempdir()).glob(f"{atomic.TEMPORARY_PREFIX}*"):
+        owner = atomic.owner_of(path.name)
+        if owner is not None and not _alive(owner):
+            path.unlink(missing_ok=True)
+            removed.append(path)
     return removed
 
 

@@ -53,19 +53,27 @@ class LocalExecutor:
         except queue.Empty:
             return ended
 
-    def close(self) -> None:
-        """Kill what runs, and leave no process."""
-        self._cancelled.set()
+    def abandon(self) -> None:
+        """Kill what runs and forget it; the fork servers stay."""
         with self._lock:
             self._waiting.clear()
+            cancelled, self._cancelled = self._cancelled, threading.Event()
+            self._ended = queue.SimpleQueue()  # a child that was killed reports to the old one
+            self._running.clear()
+        cancelled.set()
+
+    def close(self) -> None:
+        """Kill what runs, and leave no process."""
+        self.abandon()
         self._zygotes.close()
 
     def _start_what_fits(self) -> None:
         with self._lock:
-            while self._waiting and not self._cancelled.is_set() and self._fits(self._waiting[0]):
+            while self._waiting and self._fits(self._waiting[0]):
                 attempt = self._waiting.popleft()
                 self._running[id(attempt)] = attempt
-                threading.Thread(target=self._run, args=(attempt,), daemon=True).start()
+                arguments = (attempt, self._cancelled, self._ended)
+                threading.Thread(target=self._run, args=arguments, daemon=True).start()
 
     def _fits(self, attempt: Attempt) -> bool:
         if not self._running:
@@ -76,13 +84,13 @@ class LocalExecutor:
         memory = sum(running.memory_bytes for running in self._running.values()) + attempt.memory_bytes
         return cpus <= self._slots and memory <= self._memory
 
-    def _run(self, attempt: Attempt) -> None:
+    def _run(self, attempt: Attempt, cancelled: threading.Event, ended: queue.SimpleQueue[Outcome]) -> None:
         try:
-            self._ended.put(run_attempt(attempt, self._zygotes, self._cancelled))
+            ended.put(run_attempt(attempt, self._zygotes, cancelled))
         except BaseException as error:  # noqa: BLE001 - an attempt without an outcome would be waited for for ever
             message = f"the engine itself failed: {child.describe_error(error)['message']}"
             key = attempt.task.key
-            self._ended.put(Outcome(attempt.phase, key, attempt.number, Cause.INFRASTRUCTURE, message=message))
+            ended.put(Outcome(attempt.phase, key, attempt.number, Cause.INFRASTRUCTURE, message=message))
         with self._lock:
-            del self._running[id(attempt)]
+            self._running.pop(id(attempt), None)
         self._start_what_fits()

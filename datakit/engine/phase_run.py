@@ -80,18 +80,24 @@ class PhaseRun:
         self._halving: dict[str, Halving] = {}
         self._budgets, self._breaker = Budgets(phase), Breaker()
         self._allowance = Allowance(phase.tolerance, found)
-        self._overtaken: Manifest | None = None
 
     def run(self, pending: Sequence[Task], shared: str | None) -> dict[str, TaskResult]:
         """Every task's result. Raises PartialError where some failed, after all others are done."""
         self._shared = shared
+        try:
+            self._drive(pending)
+        except BaseException:
+            self._executor.abandon()  # nothing may run on, nor report to the step that comes next
+            raise
+        if self._failed:
+            self._give_up(len(pending))
+        return self._results
+
+    def _drive(self, pending: Sequence[Task]) -> None:
         self._queue = [_Waiting(AT_ONCE, 0.0, -task.input_bytes, number, task) for number, task in enumerate(pending)]
         heapq.heapify(self._queue)
         self._number = len(self._queue)
         while self._queue or self._running or self._parked:
-            if self._overtaken is not None:
-                self._queue.clear()
-                self._parked.clear()
             if not self._queue and not self._running:
                 self._settle()
             self._submit()
@@ -99,11 +105,6 @@ class PhaseRun:
                 self._take(outcome)
             self._ledger.tick()
             self._watch.tick()
-        if self._overtaken is not None:
-            raise OvertakenError(self._overtaken)
-        if self._failed:
-            self._give_up(len(pending))
-        return self._results
 
     # --- what goes out
 
@@ -158,10 +159,10 @@ class PhaseRun:
     def _take(self, outcome: Outcome) -> None:
         """Enter an outcome, and queue the next attempt where there is one."""
         attempt = self._running.pop(outcome.key)
-        if outcome.cause is not Cause.DONE and self._overtaken is None:
-            self._overtaken = find_manifest(self._step.directory)
-        if self._overtaken is not None:
-            return
+        if outcome.cause is not Cause.DONE:
+            standing = find_manifest(self._step.directory)
+            if standing is not None:
+                raise OvertakenError(standing)
         if attempt.more and outcome.cause not in (Cause.DONE, Cause.REFUSED):
             self._one_by_one(attempt, outcome)
             return

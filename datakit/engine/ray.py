@@ -91,8 +91,8 @@ class RayExecutor:
         self._launch()
         return ended
 
-    def close(self) -> None:
-        """Kill what runs, leave the cluster (stop a private one), remove the nonce. A second call does nothing."""
+    def abandon(self) -> None:
+        """Kill what runs and forget it; the cluster stays joined."""
         self._waiting.clear()
         if self._running:
             for reference in self._running:
@@ -101,6 +101,10 @@ class RayExecutor:
             with contextlib.suppress(ray.exceptions.RayError):
                 ray.wait(list(self._running), num_returns=len(self._running), timeout=CANCEL_SECONDS)
             self._running.clear()
+
+    def close(self) -> None:
+        """Kill what runs, leave the cluster (stop a private one), remove the nonce. A second call does nothing."""
+        self.abandon()
         self._closing.close()
 
     def _launch(self) -> None:

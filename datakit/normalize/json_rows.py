@@ -97,7 +97,7 @@ def _lenient(line: memoryview) -> Any:
 
 def _integer(digits: str) -> int | float:
     """Python refuses integers of more than 4,300 digits; a float takes any."""
-    return int(digits) if len(digits) < 20 else float(digits)
+    return int(digits) if len(digits) <= 20 else float(digits)
 
 
 def _without_surrogates(value: Any) -> Any:

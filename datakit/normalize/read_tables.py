@@ -27,7 +27,7 @@ from datakit.storage import urls
 BATCH_BYTES = 8 << 20
 MOST_ROWS = 65_536
 STREAM_HEAD = b"\xff\xff\xff\xff"
-_DAMAGE = (pa.ArrowException, OSError)
+_DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)  # the last: a name of a column
 
 
 def read_parquet(reading: Reading, path: str, start: int = 0, stop: int | None = None) -> Blocks:

@@ -201,7 +201,8 @@ def _check_tolerances(node: Node, directory: str, manifest: Manifest) -> None:
     if records > tolerance.allowed(_came_in(manifest)):
         raise InputError(
             f"{node.label}: {records} records are in quarantine ({directory}/{manifest.quarantine.path}), and this "
-            f"recipe allows max_quarantined = {tolerance.limit}; mend or exclude the files that they name, or raise the limit"
+            f"recipe allows max_quarantined = {tolerance.limit}; mend or exclude the files that they name, "
+            f"or raise the limit"
         )
     rates = {name: counts["rate"] for name, counts in manifest.details.get("sources", {}).items() if "rate" in counts}
     share, name = max(((rate, name) for name, rate in rates.items()), default=(0.0, ""))

@@ -1,0 +1,110 @@
+"""Real Ray clusters for tests, and their end: whatever is started carries a mark, and is killed by it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+MARK = "DATAKIT_TEST_CLUSTER"
+TOKEN = "c0ffee" * 10
+ROOT_OF_THE_CODE = str(Path(__file__).parent.parent)
+
+
+def processes_with(mark: str) -> list[psutil.Process]:
+    """Every process that carries the mark in its environment, whoever its parent is by now."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == mark and process.pid != os.getpid():
+                found.append(process)
+        except psutil.Error:
+            continue
+    return [process for process in found if process.status() != psutil.STATUS_ZOMBIE]
+
+
+def wait_until(condition: Callable[[], object], seconds: float) -> bool:
+    """Whether `condition` came true in time."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+@contextmanager
+def marked() -> Iterator[str]:
+    """A mark for everything that is started meanwhile; what is left at the end is killed."""
+    mark = uuid.uuid4().hex
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(MARK, mark)
+        try:
+            yield mark
+        finally:
+            for process in processes_with(mark):
+                process.kill()
+
+
+@dataclass(frozen=True)
+class TwoNodes:
+    """A cluster of two nodes with one slot each. The second one does not see what is below `private_root`."""
+
+    address: str
+    environment: dict[str, str]
+    second: psutil.Process
+    private_root: Path
+
+
+@contextmanager
+def two_nodes(root: Path) -> Iterator[TwoNodes]:
+    """Two `ray start`s with token authentication; the second in a mount namespace with an empty disk over `root`."""
+    with marked() as mark:
+        folder = Path(f"/tmp/{mark[:8]}")  # short: Ray puts sockets there
+        folder.mkdir()
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        address = f"{_own_address()}:{port}"
+        environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "PYTHONPATH": ROOT_OF_THE_CODE}
+        environment |= {"RAY_health_check_period_ms": "500", "RAY_health_check_failure_threshold": "3"}
+        common = ["--num-cpus", "1", "--object-store-memory", str(80 << 20), "--disable-usage-stats", "--block"]
+        ray = [sys.executable, "-m", "ray.scripts.scripts", "start"]
+        head = [*ray, "--head", "--port", str(port), "--temp-dir", str(folder), "--include-dashboard", "false", *common]
+        hide = 'mount -t tmpfs tmpfs "$1" || exit 77; shift; exec "$@"'
+        second = [*_unshare(), "sh", "-c", hide, "sh", str(root), *ray, "--address", address, *common]
+        processes = []
+        for command, marker in ((head, "head"), (second, "second")):
+            with open(folder / f"{marker}.log", "w") as log:
+                processes.append(subprocess.Popen(command, env=os.environ | environment, stdout=log, stderr=log))
+            started = wait_until(lambda marker=marker: "runtime started" in (folder / f"{marker}.log").read_text(), 30)
+            if processes[-1].poll() == 77:
+                pytest.skip("no mount namespace can be made here, so a node cannot lack the root")
+            assert started, (folder / f"{marker}.log").read_text()
+        yield TwoNodes(address, environment, psutil.Process(processes[1].pid), root)
+        for process in processes_with(mark):
+            process.kill()
+        for process in processes:
+            process.wait(10)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _own_address() -> str:
+    import ray.util
+
+    return ray.util.get_node_ip_address()
+
+
+def _unshare() -> list[str]:
+    return ["unshare", "--mount"] if os.getuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
