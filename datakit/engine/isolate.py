@@ -34,7 +34,7 @@ from datakit.errors import StorageError
 from datakit.storage import urls
 
 WATCH_SECONDS, SOONEST_SECONDS = 0.05, 0.002
-FASTEST_BYTES = 4 << 30  # a second: no child fills memory faster
+FASTEST_BYTES = 8 << 30  # a second: no child fills memory faster
 DUMP_SECONDS = 2.0
 
 
@@ -149,7 +149,7 @@ def _watch(watched: _Watched, request: _Request, cancelled: threading.Event | No
     poll = select.poll()
     poll.register(watched.channel, select.POLLIN)
     poll.register(watched.status, select.POLLIN)
-    wait = WATCH_SECONDS
+    wait = _pause(request.budget)
     while not poll.poll(wait * 1000):
         used, reserved = used_memory(watched.pid)
         used -= watched.inherited
@@ -160,11 +160,16 @@ def _watch(watched: _Watched, request: _Request, cancelled: threading.Event | No
             _kill(watched, Cause.MEMORY)
         else:
             _kill_if_hung(watched, request)
-        wait = min(max((request.budget - used) / FASTEST_BYTES, SOONEST_SECONDS), WATCH_SECONDS)
+        wait = _pause(request.budget - used)
     try:
         return receive_frame(watched.channel)
     except (EOFError, ConnectionError):
         return None
+
+
+def _pause(room: int) -> float:
+    """How long a child with so much room may be left alone."""
+    return min(max(room / FASTEST_BYTES, SOONEST_SECONDS), WATCH_SECONDS)
 
 
 def _kill_if_hung(watched: _Watched, request: _Request) -> None:

@@ -232,7 +232,7 @@ class PhaseRun:
         for key in sorted(waiting, key=self._place):
             record = self._records[key]
             assert record.proposed is not None and record.last is not None
-            if self._allowance.grants(key, record.proposed):
+            if self._allowance.grants(key, record.proposed, len(waiting)):
                 drop_proposed(record)
                 self._again(self._next(waiting[key], record))
             else:

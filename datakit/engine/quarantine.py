@@ -1,8 +1,9 @@
 """Which records may be left out: one count for those that a task met and could not read, and those that killed it.
 
 A record that kills is granted at once while there is room; where there is none yet, its task waits until all others are
-done. With a number the room is known from the start; with a share it grows with the records that are read. So what is
-left out at the end does not depend on the order in which tasks ran: either all of it fits, or the step ends partial.
+done. With a number the room is known from the start; with a share it grows with the records that are read, and what the
+last tasks will read is estimated from the others. At the end the count is exact. So what is left out does not depend on
+the order in which tasks ran: either all of it fits, or the step ends partial.
 """
 
 from __future__ import annotations
@@ -21,26 +22,36 @@ class Allowance:
     def __init__(self, tolerance: Tolerance, done: Iterable[TaskResult] = ()) -> None:
         """`done`: results that an earlier run left."""
         self._tolerance = tolerance
-        self._records = self._left_out = 0
+        self._records = self._left_out = self._done = 0
         self._granted: dict[str, list[QuarantinedRecord]] = {}  # of tasks that are not done yet
         for result in done:
             self.enter("", result)
 
     def enter(self, key: str, result: TaskResult) -> None:
         """A task is done: what it left out holds its grants."""
+        self._done += 1
         self._records += result.records
         self._left_out += unlisted(result.quarantined, self._tolerance)
         self._granted.pop(key, None)
 
-    def grants(self, key: str, record: QuarantinedRecord) -> bool:
-        """Whether this task may leave this record out; if so, it is counted."""
+    def grants(self, key: str, record: QuarantinedRecord, unfinished: int = 0) -> bool:
+        """Whether this task may leave this record out; if so, it is counted.
+
+        unfinished: where nothing else runs any more, how many tasks are not done.
+        """
         mine = self._granted.get(key, [])
         pending = sum(unlisted(records, self._tolerance) for records in self._granted.values())
-        room = self._tolerance.allowed(self._records) - self._left_out - pending
+        room = self._allowed(unfinished) - self._left_out - pending
         if unlisted([record], self._tolerance) > room:
             return False
         self._granted[key] = [*mine, record]
         return True
+
+    def _allowed(self, unfinished: int) -> int:
+        if unfinished and not self._done and isinstance(self._tolerance.limit, float):
+            return SHOWN if self._tolerance.limit else 0  # a share of what nobody knows yet
+        expected = unfinished * self._records / max(1, self._done)
+        return self._tolerance.allowed(self._records + round(expected))
 
 
 def unlisted(records: Sequence[QuarantinedRecord], tolerance: Tolerance) -> int:
