@@ -93,7 +93,7 @@ def test_a_listed_record_needs_no_other_permission(tmp_path: Path) -> None:
 
 
 def test_a_share_counts_all_records_of_the_phase(tmp_path: Path) -> None:
-    poison = dict.fromkeys((1, 50, 51, 120), "segfault")
+    poison: dict[int, str] = dict.fromkeys((1, 50, 51, 120), "segfault")
     assert run(tmp_path / "enough", digests(20, poison, Tolerance(0.02))).quarantine.records == 4
     with pytest.raises(PartialError, match="1 of 20 tasks failed"):
         run(tmp_path / "short", digests(20, poison, Tolerance(0.019)))

@@ -85,7 +85,9 @@ def task_digests(phase: Phase) -> dict[str, str]:
 
 def driver_name() -> str:
     """A name for this run that sorts by time and that no other run has."""
-    return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
+    now = time.time()
+    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now))
+    return f"{stamp}{int(now % 1 * 1000):03d}Z-{os.getpid()}-{uuid.uuid4().hex[:6]}"
 
 
 def versions() -> dict[str, str]:
