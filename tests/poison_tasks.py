@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from datakit.engine.task import Output, OutputFile, Phase, Plan, Step, Task, TaskContext, TaskResult, Tolerance
+from datakit.engine.task import Output, OutputFile, Phase, Plan, Preload, Step, Task, TaskContext, TaskResult, Tolerance
 from datakit.storage import atomic, urls
 from datakit.storage.manifest import Partition
 from tests.engine_tasks import SCHEMA
 
 FILE = "records.txt"
+PRELOADS = (Preload("tests.poison_tasks"),)
 
 
 def _bomb() -> None:
@@ -109,6 +110,7 @@ def digests(
         "digest",
         listed,
         shared,
+        PRELOADS,
         memory_bytes=memory_bytes,
         hang_seconds=hang_seconds,
         tolerance=tolerance or Tolerance(),
@@ -124,11 +126,26 @@ def parts(names: list[str], poison: str) -> Plan:
     return Output([Partition(o.path, "test", 1, o.bytes, o.xxh3) for r in results for o in r.outputs], SCHEMA)
 
 
-def naps(tasks: int, seconds: float, faults: Mapping[int, str] | None = None) -> Plan:
-    """Many tiny tasks; the output's details say in how many children they ran."""
+def name_itself(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
+    """The tiniest task that writes: one file of its number."""
+    path = f"{arguments['number'] // 1000:03d}/{arguments['number']:06d}.txt"
+    committed = atomic.commit_bytes(str(arguments["number"]).encode(), urls.join(context.step_directory, path))
+    return TaskResult((OutputFile(path, committed.bytes, committed.xxh3, 1),), {"files": 1}, records=1)
+
+
+def files(tasks: int) -> Plan:
+    """Many tiny tasks that write a file each."""
+    listed = tuple(Task(f"{n:06d}", f"{__name__}:name_itself", {"number": n}, 1) for n in range(tasks))
+    results = yield Phase("files", listed, preloads=PRELOADS)
+    partitions = [Partition(o.path, "test", o.rows, o.bytes, o.xxh3) for result in results for o in result.outputs]
+    return Output(partitions, SCHEMA)
+
+
+def naps(tasks: int, seconds: float, faults: Mapping[int, str] | None = None, tiny: bool = True) -> Plan:
+    """Many tiny tasks (or such as are given a child each); the output's details say in how many children they ran."""
     listed = tuple(
         Task(f"{n:06d}", f"{__name__}:nap", {"number": n, "fault": (faults or {}).get(n)}) for n in range(tasks)
     )
-    results = yield Phase("nap", listed, {"seconds": seconds})
+    results = yield Phase("nap", listed, {"seconds": seconds}, PRELOADS, batches=tiny)
     assert [result.details["number"] for result in results] == list(range(tasks))
     return Output([], SCHEMA, details={"children": len({result.details["pid"] for result in results})})

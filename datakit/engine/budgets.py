@@ -45,7 +45,7 @@ class Budgets:
 
     def batch(self, waiting: int, slots: int) -> int:
         """How many of the waiting tasks the next child gets."""
-        if not 0.0 < self._median < TINY_SECONDS:
+        if not self._phase.batches or not 0.0 < self._median < TINY_SECONDS:
             return 1
         return max(1, min(int(BATCH_SECONDS / self._median), waiting // (BATCHES_A_SLOT * slots), BATCH_TASKS))
 

@@ -111,7 +111,7 @@ class Phase:
     """Tasks that may run in any order. What they write below `exchange/` is removed when the manifest stands.
 
     memory_bytes: what an attempt may take beside `memory_per_input_byte` times the task's input bytes.
-    hang_seconds: an attempt whose cursor has not moved for so long is killed.
+    hang_seconds: an attempt whose cursor has not moved for so long is killed. batches: tiny tasks may share a child.
     tolerance: how many records of the step so far, this phase's included, may be left out.
     """
 
@@ -123,6 +123,7 @@ class Phase:
     memory_bytes: int = 1 << 30
     memory_per_input_byte: float = 6.0
     hang_seconds: float = HANG_SECONDS
+    batches: bool = True
     tolerance: Tolerance = Tolerance()
 
 
