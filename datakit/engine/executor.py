@@ -28,7 +28,7 @@ class Cause(StrEnum):
     CANCELLED = "cancelled"  # the run is being stopped
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Attempt:
     """One try at a task, ready to cross a process or machine border. `shared` is a path relative to the step.
 
@@ -52,7 +52,7 @@ class Attempt:
     tolerance: Tolerance = field(default_factory=Tolerance)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Finished:
     """A further task of an attempt that is done."""
 
@@ -61,7 +61,7 @@ class Finished:
     work_seconds: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """How an attempt ended: a result, or a cause with a message and the type of the exception behind it.
 

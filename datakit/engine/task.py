@@ -61,7 +61,7 @@ class Step:
         return [entry for entry in self.inputs if entry.role == role]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Task:
     """The work for one output. `function` is `package.module:name`, `key` unique in its phase and stable between runs.
 
@@ -127,7 +127,7 @@ class Phase:
     tolerance: Tolerance = Tolerance()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class OutputFile:
     """A file that a task committed: its path relative to the step's directory, size in bytes, checksum, rows."""
 
@@ -137,7 +137,7 @@ class OutputFile:
     rows: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class QuarantinedRecord:
     """A record that was left out: the file it came from (relative), its position there, and the reason. Never its text.
 
@@ -151,7 +151,7 @@ class QuarantinedRecord:
     records: int = 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TaskResult:
     """What a task wrote and counted. `details` is small and plain: what the next phase's planning needs."""
 
@@ -163,7 +163,7 @@ class TaskResult:
     bytes_read: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Held:
     """What an attempt has in hand: `records` of them, the first one at `position` of `file`."""
 
