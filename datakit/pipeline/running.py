@@ -19,7 +19,7 @@ from datakit.engine.finish import read_quarantine
 from datakit.engine.local import LocalExecutor
 from datakit.engine.quarantine import unlisted
 from datakit.engine.task import Tolerance
-from datakit.engine.watch import Several, Silent, Watch
+from datakit.engine.watch import PeakMemory, Several, Silent, Watch
 from datakit.errors import InputError, PartialError
 from datakit.pipeline.graph import Graph, Located, Node, build, check_workers, finished, locate, step_of
 from datakit.pipeline.places import run_directory
@@ -33,7 +33,10 @@ TOKENIZE = "tokenize"
 
 @dataclass(frozen=True)
 class StepResult:
-    """A step that is done. `seconds` is what this run spent on it; `reused`: it was done before."""
+    """A step that is done. `seconds` is what this run spent on it; `reused`: it was done before.
+
+    peak_memory, budget: of the attempt that came nearest to its budget, in bytes; 0 where nothing was run.
+    """
 
     stage: str
     source: str | None
@@ -41,6 +44,8 @@ class StepResult:
     manifest: Manifest
     reused: bool
     seconds: float
+    peak_memory: int = 0
+    budget: int = 0
 
     @property
     def label(self) -> str:
@@ -163,14 +168,18 @@ class _Run:
         located = locate(node, self._done)
         step, reused = step_of(located, self._done), located.manifest is not None
         try:
-            manifest = run_step(step, node.plan(step), self.executors.get, self.options, self._watch_for(reused))
+            watch = Several([self._watch_for(reused), memory := PeakMemory()])
+            manifest = run_step(step, node.plan(step), self.executors.get, self.options, watch)
         except PartialError as error:
             self._off[node.label] = str(error)
             return None
         if reused:
             _check_tolerances(node, located.directory, manifest)
         self._done[node.label] = finished(located, manifest)
-        return StepResult(node.stage, node.source, located.directory, manifest, reused, time.monotonic() - started)
+        seconds = time.monotonic() - started
+        return StepResult(
+            node.stage, node.source, located.directory, manifest, reused, seconds, memory.peak, memory.budget
+        )
 
     def _watch_for(self, reused: bool) -> Watch:
         """The user's watch; and the event log, from the first step on that must be run."""
