@@ -5,9 +5,11 @@ twice (a second look is cheap, a third is superstition); memory goes up x1, x2, 
 refusal (our own InputError) is the user's to mend and stops the step at once.
 
 A child that dies (crash, hang, memory) with records in hand is tried again in fine mode: the records of that batch one
-by one, so the second death names one. That record is *proposed*: whether it may be dropped is for `quarantine.py` to
-say. After it is dropped all counts begin anew. A task that dies without a record in hand fails; where its input is a
-list that can be halved, halves are tried first, to name the entry.
+by one, so the second death names one. Where there were none in hand, or each of them passes alone (a writer may choke
+on what it was given a while ago), all batches of the task are tried so. The record that is named is *proposed*: whether
+it may be dropped is for `quarantine.py` to say. After it is dropped all counts begin anew. A task that dies without a
+record in hand all the same fails; where its input is a list that can be halved, halves are tried first, to name the
+entry.
 
 When the first tasks all fail with the same error the run stops in seconds: a typo must not cost an hour.
 """
@@ -19,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from datakit.engine.executor import Attempt, Cause, Outcome
-from datakit.engine.task import Held, QuarantinedRecord
+from datakit.engine.task import EVERYTHING, Held, QuarantinedRecord
 
 TRIES = {
     Cause.ERROR: 2,
@@ -80,11 +82,20 @@ def judge(record: TaskRecord, outcome: Outcome) -> Verdict:
     verdict = _judge_death(record, outcome, exhausted) if outcome.cause in DEATHS else None
     if verdict is None:
         verdict = Verdict.FAIL if exhausted else Verdict.RETRY
-    if outcome.held is not None and not _is_known(record, outcome.held):
-        record.fine.append(outcome.held)  # only now: it was not known to the attempt that died
     if verdict is Verdict.RETRY and outcome.cause is Cause.MEMORY:
         record.level = min(record.level + 1, MEMORY_LEVELS - 1)
+    if outcome.cause in (*DEATHS, Cause.ERROR):
+        _look_closer(record, outcome)
     return verdict
+
+
+def _look_closer(record: TaskRecord, outcome: Outcome) -> None:
+    """What the next attempt takes one by one: the batch in hand; all, where that says nothing."""
+    held = outcome.held
+    if held is not None and not _is_known(record, held):
+        record.fine.append(held)
+    elif outcome.cause in DEATHS and (outcome.cause is not Cause.MEMORY or record.level == MEMORY_LEVELS - 1):
+        record.fine.append(EVERYTHING)
 
 
 def _judge_death(record: TaskRecord, outcome: Outcome, exhausted: bool) -> Verdict | None:
@@ -92,10 +103,10 @@ def _judge_death(record: TaskRecord, outcome: Outcome, exhausted: bool) -> Verdi
     held = outcome.held
     if held is None or (outcome.cause is Cause.MEMORY and not exhausted):
         return None
-    if held.records == 1 and any(batch.file == held.file and batch.position <= held.position for batch in record.fine):
+    if held.records == 1 and any(batch.holds(held.file, held.position) for batch in record.fine):
         record.proposed = QuarantinedRecord(held.file, held.position, outcome.cause.value)
         return Verdict.PROPOSE
-    if not _is_known(record, held) and record.narrowed < NARROWINGS:
+    if EVERYTHING not in record.fine and record.narrowed < NARROWINGS:
         record.narrowed += 1
         return Verdict.RETRY
     return None

@@ -171,16 +171,24 @@ class Held:
     position: int
     records: int = 1
 
+    def holds(self, file: str, position: int) -> bool:
+        """Whether that record may be one of these, as far as their beginning tells."""
+        return self == EVERYTHING or (self.file == file and self.position <= position)
+
     def __str__(self) -> str:
         more = f" and {self.records - 1} more" if self.records > 1 else ""
         return f"{self.file}:{self.position}{more}"
+
+
+EVERYTHING = Held("", 0, 0)  # every batch of a task
 
 
 @dataclass
 class TaskContext:
     """What a task function may touch: the step's directory, a private scratch directory, its CPUs, its cursor.
 
-    fine: (file, position) of batches that were in hand when earlier attempts died; their records are tried one by one.
+    fine: (file, position) of batches that were in hand when earlier attempts died, or that of EVERYTHING; their records
+    are tried one by one.
     skip: (file, position) -> why, of records that are to be left out.
     """
 
@@ -216,6 +224,8 @@ class TaskContext:
         return kept, left_out
 
     def _is_fine(self, files: str | Sequence[str], positions: Sequence[int] | np.ndarray) -> bool:
+        if (EVERYTHING.file, EVERYTHING.position) in self.fine:
+            return True
         if isinstance(files, str):
             first, last = positions[0], positions[-1]
             return any(file == files and first <= position <= last for file, position in self.fine)
