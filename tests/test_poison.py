@@ -12,6 +12,7 @@ from datakit.engine.driver import RunOptions, run_step
 from datakit.engine.executor import Attempt, Cause
 from datakit.engine.ledger import AttemptLine, read_ledger
 from datakit.engine.local import LocalExecutor
+from datakit.engine.status import read_status
 from datakit.engine.task import Plan, Task, Tolerance, encode
 from datakit.engine.watch import Silent
 from datakit.errors import PartialError, StepFailedError
@@ -160,3 +161,13 @@ def test_a_crash_in_a_batch_is_told_from_its_neighbours(tmp_path: Path) -> None:
     with pytest.raises(PartialError, match="1 of 400 tasks failed\n  000300: crash after 2 attempts: SIGSEGV"):
         run(tmp_path, poison_tasks.naps(400, 0.001, {300: "segfault"}))
     assert len({line.key for line in attempts(tmp_path) if line.cause is Cause.DONE}) == 399
+
+
+def test_status_shows_peak_against_budget_and_what_was_left_out(tmp_path: Path) -> None:
+    run(tmp_path, digests(20, {57: "bomb", 61: "segfault"}, Tolerance(2)))
+    status = read_status(str(tmp_path))
+    (phase,) = status.phases
+    assert (phase.tasks, phase.done, phase.attempts) == (20, 20, 25)
+    assert phase.budget < phase.peak_memory < 1.3 * phase.budget and phase.peak_resident > phase.peak_memory
+    assert {task.key: task.quarantined for task in status.tasks if task.quarantined} == {"00005": 1, "00006": 1}
+    assert all(task.budget for task in status.tasks)

@@ -24,6 +24,7 @@ from datakit.consolidate import card
 from datakit.consolidate.join import Joined, join
 from datakit.engine.grouping import neighbours
 from datakit.engine.task import (
+    BATCH_HANG_SECONDS,
     Output,
     OutputFile,
     Phase,
@@ -82,7 +83,9 @@ def plan(step: Step) -> Plan:
     groups = neighbours([pair["text_bytes"] for pair in pairs])
     drop = list(_config(step).drop)
     tasks = tuple(_task(pairs[group.start : group.stop], drop) for group in groups)
-    results = yield Phase("join", tasks, memory_per_input_byte=0.5, tolerance=tolerance_of(step))
+    results = yield Phase(
+        "join", tasks, memory_per_input_byte=0.5, hang_seconds=BATCH_HANG_SECONDS, tolerance=tolerance_of(step)
+    )
     written = [entry for result in results for entry in result.details["partitions"]]
     sources = [_counts(entry, written) for entry in step.inputs_of("normalize")]
     _check_conservation(sources)

@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 from datakit.dedup.curve import s_curve
 from datakit.dedup.words import UNICODE_VERSION
 from datakit.engine.task import (
+    BATCH_HANG_SECONDS,
     Output,
     OutputFile,
     Phase,
@@ -127,6 +128,7 @@ def plan(step: Step) -> Plan:
         PRELOADS,
         memory_bytes=512 << 20,
         memory_per_input_byte=2.0,
+        hang_seconds=BATCH_HANG_SECONDS,
         tolerance=tolerance_of(step),
     )
     partitions = [

@@ -18,7 +18,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datakit.engine.exchange import merged
-from datakit.engine.task import Output, Phase, Plan, Preload, Step, Task, TaskContext, TaskResult, tolerance_of
+from datakit.engine.task import (
+    BATCH_HANG_SECONDS,
+    Output,
+    Phase,
+    Plan,
+    Preload,
+    Step,
+    Task,
+    TaskContext,
+    TaskResult,
+    tolerance_of,
+)
 from datakit.errors import ColumnError, DatakitError, EmptyStageError, suggestion
 from datakit.normalize import route, sort
 from datakit.normalize.config import Config, config_of
@@ -50,7 +61,15 @@ def plan(step: Step) -> Plan:
     bucket_bits = _bucket_bits(slices, config)
     shared = {"base": base, "config": spelled_out(config), "buckets": 1 << bucket_bits}
     tasks = tuple(_route_task(number, pieces) for number, pieces in enumerate(slices))
-    routed = yield Phase(route.PHASE, tasks, shared, PRELOADS, memory_per_input_byte=0.0, tolerance=tolerance_of(step))
+    routed = yield Phase(
+        route.PHASE,
+        tasks,
+        shared,
+        PRELOADS,
+        memory_per_input_byte=0.0,
+        tolerance=tolerance_of(step),
+        hang_seconds=BATCH_HANG_SECONDS,
+    )
     union = _united(routed, config)
     text_bytes = sum(result.details["text_bytes"] for result in routed)
     _check_not_empty(step, config, routed)
