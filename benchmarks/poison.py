@@ -95,7 +95,12 @@ def giants(options: argparse.Namespace) -> None:
     """The second part."""
     folder = Path(tempfile.mkdtemp(prefix="datakit-giants-"))
     try:
-        for name, make in (("256 MiB document", _document), ("1 GiB line", _line), ("gzip of 1 GiB", _gzip)):
+        for name, make in (
+            ("250 MiB document", _document),
+            ("256 MiB document", _larger_document),
+            ("1 GiB line", _line),
+            ("gzip of 1 GiB", _gzip),
+        ):
             source = folder / name.replace(" ", "-")
             source.mkdir()
             make(source)
@@ -115,9 +120,13 @@ def giants(options: argparse.Namespace) -> None:
         shutil.rmtree(folder)
 
 
-def _document(folder: Path) -> None:
+def _larger_document(folder: Path) -> None:
+    _document(folder, 256 * MIB)
+
+
+def _document(folder: Path, size: int = 250 * MIB) -> None:
     words = random.Random(7).choices([f"w{n:x}" for n in range(50_000)], k=1_000_000)
-    text = (" ".join(words) * 60)[: 256 * MIB]
+    text = (" ".join(words) * 60)[:size]
     (folder / "in.jsonl").write_bytes(b'{"text": "' + text.encode() + b'"}\n{"text": "short"}\n')
 
 
@@ -135,6 +144,14 @@ def _gzip(folder: Path) -> None:
         for _ in range(1024):
             file.write(b"a" * MIB)
         file.write(b'"}\n')
+
+
+GIANTS = (
+    ("250 MiB document", _document),
+    ("256 MiB document", _larger_document),
+    ("1 GiB line", _line),
+    ("gzip of 1 GiB", _gzip),
+)
 
 
 def main() -> None:

@@ -24,9 +24,9 @@ KILLERS = ("bomb", "segfault", "exit", "loop")
 CAUSES = {"bomb": "memory", "segfault": "crash", "exit": "crash", "loop": "hang"}
 
 
-def run(directory: Path, plan: Plan, workers: int = 2) -> Manifest:
+def run(directory: Path, plan: Plan, workers: int = 2, memory_bytes: int | None = None) -> Manifest:
     """A plan of poison_tasks, in `directory`."""
-    local = LocalExecutor(workers)
+    local = LocalExecutor(workers, memory_bytes)
     try:
         return run_step(poison_tasks.poison_step(str(directory)), plan, lambda: local, RunOptions(), Silent())
     finally:
@@ -116,7 +116,7 @@ def test_an_exception_is_no_killer_but_its_record_is_named(tmp_path: Path) -> No
 
 def test_memory_is_raised_twice_and_the_last_time_it_runs_alone(tmp_path: Path) -> None:
     with pytest.raises(PartialError):
-        run(tmp_path, digests(20, {57: "bomb"}, seconds=0.01))
+        run(tmp_path, digests(20, {57: "bomb"}, seconds=0.01), memory_bytes=256 << 20)
     lines = [line for line in attempts(tmp_path) if line.key == "00005"]
     assert [line.budget >> 20 for line in lines] == [64, 128, 256]
     assert {line.cause for line in lines} == {Cause.MEMORY}

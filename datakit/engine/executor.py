@@ -33,7 +33,8 @@ class Attempt:
     """One try at a task, ready to cross a process or machine border. `shared` is a path relative to the step.
 
     more: further tasks, done one after another in the same child: for tasks that are too small for one each.
-    alone: nothing else may run beside it (on its node). fine, skip, tolerance: see TaskContext.
+    alone: nothing may run beside it that could take from its memory: nothing at all on its node, where its budget is
+    more than its CPUs' share of the node's memory. fine, skip, tolerance: see TaskContext.
     """
 
     task: Task
