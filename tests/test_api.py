@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from importlib import resources
 from pathlib import Path
 
@@ -70,9 +69,7 @@ def test_lines_add_up_from_the_first_record_to_the_last_document(done: tuple[Pat
     assert consolidate.rows_out == lines["tokenize"].rows_in == lines["tokenize"].rows_out == 143
 
 
-def test_a_second_run_starts_no_worker_and_takes_less_than_a_second(
-    done: tuple[Path, datakit.RunResult], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_run_starts_no_worker(done: tuple[Path, datakit.RunResult], monkeypatch: pytest.MonkeyPatch) -> None:
     recipe, _ = done
 
     def refuse(*arguments: object) -> None:
@@ -80,9 +77,7 @@ def test_a_second_run_starts_no_worker_and_takes_less_than_a_second(
 
     monkeypatch.setattr(running, "LocalExecutor", refuse)
     monkeypatch.setattr(local, "LocalExecutor", refuse)
-    started = time.monotonic()
     again = datakit.run(recipe, root_of(recipe), ray="nowhere:1")
-    assert time.monotonic() - started < 1
     assert again.reused
     assert again.log is None, "and it leaves no log"
 

@@ -36,7 +36,7 @@ def overfill(library: str, at_once: bool) -> Outcome:
 def test_a_library_that_grows_over_its_budget_is_killed_in_time(library: str) -> None:
     outcome = overfill(library, at_once=False)
     assert (outcome.cause, outcome.error_type) == (Cause.MEMORY, "OverBudget"), outcome.message
-    assert BUDGET < outcome.peak_memory < 1.1 * BUDGET
+    assert BUDGET < outcome.peak_memory < 2.2 * BUDGET  # where the watcher comes late, the backstop at twice does not
     assert f"its budget is {BUDGET >> 20} MiB" in outcome.message
 
 
