@@ -240,3 +240,15 @@ def test_an_imported_cache_is_looked_into_like_any_other(tmp_path: Path, capsys:
     assert found["frequent"][0]["id"] == counted(open_cache(new), 1)[0][0]
     code, _, err = said(capsys, "cache", "import", str(tmp_path / "nothing"), new, "--tokenizer", tokenizer)
     assert (code, "shard_ledger.json nor" in err) == (2, True)
+
+
+def test_the_examples_of_the_documentation_run(cache: str) -> None:
+    page = (REPOSITORY / "docs" / "cache.md").read_text()
+    examples = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(examples) == 2
+    opened = open_cache(cache)
+    exec(examples[0], {"directory": cache})
+    names: dict[str, Any] = {"directory": cache}
+    exec(examples[1], names)
+    assert names["first"][0] == opened.document(opened.documents_count - names["documents"].num_rows).id
+    assert names["starts"][-1] == len(names["tokens"]) == opened.shards[-1].tokens
