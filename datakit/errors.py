@@ -9,7 +9,9 @@
     |   |-- ColumnError              a missing text column, or two files whose columns do not fit together
     |   |-- UnreadableError          an input that cannot be opened or decoded
     |   |-- RootError                an output root without permission, space, or not shared by the nodes
-    |   `-- TokenizerError           a tokenizer file that cannot be used, or is not the one of the cache
+    |   |-- TokenizerError           a tokenizer file that cannot be used, or is not the one of the cache
+    |   `-- LoaderError              a mixture, schedule or packing that cannot be
+    |       `-- MixtureChangedError  a run that would go on with another past than its checkpoint's
     |-- StorageError                 a disk or an object store that fails
     |   |-- NotFoundError            a file that should be there
     |   |-- CorruptError             bytes that do not match their checksum, or a file that does not parse
@@ -70,6 +72,14 @@ class RootError(InputError):
 
 class TokenizerError(InputError):
     """A tokenizer that cannot be loaded, or is not the one that the cache was made with."""
+
+
+class LoaderError(InputError):
+    """A mixture, a schedule or a packing that cannot be: it names the component and the setting."""
+
+
+class MixtureChangedError(LoaderError):
+    """A run resumes, but what it has read so far is not what this mixture would have given."""
 
 
 class StorageError(DatakitError):

@@ -37,7 +37,6 @@ from datakit.errors import RecipeError, suggestion
 
 CATALOG = Path(__file__).with_name("catalog")
 NAME_RULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-NO_FILE = re.compile(r"train|bytes|[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # a tokenizer that is code: package.module:function
 RESERVED = ("sources",)  # the folder of the root that belongs to no dataset
 T = TypeVar("T")
 
@@ -188,6 +187,9 @@ def absolute(url: str, base: Path) -> str:
     if "://" in url or url.startswith("{"):
         return url
     return os.path.normpath(base / Path(url).expanduser())
+
+
+NO_FILE = re.compile(r"train|bytes|[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # a tokenizer that is code: package.module:function
 
 
 def _with_absolute_tokenizer(table: dict[str, Any] | None, base: Path) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from functools import cache
 
 PIECE_CHARACTERS = 1 << 15
 ALONE_BELOW = "\u0300"  # the first combining character
-ALONE = frozenset(
+ALONE = frozenset(  # categories
     ["Lu", "Ll", "Lt", "Nd", "No", "Zs", "Zl", "Zp", "Po", "Pd", "Ps", "Pe", "Pi", "Pf", "Sm", "Sc", "So", "Cf"]
 )
 LETTERS = (  # of category Lo, where some scripts have vowel signs that compose

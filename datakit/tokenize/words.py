@@ -34,7 +34,7 @@ OVERLAP = 4  # a window begins a quarter of a window before the end of the one b
 LOOK_CHARACTERS = 1 << 15
 LOOK_BEYOND = 16  # characters that the longest fixed alternative of an expression (a contraction) can look at
 FLUSH_CHARACTERS = 1 << 20
-RENEW_BYTES = 16 << 20
+RENEW_BYTES = 32 << 20
 FLUSH_WORDS = 1 << 16
 UTF8_BYTES = [*range(0xC0), *range(0xC2, 0xF5)]
 

@@ -1,0 +1,42 @@
+"""Mixtures of token sources as batches: `Loader(Mixture(...))[step]`, a pure function of (mixture, step).
+
+Needs numpy, msgspec and xxhash; a token cache as a source needs TensorStore, and its documents pyarrow.
+"""
+
+from datakit.loader.adapters import BatchSource, SequenceSource
+from datakit.loader.batch import Batch
+from datakit.loader.cache_source import CacheSource, open_source
+from datakit.loader.config import Component, Mixture, Shuffle, SimulatedEpochs, Stage
+from datakit.loader.loader import Loader
+from datakit.loader.packing import Packing, count_blocks
+from datakit.loader.plan import Plan
+from datakit.loader.preview import Preview, contributions
+from datakit.loader.schedule import Schedule
+from datakit.loader.source import ArraySource, RangeSource, TokenSource
+from datakit.loader.validation import held_out_mixture, training_source, validation_source
+
+__all__ = [
+    "ArraySource",
+    "Batch",
+    "BatchSource",
+    "CacheSource",
+    "Component",
+    "Loader",
+    "Mixture",
+    "Packing",
+    "Plan",
+    "Preview",
+    "RangeSource",
+    "Schedule",
+    "SequenceSource",
+    "Shuffle",
+    "SimulatedEpochs",
+    "Stage",
+    "TokenSource",
+    "contributions",
+    "count_blocks",
+    "held_out_mixture",
+    "open_source",
+    "training_source",
+    "validation_source",
+]

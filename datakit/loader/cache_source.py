@@ -1,0 +1,103 @@
+"""The token cache as a TokenSource: all of it, or one of its sources.
+
+    source = open_source("data/demo/tokenize-0123456789ab", "web")
+
+Opening is one read of the manifest. Document borders come from the shards' lists of documents, read when they are first
+asked for (a shard's at a time) and kept for the last shards, up to 64 MB: 8 bytes a document.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+
+import numpy as np
+import xxhash
+
+from datakit.errors import CorruptError, LoaderError, suggestion
+from datakit.loader.source import borders_touching
+from datakit.storage import urls
+from datakit.tokenize.layout import DOCUMENTS_SUFFIX
+from datakit.tokenize.reader import Cache, Shard, open_cache
+
+KEPT_BYTES = 64 << 20  # of document borders
+
+
+class CacheSource:
+    """See the module. One source's shards are neighbours in the cache, so its tokens are one range of it."""
+
+    has_loss_mask = False
+
+    def __init__(self, cache: Cache, source: str | None = None) -> None:
+        self.url, self.source = cache.directory, source
+        self._cache = cache
+        chosen = [shard for shard in cache.shards if source in (None, shard.source)]
+        if not chosen:
+            known = sorted({shard.source for shard in cache.shards})
+            raise LoaderError(f"{cache.directory} has no source {source!r}: {suggestion(source or '', known)}")
+        self._shards = [shard for shard in chosen if shard.tokens]
+        self._start = chosen[0].token_start
+        self.tokens = chosen[-1].token_start + chosen[-1].tokens - self._start
+        self._begins = np.array([shard.token_start - self._start for shard in self._shards], np.int64)
+        self._lists: OrderedDict[int, np.ndarray] = OrderedDict()
+        self._listed = 0
+        self._lock = threading.Lock()
+        self.dtype = np.dtype(cache.contract.dtype)
+        name = f"{cache.manifest.identity}/{source or ''}"
+        self.identity = cache.manifest.identity if source is None else xxhash.xxh3_128_hexdigest(name.encode())
+
+    def __reduce__(self) -> tuple:
+        return open_source, (self.url, self.source)
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        return self._cache.read(self._start + start, self._start + stop)
+
+    def read_loss_mask(self, start: int, stop: int) -> np.ndarray:
+        raise LoaderError(f"{self.url} has no loss mask")
+
+    def document_borders(self, start: int, stop: int) -> np.ndarray:
+        first = int(np.searchsorted(self._begins, start, side="right")) - 1
+        last = int(np.searchsorted(self._begins, stop, side="left"))
+        parts = [
+            self._begins[i]
+            + borders_touching(self._borders(i), max(0, start - int(self._begins[i])), self._end(i, stop))
+            for i in range(first, last)
+        ]
+        return parts[0] if len(parts) == 1 else np.unique(np.concatenate(parts))
+
+    def _end(self, index: int, stop: int) -> int:
+        return min(self._shards[index].tokens, stop - int(self._begins[index]))
+
+    def _borders(self, index: int) -> np.ndarray:
+        """Where the documents of one shard begin, from 0, and where the last one ends; empty ones leave no border."""
+        with self._lock:
+            if index in self._lists:
+                self._lists.move_to_end(index)
+                return self._lists[index]
+        borders = shard_borders(self._cache, self._shards[index])
+        with self._lock:
+            if index not in self._lists:
+                self._lists[index] = borders
+                self._listed += borders.nbytes
+            while self._listed > KEPT_BYTES and len(self._lists) > 1:
+                self._listed -= self._lists.popitem(last=False)[1].nbytes
+        return borders
+
+
+def shard_borders(cache: Cache, shard: Shard) -> np.ndarray:
+    """Where the documents of a shard begin, from 0, and where the last one ends."""
+    from datakit.storage.parquet import read_shard  # needs pyarrow, which a run without segments may not have
+
+    url = urls.join(cache.directory, shard.path) + DOCUMENTS_SUFFIX
+    lengths = read_shard(url, ["tokens"]).column("tokens").to_numpy()
+    if (len(lengths), int(lengths.sum(dtype=np.int64))) != (shard.rows, shard.tokens):
+        raise CorruptError(
+            f"{url} lists {len(lengths)} documents of {lengths.sum(dtype=np.int64)} tokens; "
+            f"the manifest says {shard.rows} of {shard.tokens}"
+        )
+    return np.concatenate([[0], np.cumsum(lengths[lengths > 0], dtype=np.int64)])
+
+
+def open_source(url: str, source: str | None = None) -> CacheSource:
+    """The token cache in directory `url`, or one of its sources."""
+    return CacheSource(open_cache(url), source)
