@@ -15,7 +15,7 @@ from datakit import pipeline
 from datakit.engine import local
 from datakit.engine.policy import Verdict
 from datakit.engine.watch import Silent
-from datakit.errors import InputError, NoInputError, RecipeError, StepFailedError
+from datakit.errors import InputError, NoInputError, PartialError, RecipeError, StepFailedError
 from datakit.pipeline import StepDescription, running, stage_lines
 from datakit.recipe import Recipe, Source, load_recipe
 from tests.s3 import s3_root
@@ -160,7 +160,7 @@ def test_quarantined_records_change_what_downstream_is(tmp_path: Path) -> None:
     with (tmp_path / "texts" / "a.jsonl").open("a") as file:
         file.write('{"text": "broken\n')
     recipe = Recipe("r", (Source("s", str(tmp_path / "texts")),))
-    with pytest.raises(InputError, match="max_quarantined"):
+    with pytest.raises(PartialError, match="max_quarantined"):
         datakit.run(recipe, tmp_path / "root")
     promised = datakit.plan(recipe, tmp_path / "root").steps[-1]
     result = datakit.run(recipe, tmp_path / "root", settings=["normalize.max_quarantined=1"])

@@ -187,7 +187,7 @@ def test_a_killed_child_is_not_blamed_on_the_cluster(local: RayExecutor, tmp_pat
     child, _, worker = sleeping(local, tmp_path)
     child.send_signal(signal.SIGKILL)
     (outcome,) = local.wait(20.0)
-    assert (outcome.cause, outcome.error_type) == (Cause.CRASH, "SIGKILL")
+    assert (outcome.cause, outcome.error_type) == (Cause.KILLED, "SIGKILL")
     assert worker.is_running()
 
 

@@ -121,14 +121,19 @@ class RayExecutor:
         return sum(running.cpus for running in self._running.values()) + attempt.cpus <= self._workers
 
     def _function(self, attempt: Attempt) -> Any:
-        """The remote function for this attempt, which asks for no more than the biggest node has."""
+        """The remote function for this attempt, which asks for no more than the biggest node has.
+
+        One that must run alone asks for all of that node's memory (every attempt asks for some), unless it wants no
+        more than its share of it.
+        """
         self._refresh()
         cpus = max((node["Resources"].get("CPU", 0) for node in self._nodes), default=0)
         memory = int(max((node["Resources"].get("memory", 0) for node in self._nodes), default=0))
+        alone = attempt.alone and attempt.memory_bytes * cpus > attempt.cpus * memory
         return self._remote.options(
             name=attempt.phase,
             num_cpus=min(attempt.cpus, cpus or attempt.cpus),
-            memory=min(attempt.memory_bytes, memory or attempt.memory_bytes),
+            memory=memory if alone else min(attempt.memory_bytes, memory or attempt.memory_bytes),
         )
 
     def _refresh(self) -> None:

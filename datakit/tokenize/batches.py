@@ -54,7 +54,7 @@ def text_batches(url: str, columns: Sequence[str] = ()) -> Iterator[TextBatch]:
         ids, text = (table.column(name).combine_chunks() for name in ("id", "text"))
         if text.null_count:
             raise CorruptError(f"{url}: a document has no text; remove the step that wrote it and run again")
-        data, offsets = _buffers(text)
+        data, offsets = text_buffers(text)
         others = [table.column(name).combine_chunks() for name in columns]
         for start, stop in _cuts(offsets):
             batch_offsets = offsets[start : stop + 1]
@@ -64,7 +64,8 @@ def text_batches(url: str, columns: Sequence[str] = ()) -> Iterator[TextBatch]:
             row, position = row + size, position + int(batch_offsets[-1] - batch_offsets[0])
 
 
-def _buffers(text: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+def text_buffers(text: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """(the UTF-8 bytes, int64 [N + 1] where each text begins in them) of a column without nulls."""
     _, offsets, data = text.buffers()
     wide = pa.types.is_large_string(text.type)
     starts = np.frombuffer(offsets, np.int64 if wide else np.int32)[text.offset : text.offset + len(text) + 1]

@@ -6,7 +6,7 @@ is verified by whoever can (texts and conversations; prebuilt tokens have nothin
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,12 +17,14 @@ from datakit.tokenize.cache import Documents
 from datakit.tokenize.chat import ChatFormat, chat_format, conversations, encode_chat
 from datakit.tokenize.contract import PARTS, Contract, frame, frame_mask
 from datakit.tokenize.encoders import Encoder
+from datakit.tokenize.in_hand import InHand
 from datakit.tokenize.long_texts import LongTexts
 from datakit.tokenize.policy import AnyTokenizer
 from datakit.tokenize.prebuilt import prebuilt_mask, prebuilt_tokens, unframed
 from datakit.tokenize.verify import Verification
 
 TEXT, CHAT, TOKENS = KINDS = ("text", "chat", "tokens")
+EncodeBatch = Callable[[TextBatch, "Verification | None"], Documents]
 CHAT_CHECKED = 300  # every so manieth message of a conversation source is verified
 
 
@@ -88,23 +90,30 @@ class Encoding:
 
 
 def encoded_documents(
-    entry: dict[str, Any], config: Choices, encoding: Encoding, check: Verification | None
+    entry: dict[str, Any], config: Choices, encoding: Encoding, check: Verification | None, in_hand: InHand
 ) -> Iterator[Documents]:
-    """A partition's documents, encoded, a sample of them verified."""
-    kind, place = config.formats.get(entry["source"], TEXT), entry["dataset"]
+    """A partition's documents, each in hand while it is encoded, a sample of them verified."""
+    columns, encode = _kind(config.formats.get(entry["source"], TEXT), config, encoding, entry["dataset"])
+    for batch in in_hand.batches(text_batches(entry["dataset"], columns), lambda one: encode(one, None)):
+        yield encode(batch, check)
+
+
+def _kind(kind: str, config: Choices, encoding: Encoding, place: str) -> tuple[list[str], EncodeBatch]:
+    """The columns that this kind of source needs, and what encodes a batch of it."""
     if kind == CHAT:
         form = chat_format(config.chat_format)
-        for batch in text_batches(place, [config.messages]):
-            yield _chat(batch, form, encoding, check, place)
-    elif kind == TOKENS:
-        for batch in text_batches(place, [config.tokens, *([config.loss_mask] if config.loss_mask else [])]):
-            yield _prebuilt(batch, encoding.contract, place)
-    else:
-        for batch in text_batches(place):
-            ids, lengths = encoding.texts.encode_documents(batch)
-            if check is not None:
-                check.check(batch, ids, lengths)
-            yield Documents(batch.ids, *frame(ids, lengths, encoding.contract))
+        return [config.messages], lambda batch, check: _chat(batch, form, encoding, check, place)
+    if kind == TOKENS:
+        columns = [config.tokens, *([config.loss_mask] if config.loss_mask else [])]
+        return columns, lambda batch, check: _prebuilt(batch, encoding.contract, place)
+    return [], lambda batch, check: _text(batch, encoding, check)
+
+
+def _text(batch: TextBatch, encoding: Encoding, check: Verification | None) -> Documents:
+    ids, lengths = encoding.texts.encode_documents(batch)
+    if check is not None:
+        check.check(batch, ids, lengths)
+    return Documents(batch.ids, *frame(ids, lengths, encoding.contract))
 
 
 def _chat(batch: TextBatch, form: ChatFormat, encoding: Encoding, check: Verification | None, place: str) -> Documents:

@@ -24,7 +24,18 @@ import pyarrow as pa
 
 from datakit.engine.grouping import neighbours
 from datakit.engine.preload import preloaded
-from datakit.engine.task import Output, OutputFile, Phase, Plan, Preload, Step, Task, TaskContext, TaskResult
+from datakit.engine.task import (
+    Output,
+    OutputFile,
+    Phase,
+    Plan,
+    Preload,
+    Step,
+    Task,
+    TaskContext,
+    TaskResult,
+    tolerance_of,
+)
 from datakit.errors import CorruptError, EmptyStageError, RecipeError, TokenizerError, suggestion
 from datakit.storage import atomic, urls
 from datakit.storage.fingerprint import spelled_out
@@ -36,6 +47,7 @@ from datakit.tokenize.contract import Contract
 from datakit.tokenize.custom import describe, is_custom
 from datakit.tokenize.documents_in import KINDS, Encoding, encoded_documents
 from datakit.tokenize.encoders import Encoder
+from datakit.tokenize.in_hand import InHand
 from datakit.tokenize.layout import (
     FORMAT,
     FREQUENT,
@@ -74,7 +86,9 @@ class Config:
     document, "eos", "bos", "both" or "none". bos, eos: these tokens by name; without, the usual name that the tokenizer
     has. special_strings: a special token's string inside a text is that token ("keep"), or ordinary text ("text").
     formats: by source, what its documents are: "text" (default), "chat" (a column of messages, in chat_format) or
-    "tokens" (a column of lists of ids, where loss_mask names a column beside it).
+    "tokens" (a column of lists of ids, where loss_mask names a column beside it). max_quarantined: how many documents
+    that bring the encoder down may be left out; 0.001: a share. quarantine: documents ("partition:row") that may be
+    left out beside these.
     """
 
     tokenizer: str
@@ -89,6 +103,8 @@ class Config:
     messages: str = "messages"
     tokens: str = "tokens"
     loss_mask: str | None = None
+    max_quarantined: int | float = 0
+    quarantine: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for key, value, known in (
@@ -125,6 +141,7 @@ def plan(step: Step) -> Plan:
         shared={"contract": contract, "config": spelled_out(config)},
         preloads=_preloads(step),
         memory_per_input_byte=MEMORY[msgspec.convert(contract, Contract).dtype.name],
+        tolerance=tolerance_of(step),
     )
     return _output([entry for result in results for entry in result.details["shards"]], entries, contract)
 
@@ -168,6 +185,7 @@ def _partitions(directory: str, partitions: list[Partition]) -> Iterator[dict[st
     for partition in partitions:
         yield {
             "dataset": urls.join(directory, partition.path),
+            "name": partition.path,
             "shard": shard_name(partition.source, numbers[partition.source]),
             "source": partition.source,
             "rows": partition.rows,
@@ -181,14 +199,14 @@ def _partitions(directory: str, partitions: list[Partition]) -> Iterator[dict[st
 def _task(entries: list[dict[str, Any]]) -> Task:
     key = entries[0]["shard"] if len(entries) == 1 else f"{entries[0]['shard']} and {len(entries) - 1} more"
     size = sum(entry["text_bytes"] for entry in entries)
-    return Task(key, f"{__name__}:encode", {"partitions": entries}, size)
+    return Task(key, f"{__name__}:encode", {"partitions": entries}, size, halves="partitions")
 
 
 def _output(shards: list[dict[str, Any]], entries: list[dict[str, Any]], contract: dict[str, Any]) -> Output:
     if not shards:
         raise EmptyStageError("tokenize has no document to encode: the consolidated dataset is empty")
     for shard, entry in zip(shards, entries, strict=True):
-        if (shard["path"], shard["rows"]) != (entry["shard"], entry["rows"]):
+        if (shard["path"], shard["rows"] + shard["quarantined"]) != (entry["shard"], entry["rows"]):
             raise CorruptError(f"{entry['dataset']} has {entry['rows']} documents, its shard {shard['rows']}")
     typed = msgspec.convert(contract, Contract)
     lengths = sum((Counter(shard["lengths"]) for shard in shards), Counter[str]())
@@ -258,19 +276,22 @@ def encode(arguments: dict[str, Any], shared: dict[str, Any], context: TaskConte
     name = contract.encoder if contract.encoder in ENCODERS else "auto"
     encoding = Encoding.of(tokenizer, name, config.special_strings, contract)
     _hold_threads(tokenizer, encoding.texts.encoder, context)
-    counters, outputs, shards = Counter[str](), [], []
+    counters, outputs, shards, left_out = Counter[str](), [], [], []
     for entry in arguments["partitions"]:
         check = encoding.verification(entry["rows"], entry["text_bytes"], entry["dataset"])
-        documents = encoded_documents(entry, config, encoding, check)
+        in_hand = InHand(entry["name"], context)
+        documents = encoded_documents(entry, config, encoding, check, in_hand)
         shard = write_shard(entry["shard"], documents, contract, context)
         outputs += shard.outputs
-        shards.append(_described(entry, shard))
-        counters.update(_counts(entry, shard, check))
+        shards.append(_described(entry, shard, in_hand))
+        counters.update(_counts(entry, shard, check, in_hand))
+        left_out += in_hand.left_out
         context.report(counters["tokenize/documents"], counters["tokenize/text_bytes"])
     return TaskResult(
         tuple(outputs),
         dict(counters),
         {"shards": shards},
+        tuple(left_out),
         records=counters["tokenize/documents"],
         bytes_read=counters["tokenize/text_bytes"],
     )
@@ -283,11 +304,15 @@ def _hold_threads(tokenizer: AnyTokenizer, encoder: Encoder, context: TaskContex
             hold_threads(each, context.cpus)
 
 
-def _described(entry: dict[str, Any], shard: TokenShard) -> dict[str, Any]:
+def _described(entry: dict[str, Any], shard: TokenShard, in_hand: InHand) -> dict[str, Any]:
     data, metadata = (file or OutputFile("", 0, EMPTY_XXH3) for file in (shard.data, shard.metadata))
     files = ShardFiles(metadata.bytes, metadata.xxh3, shard.documents.bytes, shard.documents.xxh3, shard.side)
     return {
-        **{key: entry[key] for key in ("source", "text_bytes", "first_id", "last_id")},
+        "source": entry["source"],
+        "text_bytes": entry["text_bytes"] - in_hand.text_bytes,
+        "first_id": in_hand.ends[0],
+        "last_id": in_hand.ends[1],
+        "quarantined": len(in_hand.left_out),
         "path": shard.path,
         "rows": shard.documents.rows,
         "tokens": shard.tokens,
@@ -299,11 +324,12 @@ def _described(entry: dict[str, Any], shard: TokenShard) -> dict[str, Any]:
     }
 
 
-def _counts(entry: dict[str, Any], shard: TokenShard, check: Verification | None) -> dict[str, int]:
+def _counts(entry: dict[str, Any], shard: TokenShard, check: Verification | None, in_hand: InHand) -> dict[str, int]:
     return {
         "tokenize/documents": shard.documents.rows,
         "tokenize/tokens": shard.tokens,
-        "tokenize/text_bytes": entry["text_bytes"],
+        "tokenize/text_bytes": entry["text_bytes"] - in_hand.text_bytes,
+        "tokenize/quarantined": len(in_hand.left_out),
         "tokenize/verified_documents": check.documents if check else 0,
         "tokenize/verified_bytes": check.text_bytes if check else 0,
     }
