@@ -103,6 +103,16 @@ class _Tokens:
         self.counts += np.bincount(tokens, minlength=self.vocabulary_size)
         self.count += len(tokens)
 
+    def give_tokens(self) -> bytearray:
+        """All tokens, which are the caller's from now on."""
+        given, self.tokens = self.tokens, bytearray()
+        return given
+
+    def give_mask(self) -> bytearray:
+        """The whole mask, which is the caller's from now on."""
+        given, self.mask = self.mask, bytearray()
+        return given
+
 
 def write_shard(path: str, parts: Iterable[Documents], contract: Contract, context: TaskContext) -> TokenShard:
     """Write and commit the shard `path` (relative to the step). Raises CorruptError where documents break the contract.
@@ -118,7 +128,7 @@ def write_shard(path: str, parts: Iterable[Documents], contract: Contract, conte
             documents.write(document_table(part.ids, part.lengths))
         if taken.count:
             mask, side = _write_mask(path, taken, context)
-            data, late = _write_array(path, taken.tokens, array_form(contract.dtype), context)
+            data, late = _write_array(path, taken.give_tokens(), array_form(contract.dtype), context)
     listed = OutputFile(path + DOCUMENTS_SUFFIX, documents.info.bytes, documents.info.xxh3, documents.info.rows)
     metadata = _commit(late, f"{path}/{METADATA_FILE}", context) if late is not None else None
     frequent = most_frequent(taken.counts, FREQUENT_IN_SHARD)
@@ -129,15 +139,18 @@ def _write_mask(path: str, taken: _Tokens, context: TaskContext) -> tuple[tuple[
     if not taken.mask:
         return (), None
     total = int(np.frombuffer(taken.mask, np.uint8).sum())
-    data, late = _write_array(path + LOSS_MASK_SUFFIX, taken.mask, array_form(np.dtype(np.uint8)), context)
+    data, late = _write_array(path + LOSS_MASK_SUFFIX, taken.give_mask(), array_form(np.dtype(np.uint8)), context)
     metadata = _commit(late, f"{path}{LOSS_MASK_SUFFIX}/{METADATA_FILE}", context)
     return (data, metadata), SideFiles(data.bytes, data.xxh3, metadata.bytes, metadata.xxh3, total)
 
 
 def _write_array(path: str, values: bytearray, form: ArrayForm, context: TaskContext) -> tuple[OutputFile, bytes]:
-    """Encode and commit the data, which empties `values`; the metadata is for the caller to commit, last."""
+    """Encode and commit the data; the metadata is for the caller to commit, last.
+
+    `values` must be the only reference: its memory goes when TensorStore lets go of it, which may be a moment later.
+    """
     data, metadata = encode_array(np.frombuffer(values, form.dtype), form, context.cpus)
-    values.clear()
+    del values
     return _commit(data, f"{path}/{DATA_FILE}", context), metadata
 
 
