@@ -15,6 +15,7 @@ import tokenizers
 
 import datakit
 from datakit.errors import CorruptError, RecipeError, TokenizerError
+from datakit.loader import open_source
 from datakit.recipe import parse_recipe
 from datakit.storage.manifest import read_manifest
 from datakit.tokenize.chat import chat_format, with_text
@@ -140,6 +141,10 @@ def test_conversations_train_on_what_the_assistant_says(tmp_path: Path) -> None:
     assert manifest.details["sources"]["chat"]["targets"] == int(found.sum())
     assert [entry["loss_mask"] is not None for entry in manifest.details["shards"]] == [True, False]
     assert manifest.details["sources"]["web"]["targets"] is None
+    source = open_source(str(directory))  # what a loader sees: documents of a source without a mask are all targets
+    assert source.has_loss_mask
+    assert source.read_loss_mask(0, len(found)).tolist() == found.astype(bool).tolist()
+    assert source.read_loss_mask(len(found), source.tokens).all()
 
 
 def test_a_chat_format_is_a_name_or_says_where_the_content_goes() -> None:
