@@ -48,6 +48,11 @@ class CacheSource:
     def __reduce__(self) -> tuple:
         return open_source, (self.url, self.source)
 
+    @property
+    def requests(self) -> int:
+        """Reads of the disk or the store so far."""
+        return self._cache.requests
+
     def read(self, start: int, stop: int) -> np.ndarray:
         return self._cache.read(self._start + start, self._start + stop)
 
