@@ -19,7 +19,7 @@ from datakit.storage.fingerprint import SHOWN_DIGITS, short
 SOURCES = "sources"
 RUNS = "runs"
 STAGE_NAMES = ("download", "normalize", "signatures", "dedup", "consolidate", "train-tokenizer", "tokenize")
-PACKING = r"packing-\d+-(?:split|truncate|drop)(?:-\d+)?"  # no stage of a recipe: a mixture's, after all of them
+PACKING = r"packing-\d+-(?:split|truncate|drop)(?:-\d+)?"  # a mixture's, no stage of a recipe
 STEP_NAME = re.compile(rf"({'|'.join(STAGE_NAMES)}|{PACKING})-[0-9a-f]{{{SHOWN_DIGITS}}}")
 
 
@@ -71,8 +71,8 @@ def _children(directory: str) -> list[str]:
 
 
 def stage_order(stage: str) -> int:
-    """The position of a stage in the flow of data."""
-    return STAGE_NAMES.index(stage) if stage in STAGE_NAMES else len(STAGE_NAMES)
+    """The position of a stage in the flow of data; what stands beside the flow comes before it."""
+    return STAGE_NAMES.index(stage) if stage in STAGE_NAMES else -1
 
 
 def check_root(root: str) -> None:
