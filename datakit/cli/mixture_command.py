@@ -39,7 +39,7 @@ def preview(
       datakit mixture preview mix.toml --root data
 
     A mixture file (relative paths are relative to it):
-      sequence_length = 4096           # or [[0, 4096], [95_000, 32_768]]: from which step on
+      sequence_length = 4096           # or [[0, 4096], [95_000, 32_768]]
       batch_size = 512
       steps = 100_000
       [components.web]

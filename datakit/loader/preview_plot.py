@@ -18,7 +18,7 @@ COLOURS = ("#3b6ea5", "#c8762b", "#4d8a57", "#a34a5b", "#7b62a3", "#8a7a3d", "#3
 INK, LINE = "#333333", "#999999"
 KINDS = ("png", "svg", "pdf")
 MOST_NAMED = 24  # components in the legend
-SHOWN_CHANGE = 60
+SHOWN_CHANGE = 110
 STYLES = ("-", "--", ":", "-.")
 
 
@@ -56,7 +56,7 @@ def write_plot(view: Preview, title: str, url: str) -> None:
         handles[:MOST_NAMED][::-1], names[:MOST_NAMED][::-1], loc="center left", bbox_to_anchor=(1.01, 0.5),
         frameon=False, fontsize=9,
     )  # fmt: skip
-    figure.suptitle(title, color=INK)
+    figure.suptitle(title, color=INK, parse_math=False)
     with atomic.staging(url) as staged:
         figure.savefig(staged, format=_kind(url), dpi=120)
         atomic.replace_bytes(staged.read_bytes(), url)
