@@ -23,6 +23,7 @@ from datakit.cli.catalog_command import catalog
 from datakit.cli.console import note
 from datakit.cli.gc_command import gc
 from datakit.cli.inspect_command import inspect
+from datakit.cli.mixture_command import pack, preview
 from datakit.cli.plan_command import plan
 from datakit.cli.run_command import run
 from datakit.cli.status_command import status
@@ -70,6 +71,10 @@ def build() -> App:
     for command, name in ((show, "show"), (stats, "stats"), (import_cache, "import"), (export_cache, "export")):
         cache.command(command, name=name, help_epilogue="")
     app.command(cache)
+    mixture = App(name="mixture", help="Look at a mixture of caches before a run, and prepare it.", help_epilogue="")
+    for command in (preview, pack):
+        mixture.command(command, help_epilogue="")
+    app.command(mixture)
     return app
 
 
