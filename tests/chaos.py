@@ -198,7 +198,7 @@ class _Round:
         wrong = {path for path in left.keys() | self._quiet.tree.keys() if left.get(path) != self._quiet.tree.get(path)}
         if wrong:
             self._trouble(f"{len(wrong)} files differ, such as {sorted(wrong)[:3]}")
-        if twice := _committed_twice(str(self._root)):
+        if twice := committed_twice(str(self._root)):
             self._trouble(f"tasks were committed twice with different bytes: {twice[:3]}")
         for folder in (self._root, self._scratch):
             if found := [str(path.relative_to(folder)) for path in folder.rglob(".tmp-*")]:
@@ -217,7 +217,7 @@ class _Round:
         self._report.troubles.append(text)
 
 
-def _committed_twice(root: str) -> list[str]:
+def committed_twice(root: str) -> list[str]:
     """Tasks of which two attempts were done with different outputs, and attempts that found other bytes there."""
     outputs: dict[tuple[str, str, str, str], set[tuple[tuple[str, int, str], ...]]] = {}
     found = []
