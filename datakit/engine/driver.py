@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from datakit.engine import leftovers
 from datakit.engine.executor import Executor
-from datakit.engine.finish import finish_step, remove_exchange, write_over_limit
+from datakit.engine.finish import finish_step, remove_exchange, tidy_up, write_over_limit
 from datakit.engine.ledger import LedgerWriter, PhaseLine, driver_name, finished, read_ledger, task_digests
 from datakit.engine.phase_run import OvertakenError, PhaseRun
 from datakit.engine.quarantine import require_allowed
@@ -43,6 +43,7 @@ def run_step(step: Step, plan: Plan, executor: ExecutorFactory, options: RunOpti
     """
     standing = find_manifest(step.directory)
     if standing is not None:
+        tidy_up(step)
         watch.step_ended(step, standing, True)
         return standing
     watch.step_started(step)

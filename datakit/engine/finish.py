@@ -6,13 +6,16 @@ needed only on its way (exchange files, shared plan data) is removed once the ma
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
 
+from datakit.engine import leftovers
 from datakit.engine.policy import TaskRecord
 from datakit.engine.task import Output, QuarantinedRecord, Step, TaskResult, input_references
+from datakit.errors import RootError
 from datakit.storage import atomic, urls
 from datakit.storage.fingerprint import identity
 from datakit.storage.manifest import PARTIAL_NAME, Manifest, Quarantine, totals_of, write_manifest
@@ -51,6 +54,19 @@ def finish_step(step: Step, output: Output, results: Sequence[TaskResult]) -> Ma
     urls.remove(urls.join(step.directory, PARTIAL_NAME))
     remove_exchange(step)
     return manifest
+
+
+def tidy_up(step: Step) -> None:
+    """What a driver that was killed right after the manifest had no time for. On a disk: looking costs nothing there.
+
+    In an object store, where it would cost requests for each finished step, `datakit gc` finds it.
+    """
+    if not urls.is_local(step.directory):
+        return
+    with contextlib.suppress(RootError, PermissionError):  # of those who may only read, nobody expects it
+        leftovers.remove_dead_files_in(step.directory)
+        urls.remove(urls.join(step.directory, PARTIAL_NAME))
+        remove_exchange(step)
 
 
 def read_quarantine(directory: str) -> list[QuarantinedRecord]:
