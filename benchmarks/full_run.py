@@ -49,7 +49,7 @@ def figures_of(root: Path) -> dict[str, StageFigures]:
             elif isinstance(line, AttemptLine):
                 times.append(line.time)
                 stage.cpu += line.cpu_seconds
-                stage.peak = max(stage.peak, line.peak_memory)
+                stage.peak = max(stage.peak, line.peak_resident)
                 stage.tasks += 1
         stage.wall += max(times) - min(times) if times else 0.0
         stage.rows += manifest.totals.rows

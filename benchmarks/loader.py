@@ -4,11 +4,11 @@
 
 Both fill int32 batches of 32 sequences of 4096, each sequence of the epoch once, shuffled in blocks of 256 sequences
 inside a window. The memmap reads a flat file with one thread, the way a trainer without a loader does it; the loader
-reads a real token cache (zarr3 through TensorStore), with and without document segments. Figures are ratios of the
+reads a real token cache (zarr3), with and without document segments. Figures are ratios of the
 same round; the median and the range over all rounds count, absolute rates depend on the machine's other work.
 
-`--cold` drops the files from the page cache before each pass. Requests are those of TensorStore to its key-value
-store, counted by TensorStore, per 256 sequences of 4096.
+`--cold` drops the files from the page cache before each pass. Requests are the cache's own count of reads from disk,
+per 256 sequences of 4096.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pyarrow as pa
-import tensorstore
 
 from datakit.engine.task import TaskContext
 from datakit.loader import Component, Loader, Mixture, open_source
@@ -115,12 +114,6 @@ def timed(batches: Iterator[np.ndarray]) -> float:
     return count / (time.perf_counter() - begun)
 
 
-def requests() -> int:
-    """Reads that TensorStore has sent to its key-value stores so far."""
-    metrics = tensorstore.experimental_collect_matching_metrics("/tensorstore/kvstore/file/read")
-    return sum(int(value.get("value", 0)) for metric in metrics for value in metric["values"] if not value.get("code"))
-
-
 def forget(directory: Path) -> None:
     """Drop the files from the page cache."""
     for path in directory.rglob("*"):
@@ -134,9 +127,10 @@ def compare(directory: Path, options: argparse.Namespace) -> dict[str, object]:
     """All contenders in turn, `rounds` times."""
     cache = synthetic_cache(directory, options.tokens, options.dtype)
     steps = options.tokens // LENGTH // ROWS
+    sources = {name: open_source(cache) for name in ("loader", "loader + segments")}
     loaders = {
         name: Loader(
-            Mixture({"web": Component(open_source(cache))}, {"web": 1.0}, memory_bytes=options.memory),
+            Mixture({"web": Component(sources[name])}, {"web": 1.0}, memory_bytes=options.memory),
             segments=segments,
         )
         for name, segments in (("loader", False), ("loader + segments", True))
@@ -155,14 +149,14 @@ def compare(directory: Path, options: argparse.Namespace) -> dict[str, object]:
             if options.cold:
                 forget(directory)
             rates[name].append(timed(contender()))
-    before = requests()
+    before = sources["loader"].requests
     snapshot = loaders["loader"].metrics.snapshot()
     timed(loader_epoch(loaders["loader"], options.rounds, steps))
     after = loaders["loader"].metrics.snapshot()
     blocks = (after["reads"] - snapshot["reads"]) * BLOCK / (steps * ROWS)
     result: dict[str, object] = {
         "window_blocks": window,
-        "requests per 256 sequences": round((requests() - before) / (steps * ROWS / BLOCK), 2),
+        "requests per 256 sequences": round((sources["loader"].requests - before) / (steps * ROWS / BLOCK), 2),
         "block reads per 256 sequences": round(blocks, 2),
     }
     for name, values in rates.items():

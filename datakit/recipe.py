@@ -189,9 +189,12 @@ def absolute(url: str, base: Path) -> str:
     return os.path.normpath(base / Path(url).expanduser())
 
 
+NO_FILE = re.compile(r"train|bytes|[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # a tokenizer that is code: package.module:function
+
+
 def _with_absolute_tokenizer(table: dict[str, Any] | None, base: Path) -> dict[str, Any] | None:
     named = table.get("tokenizer") if table else None
-    if table is None or not isinstance(named, str) or named == "train":
+    if table is None or not isinstance(named, str) or NO_FILE.fullmatch(named):
         return table
     return {**table, "tokenizer": absolute(named, base)}
 

@@ -59,12 +59,17 @@ def marked() -> Iterator[str]:
 
 @dataclass(frozen=True)
 class TwoNodes:
-    """A cluster of two nodes with one slot each. The second one does not see what is below `private_root`."""
+    """A cluster of two nodes with one slot each. The second one does not see what is below `private_root`.
+
+    mark: what everything of it carries. start_second: after the second one was lost, another one in its place.
+    """
 
     address: str
     environment: dict[str, str]
     second: psutil.Process
     private_root: Path
+    mark: str
+    start_second: Callable[[], psutil.Process]
 
 
 @contextmanager
@@ -84,15 +89,20 @@ def two_nodes(root: Path) -> Iterator[TwoNodes]:
         head = [*ray, "--head", "--port", str(port), "--temp-dir", str(folder), "--include-dashboard", "false", *common]
         hide = 'mount -t tmpfs tmpfs "$1" || exit 77; shift; exec "$@"'
         second = [*_unshare(), "sh", "-c", hide, "sh", str(root), *ray, "--address", address, *common]
-        processes = []
-        for command, marker in ((head, "head"), (second, "second")):
-            with open(folder / f"{marker}.log", "w") as log:
+        processes: list[subprocess.Popen[bytes]] = []
+
+        def start(command: list[str]) -> psutil.Process:
+            path = folder / f"{len(processes)}.log"
+            with path.open("w") as log:
                 processes.append(subprocess.Popen(command, env=os.environ | environment, stdout=log, stderr=log))
-            started = wait_until(lambda marker=marker: "runtime started" in (folder / f"{marker}.log").read_text(), 30)
+            started = wait_until(lambda: "runtime started" in path.read_text() or processes[-1].poll() is not None, 30)
             if processes[-1].poll() == 77:
                 pytest.skip("no mount namespace can be made here, so a node cannot lack the root")
-            assert started, (folder / f"{marker}.log").read_text()
-        yield TwoNodes(address, environment, psutil.Process(processes[1].pid), root)
+            assert started and processes[-1].poll() is None, path.read_text()
+            return psutil.Process(processes[-1].pid)
+
+        start(head)
+        yield TwoNodes(address, environment, start(second), root, mark, lambda: start(second))
         for process in processes_with(mark):
             process.kill()
         for process in processes:

@@ -5,6 +5,12 @@ from __future__ import annotations
 import importlib.util
 import os
 
+from hypothesis import settings
+
+# Examples are judged by what they find, not by how long a busy machine took for one.
+settings.register_profile("datakit", deadline=None)
+settings.load_profile("datakit")
+
 FAKE_DEVICES = 8
 # What is computed here is tiny and compiled often: compile fast, not well.
 FAST_COMPILE = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"

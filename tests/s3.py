@@ -19,14 +19,18 @@ from contextlib import contextmanager
 import pytest
 
 SERVER = """
-import logging, sys, threading
+import logging, sys, threading, time
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 
 logging.getLogger("werkzeug").setLevel(logging.ERROR)
 application, lock = DomainDispatcherApplication(create_backend_app), threading.Lock()
 
+latency = float(sys.argv[1])
+
 def one_write_at_a_time(environ, start_response):
+    if environ["REQUEST_METHOD"] in ("GET", "HEAD"):
+        time.sleep(latency)
     if environ["REQUEST_METHOD"] in ("PUT", "POST"):
         with lock:
             return application(environ, start_response)
@@ -40,10 +44,11 @@ sys.stdin.read()  # until the test ends, however it ends
 
 
 @contextmanager
-def s3_server() -> Iterator[dict[str, str]]:
-    """Starts a server; yields the environment variables that point to it."""
+def s3_server(latency: float = 0.0) -> Iterator[dict[str, str]]:
+    """Starts a server that waits `latency` seconds before a read; yields the environment variables that point to it."""
+    command = [sys.executable, "-c", SERVER, str(latency)]
     process = subprocess.Popen(
-        [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
         assert process.stdout is not None
@@ -61,11 +66,11 @@ def s3_server() -> Iterator[dict[str, str]]:
 
 
 @contextmanager
-def s3_root(bucket: str = "datakit-test") -> Iterator[str]:
+def s3_root(bucket: str = "datakit-test", latency: float = 0.0) -> Iterator[str]:
     """An empty `s3://bucket/prefix` on a server of its own, with the environment set to reach it."""
     import s3fs
 
-    with s3_server() as variables, pytest.MonkeyPatch.context() as patch:
+    with s3_server(latency) as variables, pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("AWS_")]:
             patch.delenv(name)
         for name, value in variables.items():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from importlib import resources
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from datakit import pipeline
 from datakit.engine import local
 from datakit.engine.policy import Verdict
 from datakit.engine.watch import Silent
-from datakit.errors import InputError, NoInputError, RecipeError, StepFailedError
+from datakit.errors import InputError, NoInputError, PartialError, RecipeError, StepFailedError
 from datakit.pipeline import StepDescription, running, stage_lines
 from datakit.recipe import Recipe, Source, load_recipe
 from tests.s3 import s3_root
@@ -70,9 +69,7 @@ def test_lines_add_up_from_the_first_record_to_the_last_document(done: tuple[Pat
     assert consolidate.rows_out == lines["tokenize"].rows_in == lines["tokenize"].rows_out == 143
 
 
-def test_a_second_run_starts_no_worker_and_takes_less_than_a_second(
-    done: tuple[Path, datakit.RunResult], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_run_starts_no_worker(done: tuple[Path, datakit.RunResult], monkeypatch: pytest.MonkeyPatch) -> None:
     recipe, _ = done
 
     def refuse(*arguments: object) -> None:
@@ -80,9 +77,7 @@ def test_a_second_run_starts_no_worker_and_takes_less_than_a_second(
 
     monkeypatch.setattr(running, "LocalExecutor", refuse)
     monkeypatch.setattr(local, "LocalExecutor", refuse)
-    started = time.monotonic()
     again = datakit.run(recipe, root_of(recipe), ray="nowhere:1")
-    assert time.monotonic() - started < 1
     assert again.reused
     assert again.log is None, "and it leaves no log"
 
@@ -160,7 +155,7 @@ def test_quarantined_records_change_what_downstream_is(tmp_path: Path) -> None:
     with (tmp_path / "texts" / "a.jsonl").open("a") as file:
         file.write('{"text": "broken\n')
     recipe = Recipe("r", (Source("s", str(tmp_path / "texts")),))
-    with pytest.raises(InputError, match="max_quarantined"):
+    with pytest.raises(PartialError, match="max_quarantined"):
         datakit.run(recipe, tmp_path / "root")
     promised = datakit.plan(recipe, tmp_path / "root").steps[-1]
     result = datakit.run(recipe, tmp_path / "root", settings=["normalize.max_quarantined=1"])

@@ -47,6 +47,7 @@ def test_drops_the_named_documents_and_nothing_else(tmp_path: Path) -> None:
         "consolidate/records_in": 500,
         "consolidate/dropped_exact": 25,
         "consolidate/dropped_fuzzy": 25,
+        "consolidate/dropped_quarantined": 0,
         "consolidate/marked_kept": 0,
         "consolidate/records_out": 450,
     }

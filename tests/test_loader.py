@@ -190,7 +190,6 @@ def test_reads_overlap_and_run_ahead_of_a_slow_model() -> None:
     assert source.most == 4
     assert found["reads"] <= 64 + 16
     assert found["hit_rate"] > 0.9
-    assert found["loading_seconds"] < 0.6
 
 
 def test_memory_stays_within_the_budget() -> None:

@@ -16,7 +16,7 @@ import pytest
 import xxhash
 import zstandard
 
-from datakit.errors import ColumnError, EmptyStageError, RecipeError, UnreadableError
+from datakit.errors import ColumnError, EmptyStageError, PartialError, RecipeError, UnreadableError
 from datakit.normalize import slices
 from datakit.normalize.config import Config
 from datakit.normalize.stage import output_schema, partition_bits
@@ -229,7 +229,7 @@ def test_nothing_left_is_an_error_with_the_counts(tmp_path: Path) -> None:
 
 def test_too_many_unusable_records_are_listed_by_place(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_bytes(b'{"text": "good"}\nsecret\n{"text": 5}\n')
-    with pytest.raises(UnreadableError, match=r"2 records cannot be used, and max_quarantined allows 1") as caught:
+    with pytest.raises(PartialError, match=r"2 records cannot be used, and max_quarantined allows 1") as caught:
         normalize(tmp_path / "one", tmp_path / "in.jsonl", max_quarantined=1)
     assert "in.jsonl:17: not JSON" in str(caught.value) and "in.jsonl:24: 'text' holds" in str(caught.value)
     assert "secret" not in str(caught.value)

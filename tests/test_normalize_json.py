@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from datakit.engine.task import Tolerance
 from datakit.errors import ColumnError, InputError
 from datakit.normalize import blocks
 from datakit.normalize.config import Config
@@ -26,7 +27,7 @@ LONE = re.compile("[\ud800-\udfff]")
 def read(directory: Path, data: bytes, block_bytes: int = 1 << 20, **config: Any) -> tuple[list[Block], Findings]:
     """The blocks of a file with this content."""
     (directory / "in.jsonl").write_bytes(data)
-    findings = Findings(1000)
+    findings = Findings(Tolerance(1000))
     with patch.object(blocks, "BLOCK_BYTES", block_bytes):
         found = list(read_piece(Reading(str(directory), Config(**config), findings), Piece("in.jsonl", "json", 0)))
     return found, findings

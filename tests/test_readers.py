@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import feather
 
+from datakit.engine.task import Tolerance
 from datakit.errors import ColumnError, UnreadableError
 from datakit.normalize import blocks, read_csv, read_tables
 from datakit.normalize.blocks import LineCutter
@@ -42,7 +43,7 @@ COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
 
 def read(directory: Path, name: str, **config: Any) -> tuple[list[Block], Findings]:
     """All blocks of a file."""
-    findings = Findings(1000)
+    findings = Findings(Tolerance(1000))
     reading = Reading(str(directory), Config(**config), findings)
     slices = cut_slices(str(directory), [(name, (directory / name).stat().st_size)], reading.config)
     return [block for pieces in slices for block in read_slice(reading, pieces)], findings
@@ -197,7 +198,7 @@ def test_row_groups_are_slices(tmp_path: Path) -> None:
     with patch("datakit.normalize.slices.SLICE_BYTES", 3000):
         slices = cut_slices(str(tmp_path), [("in.parquet", 10_000)], Config())
     assert len(slices) > 3
-    findings = Findings(0)
+    findings = Findings(Tolerance())
     reading = Reading(str(tmp_path), Config(), findings)
     found = [list(read_piece(reading, piece)) for pieces in slices for piece in pieces]
     assert [row for part in found for row in rows(part)] == RECORDS

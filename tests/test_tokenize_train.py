@@ -16,7 +16,7 @@ from datakit.engine.task import Output, StepInput
 from datakit.errors import EmptyStageError, RecipeError
 from datakit.tokenize.contract import Special
 from datakit.tokenize.reader import open_cache
-from datakit.tokenize.tokenizer import parse
+from datakit.tokenize.tokenizer import Tokenizer, parse
 from datakit.tokenize.train import NAME, Config, plan, train
 from tests.caches import CHOICES, clean, run
 from tests.data import need_data
@@ -62,6 +62,7 @@ def test_how_texts_are_batched_does_not_matter() -> None:
 def test_it_is_byte_level_and_fast() -> None:
     data, size = train([words(1, 300)], Config(vocabulary=600, special=("<|endoftext|>", "<|pad|>")))
     tokenizer = parse(data, "here")
+    assert isinstance(tokenizer, Tokenizer)
     assert tokenizer.encoder("auto").name == "fastokens"
     assert (size, tokenizer.reference.get_vocab_size()) == (600, 600)
     assert [tokenizer.reference.token_to_id(token) for token in ("<|endoftext|>", "<|pad|>")] == [0, 1]

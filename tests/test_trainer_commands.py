@@ -51,15 +51,15 @@ batch_size = 8
 [data.components.web]
 cache = "{root}/cache"
 source = "web"
-weight = 0.75
 validation_tokens = 400
 [data.components.code]
 cache = "{root}/cache"
 source = "code"
-weight = 0.25
 [data.evaluation."exams/code"]
 cache = "cache"
 source = "code"
+[[data.stages]]
+weights = { web = 0.75, code = 0.25 }
 """
 
 
@@ -137,11 +137,13 @@ def test_the_command_line(root: Path, directory: str, capsys: pytest.CaptureFixt
     ("changes", "error", "message"),
     [
         (["model.vocabulary=200"], UsageError, "model.vocabulary is 200, but the caches hold ids below 400"),
-        (["data.components.web.weihgt=1"], RecipeError, r"\[data.components.web\]: unknown key 'weihgt'"),
+        (["data.components.web.sauce=1"], LoaderError, r"component 'web': unknown key 'sauce'; did you mean 'source'"),
         (["data.components.web.source=wbe"], LoaderError, "no source 'wbe'"),
         (["data.components.web.cache=nowhere"], UsageError, "nowhere holds no finished token cache"),
-        (["data.batchsize=1"], RecipeError, "did you mean 'batch_size'"),
-        (["data.components={}"], RecipeError, "no data"),
+        (["data.batchsize=1"], LoaderError, "did you mean 'batch_size'"),
+        (["data.evaluation.x.cash=1"], LoaderError, "did you mean 'cache'"),
+        (["data.mixture=mix.toml"], RecipeError, "beside `mixture`, batch_size, components,"),
+        (["data={}"], RecipeError, "no data"),
         (["nonsense"], UsageError, "is not of the form key=value"),
         (["steps.x=1"], UsageError, "'steps' is a value, not a table"),
     ],
@@ -152,7 +154,7 @@ def test_mistakes_are_named(root: Path, changes: list[str], error: type[Exceptio
 
 
 def test_caches_of_two_tokenizers_do_not_mix(root: Path, tmp_path: Path) -> None:
-    make_cache(tmp_path, {"web": words(1, 20)}, tokenizer=trained(300))
+    make_cache(tmp_path, {"code": words(1, 20)}, tokenizer=trained(300))
     with pytest.raises(TokenizerError, match="was made with the tokenizer of sha256"):
         load_run(root / "run.toml", str(root), [f'data.components.code.cache="{tmp_path}/cache"'])
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +180,7 @@ def test_a_feed_keeps_order_passes_errors_on_and_ends_its_thread() -> None:
         assert feed.waited >= 0
 
     class Broken(TextBytes):
-        def iterate(self, start: int = 0, stop: int | None = None) -> Iterator[Rows]:
+        def iterate(self, start: int = 0, stop: int | None = None) -> Generator[Rows, None, None]:
             yield self.batch(0)
             raise OSError("the disk is gone")
 
@@ -190,7 +190,7 @@ def test_a_feed_keeps_order_passes_errors_on_and_ends_its_thread() -> None:
             feed.next()
     with Feed(text, mesh, 0, 10**6):
         pass  # left early
-    assert not [thread for thread in threading.enumerate() if thread.name == "feed"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "datakit-loader-batches"]
 
 
 def test_padding_is_not_counted() -> None:

@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ class Ending(TextBytes):
         super().__init__(text, **options)
         self.end = end
 
-    def iterate(self, start: int = 0, stop: int | None = None) -> Iterator[Rows]:
+    def iterate(self, start: int = 0, stop: int | None = None) -> Generator[Rows, None, None]:
         yield from super().iterate(start, min(self.end, stop or self.end))
         raise PowerCut
 
@@ -405,7 +405,7 @@ def test_what_cannot_run_says_why(tmp_path: Path, cache: str, text: bytes) -> No
         train(a_run(cache), TextBytes(text, rows=6), str(tmp_path))
 
     class Short(TextBytes):
-        def iterate(self, start: int = 0, stop: int | None = None) -> Iterator[Rows]:
+        def iterate(self, start: int = 0, stop: int | None = None) -> Generator[Rows, None, None]:
             yield self.batch(0)
 
     with pytest.raises(UsageError, match="the data end before step 2 of 12"):

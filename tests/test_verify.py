@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import numpy as np
@@ -150,9 +149,7 @@ def test_a_giant_component_of_one_template_is_bounded_and_nothing_is_lost(tmp_pa
         by_rank=np.arange(count),
     )
     rules = Rules(0.8, 0, most)
-    start = time.process_time()
     representative, jaccard, counts = verify(documents, rules, tmp_path)
-    seconds = time.process_time() - start
     assert representative[-copies:].tolist() == list(range(copies))
     assert (jaccard[-copies:] == 1.0).all()
     assert (representative[:-copies] == NONE).all()
@@ -160,5 +157,4 @@ def test_a_giant_component_of_one_template_is_bounded_and_nothing_is_lost(tmp_pa
     assert counts["candidates"] <= BANDS * rules.listed * count
     assert counts["capped"] == count - copies - most - 1, "all that met more candidates than it may compare"
     assert counts["crowded"] == count - copies - rules.listed - 1
-    assert seconds < 20
     assert not list(tmp_path.iterdir()), "mapped files have no name left"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +42,7 @@ class TextBytes:
         segments = np.pad(np.cumsum(paragraph, axis=1), ((0, 0), (1, 0))) + 1
         return Rows(tokens, segments.astype(np.int32), np.ones(tokens.shape, bool))
 
-    def iterate(self, start: int = 0, stop: int | None = None) -> Iterator[Rows]:
+    def iterate(self, start: int = 0, stop: int | None = None) -> Generator[Rows, None, None]:
         assert stop is not None
         yield from (self.batch(step) for step in range(start, stop))
 

@@ -17,10 +17,13 @@ from types import FrameType
 
 from cyclopts import App, CycloptsError
 
+from datakit.cli.cache_command import show, stats
+from datakit.cli.cache_files_command import export_cache, import_cache, validate
 from datakit.cli.catalog_command import catalog
 from datakit.cli.console import note
 from datakit.cli.gc_command import gc
 from datakit.cli.inspect_command import inspect
+from datakit.cli.mixture_command import pack, preview
 from datakit.cli.plan_command import plan
 from datakit.cli.run_command import run
 from datakit.cli.size_command import size
@@ -62,7 +65,7 @@ def build() -> App:
         version=_version,
         suppress_keyboard_interrupt=False,
     )
-    for command in (run, plan, status, inspect, catalog, gc):
+    for command in (run, plan, status, inspect, validate, catalog, gc):
         app.command(command, help_epilogue="")
     tokenizer = App(name="tokenizer", help="Train a tokenizer.", help_epilogue="")
     tokenizer.command(train, help_epilogue="")
@@ -70,6 +73,14 @@ def build() -> App:
     app.command(_training())
     app.command(evaluate, name="eval", help_epilogue="")
     app.command(size, help_epilogue="")
+    cache = App(name="cache", help="Look inside a token cache; import and export one.", help_epilogue="")
+    for command, name in ((show, "show"), (stats, "stats"), (import_cache, "import"), (export_cache, "export")):
+        cache.command(command, name=name, help_epilogue="")
+    app.command(cache)
+    mixture = App(name="mixture", help="Look at a mixture of caches before a run, and prepare it.", help_epilogue="")
+    for command in (preview, pack):
+        mixture.command(command, help_epilogue="")
+    app.command(mixture)
     return app
 
 

@@ -85,7 +85,7 @@ def run(
     return 0
 
 
-HEADERS = ("stage", "in", "kept", "text", "tokens", "on disk", "time", "remarks")
+HEADERS = ("stage", "in", "kept", "text", "tokens", "on disk", "time", "peak / budget", "remarks")
 
 
 def _row(line: StageLine) -> tuple[Cell, ...]:
@@ -100,6 +100,7 @@ def _row(line: StageLine) -> tuple[Cell, ...]:
         line.tokens,
         bytes_text(line.disk_bytes),
         "found done" if line.reused == line.steps else seconds_text(line.seconds),
+        f"{bytes_text(line.peak_memory)} / {bytes_text(line.budget)}" if line.budget else None,
         "; ".join(part for part in (dropped, found) if part),
     )
 

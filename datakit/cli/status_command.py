@@ -9,9 +9,9 @@ from cyclopts import Parameter
 from datakit.cli.console import bytes_text, say, say_json, seconds_text, table
 
 if TYPE_CHECKING:
-    from datakit.engine.status import StepStatus
+    from datakit.engine.status import StepStatus, TaskStatus
 
-HEADERS = ("phase", "task", "state", "attempts", "time", "peak memory", "last failure")
+HEADERS = ("phase", "task", "state", "attempts", "time", "peak / budget", "last failure")
 TASKS_SHOWN = 40
 
 
@@ -53,11 +53,15 @@ def status(
     return 0
 
 
+def _memory(of: StepStatus | TaskStatus) -> str:
+    return f"{bytes_text(of.peak_memory)} / {bytes_text(of.budget)}" if of.budget else ""
+
+
 def _show(step: StepStatus, everything: bool) -> None:
     done = sum(task.state == "done" for task in step.tasks)
     say(
         f"{step.directory}: {step.state}, {done} of {len(step.tasks)} tasks done, {seconds_text(step.cpu_seconds)} of "
-        f"CPU, peak {bytes_text(step.peak_memory)}"
+        f"CPU, peak {_memory(step)}"
     )
     tasks = step.tasks
     if not everything and len(tasks) > TASKS_SHOWN:
@@ -65,7 +69,7 @@ def _show(step: StepStatus, everything: bool) -> None:
     if tasks:
         rows = [
             [task.phase, task.key, task.state, task.attempts, seconds_text(task.seconds),
-             bytes_text(task.peak_memory), task.last_failure]
+             _memory(task), task.last_failure]
             for task in tasks
         ]  # fmt: skip
         say(table(HEADERS, rows))

@@ -28,12 +28,13 @@ ADVICE = "the step that wrote it is damaged or foreign; remove that step's direc
 @dataclass(frozen=True)
 class Joined:
     """A row group after the join: what stays, how many rows there were, how many left, by reason, and how many stay
-    although an attribute names them."""
+    although an attribute names them. rows: which rows of the group stay, int64; None for all."""
 
     kept: pa.Table
     rows_in: int
     dropped: Counter[str]
     marked_kept: int = 0
+    rows: np.ndarray | None = None
 
 
 def join(dataset: str, attributes: str | None, drop: frozenset[str]) -> Iterator[Joined]:
@@ -68,7 +69,8 @@ def _without(table: pa.Table, position: np.ndarray, reason: pa.Array, drop: froz
     leaving = np.isin(code, [index for index, name in enumerate(names) if name in drop])
     keep = np.ones(table.num_rows, bool)
     keep[position[leaving]] = False
-    return Joined(table.filter(pa.array(keep)), table.num_rows, dropped, counts.total() - dropped.total())
+    left = counts.total() - dropped.total()
+    return Joined(table.filter(pa.array(keep)), table.num_rows, dropped, left, np.flatnonzero(keep))
 
 
 class _OrderedIds:

@@ -16,12 +16,27 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from datakit.consolidate import card
-from datakit.consolidate.join import join
+from datakit.consolidate.join import Joined, join
 from datakit.engine.grouping import neighbours
-from datakit.engine.task import Output, OutputFile, Phase, Plan, Step, StepInput, Task, TaskContext, TaskResult
+from datakit.engine.task import (
+    BATCH_HANG_SECONDS,
+    Output,
+    OutputFile,
+    Phase,
+    Plan,
+    QuarantinedRecord,
+    Step,
+    StepInput,
+    Task,
+    TaskContext,
+    TaskResult,
+    tolerance_of,
+)
 from datakit.errors import CorruptError, EmptyStageError, RecipeError, suggestion
 from datakit.storage import atomic, urls
 from datakit.storage.manifest import Partition
@@ -31,6 +46,7 @@ from datakit.storage.row_size import row_sizes
 NAME = "consolidate"
 FORMAT_VERSION = 1
 REASONS = ("exact", "fuzzy")  # what dedup's attributes may say
+QUARANTINED = "quarantined"
 EDITED = pa.field("edited_id", pa.string())
 CORE = pa.schema(
     [("id", pa.string()), ("text", pa.large_string()), ("source", pa.string()), ("source_id", pa.string()), EDITED]
@@ -42,9 +58,15 @@ CORE = pa.schema(
 
 @dataclass(frozen=True)
 class Config:
-    """drop: the reasons for which a document leaves. A marked document with another reason stays, and is counted."""
+    """drop: the reasons for which a document leaves. A marked document with another reason stays, and is counted.
+
+    max_quarantined: how many documents that bring the writer down may be left out; 0.001: a share.
+    quarantine: documents ("source/partition:row") that may be left out beside these.
+    """
 
     drop: tuple[str, ...] = REASONS
+    max_quarantined: int | float = 0
+    quarantine: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for reason in self.drop:
@@ -61,7 +83,9 @@ def plan(step: Step) -> Plan:
     groups = neighbours([pair["text_bytes"] for pair in pairs])
     drop = list(_config(step).drop)
     tasks = tuple(_task(pairs[group.start : group.stop], drop) for group in groups)
-    results = yield Phase("join", tasks, memory_per_input_byte=0.5)
+    results = yield Phase(
+        "join", tasks, memory_per_input_byte=0.5, hang_seconds=BATCH_HANG_SECONDS, tolerance=tolerance_of(step)
+    )
     written = [entry for result in results for entry in result.details["partitions"]]
     sources = [_counts(entry, written) for entry in step.inputs_of("normalize")]
     _check_conservation(sources)
@@ -116,7 +140,7 @@ def _attributes(step: Step, source: str, partitions: list[Partition]) -> list[st
 def _task(pairs: list[dict[str, Any]], drop: list[str]) -> Task:
     key = pairs[0]["output"] if len(pairs) == 1 else f"{pairs[0]['output']} and {len(pairs) - 1} more"
     work = {"partitions": pairs, "drop": drop}
-    return Task(key, f"{__name__}:consolidate", work, sum(pair["text_bytes"] for pair in pairs))
+    return Task(key, f"{__name__}:consolidate", work, sum(pair["text_bytes"] for pair in pairs), halves="partitions")
 
 
 def _counts(entry: StepInput, written: list[dict[str, Any]]) -> card.SourceCounts:
@@ -165,39 +189,44 @@ def _plain(source: card.SourceCounts) -> dict[str, Any]:
 def consolidate(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """Write the consolidated form of some partitions."""
     drop = frozenset(arguments["drop"])
-    outputs, written, records, bytes_read = [], [], 0, 0
+    outputs, written, left_out, records, bytes_read = [], [], [], 0, 0
     for pair in arguments["partitions"]:
-        entry, output = _consolidate_one(pair, drop, context)
+        entry, output, quarantined = _consolidate_one(pair, drop, context)
+        left_out += quarantined
         outputs.append(output)
         written.append(entry)
         records, bytes_read = records + entry["rows_in"], bytes_read + pair["text_bytes"]
         context.report(records, bytes_read)
     counters = Counter({f"consolidate/{name}": 0 for name in ("records_out", "marked_kept")})
     counters["consolidate/records_in"] = records
-    counters.update({f"consolidate/dropped_{reason}": 0 for reason in REASONS})
+    counters.update({f"consolidate/dropped_{reason}": 0 for reason in (*REASONS, QUARANTINED)})
     for entry in written:
         counters["consolidate/records_out"] += entry["rows"]
         counters["consolidate/marked_kept"] += entry["marked_kept"]
         counters.update({f"consolidate/dropped_{reason}": count for reason, count in entry["dropped"].items()})
-    return TaskResult(tuple(outputs), dict(counters), {"partitions": written}, records=records, bytes_read=bytes_read)
+    details = {"partitions": written}
+    return TaskResult(tuple(outputs), dict(counters), details, tuple(left_out), records, bytes_read)
 
 
 def _consolidate_one(
     pair: dict[str, Any], drop: frozenset[str], context: TaskContext
-) -> tuple[dict[str, Any], OutputFile]:
+) -> tuple[dict[str, Any], OutputFile, list[QuarantinedRecord]]:
     with open_shard(pair["dataset"]) as shard:
         schema = _with_edited_id(shard.schema_arrow)
-    rows_in, text_bytes, marked_kept, dropped, ends = 0, 0, 0, Counter[str](), []
+    rows_in, text_bytes, marked_kept, dropped, ends, left_out = 0, 0, 0, Counter[str](), [], []
     with ShardWriter(urls.join(context.step_directory, pair["output"]), schema, ["source"]) as writer:
         for joined in join(pair["dataset"], pair["attributes"], drop):
+            kept, gone = _in_hand(_edited(joined.kept, schema), joined, pair["output"], rows_in, context)
             rows_in += joined.rows_in
             dropped.update(joined.dropped)
+            dropped.update([QUARANTINED] * len(gone))
+            left_out += gone
             marked_kept += joined.marked_kept
-            kept = _edited(joined.kept, schema)
             if kept.num_rows:
                 ends = [ends[0] if ends else kept["id"][0].as_py(), kept["id"][-1].as_py()]
                 text_bytes += int(row_sizes(kept.select(["text"])).sum())
                 writer.write(kept)
+        context.release()
     info = writer.info
     if rows_in != pair["rows"] or info.rows != rows_in - dropped.total():
         raise CorruptError(
@@ -211,7 +240,20 @@ def _consolidate_one(
         "text_bytes": text_bytes, "first_id": first, "last_id": last, "rows_in": rows_in,
         "dropped": dict(dropped), "marked_kept": marked_kept,
     }  # fmt: skip
-    return entry, output
+    return entry, output, left_out
+
+
+def _in_hand(
+    table: pa.Table, joined: Joined, name: str, first: int, context: TaskContext
+) -> tuple[pa.Table, list[QuarantinedRecord]]:
+    """The rows of a row group, the first of which is row `first`, without those that are to be left out."""
+    positions = first + (np.arange(table.num_rows) if joined.rows is None else joined.rows)
+
+    def alone(row: int) -> None:
+        pq.write_table(table.slice(row, 1), pa.BufferOutputStream(), compression="zstd")
+
+    kept, left_out = context.records(name, positions, alone)
+    return (table if kept is None else table.filter(pa.array(kept))), left_out
 
 
 def _with_edited_id(schema: pa.Schema) -> pa.Schema:

@@ -22,7 +22,7 @@ from datakit.dedup.mixing import GOLDEN, mix
 from datakit.dedup.shingles import text_buffers
 from datakit.dedup.words import character_table
 
-REASONS = (None, "too_short", "saturated")  # why a document takes no part, by the kernel's code
+REASONS = (None, "too_short", "saturated", "quarantined")  # why a document takes no part, by the kernel's code, or ours
 
 
 @dataclass(frozen=True)

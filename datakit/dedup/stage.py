@@ -27,13 +27,12 @@ from datakit.dedup.curve import s_curve
 from datakit.dedup.parts import Part, all_parts, power_of_two, to_plain
 from datakit.dedup.report import check_removal, cluster_report, removal_report
 from datakit.dedup.rules import COUNTED, MEASURES
-from datakit.dedup.signatures_stage import PRELOADS, SignatureConfig, config_of
+from datakit.dedup.signatures_stage import PRELOADS, SignatureConfig, config_of, rules_of
 from datakit.dedup.survivors import check_columns, check_prefer
 from datakit.engine.exchange import merged
 from datakit.engine.grouping import neighbours
 from datakit.engine.task import Output, Phase, Plan, Step, Task, TaskResult
 from datakit.errors import suggestion
-from datakit.storage.fingerprint import spelled_out
 from datakit.storage.manifest import Partition
 
 NAME = "dedup"
@@ -77,8 +76,7 @@ def plan(step: Step) -> Plan:
     for entry in step.inputs_of("normalize"):
         check_columns(config.prefer, entry.source or entry.manifest.dataset, entry.manifest)
     sources = list(dict.fromkeys(part.source for part in parts))
-    rules = {name: value for name, value in spelled_out(config).items() if name != "max_removal"}  # tasks never see it
-    shared = {"parts": to_plain(parts), **rules}
+    shared = {"parts": to_plain(parts), **rules_of(config)}
     exact_runs = yield from _exact(step, parts, sources, shared)
     shared = {**shared, "exact_runs": exact_runs}
     forests = yield from _forests(step, parts, config, shared)

@@ -12,25 +12,27 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
-import mmap
 import os
 import signal
 import socket
-import struct
 import sys
 import time
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from datakit.engine.cursor import Cursor
 from datakit.engine.frames import receive_frame, send_frame
-from datakit.engine.task import Preload, Task, TaskContext, TaskResult, decode, encode, resolve
-from datakit.errors import DatakitError, InputError
+from datakit.engine.limits import hold_reserves, used_memory
+from datakit.engine.task import Held, Preload, QuarantinedRecord, Task, TaskContext, Tolerance, decode, encode, resolve
+from datakit.errors import DatakitError, InputError, PartialError
 
 FORBIDDEN = ("ray", "jax", "datakit.cli")  # heavy, multi-threaded, or the parent's business
 BENIGN_THREADS = ("jemalloc_bg_thd",)  # started by `import pyarrow`; holds no lock of ours
-CURSOR = struct.Struct("<QQ")  # records, bytes read
 FAULT_FILE = "faults.txt"
+OUTPUT_FILE = "output.txt"
+DUMP_SIGNAL = signal.SIGUSR1
 PR_SET_PDEATHSIG = 1
 
 
@@ -40,13 +42,15 @@ def run(channel_descriptor: int, cursor_descriptor: int, preloads: tuple[Preload
     channel = socket.socket(fileno=channel_descriptor)
     request = decode(receive_frame(channel))
     scratch = Path(request["scratch"])
-    faulthandler.enable(open(scratch / FAULT_FILE, "w"))  # noqa: SIM115 - open until the process ends
-    cursor = mmap.mmap(cursor_descriptor, CURSOR.size)
+    faults = open(scratch / FAULT_FILE, "w")  # noqa: SIM115 - open until the process ends
+    faulthandler.enable(faults)
+    faulthandler.register(DUMP_SIGNAL, faults, all_threads=False)
+    _divert_output(scratch)
     try:
         assert_clean_boot(preloads)
         _limit_threads(request["cpus"])
-        began = time.monotonic()
-        reply = {"result": _work(request, scratch, cursor), "work_seconds": time.monotonic() - began}
+        hold_reserves(request["memory_bytes"])
+        reply = {"results": list(_work(request, scratch, Cursor(cursor_descriptor))), "memory": used_memory("self")[0]}
     except BaseException as error:  # noqa: BLE001 - everything is reported to the parent, which decides
         reply = describe_error(error)
     send_frame(channel, encode(reply))
@@ -55,15 +59,41 @@ def run(channel_descriptor: int, cursor_descriptor: int, preloads: tuple[Preload
     os._exit(0)
 
 
-def _work(request: dict[str, Any], scratch: Path, cursor: mmap.mmap) -> TaskResult:
-    task = decode(request["task"], Task)
+def _divert_output(scratch: Path) -> None:
+    """What libraries print goes to a file: it may quote documents, and would tear the run's own display."""
+    if not os.environ.get("DATAKIT_DEBUG"):
+        output = os.open(scratch / OUTPUT_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.close(output)
+
+
+def _work(request: dict[str, Any], scratch: Path, cursor: Cursor) -> Iterator[tuple[Any, float]]:
+    """(result, seconds) of each task."""
     shared = decode(request["shared"]) if request["shared"] is not None else {}
+    skip = {(record.file, record.position): record.reason for record in _typed(request, "skip", QuarantinedRecord)}
+    fine = frozenset((held.file, held.position) for held in _typed(request, "fine", Held))
+    for number, data in enumerate(request["tasks"]):
+        began = time.monotonic()
+        cursor.begin(number)
+        task, room = decode(data, Task), scratch / str(number)
+        room.mkdir()
+        context = TaskContext(
+            step_directory=request["step_directory"],
+            scratch=room,
+            cpus=request["cpus"],
+            report=cursor.report,
+            hold=cursor.hold,
+            release=cursor.release,
+            fine=fine,
+            skip=skip,
+            tolerance=decode(request["tolerance"], Tolerance),
+        )
+        yield resolve(task.function)(task.arguments, shared, context), time.monotonic() - began
 
-    def report(records: int, bytes_read: int) -> None:
-        CURSOR.pack_into(cursor, 0, records, bytes_read)
 
-    context = TaskContext(request["step_directory"], scratch, request["cpus"], report)
-    return resolve(task.function)(task.arguments, shared, context)
+def _typed(request: dict[str, Any], name: str, kind: type) -> list[Any]:
+    return decode(request[name], list[kind])
 
 
 def assert_clean_boot(preloads: tuple[Preload, ...]) -> None:
@@ -111,10 +141,10 @@ def _limit_threads(cpus: int) -> None:
 def describe_error(error: BaseException) -> dict[str, Any]:
     """An exception as plain data: its type, a message without document text, and what kind of failure it is."""
     kind = type(error).__name__
-    if isinstance(error, MemoryError):  # pyarrow's ArrowMemoryError is one too
-        return {"error": kind, "message": "an allocation failed", "cause": "memory"}
+    if any(_is_memory(link) for link in _chain(error)):
+        return {"error": kind, "message": f"an allocation failed at {_place(error)}", "cause": "memory"}
     if isinstance(error, DatakitError):
-        return {"error": kind, "message": str(error), "cause": "refused" if isinstance(error, InputError) else "error"}
+        return {"error": kind, "message": str(error), "cause": _cause(error)}
     place = _place(error)
     if isinstance(error, OSError) and error.strerror:
         return {"error": kind, "message": f"{error.strerror}: {error.filename or ''} ({place})", "cause": "error"}
@@ -122,6 +152,33 @@ def describe_error(error: BaseException) -> dict[str, Any]:
         return {"error": kind, "message": "".join(traceback.format_exception(error)), "cause": "error"}
     advice = "its message may quote documents and is shown with DATAKIT_DEBUG=1"
     return {"error": kind, "message": f"{kind} at {place}; {advice}", "cause": "error"}
+
+
+def _cause(error: DatakitError) -> str:
+    if isinstance(error, PartialError):
+        return "quarantine"
+    return "refused" if isinstance(error, InputError) else "error"
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The exception and those behind it."""
+    for _ in range(20):
+        if error is None:
+            return
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _is_memory(error: BaseException) -> bool:
+    """Whether an allocation failed, by library: Python, numpy and Arrow (whose error is one too) raise MemoryError.
+
+    DuckDB has an exception of its own, TensorStore a status in an exception that means many things.
+    """
+    if isinstance(error, MemoryError):
+        return True
+    if type(error).__module__.partition(".")[0] in ("duckdb", "_duckdb") and "OutOfMemory" in type(error).__name__:
+        return True
+    return str(error)[:100].startswith("RESOURCE_EXHAUSTED") or "std::bad_alloc" in str(error)[:100]
 
 
 def _place(error: BaseException) -> str:

@@ -65,6 +65,7 @@ class EventLog:
             seconds=round(outcome.seconds, 4),
             cpu_seconds=round(outcome.cpu_seconds, 4),
             peak_memory=outcome.peak_memory,
+            budget=outcome.budget,
             node=outcome.node,
         )
 

@@ -6,11 +6,11 @@ and reports honestly how each one ended. Two backends: `local.py` and `ray.py`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from datakit.engine.task import Preload, Task, TaskResult
+from datakit.engine.task import Held, Preload, QuarantinedRecord, Task, TaskResult, Tolerance
 
 
 class Cause(StrEnum):
@@ -22,13 +22,20 @@ class Cause(StrEnum):
     MEMORY = "memory"  # over its budget, proven: we killed it, or its allocator said so
     CRASH = "crash"  # a signal, or an exit without a result
     HANG = "hang"  # no progress for too long
+    KILLED = "killed"  # SIGKILL from somebody else, and not from the kernel for lack of memory
+    QUARANTINE = "quarantine"  # more records cannot be used than the recipe allows to leave out
     INFRASTRUCTURE = "infrastructure"  # the worker, the node or the fork server went away: not the task's doing
     CANCELLED = "cancelled"  # the run is being stopped
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try at a task, ready to cross a process or machine border. `shared` is a path relative to the step."""
+    """One try at a task, ready to cross a process or machine border. `shared` is a path relative to the step.
+
+    more: further tasks, done one after another in the same child: for tasks that are too small for one each.
+    alone: nothing may run beside it that could take from its memory: nothing at all on its node, where its budget is
+    more than its CPUs' share of the node's memory. fine, skip, tolerance: see TaskContext.
+    """
 
     task: Task
     phase: str
@@ -38,13 +45,31 @@ class Attempt:
     memory_bytes: int
     preloads: tuple[Preload, ...] = ()
     shared: str | None = None
+    hang_seconds: float | None = None
+    more: tuple[Task, ...] = ()
+    alone: bool = False
+    fine: tuple[Held, ...] = ()
+    skip: tuple[QuarantinedRecord, ...] = ()
+    tolerance: Tolerance = field(default_factory=Tolerance)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A further task of an attempt that is done."""
+
+    key: str
+    result: TaskResult
+    work_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """How an attempt ended: a result, or a cause with a message and the type of the exception behind it.
 
-    `seconds` is the attempt's whole slot time, `work_seconds` the part spent in the task function.
+    seconds: the attempt's whole slot time; work_seconds: the part spent in the task function. peak_memory: what is
+    counted against the budget, anonymous memory above what the fork server passed on; peak_resident: all that was
+    resident, mapped files and inherited pages included. held: the records in hand when it died. more: of a batch whose
+    tasks are all done, those after the first.
     """
 
     phase: str
@@ -55,10 +80,14 @@ class Outcome:
     message: str = ""
     error_type: str = ""
     peak_memory: int = 0
+    peak_resident: int = 0
+    budget: int = 0
     seconds: float = 0.0
     work_seconds: float = 0.0
     cpu_seconds: float = 0.0
     node: str = ""
+    held: Held | None = None
+    more: tuple[Finished, ...] = ()
 
 
 class Executor(Protocol):

@@ -6,13 +6,16 @@ needed only on its way (exchange files, shared plan data) is removed once the ma
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
 
+from datakit.engine import leftovers
 from datakit.engine.policy import TaskRecord
 from datakit.engine.task import Output, QuarantinedRecord, Step, TaskResult, input_references
+from datakit.errors import RootError
 from datakit.storage import atomic, urls
 from datakit.storage.fingerprint import identity
 from datakit.storage.manifest import PARTIAL_NAME, Manifest, Quarantine, totals_of, write_manifest
@@ -44,13 +47,32 @@ def finish_step(step: Step, output: Output, results: Sequence[TaskResult]) -> Ma
         partitions=output.partitions,
         totals=totals_of(output.partitions),
         counters=dict(sorted(counters.items())),
-        quarantine=Quarantine(len(quarantined)),
+        quarantine=Quarantine(sum(record.records for record in quarantined)),
         details=output.details,
     )
     write_manifest(manifest, step.directory)
     urls.remove(urls.join(step.directory, PARTIAL_NAME))
     remove_exchange(step)
     return manifest
+
+
+def tidy_up(step: Step) -> None:
+    """What a driver that was killed right after the manifest had no time for. On a disk: looking costs nothing there.
+
+    In an object store, where it would cost requests for each finished step, `datakit gc` finds it.
+    """
+    if not urls.is_local(step.directory):
+        return
+    with contextlib.suppress(RootError, PermissionError):  # of those who may only read, nobody expects it
+        leftovers.remove_dead_files_in(step.directory)
+        urls.remove(urls.join(step.directory, PARTIAL_NAME))
+        remove_exchange(step)
+
+
+def read_quarantine(directory: str) -> list[QuarantinedRecord]:
+    """The records that a finished step left out. Raises NotFoundError where it left out none."""
+    lines = urls.read_bytes(urls.join(directory, QUARANTINE_FILE)).splitlines()
+    return [msgspec.json.decode(line, type=QuarantinedRecord) for line in lines]
 
 
 def remove_exchange(step: Step) -> None:
@@ -65,7 +87,16 @@ def _write_quarantine(step: Step, records: Sequence[QuarantinedRecord]) -> None:
 
 def write_partial(step: Step, phase: str, failed: dict[str, TaskRecord]) -> None:
     """`partial.json`: which tasks failed and why. It is state, not output: the next run replaces or removes it."""
-    entries = [_failure(phase, key, record) for key, record in sorted(failed.items())]
+    _write_partial(step, [_failure(phase, key, record) for key, record in sorted(failed.items())])
+
+
+def write_over_limit(step: Step, phase: str, results: Sequence[TaskResult], why: str) -> None:
+    """`partial.json` of a step whose tasks are all done, but left out more records than the recipe allows."""
+    records = [_place(record) for result in results for record in result.quarantined]
+    _write_partial(step, [{"phase": phase, "task": None, "cause": "quarantine", "why": why, "records": records}])
+
+
+def _write_partial(step: Step, entries: list[dict[str, object]]) -> None:
     partial = {"stage": step.stage, "dataset": step.dataset, "fingerprint": step.fingerprint, "failed": entries}
     data = msgspec.json.format(msgspec.json.encode(partial), indent=1)
     atomic.replace_bytes(data + b"\n", urls.join(step.directory, PARTIAL_NAME))
@@ -73,5 +104,10 @@ def write_partial(step: Step, phase: str, failed: dict[str, TaskRecord]) -> None
 
 def _failure(phase: str, key: str, record: TaskRecord) -> dict[str, object]:
     assert record.last is not None
-    cause, why = record.last.cause, record.last.message
-    return {"phase": phase, "task": key, "attempts": record.attempts, "cause": cause, "why": why}
+    entry = {"phase": phase, "task": key, "attempts": record.attempts, "cause": record.last.cause}
+    blamed = {"record": _place(record.proposed)} if record.proposed is not None else {}
+    return {**entry, "why": record.last.message, **blamed}
+
+
+def _place(record: QuarantinedRecord) -> dict[str, object]:
+    return {"file": record.file, "position": record.position, "cause": record.reason}

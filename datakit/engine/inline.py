@@ -10,13 +10,14 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from datakit.engine.quarantine import require_allowed
 from datakit.engine.task import Output, Phase, Plan, Task, TaskContext, TaskResult, decode, encode, resolve
 
 
 def run_task_inline(task: Task, phase: Phase, step_directory: str) -> TaskResult:
     """One task, here and now; arguments and result make the same msgpack trip as in a child."""
     scratch = Path(tempfile.mkdtemp(prefix="datakit-"))
-    context = TaskContext(step_directory, scratch, phase.cpus)
+    context = TaskContext(step_directory, scratch, phase.cpus, tolerance=phase.tolerance)
     try:
         arguments, shared = decode(encode(task.arguments)), decode(encode(phase.shared))
         result = resolve(task.function)(arguments, shared, context)
@@ -32,6 +33,7 @@ def run_plan_inline(plan: Plan, step_directory: str) -> tuple[Output, list[TaskR
         phase = next(plan)
         while True:
             results = [run_task_inline(task, phase, step_directory) for task in phase.tasks]
+            require_allowed(phase.tolerance, results)
             everything += results
             phase = plan.send(results)
     except StopIteration as stop:

@@ -1,16 +1,15 @@
-"""One attempt in one child: start it, watch its memory, collect its result, say with certainty how it ended.
+"""One attempt in one child: start it, watch its memory and its cursor, collect its result.
 
-The watcher looks every 50 ms and kills above the budget, so "out of memory" is known and not guessed from a signal. It
-counts anonymous memory (resident minus shared) above what the child inherited from the fork server: mapped input files
-are the page cache's, and the preloads are paid for once. Overshoot at 50 ms is about 100 MB for a fast allocator.
+The watcher looks every 50 ms, and more often the nearer the child is to its budget, and kills above it: so "out of
+memory" is known and not guessed from a signal, and what a child can take too much is a few MB (docs/measurements.md). A
+child whose cursor has not moved for the phase's `hang_seconds` is made to write down where it is, and killed.
 
-Cost: 3-12 ms an attempt.
+How it ended is said with certainty in `endings.py`. Cost: 3-12 ms an attempt.
 """
 
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import select
 import shutil
@@ -18,34 +17,25 @@ import signal
 import socket
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from datakit.engine import child, zygote
+from datakit.engine.cursor import Cursor, create
+from datakit.engine.endings import Ending, conclude, outcome_of
 from datakit.engine.executor import Attempt, Cause, Outcome
 from datakit.engine.forkserver import BootError, Zygote, ZygotePool
 from datakit.engine.frames import receive_frame, send_frame
 from datakit.engine.leftovers import scratch_directory
-from datakit.engine.task import TaskResult, decode, encode
+from datakit.engine.limits import kernel_kills, reserve_limit, usable_memory, used_memory
+from datakit.engine.task import encode
 from datakit.errors import StorageError
 from datakit.storage import urls
 
-WATCH_SECONDS = 0.05
-PAGE = os.sysconf("SC_PAGE_SIZE")
-
-
-@dataclass
-class _Watched:
-    """A running child, seen from the parent. `watch_peak` in bytes of anonymous memory above the inherited."""
-
-    channel: socket.socket
-    status: int
-    cursor: mmap.mmap
-    pid: int = 0
-    inherited: int = 0
-    watch_peak: int = 0
-    killed_for: Cause | None = None
+WATCH_SECONDS, SOONEST_SECONDS = 0.05, 0.002
+FASTEST_BYTES = 8 << 30  # a second: no child fills memory faster
+DUMP_SECONDS = 2.0
 
 
 def run_attempt(attempt: Attempt, zygotes: ZygotePool, cancelled: threading.Event | None = None) -> Outcome:
@@ -53,59 +43,98 @@ def run_attempt(attempt: Attempt, zygotes: ZygotePool, cancelled: threading.Even
     started = time.monotonic()
     scratch = scratch_directory()
     try:
-        shared = urls.read_bytes(urls.join(attempt.step_directory, attempt.shared)) if attempt.shared else None
+        shared = _shared(urls.join(attempt.step_directory, attempt.shared)) if attempt.shared else None
+        budget = min(attempt.memory_bytes, _usable_memory())
         with zygotes.use(attempt.preloads) as server:
-            return _in_child(_Request(attempt, shared, scratch), server, cancelled, started)
+            return _in_child(_Request(attempt, shared, scratch, budget, started), server, cancelled)
     except BootError as error:
-        return _outcome(attempt, Cause(error.reply["cause"]), started, reply=error.reply)
+        cause, kind, message = error.reply["cause"], error.reply["error"], error.reply["message"]
+        return outcome_of(attempt, Cause(cause), started, message=message, error_type=kind)
     except StorageError as error:
-        return _outcome(attempt, Cause.ERROR, started, message=str(error), error_type=type(error).__name__)
+        return outcome_of(attempt, Cause.ERROR, started, message=str(error), error_type=type(error).__name__)
     except OSError as error:
-        return _outcome(attempt, Cause.INFRASTRUCTURE, started, message=f"the fork server is gone: {error}")
+        return outcome_of(attempt, Cause.INFRASTRUCTURE, started, message=f"the fork server is gone: {error}")
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
+@lru_cache(maxsize=1)
+def _shared(url: str) -> bytes:
+    """What all tasks of a phase share, read once a process: its name holds its digest, so it never changes."""
+    return urls.read_bytes(url)
+
+
+@lru_cache(maxsize=1)
+def _usable_memory() -> int:
+    return usable_memory()
+
+
 @dataclass(frozen=True)
 class _Request:
-    """What a child is asked to do."""
+    """What a child is asked to do. `budget`: of memory, at most what this machine has for all attempts together."""
 
     attempt: Attempt
     shared: bytes | None
     scratch: Path
+    budget: int
+    started: float
+    kernel_kills: int = field(default_factory=kernel_kills)
 
     def encode(self) -> bytes:
+        attempt = self.attempt
         return encode(
             {
-                "task": encode(self.attempt.task),
+                "tasks": [encode(task) for task in (attempt.task, *attempt.more)],
                 "shared": self.shared,
-                "step_directory": self.attempt.step_directory,
+                "step_directory": attempt.step_directory,
                 "scratch": str(self.scratch),
-                "cpus": self.attempt.cpus,
+                "cpus": attempt.cpus,
+                "memory_bytes": self.budget,
+                "fine": encode(attempt.fine),
+                "skip": encode(attempt.skip),
+                "tolerance": encode(attempt.tolerance),
             }
         )
 
 
-def _in_child(request: _Request, server: Zygote, cancelled: threading.Event | None, started: float) -> Outcome:
+@dataclass
+class _Watched:
+    """A running child, seen from the parent. `inherited`, `peak`: bytes of anonymous memory, the peak above it."""
+
+    channel: socket.socket
+    status: int
+    cursor: Cursor
+    pid: int = 0
+    inherited: int = 0
+    peak: int = 0
+    reserved: int = 0
+    reserve_limit: int = 0
+    killed_for: Cause | None = None
+    dumped: float = 0.0
+
+
+def _in_child(request: _Request, server: Zygote, cancelled: threading.Event | None) -> Outcome:
     attempt = request.attempt
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     status_read, status_write = os.pipe()
-    cursor = os.memfd_create("cursor")
+    cursor = create()
     try:
-        os.ftruncate(cursor, child.CURSOR.size)
-        watched = _Watched(ours, status_read, mmap.mmap(cursor, child.CURSOR.size))
+        watched = _Watched(ours, status_read, Cursor(cursor))
         server.fork(theirs.fileno(), status_write, cursor)
         theirs.close()
         os.close(status_write)
         status_write = -1
         first = os.read(status_read, zygote.PID.size)
         if not first:
-            return _outcome(attempt, Cause.INFRASTRUCTURE, started, message="the fork server died before it forked")
+            message = "the fork server died before it forked"
+            return outcome_of(attempt, Cause.INFRASTRUCTURE, request.started, message=message)
         (watched.pid,) = zygote.PID.unpack(first)
+        watched.inherited, reserved = used_memory(watched.pid)  # before it has anything to do
+        watched.reserve_limit = reserve_limit(reserved, request.budget)
         with contextlib.suppress(BrokenPipeError):  # a child that died at once is described by its status
             send_frame(ours, request.encode())
-        reply = _watch(watched, attempt.memory_bytes, cancelled)
-        return _conclude(attempt, watched, reply, request.scratch, started)
+        reply = _watch(watched, request, cancelled)
+        return conclude(attempt, _ending(watched, request), reply, request.started)
     finally:
         ours.close()
         theirs.close()
@@ -115,23 +144,45 @@ def _in_child(request: _Request, server: Zygote, cancelled: threading.Event | No
             os.close(status_write)
 
 
-def _watch(watched: _Watched, budget: int, cancelled: threading.Event | None) -> bytes | None:
+def _watch(watched: _Watched, request: _Request, cancelled: threading.Event | None) -> bytes | None:
     """Wait for the result or the end; the reply's bytes, or None where the child ended without a whole one."""
     poll = select.poll()
     poll.register(watched.channel, select.POLLIN)
     poll.register(watched.status, select.POLLIN)
-    watched.inherited = _anonymous_bytes(watched.pid)
-    while not poll.poll(WATCH_SECONDS * 1000):
-        used = _anonymous_bytes(watched.pid) - watched.inherited
-        watched.watch_peak = max(watched.watch_peak, used)
+    wait = _pause(request.budget)
+    while not poll.poll(wait * 1000):
+        used, reserved = used_memory(watched.pid)
+        used -= watched.inherited
+        watched.peak, watched.reserved = max(watched.peak, used), max(watched.reserved, reserved)
         if cancelled is not None and cancelled.is_set():
             _kill(watched, Cause.CANCELLED)
-        elif used > budget:
+        elif used > request.budget:
             _kill(watched, Cause.MEMORY)
+        else:
+            _kill_if_hung(watched, request)
+        wait = _pause(request.budget - used)
     try:
         return receive_frame(watched.channel)
     except (EOFError, ConnectionError):
         return None
+
+
+def _pause(room: int) -> float:
+    """How long a child with so much room may be left alone."""
+    return min(max(room / FASTEST_BYTES, SOONEST_SECONDS), WATCH_SECONDS)
+
+
+def _kill_if_hung(watched: _Watched, request: _Request) -> None:
+    """First it is asked where it is; then it has a moment to write that down."""
+    now, seconds = time.monotonic(), request.attempt.hang_seconds
+    if seconds is None or now - max(watched.cursor.moved(), request.started) <= seconds:
+        watched.dumped = 0.0
+    elif not watched.dumped:
+        watched.dumped = now
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(watched.pid, child.DUMP_SIGNAL)
+    elif now - watched.dumped > DUMP_SECONDS or (request.scratch / child.FAULT_FILE).stat().st_size:
+        _kill(watched, Cause.HANG)
 
 
 def _kill(watched: _Watched, cause: Cause) -> None:
@@ -141,63 +192,16 @@ def _kill(watched: _Watched, cause: Cause) -> None:
             kill(watched.pid, signal.SIGKILL)
 
 
-def _conclude(attempt: Attempt, watched: _Watched, reply: bytes | None, scratch: Path, started: float) -> Outcome:
+def _ending(watched: _Watched, request: _Request) -> Ending:
     ended = os.read(watched.status, zygote.END.size)
-    wait_status, resident, user, system = zygote.END.unpack(ended) if ended else (0, 0, 0.0, 0.0)
-    usage = {"peak_memory": resident, "cpu_seconds": user + system}
-    if reply is not None and watched.killed_for is None:
-        return _outcome(attempt, None, started, reply=decode(reply), **usage)
-    if watched.killed_for is Cause.MEMORY:
-        used, budget = watched.watch_peak >> 20, attempt.memory_bytes >> 20
-        message = f"used {used} MiB, its budget is {budget} MiB"
-        return _outcome(attempt, Cause.MEMORY, started, message=message, error_type="OverBudget", **usage)
-    if watched.killed_for is Cause.CANCELLED:
-        return _outcome(attempt, Cause.CANCELLED, started, message="the run was stopped", **usage)
-    if not ended:
-        return _outcome(attempt, Cause.INFRASTRUCTURE, started, message="the fork server died", **usage)
-    code = os.waitstatus_to_exitcode(wait_status)
-    how = signal.Signals(-code).name if code < 0 else f"exit code {code} without a result"
-    records, bytes_read = child.CURSOR.unpack_from(watched.cursor, 0)
-    message = f"{how} after {records} records and {bytes_read} bytes{_fault(scratch)}"
-    return _outcome(attempt, Cause.CRASH, started, message=message, error_type=how, **usage)
-
-
-def _fault(scratch: Path) -> str:
-    """Where the child was, from faulthandler's file: the innermost frames only."""
-    path = scratch / child.FAULT_FILE
-    if not path.exists():
-        return ""
-    frames = [line.strip() for line in path.read_text().splitlines() if line.strip().startswith("File ")]
-    return f", in {'; '.join(frames[:2])}" if frames else ""
-
-
-def _outcome(
-    attempt: Attempt, cause: Cause | None, started: float, reply: dict[str, Any] | None = None, **facts: Any
-) -> Outcome:
-    result = None
-    if reply is not None and "result" in reply:
-        result, cause = decode(encode(reply["result"]), TaskResult), Cause.DONE
-        facts["work_seconds"] = reply["work_seconds"]
-    elif reply is not None:
-        facts |= {"message": reply["message"], "error_type": reply["error"]}
-        cause = cause or Cause(reply["cause"])
-    assert cause is not None
-    return Outcome(
-        phase=attempt.phase,
-        key=attempt.task.key,
-        number=attempt.number,
-        cause=cause,
-        result=result,
-        seconds=time.monotonic() - started,
-        node=os.uname().nodename,
-        **facts,
+    return Ending(
+        status=zygote.END.unpack(ended) if ended else None,
+        killed_for=watched.killed_for,
+        peak=watched.peak,
+        inherited=watched.inherited,
+        budget=request.budget,
+        out_of_reserves=watched.reserved > 0.95 * watched.reserve_limit,
+        kernel_killed=kernel_kills() > request.kernel_kills,
+        view=watched.cursor.view(),
+        scratch=request.scratch,
     )
-
-
-def _anonymous_bytes(pid: int) -> int:
-    """Resident minus shared memory of a process, in bytes; 0 once it is gone."""
-    try:
-        _, resident, shared, *_ = Path(f"/proc/{pid}/statm").read_text().split()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-    return (int(resident) - int(shared)) * PAGE

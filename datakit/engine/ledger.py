@@ -13,7 +13,7 @@ import os
 import platform
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
@@ -42,7 +42,10 @@ class PhaseLine(msgspec.Struct, tag="phase", tag_field="kind", frozen=True):
 
 
 class AttemptLine(msgspec.Struct, tag="attempt", tag_field="kind", frozen=True, omit_defaults=True):
-    """An attempt has ended. `digest` covers the task's function and arguments: a result counts for no other task."""
+    """An attempt has ended. `digest` covers the task's function and arguments: a result counts for no other task.
+
+    peak_memory is what counts against the budget, peak_resident all that was resident (see Outcome).
+    """
 
     phase: str
     key: str
@@ -52,6 +55,8 @@ class AttemptLine(msgspec.Struct, tag="attempt", tag_field="kind", frozen=True, 
     result: TaskResult | None = None
     message: str = ""
     peak_memory: int = 0
+    peak_resident: int = 0
+    budget: int = 0
     seconds: float = 0.0
     work_seconds: float = 0.0
     cpu_seconds: float = 0.0
@@ -80,7 +85,9 @@ def task_digests(phase: Phase) -> dict[str, str]:
 
 def driver_name() -> str:
     """A name for this run that sorts by time and that no other run has."""
-    return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
+    now = time.time()
+    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now))
+    return f"{stamp}{int(now % 1 * 1000):03d}Z-{os.getpid()}-{uuid.uuid4().hex[:6]}"
 
 
 def versions() -> dict[str, str]:
@@ -161,6 +168,8 @@ def attempt_line(outcome: Outcome, digest: str) -> AttemptLine:
         result=outcome.result,
         message=outcome.message,
         peak_memory=outcome.peak_memory,
+        peak_resident=outcome.peak_resident,
+        budget=outcome.budget,
         seconds=outcome.seconds,
         work_seconds=outcome.work_seconds,
         cpu_seconds=outcome.cpu_seconds,
@@ -185,7 +194,7 @@ def read_ledger(directory: str) -> Iterator[Line]:
                 raise CorruptError(f"{segment.url}, line {number + 1}: {error}; remove the file to redo it") from error
 
 
-def finished(lines: Sequence[Line]) -> dict[tuple[str, str, str], TaskResult]:
+def finished(lines: Iterable[Line]) -> dict[tuple[str, str, str], TaskResult]:
     """The results of the tasks that are done, by (phase, key, digest)."""
     done: dict[tuple[str, str, str], TaskResult] = {}
     for line in lines:

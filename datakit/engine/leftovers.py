@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from datakit.storage import atomic, urls
@@ -22,12 +23,24 @@ def remove_dead_files(directory: str) -> list[Path]:
         return []
     removed = []
     for folder, _, names in os.walk(urls.local_path(directory)):  # unlike rglob, it survives a folder that goes away
-        for name in names:
-            owner = atomic.owner_of(name) if name.startswith(atomic.TEMPORARY_PREFIX) else None
-            if owner is not None and not _alive(owner):
-                path = Path(folder, name)
-                path.unlink(missing_ok=True)
-                removed.append(path)
+        removed += _remove_dead(folder, names)
+    return removed
+
+
+def remove_dead_files_in(directory: str) -> list[Path]:
+    """The same in a local directory alone, not below it."""
+    folder = urls.local_path(directory)
+    return _remove_dead(folder, os.listdir(folder))
+
+
+def _remove_dead(folder: str, names: Iterable[str]) -> list[Path]:
+    removed = []
+    for name in names:
+        owner = atomic.owner_of(name) if name.startswith(atomic.TEMPORARY_PREFIX) else None
+        if owner is not None and not _alive(owner):
+            path = Path(folder, name)
+            path.unlink(missing_ok=True)
+            removed.append(path)
     return removed
 
 

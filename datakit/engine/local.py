@@ -2,7 +2,9 @@
 
 Admission: the sum of the budgets of running attempts stays under 85 % of the machine's memory (of the cgroup's, where
 there is one), so that the kernel never has to choose. The oldest attempt goes first; one that is larger than everything
-runs alone. One thread waits for each running child; the work is in the children.
+runs alone, and so does one that asks for it and has a larger budget than its slot's share: below that its neighbours
+cannot take anything from it, and a hundred bombs, one by one, would hold up everybody else. One thread waits for each
+running child; the work is in the children.
 """
 
 from __future__ import annotations
@@ -11,25 +13,21 @@ import os
 import queue
 import threading
 from collections import deque
-from pathlib import Path
-
-import psutil
 
 from datakit.engine import child
 from datakit.engine.executor import Attempt, Cause, Outcome
 from datakit.engine.forkserver import ZygotePool
 from datakit.engine.isolate import run_attempt
-
-MEMORY_SHARE = 0.85
+from datakit.engine.limits import MEMORY_SHARE, memory_limit
 
 
 class LocalExecutor:
     """The default backend: forked children of this machine."""
 
-    def __init__(self, workers: int | None = None) -> None:
-        """`workers` attempts at a time; one for each usable CPU by default."""
+    def __init__(self, workers: int | None = None, memory_bytes: int | None = None) -> None:
+        """`workers` attempts at a time, one for each usable CPU by default; `memory_bytes` for all of them together."""
         self._slots = workers or len(os.sched_getaffinity(0))
-        self._memory = int(memory_limit() * MEMORY_SHARE)
+        self._memory = memory_bytes or int(memory_limit() * MEMORY_SHARE)
         self._zygotes = ZygotePool()
         self._waiting: deque[Attempt] = deque()
         self._running: dict[int, Attempt] = {}
@@ -82,9 +80,14 @@ class LocalExecutor:
     def _fits(self, attempt: Attempt) -> bool:
         if not self._running:
             return True
+        if any(map(self._runs_alone, (attempt, *self._running.values()))):
+            return False
         cpus = sum(running.cpus for running in self._running.values()) + attempt.cpus
         memory = sum(running.memory_bytes for running in self._running.values()) + attempt.memory_bytes
         return cpus <= self._slots and memory <= self._memory
+
+    def _runs_alone(self, attempt: Attempt) -> bool:
+        return attempt.alone and attempt.memory_bytes > attempt.cpus * self._memory // self._slots
 
     def _run(self, attempt: Attempt, cancelled: threading.Event, ended: queue.SimpleQueue[Outcome]) -> None:
         try:
@@ -96,13 +99,3 @@ class LocalExecutor:
         with self._lock:
             self._running.pop(id(attempt), None)
         self._start_what_fits()
-
-
-def memory_limit() -> int:
-    """The bytes of memory that this process may use: the machine's, or its cgroup's where that is less."""
-    limits = [psutil.virtual_memory().total]
-    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        path = Path(file)
-        if path.exists() and (text := path.read_text().strip()).isdigit():
-            limits.append(int(text))
-    return min(limits)

@@ -1,9 +1,17 @@
 """What to do when an attempt ends: pure decisions, one place for both backends.
 
 Each cause has a budget of its own. Lost workers are not the task's fault and are tried 20 times; an exception is tried
-twice (a second look is cheap, a third is superstition); memory goes up x1, x2, x4 and then gives up; a refusal (our own
-InputError) is the user's to mend and stops the step at once. When the first tasks all fail with the same error the run
-stops in seconds: a typo must not cost an hour.
+twice (a second look is cheap, a third is superstition); memory goes up x1, x2, x4, the last with nothing beside it; a
+refusal (our own InputError) is the user's to mend and stops the step at once.
+
+A child that dies (crash, hang, memory) with records in hand is tried again in fine mode: the records of that batch one
+by one, so the second death names one. Where there were none in hand, or each of them passes alone (a writer may choke
+on what it was given a while ago), all batches of the task are tried so. The record that is named is *proposed*: whether
+it may be dropped is for `quarantine.py` to say. After it is dropped all counts begin anew. A task that dies without a
+record in hand all the same fails; where its input is a list that can be halved, halves are tried first, to name the
+entry.
+
+When the first tasks all fail with the same error the run stops in seconds: a typo must not cost an hour.
 """
 
 from __future__ import annotations
@@ -13,9 +21,20 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from datakit.engine.executor import Attempt, Cause, Outcome
+from datakit.engine.task import EVERYTHING, Held, QuarantinedRecord
 
-TRIES = {Cause.ERROR: 2, Cause.CRASH: 2, Cause.HANG: 2, Cause.MEMORY: 3, Cause.INFRASTRUCTURE: 20}
-MEMORY_STEP = 2
+TRIES = {
+    Cause.ERROR: 2,
+    Cause.CRASH: 2,
+    Cause.HANG: 2,
+    Cause.MEMORY: 3,
+    Cause.KILLED: 5,
+    Cause.INFRASTRUCTURE: 20,
+    Cause.QUARANTINE: 1,
+}
+DEATHS = (Cause.CRASH, Cause.HANG, Cause.MEMORY)
+MEMORY_STEP, MEMORY_LEVELS = 2, 3
+NARROWINGS = 4  # different batches that a task may die at before one record is named
 BREAKER_TASKS = 5
 BACKOFF_SECONDS = 0.5
 BACKOFF_CAP_SECONDS = 30.0
@@ -26,17 +45,26 @@ class Verdict(StrEnum):
 
     DONE = "done"
     RETRY = "retry"
+    PROPOSE = "propose"  # the record in hand is to blame: drop it, if that is allowed, and go on
     FAIL = "fail"  # this task only; the others go on
     REFUSE = "refuse"  # the whole step, with the user's error
 
 
 @dataclass
 class TaskRecord:
-    """What a task has gone through so far."""
+    """What a task has gone through so far; `causes` since a record of it was dropped.
+
+    level: how often memory was raised. fine: batches that were in hand at a death. skip: records that are dropped.
+    """
 
     attempts: int = 0
     causes: Counter[Cause] = field(default_factory=Counter)
     last: Outcome | None = None
+    level: int = 0
+    fine: list[Held] = field(default_factory=list)
+    narrowed: int = 0
+    skip: list[QuarantinedRecord] = field(default_factory=list)
+    proposed: QuarantinedRecord | None = None
 
 
 def judge(record: TaskRecord, outcome: Outcome) -> Verdict:
@@ -48,15 +76,64 @@ def judge(record: TaskRecord, outcome: Outcome) -> Verdict:
         return Verdict.DONE
     if outcome.cause is Cause.REFUSED:
         return Verdict.REFUSE
-    if outcome.cause is Cause.CANCELLED or record.causes[outcome.cause] < TRIES[outcome.cause]:
+    if outcome.cause is Cause.CANCELLED:
         return Verdict.RETRY
-    return Verdict.FAIL
+    exhausted = record.causes[outcome.cause] >= TRIES[outcome.cause]
+    verdict = _judge_death(record, outcome, exhausted) if outcome.cause in DEATHS else None
+    if verdict is None:
+        verdict = Verdict.FAIL if exhausted else Verdict.RETRY
+    if verdict is Verdict.RETRY and outcome.cause is Cause.MEMORY:
+        record.level = min(record.level + 1, MEMORY_LEVELS - 1)
+    if outcome.cause in (*DEATHS, Cause.ERROR):
+        _look_closer(record, outcome)
+    return verdict
 
 
-def next_attempt(attempt: Attempt, outcome: Outcome) -> Attempt:
-    """The next try: one number up, and twice the memory if that is what it ran out of."""
-    step = MEMORY_STEP if outcome.cause is Cause.MEMORY else 1
-    return replace(attempt, number=attempt.number + 1, memory_bytes=attempt.memory_bytes * step)
+def _look_closer(record: TaskRecord, outcome: Outcome) -> None:
+    """What the next attempt takes one by one: the batch in hand; all, where that says nothing."""
+    held = outcome.held
+    if held is not None and not _is_known(record, held):
+        record.fine.append(held)
+    elif outcome.cause in DEATHS and (outcome.cause is not Cause.MEMORY or record.level == MEMORY_LEVELS - 1):
+        record.fine.append(EVERYTHING)
+
+
+def _judge_death(record: TaskRecord, outcome: Outcome, exhausted: bool) -> Verdict | None:
+    """Whether the records in hand decide; None where there are none, or none that could be told apart."""
+    held = outcome.held
+    if held is None or (outcome.cause is Cause.MEMORY and not exhausted):
+        return None
+    if held.records == 1 and any(batch.holds(held.file, held.position) for batch in record.fine):
+        record.proposed = QuarantinedRecord(held.file, held.position, outcome.cause.value)
+        return Verdict.PROPOSE
+    if EVERYTHING not in record.fine and record.narrowed < NARROWINGS:
+        record.narrowed += 1
+        return Verdict.RETRY
+    return None
+
+
+def _is_known(record: TaskRecord, held: Held) -> bool:
+    return any((batch.file, batch.position) == (held.file, held.position) for batch in record.fine)
+
+
+def drop_proposed(record: TaskRecord) -> None:
+    """The record in hand may be left out: the task begins anew without it."""
+    assert record.proposed is not None
+    record.skip.append(record.proposed)
+    record.proposed, record.level, record.narrowed = None, 0, 0
+    record.causes.clear()
+
+
+def next_attempt(attempt: Attempt, record: TaskRecord, memory_bytes: int) -> Attempt:
+    """The next try at a task whose budget is `memory_bytes`."""
+    return replace(
+        attempt,
+        number=record.attempts + 1,
+        memory_bytes=memory_bytes * MEMORY_STEP**record.level,
+        alone=record.level == MEMORY_LEVELS - 1,
+        fine=tuple(record.fine),
+        skip=tuple(record.skip),
+    )
 
 
 def backoff_seconds(record: TaskRecord) -> float:
@@ -79,4 +156,9 @@ class Breaker:
             self.done += 1
         elif verdict is Verdict.FAIL:
             self.failures[outcome.cause, outcome.error_type] += 1
-        return self.done == 0 and len(self.failures) == 1 and sum(self.failures.values()) >= BREAKER_TASKS
+        return self.done == 0 and len(self.failures) == 1 and self.failed >= BREAKER_TASKS
+
+    @property
+    def failed(self) -> int:
+        """How many tasks failed."""
+        return sum(self.failures.values())

@@ -84,17 +84,16 @@ class StepViews:
         view.bytes_total, view.bytes_done = sum(task.input_bytes for task in phase.tasks), 0
         view.phase_started = time.monotonic()
         self._sizes = {task.key: task.input_bytes for task in phase.tasks}
-        largest = max((task.input_bytes for task in phase.tasks), default=0)
-        view.budget = int(phase.memory_bytes + phase.memory_per_input_byte * largest)
 
     def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
         """Counts."""
         view = self._current
         view.done += verdict is Verdict.DONE
         view.failed += verdict is Verdict.FAIL
-        view.retried += verdict is Verdict.RETRY
-        view.peak_memory = max(view.peak_memory, outcome.peak_memory)
-        if verdict is not Verdict.RETRY:
+        view.retried += verdict in (Verdict.RETRY, Verdict.PROPOSE)
+        if outcome.budget and outcome.peak_memory * view.budget >= view.peak_memory * outcome.budget:
+            view.peak_memory, view.budget = outcome.peak_memory, outcome.budget  # what came nearest to its budget
+        if verdict in (Verdict.DONE, Verdict.FAIL):
             view.bytes_done += self._sizes.get(outcome.key, 0)
         if outcome.result is not None:
             view.records += outcome.result.records

@@ -39,6 +39,8 @@ LOCAL = "local"
 TRAVELLING = ("AWS_", "DATAKIT_", "FSSPEC_", "HF_TOKEN")  # environment variables that storage needs on the nodes
 REFRESH_SECONDS = 2.0
 PROBE_SECONDS = 60.0
+PROBE_TRIES, PROBE_WAIT_SECONDS = 5, 1.0
+LASTING = (ray.exceptions.RayTaskError, ray.exceptions.RuntimeEnvSetupError)  # nobody's death: asking again is in vain
 CANCEL_SECONDS = 3.0
 OBJECT_STORE_BYTES = 80 << 20  # Ray's smallest: nothing but results goes through it
 
@@ -63,7 +65,7 @@ class RayExecutor:
             self._closing.enter_context(_connected(address, workers))
             self._expected = encode(expected)
             self._refresh()
-            _probe(self._nodes, expected)
+            _probe(self._look, expected)
             self._closing = self._closing.pop_all()  # nothing failed: close() does it
 
     @property
@@ -121,22 +123,30 @@ class RayExecutor:
         return sum(running.cpus for running in self._running.values()) + attempt.cpus <= self._workers
 
     def _function(self, attempt: Attempt) -> Any:
-        """The remote function for this attempt, which asks for no more than the biggest node has."""
+        """The remote function for this attempt, which asks for no more than the biggest node has.
+
+        One that must run alone asks for all of that node's memory (every attempt asks for some), unless it wants no
+        more than its share of it.
+        """
         self._refresh()
         cpus = max((node["Resources"].get("CPU", 0) for node in self._nodes), default=0)
         memory = int(max((node["Resources"].get("memory", 0) for node in self._nodes), default=0))
+        alone = attempt.alone and attempt.memory_bytes * cpus > attempt.cpus * memory
         return self._remote.options(
             name=attempt.phase,
             num_cpus=min(attempt.cpus, cpus or attempt.cpus),
-            memory=min(attempt.memory_bytes, memory or attempt.memory_bytes),
+            memory=memory if alone else min(attempt.memory_bytes, memory or attempt.memory_bytes),
         )
 
     def _refresh(self) -> None:
-        if time.monotonic() - self._refreshed < REFRESH_SECONDS:
-            return
+        if time.monotonic() - self._refreshed >= REFRESH_SECONDS:
+            self._look()
+
+    def _look(self) -> list[dict[str, Any]]:
         with _connection_errors():
             self._nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
         self._refreshed = time.monotonic()
+        return self._nodes
 
 
 def _environment() -> dict[str, Any]:
@@ -194,8 +204,23 @@ def _joined(address: str) -> Iterator[None]:
     yield
 
 
-def _probe(nodes: list[dict[str, Any]], expected: Expected) -> None:
-    """Ask every node whether it shares the root and our versions. Raises RootError, InputError."""
+def _probe(look: Callable[[], list[dict[str, Any]]], expected: Expected) -> None:
+    """Ask every node whether it shares the root and our versions. Raises RootError, InputError.
+
+    A node or a worker that dies meanwhile says nothing about either: those that are still there are asked again.
+    """
+    for patience in range(PROBE_TRIES - 1, -1, -1):
+        lost = _ask(look(), expected)
+        if lost and not patience:
+            raise InputError(f"{'; '.join(lost)}; asked {PROBE_TRIES} times: see Ray's logs there")
+        if not lost:
+            return
+        time.sleep(PROBE_WAIT_SECONDS)
+
+
+def _ask(nodes: list[dict[str, Any]], expected: Expected) -> list[str]:
+    """Which nodes died, or lost the worker process, before they could answer, and how."""
+    lost: list[str] = []
     data, remote = encode(expected), ray.remote(num_cpus=0, max_retries=0, runtime_env=_environment())(_prober())
     places = {
         remote.options(
@@ -214,10 +239,15 @@ def _probe(nodes: list[dict[str, Any]], expected: Expected) -> None:
         try:
             answer = ray.get(reference)
         except ray.exceptions.RayError as error:
-            raise InputError(f"node {node} cannot run a task: {_describe(error)}") from error
+            trouble = f"node {node} cannot run a task: {_describe(error)}"
+            if isinstance(error, LASTING):
+                raise InputError(trouble) from error
+            lost.append(trouble)
+            continue
         if isinstance(answer, str):
             raise InputError(f"node {node} cannot import datakit ({answer}); install the same version on all nodes")
         require(expected, decode(answer, NodeReport), node)
+    return lost
 
 
 def _prober() -> Callable[[bytes], bytes | str]:

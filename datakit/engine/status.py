@@ -6,7 +6,7 @@ is `waiting`: whether a live driver has it in hand is not something that files c
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from datakit.engine.executor import Cause
 from datakit.engine.ledger import AttemptLine, PhaseLine, read_ledger
@@ -16,7 +16,10 @@ from datakit.storage.manifest import FILE_NAME, PARTIAL_NAME, find_manifest
 
 @dataclass(frozen=True)
 class TaskStatus:
-    """One task: `state` is done, failed, retrying or waiting; seconds and peak_memory (bytes) of its last attempt."""
+    """One task: `state` is done, failed, retrying or waiting; seconds, peak_memory, budget (bytes) of its last attempt.
+
+    quarantined: how many records it left out.
+    """
 
     phase: str
     key: str
@@ -25,13 +28,32 @@ class TaskStatus:
     last_failure: str = ""
     seconds: float = 0.0
     peak_memory: int = 0
+    budget: int = 0
+    quarantined: int = 0
+
+
+@dataclass(frozen=True)
+class PhaseStatus:
+    """One phase: its tasks, and of the attempt that came nearest to its budget the peak and the budget, in bytes.
+
+    peak_resident: the most that any attempt had resident, mapped files and inherited pages included.
+    """
+
+    phase: str
+    tasks: int
+    done: int = 0
+    attempts: int = 0
+    peak_memory: int = 0
+    budget: int = 0
+    peak_resident: int = 0
 
 
 @dataclass(frozen=True)
 class StepStatus:
     """One step: `state` is done, partial or unfinished; its tasks in the order in which phases listed them.
 
-    cpu_seconds and seconds are summed over all attempts that the ledger knows, peak_memory is the largest.
+    cpu_seconds and seconds are summed over all attempts that the ledger knows, peak_memory is the largest; budget is
+    that of the attempt that had it.
     """
 
     directory: str
@@ -40,6 +62,8 @@ class StepStatus:
     cpu_seconds: float = 0.0
     seconds: float = 0.0
     peak_memory: int = 0
+    budget: int = 0
+    phases: list[PhaseStatus] = field(default_factory=list)
 
 
 def read_status(directory: str) -> StepStatus:
@@ -56,14 +80,31 @@ def read_status(directory: str) -> StepStatus:
     state = _state(directory)
     if state == "partial":
         tasks = {name: _given_up(task) for name, task in tasks.items()}
+    largest = max(attempts, key=lambda line: line.peak_memory, default=None)
     return StepStatus(
         directory,
         state,
         list(tasks.values()),
         cpu_seconds=sum(line.cpu_seconds for line in attempts),
         seconds=sum(line.seconds for line in attempts),
-        peak_memory=max((line.peak_memory for line in attempts), default=0),
+        peak_memory=largest.peak_memory if largest else 0,
+        budget=largest.budget if largest else 0,
+        phases=_phases(list(tasks.values()), attempts),
     )
+
+
+def _phases(tasks: list[TaskStatus], attempts: list[AttemptLine]) -> list[PhaseStatus]:
+    """One for each phase that has begun, in order."""
+    phases = {task.phase: PhaseStatus(task.phase, 0) for task in tasks}
+    for task in tasks:
+        phase = phases[task.phase]
+        phases[task.phase] = replace(phase, tasks=phase.tasks + 1, done=phase.done + (task.state == "done"))
+    for line in attempts:
+        phase = replace(phases[line.phase], attempts=phases[line.phase].attempts + 1)
+        if line.budget and line.peak_memory * phase.budget >= phase.peak_memory * line.budget:
+            phase = replace(phase, peak_memory=line.peak_memory, budget=line.budget)
+        phases[line.phase] = replace(phase, peak_resident=max(phase.peak_resident, line.peak_resident))
+    return list(phases.values())
 
 
 def _after(before: TaskStatus | None, line: AttemptLine) -> TaskStatus:
@@ -76,6 +117,8 @@ def _after(before: TaskStatus | None, line: AttemptLine) -> TaskStatus:
         f"{line.cause}: {line.message}" if failed else (before.last_failure if before else ""),
         line.seconds,
         line.peak_memory,
+        line.budget,
+        len(line.result.quarantined) if line.result is not None else 0,
     )
 
 

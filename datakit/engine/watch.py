@@ -65,6 +65,18 @@ class Silent:
         """Nothing."""
 
 
+class PeakMemory(Silent):
+    """Remembers, of the attempt that came nearest to its budget, the peak and the budget, in bytes."""
+
+    def __init__(self) -> None:
+        self.peak = self.budget = 0
+
+    def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
+        """Compares."""
+        if outcome.budget and outcome.peak_memory * self.budget >= self.peak * outcome.budget:
+            self.peak, self.budget = outcome.peak_memory, outcome.budget
+
+
 class Several:
     """Tells several watches the same."""
 

@@ -8,7 +8,9 @@ from datakit.loader.batch import Batch
 from datakit.loader.cache_source import CacheSource, open_source
 from datakit.loader.config import Component, Mixture, Shuffle, SimulatedEpochs, Stage
 from datakit.loader.loader import Loader
+from datakit.loader.mixture_file import MixtureFile, load_mixture, load_mixture_file
 from datakit.loader.packing import Packing, count_blocks
+from datakit.loader.packing_counts import with_packing_counts
 from datakit.loader.plan import Plan
 from datakit.loader.preview import Preview, contributions
 from datakit.loader.schedule import Schedule
@@ -23,6 +25,7 @@ __all__ = [
     "Component",
     "Loader",
     "Mixture",
+    "MixtureFile",
     "Packing",
     "Plan",
     "Preview",
@@ -36,7 +39,10 @@ __all__ = [
     "contributions",
     "count_blocks",
     "held_out_mixture",
+    "load_mixture",
+    "load_mixture_file",
     "open_source",
     "training_source",
     "validation_source",
+    "with_packing_counts",
 ]

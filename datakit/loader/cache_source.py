@@ -26,10 +26,9 @@ KEPT_BYTES = 64 << 20  # of document borders
 class CacheSource:
     """See the module. One source's shards are neighbours in the cache, so its tokens are one range of it."""
 
-    has_loss_mask = False
-
     def __init__(self, cache: Cache, source: str | None = None) -> None:
         self.url, self.source = cache.directory, source
+        self.has_loss_mask = cache.has_loss_mask
         self._cache = cache
         chosen = [shard for shard in cache.shards if source in (None, shard.source)]
         if not chosen:
@@ -49,11 +48,16 @@ class CacheSource:
     def __reduce__(self) -> tuple:
         return open_source, (self.url, self.source)
 
+    @property
+    def requests(self) -> int:
+        """Reads of the disk or the store so far."""
+        return self._cache.requests
+
     def read(self, start: int, stop: int) -> np.ndarray:
         return self._cache.read(self._start + start, self._start + stop)
 
     def read_loss_mask(self, start: int, stop: int) -> np.ndarray:
-        raise LoaderError(f"{self.url} has no loss mask")
+        return self._cache.read_loss_mask(self._start + start, self._start + stop)
 
     def document_borders(self, start: int, stop: int) -> np.ndarray:
         first = int(np.searchsorted(self._begins, start, side="right")) - 1

@@ -273,7 +273,7 @@ class Stream:
         if self.axis.count > MOST_COUNTED:
             raise LoaderError(
                 f"component {self.settings.name!r}: {self.axis.count:,} blocks are too many to pack while a run waits; "
-                f"build {packing.artefact(length)} once and pass its counts"
+                f"count {packing.artefact(length)} once with `datakit mixture pack`"
             )
         table = count_blocks(self.source, self.axis, range(self.axis.count), length, packing)
         self.packing_counters[length] = table.counters

@@ -29,7 +29,8 @@ class Config:
     max_document_bytes: int = 256 << 20  # a longer document is quarantined
     whitespace_run: int = 128  # a longer run of white space is cut to its first so many characters
     partition_bytes: int | None = None  # the most text in a partition; None: 32 MiB, 128 MiB, 1 GiB by total size
-    max_quarantined: int = 0  # how many records may be left out because they cannot be read
+    max_quarantined: int | float = 0  # how many records may be left out because they cannot be used; 0.001: a share
+    quarantine: tuple[str, ...] = ()  # records ("file:position") that may be left out beside these
 
     def __post_init__(self) -> None:
         if self.format not in (AUTO, *FORMATS):
@@ -45,8 +46,10 @@ class Config:
         for name in ("max_document_bytes", "whitespace_run", "partition_bytes"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise RecipeError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if self.max_quarantined < 0:
-            raise RecipeError(f"max_quarantined is {self.max_quarantined}; it must not be negative")
+        if self.max_quarantined < 0 or (isinstance(self.max_quarantined, float) and self.max_quarantined > 1):
+            raise RecipeError(
+                f"max_quarantined is {self.max_quarantined}; it is a number of records, or a share from 0.0 to 1.0"
+            )
 
 
 def config_of(parameters: dict[str, Any]) -> Config:

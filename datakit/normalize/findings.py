@@ -7,11 +7,12 @@ stage can prove that nothing is lost: see `conservation`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from datakit.engine.task import QuarantinedRecord
-from datakit.errors import UnreadableError
+from datakit.engine.quarantine import SHOWN, complaint, unlisted
+from datakit.engine.task import QuarantinedRecord, Tolerance
+from datakit.errors import PartialError
 
 PREFIX = "normalize/"
 IN, OUT = "normalize/records_in", "normalize/records_out"
@@ -26,16 +27,16 @@ LEAVING = (
     QUARANTINED,
 )
 MENDED = ("normalize/invalid_utf8", "normalize/nul", "normalize/whitespace_runs")
-SHOWN = 20
 
 
 @dataclass
 class Findings:
-    """Of one task. `tolerated`: how many records may be left out; a task that finds clearly more gives up."""
+    """Of one task. `tolerance`: how many records may be left out; a task that finds clearly more gives up."""
 
-    tolerated: int
+    tolerance: Tolerance
     counters: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys((IN, *LEAVING, *MENDED, ADDED), 0)))
     left_out: list[QuarantinedRecord] = field(default_factory=list)
+    _unlisted: int = 0
 
     def met(self, records: int) -> None:
         """Records that were read."""
@@ -49,19 +50,11 @@ class Findings:
     def refused(self, file: str, position: int, reason: str, records: int = 1) -> None:
         """A record that was read, and cannot be used."""
         self.counters[QUARANTINED] += records
-        self.left_out.append(QuarantinedRecord(file, position, reason))
-        if self.counters[QUARANTINED] > self.tolerated + SHOWN:
-            raise UnreadableError(complaint(self.left_out, self.tolerated, f"more than {self.tolerated + SHOWN}"))
-
-
-def complaint(left_out: Sequence[QuarantinedRecord], tolerated: int, count: int | str) -> str:
-    """The message for too many unusable records: the first of them, by file and position, and what to do."""
-    first = "\n".join(f"  {record.file}:{record.position}: {record.reason}" for record in left_out[:SHOWN])
-    return (
-        f"{count} records cannot be used, and max_quarantined allows {tolerated}; the first of them (file:position, in "
-        f"uncompressed bytes or, in Parquet and Arrow files, in rows):\n{first}\n"
-        "mend or exclude these files, or set max_quarantined to go on without them"
-    )
+        self.left_out.append(QuarantinedRecord(file, position, reason, records))
+        self._unlisted += unlisted(self.left_out[-1:], self.tolerance)
+        allowed = self.tolerance.allowed(self.counters[IN])
+        if self._unlisted > allowed + SHOWN:
+            raise PartialError(complaint(self.left_out, allowed, f"more than {allowed + SHOWN}"))
 
 
 def conservation(counters: Mapping[str, int]) -> str | None:

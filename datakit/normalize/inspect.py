@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
+from datakit.engine.task import Tolerance
 from datakit.errors import InputError, NoInputError, UnreadableError
 from datakit.normalize import formats
 from datakit.normalize.config import Config
@@ -96,7 +97,7 @@ def inspect_source(url: str, include: Sequence[str] = (), exclude: Sequence[str]
 def _inspect_format(base: str, name: str, files: Sequence[FileInfo], problems: list[str]) -> FormatReport:
     blocks: list[Block] = []
     for number in sorted({0, len(files) // 2, len(files) - 1})[:SAMPLED_FILES]:
-        findings = Findings(TOLERATED)
+        findings = Findings(Tolerance(TOLERATED))
         try:
             blocks += _first_block(Reading(base, Config(), findings), Piece(files[number].path, name, 0))
         except InputError as error:

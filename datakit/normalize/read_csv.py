@@ -104,7 +104,7 @@ class _RecordReader:
 
     def __init__(self, path: str, delimiter: str, reading: Reading) -> None:
         self._path, self._delimiter = path, delimiter
-        self._config, self._findings = reading.config, reading.findings
+        self._config, self._findings, self._context = reading.config, reading.findings, reading.context
         self._names: list[str] = []
 
     def read(self, offset: int, data: bytes, starts: np.ndarray) -> Blocks:
@@ -118,12 +118,14 @@ class _RecordReader:
             yield self._parse(offset + first, data[first:], starts - first)
 
     def _parse(self, offset: int, data: bytes, starts: np.ndarray) -> Block:
-        good = np.ones(len(starts), bool)
+        positions, size = offset + starts, len(data)
+        data, positions = self._in_hand(data, starts, positions)
+        good = np.ones(len(positions), bool)
 
         def bad(row: Any) -> str:
             good[row.number - 1] = False
             reason = f"{row.actual_columns} fields instead of {row.expected_columns}"
-            self._findings.unreadable(self._path, offset + int(starts[row.number - 1]), reason)
+            self._findings.unreadable(self._path, int(positions[row.number - 1]), reason)
             return "skip"
 
         table = _table(data, self._names, self._delimiter, bad)
@@ -135,7 +137,22 @@ class _RecordReader:
         table = table.drop_columns([name for name in self._config.drop if name in self._names])
         strings = pa.table([_strings(column) for column in table.columns], names=table.column_names)
         strings = with_valid_strings(strings, self._config.text, self._findings)
-        return Block(self._path, strings, offset + starts[good], len(data))
+        return Block(self._path, strings, positions[good], size)
+
+    def _in_hand(self, data: bytes, starts: np.ndarray, positions: np.ndarray) -> tuple[bytes, np.ndarray]:
+        """The records, without those that are to be left out; see TaskContext.records."""
+        ends = np.append(starts[1:], len(data))
+
+        def alone(row: int) -> None:
+            _table(data[starts[row] : ends[row]], self._names, self._delimiter, lambda _: "skip")
+
+        kept, left_out = self._context.records(self._path, positions, alone)
+        if kept is None:
+            return data, positions
+        for record in left_out:
+            self._findings.unreadable(record.file, record.position, record.reason)
+        spans = zip(starts[kept].tolist(), ends[kept].tolist(), strict=True)
+        return b"".join(data[start:end] for start, end in spans), positions[kept]
 
 
 def _table(data: bytes, names: list[str], delimiter: str, bad: Callable[[Any], str]) -> pa.Table:

@@ -45,7 +45,7 @@ class _BlockReader:
     """Turns the blocks of one file into columns."""
 
     def __init__(self, path: str, reading: Reading) -> None:
-        self._path, self._drop, self._findings = path, reading.config.drop, reading.findings
+        self._path, self._drop, self._findings, self._reading = path, reading.config.drop, reading.findings, reading
         self._parser = ColumnParser()
         config = reading.config
         self._expected = Expected(config.text, config.id) if config.transform is None else Expected(None, None)
@@ -61,6 +61,15 @@ class _BlockReader:
         if offset <= len(BYTE_ORDER_MARK):
             self._refuse_array(block, lines)
         positions = offset + lines.starts
+        kept, left_out = self._reading.context.records(
+            self._path, positions, lambda row: self._alone(block[lines.starts[row] : lines.ends[row]])
+        )
+        if kept is not None:
+            for record in left_out:
+                self._findings.unreadable(record.file, record.position, record.reason)
+            spans = zip(lines.starts[kept].tolist(), lines.ends[kept].tolist(), strict=True)
+            block = b"".join(block[start:end] + b"\n" for start, end in spans)
+            lines, positions = find_lines(block), positions[kept]
         mended, broken = _valid_utf8(block)
         if broken:
             block, lines = mended, find_lines(mended)
@@ -73,6 +82,11 @@ class _BlockReader:
         if table.num_rows:
             self._findings.met(table.num_rows)
             yield Block(self._path, table.drop_columns(present) if present else table, positions, size)
+
+    def _alone(self, line: bytes) -> None:
+        """Parse one line, for nothing."""
+        for _ in _BlockReader(self._path, self._reading.for_nothing()).read(len(BYTE_ORDER_MARK) + 1, line):
+            pass
 
     def _slowly(self, block: bytes, lines: Lines, positions: np.ndarray) -> tuple[pa.Table, list[int]]:
         def bad(number: int, reason: str) -> None:

@@ -45,10 +45,12 @@ def read_parquet(reading: Reading, path: str, start: int = 0, stop: int | None =
             batches = file.iter_batches(
                 _rows(info.total_byte_size, info.num_rows), row_groups=[group], use_threads=False
             )
+            reading.context.hold(path, row, info.num_rows)
             try:
                 for batch in batches:
                     yield _block(reading, path, batch, row)
                     row += batch.num_rows
+                    reading.context.hold(path, row, end - row)
             except _DAMAGE as error:
                 _raise_if_device(error, path)
                 reading.findings.unreadable(
@@ -102,7 +104,12 @@ def _arrow_batches(url: str, head: bytes) -> Iterator[pa.RecordBatch]:
 
 
 def _raise_if_device(error: BaseException, path: str) -> None:
-    """Arrow reports damage as OSError too; one with a number comes from the operating system."""
+    """Arrow reports damage as OSError too; one with a number comes from the operating system.
+
+    A failed allocation is an ArrowException, and no damage either.
+    """
+    if isinstance(error, MemoryError):
+        raise error
     if isinstance(error, OSError) and error.errno is not None:
         raise StorageError(f"{path} cannot be read: {error.strerror}") from error
 

@@ -37,6 +37,10 @@ def read_texts(reading: Reading, paths: Sequence[str]) -> Blocks:
 
 def _read(reading: Reading, path: str) -> bytes | None:
     findings, limit = reading.findings, reading.config.max_document_bytes
+    kept, left_out = reading.context.records(path, [0], lambda row: None)
+    if kept is not None:
+        findings.unreadable(path, 0, left_out[0].reason)
+        return None
     pieces, size = [], 0
     try:
         for piece in chunks(reading.base, path):
@@ -55,4 +59,4 @@ def _block(reading: Reading, names: list[str], texts: list[bytes]) -> Block:
     reading.findings.met(len(names))
     text, name = reading.config.text, reading.config.id or "id"
     table = pa.table({text: pa.array(texts, pa.large_binary()), name: pa.array(names, pa.string())})
-    return Block(names[0], table, np.zeros(len(names), np.int64), sum(map(len, texts)))
+    return Block(names[0], table, np.zeros(len(names), np.int64), sum(map(len, texts)), tuple(names))

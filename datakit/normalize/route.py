@@ -10,7 +10,7 @@ writer's budget.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +36,19 @@ UPSTREAM = "."
 BUDGET_BYTES = 256 << 20
 
 
+class Sink(Protocol):
+    """Where routed rows go: an ExchangeWriter, or nowhere."""
+
+    def write(self, table: pa.Table, bucket: np.ndarray) -> None:
+        """Append rows."""
+        ...
+
+
+class _Nowhere:
+    def write(self, table: pa.Table, bucket: np.ndarray) -> None:
+        """For rows that are only tried."""
+
+
 class Router:
     """Takes the blocks of one slice, in order."""
 
@@ -49,7 +62,7 @@ class Router:
         self._with_text: set[str] = set()
         self.text_bytes = 0
 
-    def route(self, block: Block, writer: ExchangeWriter) -> None:
+    def route(self, block: Block, writer: Sink) -> None:
         """One block's documents into the exchange."""
         table, positions = self._transformed(block)
         self._note(block.file, table.schema)
@@ -223,15 +236,17 @@ def _fitted(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 def route_slice(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """The task: see the module."""
     config = config_of(shared["config"])
-    findings = Findings(shared["tolerated"])
+    findings = Findings(context.tolerance)
     router = Router(config, findings, shared["buckets"])
+    reading = Reading(shared["base"], config, findings, context)
     pieces = [Piece(**piece) for piece in arguments["pieces"]]
     bytes_read = 0
     with ExchangeWriter(context, PHASE, arguments["key"], shared["buckets"], BUDGET_BYTES) as writer:
-        for block in read_slice(Reading(shared["base"], config, findings), pieces):
-            router.route(block, writer)
+        for block in read_slice(reading, pieces):
+            router.route(_in_hand(block, reading, shared["buckets"]), writer)
             bytes_read += block.bytes_read
             context.report(findings.counters["normalize/records_in"], bytes_read)
+        context.release()
     router.check_text()
     details = {"runs": writer.runs, "schemas": router.schemas(), "text_bytes": router.text_bytes}
     return TaskResult(
@@ -242,3 +257,15 @@ def route_slice(arguments: dict[str, Any], shared: dict[str, Any], context: Task
         records=findings.counters["normalize/records_in"],
         bytes_read=bytes_read,
     )
+
+
+def _in_hand(block: Block, reading: Reading, buckets: int) -> Block:
+    """The block, without records that are to be left out; see TaskContext.records."""
+
+    def alone(row: int) -> None:
+        Router(reading.config, reading.for_nothing().findings, buckets).route(block.one(row), _Nowhere())
+
+    kept, left_out = reading.context.records(block.places, block.positions, alone)
+    for record in left_out:
+        reading.findings.refused(record.file, record.position, record.reason)
+    return block if kept is None else block.only(kept)

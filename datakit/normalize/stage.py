@@ -18,11 +18,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datakit.engine.exchange import merged
-from datakit.engine.task import Output, Phase, Plan, Preload, Step, Task, TaskContext, TaskResult
-from datakit.errors import ColumnError, DatakitError, EmptyStageError, UnreadableError, suggestion
+from datakit.engine.task import (
+    BATCH_HANG_SECONDS,
+    Output,
+    Phase,
+    Plan,
+    Preload,
+    Step,
+    Task,
+    TaskContext,
+    TaskResult,
+    tolerance_of,
+)
+from datakit.errors import ColumnError, DatakitError, EmptyStageError, suggestion
 from datakit.normalize import route, sort
 from datakit.normalize.config import Config, config_of
-from datakit.normalize.findings import IN, LEAVING, PREFIX, QUARANTINED, complaint, conservation
+from datakit.normalize.findings import IN, LEAVING, PREFIX, conservation
 from datakit.normalize.predicate import Predicate
 from datakit.normalize.schema_union import shown, storable, unite
 from datakit.normalize.slices import Piece, cut_slices
@@ -47,12 +58,18 @@ def plan(step: Step) -> Plan:
     config = config_of(step.parameters)
     base, upstream = step.operations["base"], step.inputs[0].manifest
     slices = cut_slices(base, [(file.path, file.bytes) for file in upstream.partitions], config)
-    tolerated = step.operations.get("max_quarantined", config.max_quarantined)
     bucket_bits = _bucket_bits(slices, config)
-    shared = {"base": base, "config": spelled_out(config), "tolerated": tolerated, "buckets": 1 << bucket_bits}
+    shared = {"base": base, "config": spelled_out(config), "buckets": 1 << bucket_bits}
     tasks = tuple(_route_task(number, pieces) for number, pieces in enumerate(slices))
-    routed = yield Phase(route.PHASE, tasks, shared, PRELOADS, memory_per_input_byte=0.0)
-    _check_quarantine(routed, tolerated)
+    routed = yield Phase(
+        route.PHASE,
+        tasks,
+        shared,
+        PRELOADS,
+        memory_per_input_byte=0.0,
+        tolerance=tolerance_of(step),
+        hang_seconds=BATCH_HANG_SECONDS,
+    )
     union = _united(routed, config)
     text_bytes = sum(result.details["text_bytes"] for result in routed)
     _check_not_empty(step, config, routed)
@@ -107,13 +124,6 @@ def partition_bits(text_bytes: int, partition_bytes: int | None = None) -> int:
     while text_bytes >= partition_bytes << bits and bits < MOST_BITS:
         bits += 1
     return bits
-
-
-def _check_quarantine(routed: Sequence[TaskResult], tolerated: int) -> None:
-    count = sum(result.counters[QUARANTINED] for result in routed)
-    if count > tolerated:
-        left_out = [record for result in routed for record in result.quarantined]
-        raise UnreadableError(complaint(left_out, tolerated, count))
 
 
 def _united(routed: Sequence[TaskResult], config: Config) -> pa.Schema:

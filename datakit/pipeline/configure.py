@@ -29,7 +29,7 @@ T = TypeVar("T")
 TRAIN = "train"  # as the tokenizer's name: train one on the clean dataset
 TRAIN_TABLE = "train"  # its settings: [tokenize.train]
 ENABLED = "enabled"
-TOLERANCES = ("max_quarantined", "max_removal")
+TOLERANCES = ("max_quarantined", "quarantine", "max_removal")
 
 
 @dataclass(frozen=True)

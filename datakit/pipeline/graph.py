@@ -34,6 +34,7 @@ from datakit.storage.fingerprint import fingerprint
 from datakit.storage.manifest import Manifest, find_manifest, manifest_url
 from datakit.tokenize import stage as tokenize
 from datakit.tokenize import train
+from datakit.tokenize.custom import is_custom
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,8 @@ def _source_nodes(recipe: Recipe, settings: Configuration, states: dict[str, Sou
         content = {**parameters(reading), "source": name}
         yield node(normalize, content, download.NAME, operations=tolerances(reading))
         if settings.signatures is not None:
-            yield node(signatures_stage, parameters(settings.signatures), normalize.NAME)
+            limits = tolerances(settings.signatures)
+            yield node(signatures_stage, parameters(settings.signatures), normalize.NAME, operations=limits)
 
 
 def _dataset_nodes(recipe: Recipe, settings: Configuration, root: str) -> Iterator[Node]:
@@ -138,7 +140,8 @@ def _dataset_nodes(recipe: Recipe, settings: Configuration, root: str) -> Iterat
         content, limits = parameters(settings.dedup), tolerances(settings.dedup)
         yield _node(dedup, content, (*normalized, *signed), operations=limits, **mine)
         removals = ((dedup.NAME, dedup.NAME),)
-    yield _node(consolidate, parameters(settings.consolidate), (*normalized, *removals), **mine)
+    content, limits = parameters(settings.consolidate), tolerances(settings.consolidate)
+    yield _node(consolidate, content, (*normalized, *removals), operations=limits, **mine)
     clean = ((consolidate.NAME, consolidate.NAME),)
     trained: tuple[tuple[str, str], ...] = ()
     if settings.train is not None:
@@ -162,16 +165,16 @@ def _node(module: ModuleType, content: dict[str, Any], upstream: tuple[tuple[str
 
 def _tokenizer(settings: Configuration) -> tuple[dict[str, Any], dict[str, Any]]:
     """Tokenize's content parameters and operations: a tokenizer file is known by its content, never by its path."""
-    content = parameters(settings.tokenize)
+    content, limits = parameters(settings.tokenize), tolerances(settings.tokenize)
     path = content["tokenizer"]
-    if path == TRAIN:
-        return content, {}
+    if path == TRAIN or is_custom(path):
+        return content, limits
     try:
         data = urls.read_bytes(path)
     except (NotFoundError, OSError) as error:
         raise TokenizerError(f'{path}: no tokenizer can be read there; give a tokenizer.json, or "train"') from error
     del content["tokenizer"]
-    return {**content, "tokenizer_sha256": hashlib.sha256(data).hexdigest()}, {"tokenizer_path": path}
+    return {**content, "tokenizer_sha256": hashlib.sha256(data).hexdigest()}, {**limits, "tokenizer_path": path}
 
 
 def locate(node: Node, upstream: dict[str, Located]) -> Located:

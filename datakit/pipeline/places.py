@@ -2,6 +2,7 @@
 
 <root>/sources/<source>/<stage>-<12 digits>/     what depends on one source alone: shared by all recipes
 <root>/<dataset>/<stage>-<12 digits>/            the rest
+<root>/packing/packing-<length>-<policy>-<12 digits>/   counts of a mixture's packed components
 <root>/<dataset>/runs/<run>/events.jsonl         the log of a run
 <root>/.cache/                                   remembered hashes of local files
 """
@@ -18,7 +19,8 @@ from datakit.storage.fingerprint import SHOWN_DIGITS, short
 SOURCES = "sources"
 RUNS = "runs"
 STAGE_NAMES = ("download", "normalize", "signatures", "dedup", "consolidate", "train-tokenizer", "tokenize")
-STEP_NAME = re.compile(rf"({'|'.join(STAGE_NAMES)})-[0-9a-f]{{{SHOWN_DIGITS}}}")
+PACKING = r"packing-\d+-(?:split|truncate|drop)(?:-\d+)?"  # a mixture's, no stage of a recipe
+STEP_NAME = re.compile(rf"({'|'.join(STAGE_NAMES)}|{PACKING})-[0-9a-f]{{{SHOWN_DIGITS}}}")
 
 
 def source_home(root: str, source: str) -> str:
@@ -69,8 +71,8 @@ def _children(directory: str) -> list[str]:
 
 
 def stage_order(stage: str) -> int:
-    """The position of a stage in the flow of data."""
-    return STAGE_NAMES.index(stage)
+    """The position of a stage in the flow of data; what stands beside the flow comes before it."""
+    return STAGE_NAMES.index(stage) if stage in STAGE_NAMES else -1
 
 
 def check_root(root: str) -> None:

@@ -53,7 +53,7 @@ class StageLine:
     """A stage of a run: sums over its steps. Sizes in bytes; None where the stage has no such thing.
 
     rows_in: records or documents that it read. rows_out: documents that it passes on. dropped: why the others are not
-    among them; found: what else there is to know.
+    among them; found: what else there is to know. peak_memory, budget: of the attempt that came nearest to its budget.
     """
 
     stage: str
@@ -67,6 +67,8 @@ class StageLine:
     tokens: int | None
     disk_bytes: int
     seconds: float
+    peak_memory: int = 0
+    budget: int = 0
 
 
 def stage_lines(result: RunResult) -> list[StageLine]:
@@ -77,6 +79,7 @@ def stage_lines(result: RunResult) -> list[StageLine]:
 
 def _line(stage: str, steps: Sequence[StepResult]) -> StageLine:
     manifests = [step.manifest for step in steps]
+    nearest = max(steps, key=lambda step: step.peak_memory / max(1, step.budget))
     counters = sum((Counter(manifest.counters) for manifest in manifests), Counter[str]())
     return StageLine(
         stage=stage,
@@ -90,6 +93,8 @@ def _line(stage: str, steps: Sequence[StepResult]) -> StageLine:
         tokens=_sum([manifest.totals.tokens for manifest in manifests]),
         disk_bytes=sum(manifest.totals.bytes for manifest in manifests),
         seconds=sum(step.seconds for step in steps),
+        peak_memory=nearest.peak_memory,
+        budget=nearest.budget,
     )
 
 

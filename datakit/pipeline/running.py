@@ -15,8 +15,11 @@ from dataclasses import dataclass, field
 from datakit.engine.driver import RunOptions, run_step
 from datakit.engine.events import EventLog
 from datakit.engine.executor import Executor
+from datakit.engine.finish import read_quarantine
 from datakit.engine.local import LocalExecutor
-from datakit.engine.watch import Several, Silent, Watch
+from datakit.engine.quarantine import unlisted
+from datakit.engine.task import Tolerance
+from datakit.engine.watch import PeakMemory, Several, Silent, Watch
 from datakit.errors import InputError, PartialError
 from datakit.pipeline.graph import Graph, Located, Node, build, check_workers, finished, locate, step_of
 from datakit.pipeline.places import run_directory
@@ -30,7 +33,10 @@ TOKENIZE = "tokenize"
 
 @dataclass(frozen=True)
 class StepResult:
-    """A step that is done. `seconds` is what this run spent on it; `reused`: it was done before."""
+    """A step that is done. `seconds` is what this run spent on it; `reused`: it was done before.
+
+    peak_memory, budget: of the attempt that came nearest to its budget, in bytes; 0 where nothing was run.
+    """
 
     stage: str
     source: str | None
@@ -38,6 +44,8 @@ class StepResult:
     manifest: Manifest
     reused: bool
     seconds: float
+    peak_memory: int = 0
+    budget: int = 0
 
     @property
     def label(self) -> str:
@@ -160,14 +168,18 @@ class _Run:
         located = locate(node, self._done)
         step, reused = step_of(located, self._done), located.manifest is not None
         try:
-            manifest = run_step(step, node.plan(step), self.executors.get, self.options, self._watch_for(reused))
+            watch = Several([self._watch_for(reused), memory := PeakMemory()])
+            manifest = run_step(step, node.plan(step), self.executors.get, self.options, watch)
         except PartialError as error:
             self._off[node.label] = str(error)
             return None
         if reused:
             _check_tolerances(node, located.directory, manifest)
         self._done[node.label] = finished(located, manifest)
-        return StepResult(node.stage, node.source, located.directory, manifest, reused, time.monotonic() - started)
+        seconds = time.monotonic() - started
+        return StepResult(
+            node.stage, node.source, located.directory, manifest, reused, seconds, memory.peak, memory.budget
+        )
 
     def _watch_for(self, reused: bool) -> Watch:
         """The user's watch; and the event log, from the first step on that must be run."""
@@ -184,14 +196,22 @@ class _Run:
             raise PartialError(f"{self.graph.recipe.name} is partial\n{lines}")
 
 
+def _came_in(manifest: Manifest) -> int:
+    """How many records a step read."""
+    counts = [count for name, count in manifest.counters.items() if name.endswith(("/records_in", "/documents"))]
+    return max(counts, default=manifest.totals.rows)
+
+
 def _check_tolerances(node: Node, directory: str, manifest: Manifest) -> None:
     """Refuse a step that was done under a looser limit than this recipe sets: tolerances are in no fingerprint."""
     limits = node.operations
-    records, most = manifest.quarantine.records, limits.get("max_quarantined")
-    if most is not None and records > most:
+    tolerance = Tolerance(limits.get("max_quarantined", 0), tuple(limits.get("quarantine", ())))
+    records = unlisted(read_quarantine(directory), tolerance) if manifest.quarantine.records else 0
+    if records > tolerance.allowed(_came_in(manifest)):
         raise InputError(
             f"{node.label}: {records} records are in quarantine ({directory}/{manifest.quarantine.path}), and this "
-            f"recipe allows max_quarantined = {most}; mend or exclude the files that they name, or raise the limit"
+            f"recipe allows max_quarantined = {tolerance.limit}; mend or exclude the files that they name, "
+            f"or raise the limit"
         )
     rates = {name: counts["rate"] for name, counts in manifest.details.get("sources", {}).items() if "rate" in counts}
     share, name = max(((rate, name) for name, rate in rates.items()), default=(0.0, ""))

@@ -7,7 +7,7 @@ are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +23,8 @@ BATCH_BYTES = 8 << 20
 class TextBatch:
     """N documents. `data` are the UTF-8 bytes of all texts, `offsets` int64 [N + 1] where each begins in them.
 
-    row, position: how many documents, and bytes of text, of the partition come before.
+    row, position: how many documents, and bytes of text, of the partition come before. columns: others that were asked
+    for.
     """
 
     ids: pa.Array
@@ -32,6 +33,7 @@ class TextBatch:
     offsets: np.ndarray
     row: int
     position: int
+    columns: tuple[pa.Array, ...] = ()
 
     @property
     def text_bytes(self) -> int:
@@ -43,24 +45,27 @@ class TextBatch:
         return self.text.to_pylist()
 
 
-def text_batches(url: str) -> Iterator[TextBatch]:
+def text_batches(url: str, columns: Sequence[str] = ()) -> Iterator[TextBatch]:
     """All documents of a Parquet file, in order, in batches of about BATCH_BYTES or one longer document."""
     row = position = 0
-    for table in iterate_shard(url, ["id", "text"]):
+    for table in iterate_shard(url, ["id", "text", *columns]):
         if table.num_rows == 0:
             continue
         ids, text = (table.column(name).combine_chunks() for name in ("id", "text"))
         if text.null_count:
             raise CorruptError(f"{url}: a document has no text; remove the step that wrote it and run again")
-        data, offsets = _buffers(text)
+        data, offsets = text_buffers(text)
+        others = [table.column(name).combine_chunks() for name in columns]
         for start, stop in _cuts(offsets):
             batch_offsets = offsets[start : stop + 1]
             size = stop - start
-            yield TextBatch(ids.slice(start, size), text.slice(start, size), data, batch_offsets, row, position)
+            more = tuple(other.slice(start, size) for other in others)
+            yield TextBatch(ids.slice(start, size), text.slice(start, size), data, batch_offsets, row, position, more)
             row, position = row + size, position + int(batch_offsets[-1] - batch_offsets[0])
 
 
-def _buffers(text: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+def text_buffers(text: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """(the UTF-8 bytes, int64 [N + 1] where each text begins in them) of a column without nulls."""
     _, offsets, data = text.buffers()
     wide = pa.types.is_large_string(text.type)
     starts = np.frombuffer(offsets, np.int64 if wide else np.int32)[text.offset : text.offset + len(text) + 1]

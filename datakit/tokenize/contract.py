@@ -15,6 +15,9 @@ from datakit.errors import CorruptError, TokenizerError
 
 SMALL_VOCABULARY = 1 << 16  # ids of so many fit uint16
 SPECIAL_STRINGS = "as the tokenizer does"  # what becomes of "<|endoftext|>" inside a text: the tokenizer file decides
+AS_TEXT = "ordinary text"  # or it is encoded like any other text, and special tokens come from the contract alone
+WHOLE = "whole"
+PARTS = "parts"
 
 
 class Special(msgspec.Struct, frozen=True):
@@ -34,7 +37,9 @@ class Golden(msgspec.Struct, frozen=True):
 class Contract(msgspec.Struct, frozen=True):
     """bos, eos: what stands before and after each document; None where nothing does.
 
-    vocabulary_size: the highest id + 1, added tokens included.
+    vocabulary_size: the highest id + 1, added tokens included. fallback: why fastokens does not encode, if it does not.
+    special_strings: what becomes of a special token's string inside a text.
+    long_texts: "parts" if a long document is encoded in parts that give the ids of the whole; else "whole", and why.
     """
 
     tokenizer_sha256: str
@@ -44,6 +49,9 @@ class Contract(msgspec.Struct, frozen=True):
     eos: Special | None
     golden: list[Golden]
     special_strings: str = SPECIAL_STRINGS
+    encoder_version: str = ""
+    fallback: str = ""
+    long_texts: str = WHOLE
 
     @property
     def dtype(self) -> np.dtype:
@@ -79,6 +87,29 @@ def frame(ids: np.ndarray, lengths: np.ndarray, contract: Contract) -> tuple[np.
             from_text[places] = False
     tokens[from_text] = ids
     return tokens, framed
+
+
+def frame_mask(mask: np.ndarray, lengths: np.ndarray, contract: Contract) -> np.ndarray:
+    """The loss mask of text tokens uint8 [T] -> that of the tokens that `frame` gives.
+
+    Begin-of-text is no target; end-of-text is one where the token before it is.
+    """
+    before, after = int(contract.bos is not None), int(contract.eos is not None)
+    if not before + after:
+        return mask
+    framed = lengths + (before + after)
+    ends = np.cumsum(framed)
+    out = np.zeros(len(mask) + len(lengths) * (before + after), np.uint8)
+    from_text = np.ones(len(out), bool)
+    if before:
+        from_text[ends - framed] = False
+    if after:
+        from_text[ends - 1] = False
+    out[from_text] = mask
+    if after:
+        last = ends[framed > 1] - 1
+        out[last] = out[last - 1]
+    return out
 
 
 def check_ends(tokens: np.ndarray, lengths: np.ndarray, contract: Contract, place: str) -> None:

@@ -27,10 +27,16 @@ def read_documents(url: str, rows: int, tokens: int) -> tuple[Any, np.ndarray]:
     Raises CorruptError unless it lists `rows` documents of `tokens` tokens together.
     """
     table = read_shard(url, ["id", "tokens"])
-    starts = np.zeros(table.num_rows + 1, np.int64)
-    np.cumsum(table.column("tokens").to_numpy(), out=starts[1:])
-    if table.num_rows != rows or starts[-1] != tokens:
-        raise CorruptError(
-            f"{url} lists {table.num_rows} documents of {starts[-1]} tokens; the manifest says {rows} of {tokens}"
-        )
+    starts = checked_starts(url, table.column("tokens").to_numpy(), rows, tokens)
     return table.column("id").combine_chunks(), starts
+
+
+def checked_starts(url: str, lengths: np.ndarray, rows: int, tokens: int) -> np.ndarray:
+    """Where documents of these lengths begin, and where the last one ends. Raises CorruptError as above."""
+    starts = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=starts[1:])
+    if len(lengths) != rows or starts[-1] != tokens:
+        raise CorruptError(
+            f"{url} lists {len(lengths)} documents of {starts[-1]} tokens; the manifest says {rows} of {tokens}"
+        )
+    return starts

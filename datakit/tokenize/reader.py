@@ -1,40 +1,44 @@
-"""Opens a token cache and reads it: as one long line of tokens, or document by document.
+"""Opens a token cache and reads it: as one long line of tokens, in blocks ahead of time, or document by document.
 
     cache = open_cache("data/demo/tokenize-0123456789ab")
-    cache.read(10_000, 14_096)                # np.ndarray of 4096 tokens
-    for document in cache.documents(): ...    # document.id, document.tokens
+    cache.read(10_000, 14_096)                    # np.ndarray of 4096 tokens
+    for block in cache.blocks(): ...              # 1 Mi tokens at a time, the next ones already on their way
+    for document in cache.documents(): ...        # document.id, document.tokens
+    cache.document(cache.find("5f0c..."))         # the document with this id
 
 Opening is one read of the manifest: it holds the shards in order, their sizes and their arrays' metadata, so 10,000
 shards open in a fraction of a second and no listing is ever trusted. A position is (shard, offset) by binary search; a
-shard's array is opened when a read first comes to it, again without a read. Tokens need numpy, TensorStore and msgspec;
-only document access needs pyarrow. What does not fit together is refused: an unfinished cache, another stage's output,
-sums that do not add up, a file of another size, a missing shard.
+shard's array is opened when a read first comes to it. Tokens need numpy, TensorStore and msgspec; only document access
+needs pyarrow. What does not fit together is refused: an unfinished cache, another stage's output, sums that do not add
+up, a file of another size, a missing shard.
 
-Reads of blocks of about 1 Mi tokens are near the disk's speed; of single sequences, one tenth of it.
+A read of a block of 1 Mi tokens is one system call where tokens are raw and on this machine's disk, else about five
+requests. Sequences are cut out of blocks: read one by one they cost ten times as much. Safe for many threads.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from datakit.errors import CorruptError, NotFoundError
+from datakit.errors import NotFoundError, TokenizerError
 from datakit.storage import urls
-from datakit.storage.manifest import Manifest, Partition, read_manifest
-from datakit.tokenize import arrays
+from datakit.storage.manifest import Manifest, read_manifest
+from datakit.tokenize import array_reader, integrity
+from datakit.tokenize.blocks import BLOCK_TOKENS, IN_FLIGHT, Range, block_ranges, read_ahead
 from datakit.tokenize.contract import Contract
-from datakit.tokenize.integrity import check_files, read_details
-from datakit.tokenize.layout import DATA_FILE, DOCUMENTS_SUFFIX, TOKENIZER_FILE, CacheDetails, ShardFiles
+from datakit.tokenize.layout import TOKENIZER_FILE, CacheDetails, ShardFiles
+from datakit.tokenize.shard_arrays import ShardArrays
+
+if TYPE_CHECKING:
+    from datakit.tokenize.document_index import DocumentIndex
 
 CACHE_BYTES = 64 << 20
-CONCURRENCY = 4
-OPEN_ARRAYS = 1024
-BLOCK_TOKENS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -65,13 +69,13 @@ class Cache:
 
     def __init__(self, directory: str, manifest: Manifest, cache_bytes: int = CACHE_BYTES) -> None:
         self.directory, self.manifest = directory, manifest
-        self._details = read_details(directory, manifest)
+        self._details = integrity.read_details(directory, manifest)
         partitions = manifest.partitions
         self._token_starts = _starts([partition.tokens or 0 for partition in partitions])
         self._row_starts = _starts([partition.rows for partition in partitions])
-        self._context = arrays.read_context(cache_bytes, CONCURRENCY)
-        self._open: OrderedDict[int, Any] = OrderedDict()
-        self._documents: tuple[int, Any, np.ndarray] | None = None
+        self._arrays = ShardArrays(directory, manifest, self._details, cache_bytes)
+
+    # --- what is in it
 
     @property
     def tokens(self) -> int:
@@ -98,30 +102,64 @@ class Cache:
         """All shards, in the order of their tokens."""
         return [self._shard(index) for index in range(len(self.manifest.partitions))]
 
+    @property
+    def requests(self) -> int:
+        """Reads of files or objects since this was opened; those by TensorStore are counted for the whole process."""
+        return self._arrays.requests
+
+    # --- tokens
+
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Tokens [start, stop), uint16 or uint32 [stop - start]. Raises IndexError, CorruptError."""
-        if not 0 <= start <= stop <= self.tokens:
-            raise IndexError(f"tokens [{start}, {stop}) of {self.directory}, which has {self.tokens}")
-        parts = list(self._locate(start, stop))
-        reads = [(self._array(index)[first:last].read(), index) for index, first, last in parts]
-        pieces = [arrays.finish(read, self._place(index)) for read, index in reads]
-        if len(pieces) == 1:
-            return pieces[0]
-        return np.concatenate(pieces) if pieces else np.empty(0, self.contract.dtype)
+        """Tokens [start, stop), uint16 or uint32 [stop - start], the caller's own. Raises IndexError, CorruptError."""
+        self._check_range(start, stop)
+        return self._arrays.read(list(self._locate(start, stop)))
+
+    @property
+    def has_loss_mask(self) -> bool:
+        """Whether some of its tokens are no targets."""
+        return self._details.loss_mask is not None
+
+    def read_loss_mask(self, start: int, stop: int) -> np.ndarray:
+        """Which of the tokens [start, stop) are targets, bool [stop - start]. Raises IndexError, CorruptError."""
+        self._check_range(start, stop)
+        return self._arrays.read_loss_mask(list(self._locate(start, stop)))
+
+    def read_async(self, start: int, stop: int) -> Future[np.ndarray]:
+        """`read`, begun now. At most 4 run at a time, in the order in which they were asked for; others wait."""
+        return self._pool.submit(self.read, start, stop)
+
+    def blocks(self, ranges: Iterable[Range] | None = None, in_flight: int = IN_FLIGHT) -> Iterator[np.ndarray]:
+        """These ranges of tokens (default: all, 1 Mi at a time), `in_flight` of them read ahead."""
+        return read_ahead(self.read, block_ranges(self.tokens) if ranges is None else ranges, in_flight)
+
+    def view(self) -> np.ndarray:
+        """All tokens as one read-only array: a memory map where one raw shard on this disk holds them, else a copy.
+
+        For small caches; a copy takes 2 or 4 bytes a token of memory.
+        """
+        filled = np.flatnonzero(np.diff(self._token_starts))
+        mapped = self._arrays.view(int(filled[0])) if len(filled) == 1 else None
+        whole = self.read(0, self.tokens) if mapped is None else mapped
+        whole.flags.writeable = False
+        return whole
+
+    def shard_view(self, index: int) -> np.ndarray | None:
+        """One shard's tokens as a read-only memory map; None unless they lie raw on this machine's disk."""
+        return self._arrays.view(index) if self.manifest.partitions[index].tokens else None
+
+    # --- documents
 
     def document(self, row: int) -> Document:
         """The document in this row, in the order of the cache. Raises IndexError."""
-        if not 0 <= row < self.documents_count:
-            raise IndexError(f"document {row} of {self.directory}, which has {self.documents_count}")
-        index = int(np.searchsorted(self._row_starts, row, "right")) - 1
-        ids, starts = self._documents_of(index)
-        local, base = row - int(self._row_starts[index]), int(self._token_starts[index])
-        return Document(ids[local].as_py(), self.read(base + int(starts[local]), base + int(starts[local + 1])))
+        index, local = self._shard_of_row(row)
+        starts, base = self._documents.starts(index), int(self._token_starts[index])
+        tokens = self.read(base + int(starts[local]), base + int(starts[local + 1]))
+        return Document(self._documents.id_of(index, local), tokens)
 
     def documents(self) -> Iterator[Document]:
         """All documents in order; tokens are read in blocks of about 1 Mi, or one longer document."""
         for index in range(len(self.manifest.partitions)):
-            ids, starts = self._documents_of(index)
+            ids, starts = self._documents.lists(index)
             base, first = int(self._token_starts[index]), 0
             while first < len(ids):
                 fitting = int(np.searchsorted(starts, starts[first] + BLOCK_TOKENS, "right")) - 1
@@ -133,6 +171,34 @@ class Cache:
                     yield Document(name, block[begin:end])
                 first = last
 
+    def find(self, identity: str) -> int | None:
+        """The row of the document with this id (32 hex digits), None if it is not here; reads about one row group."""
+        return self._documents.find(identity)
+
+    def row_at(self, position: int) -> int:
+        """The row of the document that the token at this position belongs to. Raises IndexError."""
+        if not 0 <= position < self.tokens:
+            raise IndexError(f"token {position} of {self.directory}, which has {self.tokens}")
+        index = int(np.searchsorted(self._token_starts, position, "right")) - 1
+        starts = self._documents.starts(index)
+        local = int(np.searchsorted(starts, position - int(self._token_starts[index]), "right")) - 1
+        return int(self._row_starts[index]) + local
+
+    def position_of(self, row: int) -> int:
+        """Where the document in this row begins. Raises IndexError."""
+        index, local = self._shard_of_row(row)
+        return int(self._token_starts[index]) + int(self._documents.starts(index)[local])
+
+    def source_of(self, row: int) -> str:
+        """The source of the document in this row. Raises IndexError."""
+        return self.manifest.partitions[self._shard_of_row(row)[0]].source
+
+    def document_starts(self, index: int) -> np.ndarray:
+        """Where each document of a shard begins in it, and where the last one ends, int64 [rows + 1]; some are kept."""
+        return self._documents.starts(index)
+
+    # --- integrity
+
     @property
     def tokenizer_url(self) -> str:
         """Where the tokenizer.json lies that the cache was made with."""
@@ -142,9 +208,45 @@ class Cache:
         """Raises TokenizerError unless the cache was made with the tokenizer.json of this sha256."""
         self.contract.require(sha256, self.directory)
 
+    def require_encoding(self, encode: Callable[[str], Sequence[int]]) -> None:
+        """Raises TokenizerError where `encode` gives other ids for a golden string than the cache's tokenizer did.
+
+        For a tokenizer that is no tokenizer.json, or one whose file was saved anew. It must add no special token.
+        """
+        for golden in self.contract.golden:
+            found = list(encode(golden.text))
+            if found != golden.ids:
+                raise TokenizerError(
+                    f"the tokenizer gives {found} for {golden.text!r}; {self.directory} was made with one that gives "
+                    f"{golden.ids}. Use the tokenizer.json that lies beside the cache, or make the cache again"
+                )
+
     def validate(self) -> int:
         """Read every file and compare size and checksum with the manifest; the bytes read. Raises CorruptError."""
-        return check_files(self.directory, self.contract, self.manifest.partitions, self._details.shards)
+        return integrity.require_intact(self.directory, self.manifest, self._details)
+
+    # --- how
+
+    @cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="datakit-read")
+
+    @cached_property
+    def _documents(self) -> DocumentIndex:
+        from datakit.tokenize.document_index import DocumentIndex  # needs pyarrow, which a trainer may not have
+
+        return DocumentIndex(self.directory, self.manifest.partitions, self._row_starts)
+
+    def _check_range(self, start: int, stop: int) -> None:
+        if not 0 <= start <= stop <= self.tokens:
+            raise IndexError(f"tokens [{start}, {stop}) of {self.directory}, which has {self.tokens}")
+
+    def _shard_of_row(self, row: int) -> tuple[int, int]:
+        """(shard, row in it)."""
+        if not 0 <= row < self.documents_count:
+            raise IndexError(f"document {row} of {self.directory}, which has {self.documents_count}")
+        index = int(np.searchsorted(self._row_starts, row, "right")) - 1
+        return index, row - int(self._row_starts[index])
 
     def _shard(self, index: int) -> Shard:
         partition = self.manifest.partitions[index]
@@ -163,47 +265,6 @@ class Cache:
                 yield index, start - begin, min(stop, end) - begin
             start, index = max(start, min(stop, end)), index + 1
 
-    def _array(self, index: int) -> Any:
-        if index in self._open:
-            self._open.move_to_end(index)
-            return self._open[index]
-        partition = self.manifest.partitions[index]
-        self._check_size(partition)
-        assert partition.tokens is not None
-        place = urls.join(self.directory, partition.path)
-        self._open[index] = arrays.open_array(place, self._details.array, partition.tokens, self._context)
-        if len(self._open) > OPEN_ARRAYS:
-            self._open.popitem(last=False)
-        return self._open[index]
-
-    def _check_size(self, partition: Partition) -> None:
-        """On a disk the size is free to know; in an object store the checksum of the index at the file's end tells."""
-        if not urls.is_local(self.directory):
-            return
-        url = urls.join(self.directory, partition.path, DATA_FILE)
-        try:
-            size = urls.size(url)
-        except NotFoundError as error:
-            raise CorruptError(f"{url} is missing; remove the cache's directory and make it again") from error
-        if size != partition.bytes:
-            raise CorruptError(
-                f"{url} has {size} bytes, the manifest says {partition.bytes}: it was altered after it was written; "
-                f"remove the cache's directory and make it again"
-            )
-
-    def _place(self, index: int) -> str:
-        return urls.join(self.directory, self.manifest.partitions[index].path)
-
-    def _documents_of(self, index: int) -> tuple[Any, np.ndarray]:
-        """The ids and token starts of one shard's documents; the last one asked for is kept."""
-        if self._documents is None or self._documents[0] != index:
-            from datakit.tokenize.documents import read_documents  # needs pyarrow, which a trainer may not have
-
-            partition = self.manifest.partitions[index]
-            found = read_documents(self._place(index) + DOCUMENTS_SUFFIX, partition.rows, partition.tokens or 0)
-            self._documents = (index, *found)
-        return self._documents[1], self._documents[2]
-
 
 def open_cache(url: str, cache_bytes: int = CACHE_BYTES) -> Cache:
     """The token cache in directory `url`: one read, of its manifest. `cache_bytes` bounds what is kept of reads.
@@ -211,7 +272,7 @@ def open_cache(url: str, cache_bytes: int = CACHE_BYTES) -> Cache:
     Raises NotFoundError (unfinished, or not there), UsageError (not a token cache), CorruptError, RootError.
     """
     directory = urls.absolute(url)
-    arrays.key_value_store(directory)  # refuses a protocol that arrays are not read from
+    array_reader.key_value_store(directory)  # refuses a protocol that arrays are not read from
     try:
         manifest = read_manifest(directory)
     except NotFoundError as error:

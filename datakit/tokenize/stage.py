@@ -5,9 +5,9 @@ and its contract is made (one task), so every node of a cluster reads the same f
 partitions, verifies a sample of each against the reference and writes their shards. The documents of the cache are the
 documents of the dataset, in number and order, or the step fails.
 
-Cost: of each CPU-second on 121 MB in 26 partitions, encoding takes half, verifying a third (less where partitions are
-larger), reading Parquet a twentieth and writing the same; 45 MB of text a CPU-second, 93 in one large partition.
-Memory: some 300 MB for the tokenizers and a batch, and the shard's tokens while its array is encoded.
+A source's documents are texts, or, if `formats` says so, conversations (chat.py) or lists of tokens (prebuilt.py): what
+encodes them is in documents_in.py. Memory: some 300 MB for the tokenizers and a batch, and three times the shard's
+tokens.
 """
 
 from __future__ import annotations
@@ -15,24 +15,42 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from datakit.engine.grouping import neighbours
 from datakit.engine.preload import preloaded
-from datakit.engine.task import Output, OutputFile, Phase, Plan, Preload, Step, Task, TaskContext, TaskResult
-from datakit.errors import CorruptError, EmptyStageError, TokenizerError
+from datakit.engine.task import (
+    Output,
+    OutputFile,
+    Phase,
+    Plan,
+    Preload,
+    Step,
+    Task,
+    TaskContext,
+    TaskResult,
+    tolerance_of,
+)
+from datakit.errors import CorruptError, EmptyStageError, RecipeError, TokenizerError, suggestion
 from datakit.storage import atomic, urls
+from datakit.storage.fingerprint import spelled_out
 from datakit.storage.manifest import Partition
 from datakit.tokenize import train
-from datakit.tokenize.batches import text_batches
-from datakit.tokenize.cache import EMPTY_XXH3, Documents, TokenShard, write_shard
-from datakit.tokenize.contract import Contract, frame
+from datakit.tokenize.cache import EMPTY_XXH3, TokenShard, write_shard
+from datakit.tokenize.chat import chat_format
+from datakit.tokenize.contract import Contract
+from datakit.tokenize.custom import describe, is_custom
+from datakit.tokenize.documents_in import KINDS, Encoding, encoded_documents
+from datakit.tokenize.encoders import Encoder
+from datakit.tokenize.in_hand import InHand
 from datakit.tokenize.layout import (
     FORMAT,
+    FREQUENT,
     STAGE,
     TOKENIZER_FILE,
     CacheDetails,
@@ -41,17 +59,18 @@ from datakit.tokenize.layout import (
     array_form,
     shard_name,
 )
-from datakit.tokenize.policy import make_contract
-from datakit.tokenize.tokenizer import Encoder, Tokenizer, hold_threads, parse
+from datakit.tokenize.policy import AnyTokenizer, make_contract
+from datakit.tokenize.tokenizer import ENCODERS, SPECIAL_STRINGS, hold_threads, parse
 from datakit.tokenize.verify import Verification
 
 NAME = STAGE
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 LOAD = "datakit.tokenize.tokenizer:load"
-MEMORY = {
-    "uint16": 2.0,
-    "uint32": 5.0,
-}  # bytes for a byte of text: one token in it stored raw, or half a one compressed
+MEMORY = {  # bytes for a byte of text
+    "uint16": 3.0,  # half a token, three times 2 bytes
+    "uint32": 6.0,
+}
+CHOICES = ("encoder", "add", "bos", "eos", "special_strings")
 
 
 # --- configuration
@@ -61,10 +80,15 @@ MEMORY = {
 class Config:
     """How documents become tokens.
 
-    tokenizer: path or URL of a tokenizer.json, or "train": a byte-level BPE trained on this dataset.
-    encoder: "auto" takes fastokens where it can load the tokenizer, else tokenizers; or one of the two.
-    add: what stands around each document, "eos", "bos", "both" or "none".
-    bos, eos: these tokens by name; without, the usual name that the tokenizer has.
+    tokenizer: path or URL of a tokenizer.json; "train": a byte-level BPE trained on this dataset; "bytes"; or a
+    tokenizer of one's own, "package.module:function", with tokenizer_version (custom.py). encoder: "auto" takes
+    fastokens where it can load the tokenizer, else tokenizers; or one of the two. add: what stands around each
+    document, "eos", "bos", "both" or "none". bos, eos: these tokens by name; without, the usual name that the tokenizer
+    has. special_strings: a special token's string inside a text is that token ("keep"), or ordinary text ("text").
+    formats: by source, what its documents are: "text" (default), "chat" (a column of messages, in chat_format) or
+    "tokens" (a column of lists of ids, where loss_mask names a column beside it). max_quarantined: how many documents
+    that bring the encoder down may be left out; 0.001: a share. quarantine: documents ("partition:row") that may be
+    left out beside these.
     """
 
     tokenizer: str
@@ -72,6 +96,29 @@ class Config:
     add: str = "eos"
     bos: str | None = None
     eos: str | None = None
+    special_strings: str = "keep"
+    tokenizer_version: str | int | None = None
+    formats: dict[str, str] = field(default_factory=dict)
+    chat_format: str = "simple"
+    messages: str = "messages"
+    tokens: str = "tokens"
+    loss_mask: str | None = None
+    max_quarantined: int | float = 0
+    quarantine: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for key, value, known in (
+            ("encoder", self.encoder, ENCODERS),
+            ("special_strings", self.special_strings, SPECIAL_STRINGS),
+            *((f"formats.{source}", kind, KINDS) for source, kind in self.formats.items()),
+        ):
+            if value not in known and not (key == "encoder" and is_custom(self.tokenizer)):
+                raise RecipeError(f"tokenize.{key} {value!r} is not known; {suggestion(value, known)}")
+        chat_format(self.chat_format)
+        if self.tokenizer_version is not None and not is_custom(self.tokenizer):
+            raise RecipeError(
+                "tokenize.tokenizer_version is for a tokenizer of one's own; a file is known by its content"
+            )
 
 
 # --- plan
@@ -80,24 +127,43 @@ class Config:
 def plan(step: Step) -> Plan:
     """Settle the contract, then encode all partitions."""
     (clean,) = step.inputs_of("consolidate")
-    wanted = {key: step.parameters.get(key) for key in ("encoder", "add", "bos", "eos")}
+    config = config_of(step.parameters)
+    wanted = {key: getattr(config, key) for key in CHOICES}
     task = Task("contract", f"{__name__}:settle_contract", wanted)
     (settled,) = yield Phase("contract", (task,), shared={"tokenizer": _tokenizer_file(step)})
     contract = settled.details["contract"]
+    _check_formats(config, clean.manifest.partitions)
     entries = [entry for entry in _partitions(clean.directory, clean.manifest.partitions) if entry["rows"]]
     groups = neighbours([entry["text_bytes"] for entry in entries])
     results = yield Phase(
         "encode",
         tuple(_task(entries[group.start : group.stop]) for group in groups),
-        shared={"contract": contract},
+        shared={"contract": contract, "config": spelled_out(config)},
         preloads=_preloads(step),
         memory_per_input_byte=MEMORY[msgspec.convert(contract, Contract).dtype.name],
+        tolerance=tolerance_of(step),
     )
     return _output([entry for result in results for entry in result.details["shards"]], entries, contract)
 
 
+def config_of(parameters: dict[str, Any]) -> Config:
+    """The configuration among a step's parameters; a tokenizer file is named there by its hash."""
+    names = {entry.name for entry in fields(Config)}
+    return msgspec.convert({"tokenizer": "", **{k: v for k, v in parameters.items() if k in names}}, Config)
+
+
+def _check_formats(config: Config, partitions: list[Partition]) -> None:
+    sources = list(dict.fromkeys(partition.source for partition in partitions))
+    for source in config.formats:
+        if source not in sources:
+            raise RecipeError(f"tokenize.formats: no source {source!r}; {suggestion(source, sources)}")
+
+
 def _tokenizer_file(step: Step) -> bytes:
     """The tokenizer.json's bytes, checked against what the step was planned with."""
+    named = step.parameters.get("tokenizer") or ""
+    if is_custom(named):
+        return describe(named, step.parameters.get("tokenizer_version"))
     for trained in step.inputs_of(train.NAME):
         return urls.read_bytes(urls.join(trained.directory, TOKENIZER_FILE))
     path = step.operations["tokenizer_path"]
@@ -119,6 +185,7 @@ def _partitions(directory: str, partitions: list[Partition]) -> Iterator[dict[st
     for partition in partitions:
         yield {
             "dataset": urls.join(directory, partition.path),
+            "name": partition.path,
             "shard": shard_name(partition.source, numbers[partition.source]),
             "source": partition.source,
             "rows": partition.rows,
@@ -132,17 +199,18 @@ def _partitions(directory: str, partitions: list[Partition]) -> Iterator[dict[st
 def _task(entries: list[dict[str, Any]]) -> Task:
     key = entries[0]["shard"] if len(entries) == 1 else f"{entries[0]['shard']} and {len(entries) - 1} more"
     size = sum(entry["text_bytes"] for entry in entries)
-    return Task(key, f"{__name__}:encode", {"partitions": entries}, size)
+    return Task(key, f"{__name__}:encode", {"partitions": entries}, size, halves="partitions")
 
 
 def _output(shards: list[dict[str, Any]], entries: list[dict[str, Any]], contract: dict[str, Any]) -> Output:
     if not shards:
         raise EmptyStageError("tokenize has no document to encode: the consolidated dataset is empty")
     for shard, entry in zip(shards, entries, strict=True):
-        if (shard["path"], shard["rows"]) != (entry["shard"], entry["rows"]):
+        if (shard["path"], shard["rows"] + shard["quarantined"]) != (entry["shard"], entry["rows"]):
             raise CorruptError(f"{entry['dataset']} has {entry['rows']} documents, its shard {shard['rows']}")
     typed = msgspec.convert(contract, Contract)
     lengths = sum((Counter(shard["lengths"]) for shard in shards), Counter[str]())
+    masked = any(shard["files"]["loss_mask"] for shard in shards)
     details = CacheDetails(
         format=FORMAT,
         contract=typed,
@@ -150,6 +218,8 @@ def _output(shards: list[dict[str, Any]], entries: list[dict[str, Any]], contrac
         shards=[msgspec.convert(shard["files"], ShardFiles) for shard in shards],
         sources=_sums(shards),
         lengths={power: lengths[power] for power in sorted(lengths, key=int)},
+        frequent=_frequent(shards),
+        loss_mask=array_form(np.dtype(np.uint8)) if masked else None,
     )
     keys = ("path", "source", "rows", "bytes", "xxh3", "text_bytes", "tokens", "first_id", "last_id")
     return Output(
@@ -160,11 +230,25 @@ def _output(shards: list[dict[str, Any]], entries: list[dict[str, Any]], contrac
 
 
 def _sums(shards: list[dict[str, Any]]) -> dict[str, SourceSums]:
-    sums: dict[str, Counter[str]] = {}
+    by_source: dict[str, list[dict[str, Any]]] = {}
     for shard in shards:
-        counts = {"shards": 1, "documents": shard["rows"], "tokens": shard["tokens"], "text_bytes": shard["text_bytes"]}
-        sums.setdefault(shard["source"], Counter()).update(counts)
-    return {source: SourceSums(**counts) for source, counts in sums.items()}
+        by_source.setdefault(shard["source"], []).append(shard)
+    return {source: _sums_of(mine) for source, mine in by_source.items()}
+
+
+def _sums_of(shards: list[dict[str, Any]]) -> SourceSums:
+    rows, tokens, size = (sum(shard[key] for shard in shards) for key in ("rows", "tokens", "text_bytes"))
+    masks = [shard["files"]["loss_mask"] for shard in shards]
+    targets = None
+    if any(masks):
+        targets = sum(mask["sum"] if mask else shard["tokens"] for mask, shard in zip(masks, shards, strict=True))
+    return SourceSums(len(shards), rows, tokens, size, targets, _frequent(shards))
+
+
+def _frequent(shards: list[dict[str, Any]]) -> list[tuple[int, int]]:
+    counts = sum((Counter(shard["frequent"]) for shard in shards), Counter[str]())
+    ordered = sorted(((int(token), count) for token, count in counts.items()), key=lambda pair: (-pair[1], pair[0]))
+    return ordered[:FREQUENT]
 
 
 # --- task functions
@@ -174,9 +258,10 @@ def settle_contract(arguments: dict[str, Any], shared: dict[str, Any], context: 
     """Write tokenizer.json beside the cache and say what its tokens will mean."""
     data, url = shared["tokenizer"], urls.join(context.step_directory, TOKENIZER_FILE)
     tokenizer = parse(data, url)
-    encoder = tokenizer.encoder(arguments["encoder"])
-    hold_threads(encoder, context.cpus)
-    contract = make_contract(tokenizer, encoder, arguments["add"], arguments["bos"], arguments["eos"])
+    encoder = tokenizer.encoder(arguments["encoder"], arguments["special_strings"])
+    _hold_threads(tokenizer, encoder, context)
+    ends = (arguments[key] for key in ("add", "bos", "eos"))
+    contract = make_contract(tokenizer, encoder, *ends, special_strings=arguments["special_strings"])
     committed = atomic.commit_bytes(data, url)
     file = OutputFile(TOKENIZER_FILE, committed.bytes, committed.xxh3)
     return TaskResult((file,), details={"contract": msgspec.to_builtins(contract)})
@@ -185,56 +270,66 @@ def settle_contract(arguments: dict[str, Any], shared: dict[str, Any], context: 
 def encode(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """Write the shards of some partitions."""
     contract = msgspec.convert(shared["contract"], Contract)
-    tokenizer: Tokenizer = preloaded(LOAD, urls.join(context.step_directory, TOKENIZER_FILE))
+    config = msgspec.convert(shared["config"], Config)
+    tokenizer: AnyTokenizer = preloaded(LOAD, urls.join(context.step_directory, TOKENIZER_FILE))
     contract.require(tokenizer.sha256, context.step_directory)
-    encoder = tokenizer.encoder(contract.encoder)
-    hold_threads(encoder, context.cpus)
-    counters, outputs, shards = Counter[str](), [], []
+    name = contract.encoder if contract.encoder in ENCODERS else "auto"
+    encoding = Encoding.of(tokenizer, name, config.special_strings, contract)
+    _hold_threads(tokenizer, encoding.texts.encoder, context)
+    counters, outputs, shards, left_out = Counter[str](), [], [], []
     for entry in arguments["partitions"]:
-        check = Verification(tokenizer.reference, encoder, entry["rows"], entry["dataset"])
-        shard = write_shard(entry["shard"], _documents(entry, encoder, check, contract), contract, context)
+        check = encoding.verification(entry["rows"], entry["text_bytes"], entry["dataset"])
+        in_hand = InHand(entry["name"], context)
+        documents = encoded_documents(entry, config, encoding, check, in_hand)
+        shard = write_shard(entry["shard"], documents, contract, context)
         outputs += shard.outputs
-        shards.append(_described(entry, shard))
-        counters.update(_counts(entry, shard, check))
+        shards.append(_described(entry, shard, in_hand))
+        counters.update(_counts(entry, shard, check, in_hand))
+        left_out += in_hand.left_out
         context.report(counters["tokenize/documents"], counters["tokenize/text_bytes"])
     return TaskResult(
         tuple(outputs),
         dict(counters),
         {"shards": shards},
+        tuple(left_out),
         records=counters["tokenize/documents"],
         bytes_read=counters["tokenize/text_bytes"],
     )
 
 
-def _documents(entry: dict[str, Any], encoder: Encoder, check: Verification, contract: Contract) -> Iterator[Documents]:
-    """A partition's documents, encoded, a sample of them verified."""
-    for batch in text_batches(entry["dataset"]):
-        ids, lengths = encoder.encode_batch(batch.strings())
-        if encoder.name != "tokenizers":
-            check.check(batch, ids, lengths)
-        yield Documents(batch.ids, *frame(ids, lengths, contract))
+def _hold_threads(tokenizer: AnyTokenizer, encoder: Encoder, context: TaskContext) -> None:
+    """Both libraries make their threads now, no more than the task has CPUs."""
+    for each in (encoder, tokenizer.reference_encoder()):
+        if each is not None:
+            hold_threads(each, context.cpus)
 
 
-def _described(entry: dict[str, Any], shard: TokenShard) -> dict[str, Any]:
+def _described(entry: dict[str, Any], shard: TokenShard, in_hand: InHand) -> dict[str, Any]:
     data, metadata = (file or OutputFile("", 0, EMPTY_XXH3) for file in (shard.data, shard.metadata))
-    files = ShardFiles(metadata.bytes, metadata.xxh3, shard.documents.bytes, shard.documents.xxh3)
+    files = ShardFiles(metadata.bytes, metadata.xxh3, shard.documents.bytes, shard.documents.xxh3, shard.side)
     return {
-        **{key: entry[key] for key in ("source", "text_bytes", "first_id", "last_id")},
+        "source": entry["source"],
+        "text_bytes": entry["text_bytes"] - in_hand.text_bytes,
+        "first_id": in_hand.ends[0],
+        "last_id": in_hand.ends[1],
+        "quarantined": len(in_hand.left_out),
         "path": shard.path,
         "rows": shard.documents.rows,
         "tokens": shard.tokens,
         "bytes": data.bytes,
         "xxh3": data.xxh3,
         "lengths": shard.lengths,
+        "frequent": shard.frequent,
         "files": msgspec.to_builtins(files),
     }
 
 
-def _counts(entry: dict[str, Any], shard: TokenShard, check: Verification) -> dict[str, int]:
+def _counts(entry: dict[str, Any], shard: TokenShard, check: Verification | None, in_hand: InHand) -> dict[str, int]:
     return {
         "tokenize/documents": shard.documents.rows,
         "tokenize/tokens": shard.tokens,
-        "tokenize/text_bytes": entry["text_bytes"],
-        "tokenize/verified_documents": check.documents,
-        "tokenize/verified_bytes": check.text_bytes,
+        "tokenize/text_bytes": entry["text_bytes"] - in_hand.text_bytes,
+        "tokenize/quarantined": len(in_hand.left_out),
+        "tokenize/verified_documents": check.documents if check else 0,
+        "tokenize/verified_bytes": check.text_bytes if check else 0,
     }

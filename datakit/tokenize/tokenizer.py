@@ -1,8 +1,8 @@
 """A tokenizer.json, loaded twice: by `tokenizers`, the reference, and by `fastokens`, which encodes.
 
 fastokens gives the same ids at some fifty times the speed (docs/measurements.md), and that is verified on every
-partition (verify.py). Where it cannot load a tokenizer (WordPiece, Unigram, an unknown pre-tokenizer) the reference
-encodes, and the contract names it.
+partition (verify.py). Where it cannot load a tokenizer (WordPiece, Unigram, an unknown pre-tokenizer, or a panic inside
+it) the reference encodes, and the contract says so and why.
 
 `load` is what the fork server calls once for all attempts: it starts no thread, also for a remote file, which a helper
 process reads. Truncation and padding that a tokenizer.json may ask for are switched off: both would lose or invent
@@ -14,113 +14,122 @@ task's CPUs may be used.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import fastokens
-import numpy as np
 import tokenizers
+from tokenizers.pre_tokenizers import Split
 
 from datakit.errors import NotFoundError, TokenizerError
 from datakit.storage import urls
+from datakit.tokenize import words
+from datakit.tokenize.custom import MARK, CustomTokenizer
+from datakit.tokenize.encoders import Encoder, FastEncoder, ReferenceEncoder
+from datakit.tokenize.long_texts import PART_BYTES, LongTexts
+from datakit.tokenize.split import find_splitter, splitting_expression
 
-REFERENCE_BYTES = 1 << 20  # Encoding objects take some 100 bytes a token: few at a time
 ENCODERS = ("auto", "fastokens", "tokenizers")
+SPECIAL_STRINGS = ("keep", "text")
+SHOWN_REASON = 200
 TASKS = Path("/proc/self/task")
-
-
-class Encoder(Protocol):
-    """Anything that turns texts into ids, nothing added: the seam for tokenizers of other kinds."""
-
-    @property
-    def name(self) -> str:
-        """The library's name, as the contract records it."""
-        ...
-
-    def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """The ids of all texts, uint32 [T], and how many each has, int64 [N]."""
-        ...
-
-
-@dataclass(frozen=True)
-class FastEncoder:
-    """fastokens; ids come back as one buffer, without a Python object a token."""
-
-    tokenizer: fastokens.Tokenizer
-    name: str = "fastokens"
-
-    def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """See Encoder."""
-        ids, offsets = self.tokenizer.encode_batch_flat(list(texts))
-        return np.frombuffer(ids, "<u4"), np.diff(np.frombuffer(offsets, "<u8").astype(np.int64))
-
-
-@dataclass(frozen=True)
-class ReferenceEncoder:
-    """tokenizers; an Encoding object a text, dropped after each MiB of text."""
-
-    tokenizer: tokenizers.Tokenizer
-    name: str = "tokenizers"
-
-    def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """See Encoder."""
-        parts, lengths = [np.empty(0, np.uint32)], [np.empty(0, np.int64)]
-        for piece in _pieces(texts):
-            encodings = self.tokenizer.encode_batch_fast(piece, add_special_tokens=False)
-            ids = [np.array(encoding.ids, np.uint32) for encoding in encodings]
-            parts += ids
-            lengths.append(np.array([len(array) for array in ids], np.int64))
-        return np.concatenate(parts), np.concatenate(lengths)
-
-
-def _pieces(texts: Sequence[str]) -> Iterator[list[str]]:
-    piece: list[str] = []
-    size = 0
-    for text in texts:
-        piece.append(text)
-        size += len(text)
-        if size >= REFERENCE_BYTES:
-            yield piece
-            piece, size = [], 0
-    if piece:
-        yield piece
 
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A loaded tokenizer.json. `refusal` says why fastokens does not take it; then `fast` is None."""
+    """A loaded tokenizer.json. `refusal` says why fastokens does not take it; then `fast` is None.
+
+    definition: the parsed file.
+    """
 
     sha256: str
     reference: tokenizers.Tokenizer
     fast: fastokens.Tokenizer | None
     refusal: str = ""
+    definition: dict[str, Any] = field(default_factory=dict, repr=False)
 
-    def encoder(self, wanted: str) -> Encoder:
+    @property
+    def vocabulary_size(self) -> int:
+        """The highest id + 1, added tokens included."""
+        return max(self.reference.get_vocab(with_added_tokens=True).values()) + 1
+
+    @property
+    def special_tokens(self) -> list[str]:
+        """The special tokens' strings."""
+        return [token.content for token in self.reference.get_added_tokens_decoder().values() if token.special]
+
+    def token_id(self, token: str) -> int | None:
+        """The id of a token by its string, if there is such a token."""
+        return self.reference.token_to_id(token)
+
+    def encoder(self, wanted: str = "auto", special_strings: str = "keep") -> Encoder:
         """The encoder of this name; "auto" takes fastokens where it can. Raises TokenizerError."""
         if wanted not in ENCODERS:
             raise TokenizerError(f"tokenize.encoder: {wanted!r} is none of {', '.join(ENCODERS)}")
+        if special_strings not in SPECIAL_STRINGS:
+            raise TokenizerError(f"tokenize.special_strings: {special_strings!r} is none of 'keep', 'text'")
+        as_text = special_strings == "text"
         if wanted == "tokenizers" or (wanted == "auto" and self.fast is None):
-            return ReferenceEncoder(self.reference)
+            return ReferenceEncoder(self.reference, special_as_text=as_text)
         if self.fast is None:
             raise TokenizerError(
                 f"fastokens cannot load this tokenizer ({self.refusal}); set tokenize.encoder to 'auto' or 'tokenizers'"
             )
-        return FastEncoder(self.fast)
+        return FastEncoder(self.fast, special_as_text=as_text)
+
+    def reference_encoder(self, special_strings: str = "keep") -> Encoder:
+        """What the encoder is compared with."""
+        return ReferenceEncoder(self.reference, special_as_text=special_strings == "text")
+
+    def long_texts(self, encoder: Encoder, special_strings: str = "keep", part_bytes: int = PART_BYTES) -> LongTexts:
+        """The encoder for documents of any length."""
+        splitter, reason = find_splitter(self.definition)
+        reason = reason or words.refusal(self.definition)
+        if splitter is None or reason:
+            return LongTexts(encoder, None, None, reason, part_bytes)
+        return LongTexts(encoder, splitter, lambda: self._words(encoder.name, special_strings), "", part_bytes)
+
+    def _words(self, encoder: str, special_strings: str) -> words.WordEncoder:
+        text = json.dumps(words.bare(self.definition))
+
+        def bare() -> Encoder:
+            fast = _load_fast(text)[0] if encoder == "fastokens" else None
+            return FastEncoder(fast) if fast else ReferenceEncoder(tokenizers.Tokenizer.from_str(text))
+
+        normalizer = self.reference.normalizer
+        normalize = normalizer.normalize_str if normalizer else str
+        raw, normalized = words.added_by_string(self.definition["added_tokens"], special_strings == "keep")
+        pre_tokenizer = Split(tokenizers.Regex(splitting_expression(self.definition)), "isolated")
+
+        def pieces(text: str) -> list[tuple[int, int]]:
+            return [place for _, place in pre_tokenizer.pre_tokenize_str(text)]
+
+        return words.WordEncoder(
+            bare,
+            words.token_sizes(self.definition["model"]["vocab"]),
+            normalize,
+            pieces,
+            raw,
+            {normalize(token): number for token, number in normalized.items()},
+        )
 
 
-def load(url: str) -> Tokenizer:
+def load(url: str) -> Tokenizer | CustomTokenizer:
     """The tokenizer.json at `url`. Starts no thread. Raises TokenizerError."""
     return parse(_read(url), url)
 
 
-def parse(data: bytes, place: str) -> Tokenizer:
+def parse(data: bytes, place: str) -> Tokenizer | CustomTokenizer:
     """The tokenizer in these bytes of a tokenizer.json. Raises TokenizerError."""
+    if MARK.encode() in data[:100]:
+        return CustomTokenizer.from_description(data, place)
     try:
         text = data.decode()
         reference = tokenizers.Tokenizer.from_str(text)
@@ -129,14 +138,18 @@ def parse(data: bytes, place: str) -> Tokenizer:
     reference.no_truncation()
     reference.no_padding()
     fast, refusal = _load_fast(text)
-    return Tokenizer(hashlib.sha256(data).hexdigest(), reference, fast, refusal)
+    return Tokenizer(hashlib.sha256(data).hexdigest(), reference, fast, refusal, json.loads(text))
 
 
 def _load_fast(text: str) -> tuple[fastokens.Tokenizer | None, str]:
     try:
         fast = fastokens.Tokenizer.from_json_str(text)
     except (ValueError, NotImplementedError, RuntimeError) as error:
-        return None, str(error)
+        return None, str(error)[:SHOWN_REASON]
+    except BaseException as error:  # a panic in Rust comes as an exception of its own, right below BaseException
+        if type(error).__name__ != "PanicException":
+            raise
+        return None, f"it panics: {error}"[:SHOWN_REASON]
     fast.no_truncation()
     fast.no_padding()
     return fast, ""

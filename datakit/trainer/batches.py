@@ -1,17 +1,14 @@
 """Batches on their way from a loader to the devices.
 
-A source is anything with the methods of `BatchSource`; `datakit.loader.Loader` is one. `Feed` runs in a thread of its
+A source is anything with the methods of `BatchSource`; `datakit.loader.Loader` is one. `Feed` works in a thread of its
 own: while the devices compute a step, the next batches are fetched and placed, each device holding its rows. What the
 loop waits for is counted: `waited` should stay near zero.
 """
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from types import TracebackType
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -20,11 +17,11 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from datakit.errors import UsageError
+from datakit.loader.background import in_background
 from datakit.trainer.interface import PADDING_SEGMENT, Tokens
 from datakit.trainer.weights import BATCH
 
 AHEAD = 2  # batches that wait on the devices
-POLL_SECONDS = 0.1
 
 
 class HostBatch(Protocol):
@@ -43,7 +40,7 @@ class HostBatch(Protocol):
 class BatchSource(Protocol):
     """Where training batches come from: a pure function of the step."""
 
-    def iterate(self, start: int = 0, stop: int | None = None) -> Iterator[Any]:
+    def iterate(self, start: int = 0, stop: int | None = None) -> Generator[Any, None, None]:
         """The batches `start`..`stop - 1`."""
         ...
 
@@ -73,52 +70,29 @@ class Feed:
 
     def __init__(self, source: BatchSource, mesh: Mesh, start: int, stop: int) -> None:
         self.waited = 0.0  # seconds, of the last `next`
-        self._mesh = mesh
-        self._ready: queue.Queue[Placed | BaseException | None] = queue.Queue(AHEAD)
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(source, start, stop), name="feed", daemon=True)
-        self._thread.start()
+        self._placed = in_background(_placed(source, mesh, start, stop), AHEAD)
 
     def next(self) -> Placed | None:
         """The next batch; None after the last one. Raises what the source raised."""
         begun = time.perf_counter()
-        item = self._ready.get()
+        placed = next(self._placed, None)
         self.waited = time.perf_counter() - begun
-        if isinstance(item, BaseException):
-            raise item
-        return item
+        return placed
 
     def __enter__(self) -> Feed:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ended.set()
-        self._thread.join()
+    def __exit__(self, *_: object) -> None:
+        self._placed.close()
 
-    def _run(self, source: BatchSource, start: int, stop: int) -> None:
-        batches = iter(source.iterate(start, stop))
-        try:
-            for batch in batches:
-                self._put(place(batch, self._mesh))
-                if self._ended.is_set():
-                    return
-            self._put(None)
-        except BaseException as error:  # noqa: BLE001 - of a thread: handed to `next`
-            self._put(error)
-        finally:
-            close = getattr(batches, "close", None)
-            if close is not None:
-                close()
 
-    def _put(self, item: Placed | BaseException | None) -> None:
-        while not self._ended.is_set():
-            try:
-                self._ready.put(item, timeout=POLL_SECONDS)
-            except queue.Full:
-                continue
-            return
+def _placed(source: BatchSource, mesh: Mesh, start: int, stop: int) -> Iterator[Placed]:
+    batches = source.iterate(start, stop)
+    try:
+        for batch in batches:
+            yield place(batch, mesh)
+    finally:
+        batches.close()
 
 
 def place(batch: HostBatch, mesh: Mesh) -> Placed:

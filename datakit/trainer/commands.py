@@ -14,7 +14,7 @@ from datakit.errors import CheckpointError, RecipeError, UsageError, suggestion
 from datakit.storage import urls
 from datakit.trainer.checkpoint import candidates, restore_weights
 from datakit.trainer.config import Run, parse_run, with_overrides
-from datakit.trainer.data import Data, open_data, parse_data
+from datakit.trainer.data import Data, open_data
 from datakit.trainer.evaluate import evaluate_all
 from datakit.trainer.record import run_directory
 from datakit.trainer.restart import checkpoint_folders
@@ -31,7 +31,7 @@ def load_run(name_or_path: str | Path, root: str = "./data", overrides: Iterable
     """
     path = _path(name_or_path)
     document = with_overrides(_read(path), overrides)
-    data = open_data(parse_data(document.pop("data", {}), str(path)), path.resolve().parent, root)
+    data = open_data(document.pop("data", {}), path, root)
     model = {"vocabulary": data.vocabulary, **document.get("model", {})}
     run = parse_run({**document, "model": model}, str(path))
     smallest = max(cache.contract.vocabulary_size for cache in data.caches.values())

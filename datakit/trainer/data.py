@@ -1,45 +1,47 @@
-"""From the `[data]` table of a run to its batches: caches, mixture, loader, validation sets, bytes of tokens.
+"""From the `[data]` table of a run to its batches: mixture, loader, validation sets, bytes of tokens.
 
-    [data]
-    sequence_length = 4096                  # or [[0, 4096], [90_000, 32_768]]: from step 90,000 on
+    [data]                                  # what a mixture file says (see loader/mixture_file.py), in place ...
+    sequence_length = 4096
     batch_size = 512
 
     [data.components.web]
     cache = "data/demo"                     # a cache, or a dataset's folder with one finished cache in it
-    source = "web"                          # one source of the cache; without, all of it
-    weight = 0.9
+    source = "web"
     validation_tokens = 2_000_000           # whole documents, held out; evaluated under the component's name
 
     [data.components.code]
     cache = "data/demo"
     source = "code"
-    weight = 0.1
-    packing = { too_long = "split" }
 
-    [[data.stages]]                         # instead of the weights above
-    weights = { web = 0.5, code = 0.5 }
-    start_step = 90_000
+    [[data.stages]]
+    weights = { web = 0.9, code = 0.1 }
 
     [data.evaluation."exams/law"]           # further validation sets
     cache = "data/exams"
 
-Every cache must have been made with one tokenizer. Relative paths are relative to the file;
-{root} is the command's --root.
+    [data]                                  # ... or where one lies; `evaluation` may stand beside it
+    mixture = "mix.toml"
+
+Every cache must have been made with one tokenizer. Relative paths are relative to the file; {root} is the command's
+--root. Counts of packed components are taken from there, where `datakit mixture pack` left them.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from datakit.errors import RecipeError, TokenizerError, UsageError
-from datakit.loader import Component, Loader, Mixture, Packing, Schedule, Shuffle, Stage, held_out_mixture, open_source
-from datakit.recipe import absolute, check_keys, convert
+from datakit.loader import Component, Loader, Mixture, Shuffle, held_out_mixture, open_source
+from datakit.loader.cache_source import CacheSource
+from datakit.loader.mixture_file import load_mixture, mixture_of
+from datakit.loader.tables import decoded
+from datakit.recipe import absolute
 from datakit.storage import urls
 from datakit.storage.manifest import InputReference, find_manifest, manifest_url
 from datakit.tokenize.reader import Cache, open_cache
@@ -50,39 +52,11 @@ MULTIPLE = 128  # of which a vocabulary is, where a run names none: matrix units
 
 
 @dataclass(frozen=True)
-class ComponentTable:
-    """`[data.components.<name>]`; the names and defaults are those of `loader.Component`."""
-
-    cache: str
-    source: str | None = None
-    weight: float = 1.0
-    validation_tokens: int = 0
-    max_epochs: int | None = None
-    packing: Packing | None = None
-    shuffle: Shuffle = field(default_factory=Shuffle)
-
-
-@dataclass(frozen=True)
 class EvaluationTable:
     """`[data.evaluation.<tag>]`: all of a cache, or of one source of it."""
 
     cache: str
     source: str | None = None
-
-
-@dataclass(frozen=True)
-class DataTable:
-    """`[data]`; the names and defaults are those of `loader.Mixture`."""
-
-    components: dict[str, ComponentTable]
-    stages: list[Stage] | None = None
-    evaluation: dict[str, EvaluationTable] = field(default_factory=dict)
-    sequence_length: int | list[tuple[int, int]] = 4096
-    batch_size: int | list[tuple[int, int]] = 32
-    seed: int = 0
-    block: int = 2048
-    stop: str = "restart"
-    memory_bytes: int = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -108,51 +82,49 @@ class Data:
         ]
 
 
-def parse_data(table: dict[str, Any], place: str) -> DataTable:
-    """The table, strictly. Raises RecipeError with the nearest valid name."""
-    if not table.get("components"):
-        raise RecipeError(f"{place}: no data; add a [data.components.<name>] table with a cache")
-    check_keys(table, [entry.name for entry in fields(DataTable)], f"{place}, [data]")
-    for group, kind in (("components", ComponentTable), ("evaluation", EvaluationTable)):
-        for name, entry in table.get(group, {}).items():
-            check_keys(entry, [known.name for known in fields(kind)], f"{place}, [data.{group}.{name}]")
-    for number, stage in enumerate(table.get("stages", [])):
-        check_keys(stage, [known.name for known in fields(Stage)], f"{place}, [[data.stages]] {number}")
-    return convert(table, DataTable, f"{place}, [data]")
-
-
-def open_data(table: DataTable, base: Path, root: str = "./data") -> Data:
-    """Open the caches; `base` is what relative paths are relative to. Raises TokenizerError and other InputErrors."""
-    named = [*table.components.values(), *table.evaluation.values()]
-    caches = {entry.cache: open_cache(find_cache(_place(entry.cache, base, root))) for entry in named}
+def open_data(table: Mapping[str, Any], file: Path, root: str = "./data") -> Data:
+    """Open what a `[data]` table of `file` names. Raises RecipeError, UsageError, TokenizerError, LoaderError."""
+    settings = dict(table)
+    place = f"{file}, [data.evaluation"
+    evaluation = {
+        tag: decoded(entry, EvaluationTable, f"{place}.{tag}]") for tag, entry in settings.pop("evaluation", {}).items()
+    }
+    mixture = _mixture(settings, file, root)
+    sets = {tag: _source(entry, file, root) for tag, entry in evaluation.items()}
+    sources = [*(component.source for component in mixture.components.values()), *sets.values()]
+    caches = {
+        url: open_cache(url) for url in sorted({source.url for source in sources if isinstance(source, CacheSource)})
+    }
     first = next(iter(caches.values()))
     for cache in caches.values():
         first.contract.require(cache.contract.tokenizer_sha256, first.directory)
-    components = {name: _component(entry, caches[entry.cache]) for name, entry in table.components.items()}
-    mixture = Mixture(
-        components=components,
-        stages=table.stages or {name: entry.weight for name, entry in table.components.items()},
-        seed=table.seed,
-        sequence_length=_schedule(table.sequence_length),
-        batch_size=_schedule(table.batch_size),
-        block=table.block,
-        stop=table.stop,
-        memory_bytes=table.memory_bytes,
-    )
     token_bytes, notes = _token_bytes(first)
-    size = first.contract.vocabulary_size
-    return Data(
-        mixture,
-        _evaluations(table, mixture, caches),
-        token_bytes,
-        -(-size // MULTIPLE) * MULTIPLE,
-        {cache.directory: cache for cache in caches.values()},
-        notes,
+    vocabulary = -(-first.contract.vocabulary_size // MULTIPLE) * MULTIPLE
+    return Data(mixture, _evaluations(mixture, sets), token_bytes, vocabulary, caches, notes)
+
+
+def _mixture(settings: dict[str, Any], file: Path, root: str) -> Mixture:
+    if not settings:
+        raise RecipeError(f"{file}: no data; add a [data] table with components and stages, or with a mixture file")
+    if "mixture" in settings:
+        if len(settings) > 1:
+            others = ", ".join(sorted(set(settings) - {"mixture"}))
+            raise RecipeError(f"{file}, [data]: beside `mixture`, {others} would be ignored; say it in that file")
+        return load_mixture(absolute(str(settings["mixture"]), file.resolve().parent), root)
+    tables = settings.get("components", {})
+    found = {name: {**entry, "cache": _place(entry.get("cache", ""), file, root)} for name, entry in tables.items()}
+    return mixture_of({**settings, "components": found}, file, root).mixture
+
+
+def _source(entry: EvaluationTable, file: Path, root: str) -> CacheSource:
+    return open_source(_place(entry.cache, file, root), entry.source)
+
+
+def _place(cache: str, file: Path, root: str) -> str:
+    inside = cache.startswith(ROOT)
+    return find_cache(
+        urls.join(urls.absolute(root), cache.removeprefix(ROOT)) if inside else absolute(cache, file.resolve().parent)
     )
-
-
-def _place(cache: str, base: Path, root: str) -> str:
-    return urls.join(urls.absolute(root), cache.removeprefix(ROOT)) if cache.startswith(ROOT) else absolute(cache, base)
 
 
 def find_cache(directory: str) -> str:
@@ -169,32 +141,18 @@ def find_cache(directory: str) -> str:
     raise UsageError(f"{directory} holds {len(finished)} token caches; name one of them: {names}")
 
 
-def _component(entry: ComponentTable, cache: Cache) -> Component:
-    return Component(
-        open_source(cache.directory, entry.source),
-        packing=entry.packing,
-        shuffle=entry.shuffle,
-        validation_tokens=entry.validation_tokens,
-        max_epochs=entry.max_epochs,
-    )
-
-
-def _schedule(value: int | list[tuple[int, int]]) -> int | Schedule:
-    return value if isinstance(value, int) else Schedule(tuple((step, size) for step, size in value))
-
-
-def _evaluations(table: DataTable, mixture: Mixture, caches: Mapping[str, Cache]) -> dict[str, BatchesOf]:
+def _evaluations(mixture: Mixture, sets: Mapping[str, CacheSource]) -> dict[str, BatchesOf]:
     length, rows = mixture.lengths.at(0), mixture.batches.at(0)
-    sets = {
+    passes = {
         name: held_out_mixture(mixture, name, sequence_length=length, batch_size=rows)
         for name, component in mixture.components.items()
         if component.validation_tokens
     }
-    for tag, entry in table.evaluation.items():
-        if tag in sets:
+    for tag, source in sets.items():
+        if tag in passes:
             raise UsageError(f"[data.evaluation.{tag}] has the name of a component that holds documents out; rename it")
-        sets[tag] = Mixture(
-            {tag: Component(open_source(caches[entry.cache].directory, entry.source), shuffle=Shuffle("none"))},
+        passes[tag] = Mixture(
+            {tag: Component(source, shuffle=Shuffle("none"))},
             {tag: 1.0},
             sequence_length=length,
             batch_size=rows,
@@ -202,7 +160,7 @@ def _evaluations(table: DataTable, mixture: Mixture, caches: Mapping[str, Cache]
             final_batch="pad",
             memory_bytes=mixture.memory_bytes,
         )
-    return {tag: _Pass(one) for tag, one in sets.items()}
+    return {tag: _Pass(one) for tag, one in passes.items()}
 
 
 @dataclass(frozen=True)

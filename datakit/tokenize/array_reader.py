@@ -1,49 +1,35 @@
-"""TensorStore, and all that is known of it here: how a shard's array is written, where one is opened, how it is read.
+"""Opens a shard's array for reading, and counts what reading costs. All that is known of TensorStore's reading is here.
 
-A shard is written in one call: writing it piece by piece rewrites the file each time (8.5 times the bytes, measured).
 Opening takes the array's metadata from the cache's manifest and reads nothing. A missing or damaged shard is an error;
-TensorStore alone would read a missing file as zeros.
+TensorStore alone would read a missing file as zeros. Memory: a pool of decoded chunks and indices with a hard bound,
+beside the blocks that are being read, each of which is held about twice while it is decoded.
 """
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorstore
 
-from datakit.errors import CorruptError, RootError
+from datakit.errors import CorruptError, RootError, StorageError
 from datakit.storage import urls
-from datakit.tokenize.layout import ArrayForm
 
 DEFAULT_REGION = "us-east-1"
+REMOTE_REQUESTS = 32  # at once: a block is some five requests, and up to four blocks are in flight
+LOCAL_REQUESTS = 4
+DAMAGED = ("NOT_FOUND", "DATA_LOSS", "FAILED_PRECONDITION", "INVALID_ARGUMENT", "OUT_OF_RANGE")
+READS = "/tensorstore/kvstore/"
 
 
-def write_array(directory: Path, tokens: np.ndarray, form: ArrayForm, cpus: int) -> None:
-    """Encode `tokens` [T], T >= 1, as the array in a new local directory.
-
-    Memory beside `tokens`: once their size where they are stored raw, twice where they are compressed.
-    """
-    limits = {"data_copy_concurrency": {"limit": cpus}, "file_io_concurrency": {"limit": cpus}}
-    specification = {
-        "driver": "zarr3",
-        "kvstore": {"driver": "file", "path": f"{directory}/"},
-        "metadata": form.metadata(len(tokens)),
-        "store_data_equal_to_fill_value": True,  # a chunk of token 0 is data; only then is a missing one an error
-        "context": {**limits, "file_io_sync": False},  # whoever commits the files syncs them
-    }
-    tensorstore.open(specification, create=True).result().write(tokens).result()
-
-
-def read_context(cache_bytes: int, concurrency: int) -> tensorstore.Context:
+def read_context(cache_bytes: int, local: bool) -> tensorstore.Context:
     """What the arrays of one reader share: a bounded pool of decoded indices and chunks, threads, requests at once."""
-    requests = {"limit": concurrency}
+    requests = {"limit": LOCAL_REQUESTS if local else REMOTE_REQUESTS}
     return tensorstore.Context(
         {
             "cache_pool": {"total_bytes_limit": cache_bytes},
-            "data_copy_concurrency": {"limit": max(1, min(concurrency, os.cpu_count() or 1))},
+            "data_copy_concurrency": {"limit": os.cpu_count() or 1},
             "file_io_concurrency": requests,
             "s3_request_concurrency": requests,
             "gcs_request_concurrency": requests,
@@ -51,26 +37,41 @@ def read_context(cache_bytes: int, concurrency: int) -> tensorstore.Context:
     )
 
 
-def open_array(directory: str, form: ArrayForm, tokens: int, context: tensorstore.Context) -> tensorstore.TensorStore:
-    """The array of `tokens` tokens in `directory`, without a read."""
+def open_array(
+    directory: str, metadata: dict[str, Any], context: tensorstore.Context, sparse: bool = False
+) -> tensorstore.TensorStore:
+    """The array with these metadata (its zarr.json) in `directory`, without a read.
+
+    sparse: a chunk that is not there stands for zeros, as others write them; ours are always there.
+    """
     specification = {
         "driver": "zarr3",
         "kvstore": key_value_store(directory),
-        "metadata": form.metadata(tokens),
+        "metadata": metadata,
         "recheck_cached_data": "open",
-        "fill_missing_data_reads": False,
+        "fill_missing_data_reads": sparse,
     }
     return tensorstore.open(specification, open=True, read=True, assume_metadata=True, context=context).result()
 
 
 def finish(read: Any, place: str) -> np.ndarray:
-    """The result of a read that was begun. Raises CorruptError where the shard is missing or damaged."""
+    """The result of a read that was begun. Raises CorruptError where the shard is missing or damaged, StorageError."""
     try:
         return read.result()
     except ValueError as error:
-        raise CorruptError(
-            f"{place} is missing or damaged, validate the cache and make the shard again: {error}"
-        ) from error
+        message = str(error)
+        if any(status in message for status in DAMAGED):
+            raise CorruptError(
+                f"{place} is missing or damaged; `datakit validate` tells which files are: {message}"
+            ) from error
+        raise StorageError(f"{place} cannot be read: {message}") from error
+
+
+def requests_so_far() -> int:
+    """Reads of files and objects by TensorStore in this process, as it counts them itself."""
+    found = tensorstore.experimental_collect_matching_metrics(READS)
+    named = [metric for metric in found if metric["name"].endswith("/read")]
+    return sum(value.get("value", 0) for metric in named for value in metric["values"])
 
 
 def key_value_store(directory: str) -> dict[str, Any]:

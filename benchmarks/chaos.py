@@ -1,0 +1,64 @@
+"""Random deaths in a real run, again and again: each round must leave the bytes of a quiet one, and nothing else.
+
+    python -m benchmarks.chaos --rounds 50 [--seed 1] [--ray] [--keep]
+
+Prints a line a round and a summary; exit code 1 if a round left other bytes, a task was committed twice with different
+ones, or a process or a temporary file is left. A round takes two to three times as long as the recipe (5 to
+10 s). See `tests/chaos.py` for what is killed and checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.chaos import Quiet, Report, run_round
+from tests.cluster import TwoNodes, two_nodes
+
+
+def rounds(options: argparse.Namespace, folder: Path) -> list[Report]:
+    """All of them, printed as they end."""
+    quiet = Quiet.run(folder)
+    print(f"undisturbed: {quiet.seconds:.1f} s, {len(quiet.tree)} files", flush=True)
+    reports = []
+    with contextlib.ExitStack() as stack:
+        private = folder / "private"
+        private.mkdir()
+        nodes: TwoNodes | None = stack.enter_context(two_nodes(private)) if options.ray else None
+        for number in range(options.rounds):
+            place = folder / f"round-{number}"
+            reports.append(run_round(quiet, place, options.seed + number, nodes))
+            print(reports[-1].line(), flush=True)
+            if not reports[-1].troubles and not options.keep:
+                shutil.rmtree(place)
+    return reports
+
+
+def main() -> int:
+    """Run, sum up."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=1, help="of the first round; each next one counts up")
+    parser.add_argument("--ray", action="store_true", help="on a cluster of two nodes, which are killed, too")
+    parser.add_argument("--keep", action="store_true", help="keep the roots of all rounds, not only of the bad ones")
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="datakit-chaos-"))
+    reports = rounds(options, folder)
+    good = sum(not report.troubles for report in reports)
+    kills = collections.Counter(kind for report in reports for kind in report.kills)
+    faults = collections.Counter(fault.split("-")[0] for report in reports for fault in report.faults)
+    print(f"{good} of {len(reports)} rounds byte-identical; kills {dict(kills)}; faults {dict(faults)}")
+    if good == len(reports) and not options.keep:
+        shutil.rmtree(folder)
+        return 0
+    print(f"kept: {folder}")
+    return int(good < len(reports))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+"""What the engine costs beside the work: real driver, real children, tasks that only sleep and write one small fact.
+
+    python -m benchmarks.engine_overhead [--workers 4] [--tiny 100000]
+
+Prints a table: slot time a task beside its work for 5,000 tasks of 10 ms (batched, and one child each); then, for many
+tiny tasks that write a file each, the driver's memory and CPU a task, and how long it takes to see that the step is
+done, and that all of its tasks are although the manifest is gone. Takes a minute or two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+from datakit.engine.driver import RunOptions, run_step
+from datakit.engine.events import EventLog
+from datakit.engine.executor import Executor
+from datakit.engine.ledger import AttemptLine, read_ledger
+from datakit.engine.local import LocalExecutor
+from datakit.engine.progress import LineView
+from datakit.engine.task import Plan
+from datakit.engine.watch import Several, Watch
+from tests import poison_tasks
+
+PROBE = """
+import sys, time
+from datakit.engine.driver import RunOptions, run_step
+from datakit.engine.watch import Silent
+from tests import poison_tasks
+started = time.monotonic()
+step = poison_tasks.poison_step(sys.argv[1])
+def refuse(): raise SystemExit("a worker was asked for")
+manifest = run_step(step, poison_tasks.files(int(sys.argv[2])), refuse, RunOptions(), Silent())
+print(time.monotonic() - started, len(manifest.partitions))
+"""
+
+
+def timed(plan: Plan, directory: Path, workers: int) -> float:
+    """Seconds of a run with all the displays that a user has."""
+    local = LocalExecutor(workers)
+    watch: Watch = Several([LineView(open("/dev/null", "w")), EventLog(str(directory / "runs"))])  # noqa: SIM115
+    executors: list[Executor] = [local]
+    try:
+        started = time.monotonic()
+        run_step(poison_tasks.poison_step(str(directory)), plan, executors.pop, RunOptions(), watch)
+        return time.monotonic() - started
+    finally:
+        local.close()
+
+
+def slot_time(tasks: int, seconds: float, workers: int, batched: bool) -> tuple[float, float]:
+    """(slot milliseconds beside the work a task, by the wall clock; the same by the ledger)."""
+    directory = Path(tempfile.mkdtemp(prefix="datakit-overhead-"))
+    try:
+        plan = poison_tasks.naps(tasks, seconds) if batched else poison_tasks.naps(tasks, seconds, tiny=False)
+        wall = timed(plan, directory, workers)
+        lines = [line for line in read_ledger(str(directory)) if isinstance(line, AttemptLine)]
+        beside = sum(line.seconds - line.work_seconds for line in lines)
+        return 1000 * (wall * workers / tasks - seconds), 1000 * beside / tasks
+    finally:
+        shutil.rmtree(directory)
+
+
+def many(tasks: int, workers: int) -> None:
+    """The driver's own cost with many tasks; run in a process of its own, so that its peak memory is its own."""
+    directory = Path(tempfile.mkdtemp(prefix="datakit-many-"))
+    try:
+        before = resource.getrusage(resource.RUSAGE_SELF)
+        wall = timed(poison_tasks.files(tasks), directory, workers)
+        after = resource.getrusage(resource.RUSAGE_SELF)
+        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        print(
+            f"{tasks:,} tasks that write a file each: {wall:.0f} s, {1000 * wall * workers / tasks:.2f} ms of slot each"
+        )
+        print(f"  driver: {1000 * cpu / tasks:.3f} ms of CPU a task, peak {after.ru_maxrss / 1024:.0f} MiB")
+        print(f"  the step is done: seen in {_probe(directory, tasks):.2f} s")
+        (directory / "manifest.json").unlink()
+        print(f"  all tasks are done, no manifest: in {_probe(directory, tasks):.2f} s")
+    finally:
+        shutil.rmtree(directory)
+
+
+def _probe(directory: Path, tasks: int) -> float:
+    command = [sys.executable, "-c", PROBE, str(directory), str(tasks)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    seconds, partitions = done.stdout.split()
+    assert int(partitions) == tasks
+    return float(seconds)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workers", type=int, default=psutil.cpu_count() or 1)
+    parser.add_argument("--tiny", type=int, default=100_000)
+    parser.add_argument("--only-many", action="store_true", help="only the second part")
+    options = parser.parse_args()
+    if not options.only_many:
+        for batched in (True, False):
+            wall, ledger = slot_time(5000, 0.010, options.workers, batched)
+            how = "many to a child" if batched else "a child each"
+            print(f"5,000 tasks of 10 ms, {how}: {wall:.2f} ms of slot time beside the work each ({ledger:.2f} in it)")
+        command = [sys.executable, "-m", "benchmarks.engine_overhead", "--only-many"]
+        subprocess.run([*command, "--workers", str(options.workers), "--tiny", str(options.tiny)], check=True)
+        return
+    many(options.tiny, options.workers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""`datakit cache show` and `datakit cache stats`: look inside a token cache."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from datakit.cli.console import bytes_text, note, say, say_json, table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from datakit.tokenize.reader import Cache
+    from datakit.tokenize.summary import CacheSummary
+    from datakit.tokenize.token_text import Piece
+
+Flag = Parameter(negative="", show_default=False)
+BACKGROUNDS = (236, 24, 236, 58)  # of the 256-colour palette: neighbours differ, light text stays readable
+JOINED = 53  # tokens that only together are text
+BAR = 40
+
+
+def show(
+    cache: str,
+    /,
+    *,
+    document: str | None = None,
+    step: int | None = None,
+    position: int | None = None,
+    length: int = 4096,
+    limit: int = 1024,
+    ids: Annotated[bool, Flag] = False,
+    json: Annotated[bool, Flag] = False,
+) -> int:
+    """Decode a document or a sequence of a token cache, with the tokens' borders.
+
+    On a terminal neighbouring tokens have different colours; elsewhere (or with NO_COLOR=1) each is in ⟦brackets⟧.
+    Without a choice, the first document.
+
+    Examples:
+      datakit cache show data/demo/tokenize-0123456789ab
+      datakit cache show data/demo/tokenize-0123456789ab --document 5f0cd7a1b2c3d4e5f60718293a4b5c6d
+      datakit cache show data/demo/tokenize-0123456789ab --step 12 --length 2048 --ids
+
+    Parameters
+    ----------
+    cache
+        A token cache's directory.
+    document
+        A document's id (32 hex digits), or its row (a smaller number).
+    step
+        Sequence number N of the cache as it lies there, without a mixture: tokens N * length to (N + 1) * length.
+    position
+        The document that has the token at this position of the cache.
+    length
+        Tokens of a sequence.
+    limit
+        Show so many tokens at the most; 0 shows all.
+    ids
+        Also list the ids.
+    json
+        Print one JSON object.
+    """
+    from datakit.errors import UsageError
+    from datakit.tokenize.reader import open_cache
+    from datakit.tokenize.token_text import load_reference, pieces
+
+    if sum(choice is not None for choice in (document, step, position)) > 1:
+        raise UsageError("give one of --document, --step and --position")
+    opened = open_cache(cache)
+    try:
+        found = _sequence(opened, step, length) if step is not None else _document(opened, document, position)
+    except IndexError as error:
+        raise UsageError(str(error)) from error
+    tokens = found.pop("tokens")
+    shown = tokens[:limit] if limit else tokens
+    tokenizer = load_reference(opened.tokenizer_url)
+    parts = list(pieces(tokenizer, shown))
+    if json:
+        said = [{"ids": list(part.ids), "text": part.text} for part in parts]
+        say_json({**found, "count": len(tokens), "shown": len(shown), "pieces": said})
+        return 0
+    note(f"{', '.join(f'{key} {value}' for key, value in found.items())}: {len(tokens):,} tokens")
+    say(_coloured(parts) if _in_colour() else _bracketed(parts))
+    if ids:
+        say(" ".join(str(token) for token in shown.tolist()))
+    if len(shown) < len(tokens):
+        note(f"... and {len(tokens) - len(shown):,} more tokens (--limit 0 shows all)")
+    return 0
+
+
+def stats(cache: str, /, *, plot: str | None = None, json: Annotated[bool, Flag] = False) -> int:
+    """Show what a token cache holds: lengths of documents, tokens by source, the most frequent tokens.
+
+    Examples:
+      datakit cache stats data/demo/tokenize-0123456789ab
+      datakit cache stats data/demo/tokenize-0123456789ab --plot cache.png
+
+    Parameters
+    ----------
+    cache
+        A token cache's directory.
+    plot
+        Also draw it, into this file (.png, .svg or .pdf); needs `pip install 'datakit[report]'`.
+    json
+        Print one JSON object.
+    """
+    from datakit.errors import TokenizerError
+    from datakit.storage import urls
+    from datakit.tokenize.reader import open_cache
+    from datakit.tokenize.summary import summarize
+    from datakit.tokenize.token_text import load_reference, token_text
+
+    opened = open_cache(cache)
+    summary = summarize(opened)
+    try:
+        tokenizer = load_reference(opened.tokenizer_url)
+        names = {number: token_text(tokenizer, number) for number, _ in summary.frequent}
+    except TokenizerError as error:
+        note(f"warning: ids without their text: {error}")
+        names = {}
+    if plot is not None:
+        from datakit.tokenize.plot import write_plot
+
+        write_plot(summary, names, urls.absolute(plot))
+        note(f"plot: {plot}")
+    if json:
+        said = [{"id": number, "text": names.get(number), "count": count} for number, count in summary.frequent]
+        lengths = [{"from": first, "below": end, "documents": count} for first, end, count in summary.lengths]
+        from dataclasses import asdict
+
+        say_json({**asdict(summary), "lengths": lengths, "frequent": said, "sources": summary.sources})
+        return 0
+    _show_summary(summary, names)
+    return 0
+
+
+def _document(cache: Cache, document: str | None, position: int | None) -> dict[str, Any]:
+    from datakit.errors import UsageError
+
+    if position is not None:
+        row = cache.row_at(position)
+    elif document is not None and not (document.isdigit() and len(document) < 32):
+        found = cache.find(document)
+        if found is None:
+            raise UsageError(f"{cache.directory} has no document {document!r}; give its 32 hex digits, or its row")
+        row = found
+    else:
+        row = int(document or 0)
+    chosen = cache.document(row)
+    place = cache.position_of(row)
+    return {
+        "document": chosen.id,
+        "row": row,
+        "source": cache.source_of(row),
+        "position": place,
+        "tokens": chosen.tokens,
+    }
+
+
+def _sequence(cache: Cache, step: int, length: int) -> dict[str, Any]:
+    from datakit.errors import UsageError
+
+    if length < 1 or not 0 <= step * length < cache.tokens:
+        count = -(-cache.tokens // length) if length >= 1 else 0
+        raise UsageError(f"--step {step}: {cache.directory} has {count:,} sequences of {length:,} tokens, from 0 on")
+    tokens = cache.read(step * length, min((step + 1) * length, cache.tokens))
+    return {"step": step, "position": step * length, "tokens": tokens}
+
+
+def _in_colour() -> bool:
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _coloured(parts: Iterable[Piece]) -> str:
+    """Each piece on a background of its own, line by line, so that no colour runs to the window's edge."""
+    shown = []
+    for number, part in enumerate(parts):
+        background = JOINED if len(part.ids) > 1 else BACKGROUNDS[number % len(BACKGROUNDS)]
+        begin, end = f"\x1b[48;5;{background}m", "\x1b[0m"
+        lines = _visible(part.text).split("\n")
+        shown.append("\n".join(f"{begin}{line}{end}" if line else "" for line in lines))
+    return "".join(shown)
+
+
+def _bracketed(parts: Iterable[Piece]) -> str:
+    return "".join(f"⟦{_visible(part.text)}⟧" for part in parts)
+
+
+def _visible(text: str) -> str:
+    """Control characters as their pictures, line breaks marked: a document must not command the terminal."""
+    pictured = "".join(
+        chr(0x2400 + ord(sign)) if ord(sign) < 32 and sign != "\n" else "␡" if 127 <= ord(sign) < 160 else sign
+        for sign in text
+    )
+    return pictured.replace("\n", "␊\n")
+
+
+def _show_summary(summary: CacheSummary, names: dict[int, str]) -> None:
+    say(
+        f"{summary.directory}: {summary.documents:,} documents, {summary.tokens:,} tokens ({summary.dtype}) in "
+        f"{summary.shards:,} shards, {bytes_text(summary.bytes)}"
+    )
+    say()
+    most = max((count for _, _, count in summary.lengths), default=1)
+    rows = [
+        [f"{first:,} to {end - 1:,}" if end - first > 1 else f"{first:,}", count, "#" * -(-count * BAR // most)]
+        for first, end, count in summary.lengths
+    ]
+    say(table(("tokens", "documents", ""), rows))
+    say()
+    sources = [
+        [name, sums.shards, sums.documents, sums.tokens, f"{sums.tokens / max(summary.tokens, 1):7.2%}", sums.targets]
+        for name, sums in summary.sources.items()
+    ]
+    say(table(("source", "shards", "documents", "tokens", "share", "targets"), sources))
+    say()
+    frequent = [
+        [_visible(repr(names[number])) if number in names else None, f"#{number}", count,
+         f"{count / max(summary.tokens, 1):7.2%}"]
+        for number, count in summary.frequent
+    ]  # fmt: skip
+    say(table(("token", "id", "times", "share"), frequent))

@@ -1,0 +1,272 @@
+"""`datakit mixture preview` and `datakit mixture pack`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from datakit.cli.console import Cell, note, say, say_json, seconds_text, table
+
+if TYPE_CHECKING:
+    from datakit.loader import Plan, Preview
+    from datakit.pipeline.packing import PackingResult
+
+Flag = Parameter(negative="", show_default=False)
+PLOT_POINTS = 200
+SLOTS_A_POINT = 512  # fewer would draw the order inside a mixture block, not the shares
+LEAST_POINTS = 20
+MOST_IN_FULL = 4  # components with tokens and epochs at each point; more of them show shares alone
+
+
+def preview(
+    mixture: str,
+    /,
+    *,
+    steps: int | None = None,
+    points: int = 10,
+    plot: str | None = None,
+    root: str | None = None,
+    json: Annotated[bool, Flag] = False,
+) -> int:
+    """Show what each component of a mixture contributes over a run: share, tokens, epochs, changes, the end.
+
+    Nothing of the tokens is read; a packed component without --root packs its blocks once to count them.
+
+    Examples:
+      datakit mixture preview mix.toml
+      datakit mixture preview mix.toml --steps 50_000 --points 20 --plot mix.png
+      datakit mixture preview mix.toml --root data
+
+    A mixture file (relative paths are relative to it):
+      sequence_length = 4096           # or [[0, 4096], [95_000, 32_768]]
+      batch_size = 512
+      steps = 100_000
+      [components.web]
+      cache = "data/demo/tokenize-0123456789ab"
+      source = "web"
+      [components.code]
+      cache = "data/demo/tokenize-0123456789ab"
+      source = "code"
+      packing = "split"
+      max_epochs = 4
+      [[stages]]
+      weights = { web = 0.9, code = 0.1 }
+      [[stages]]
+      start_step = 90_000
+      weights = { web = 0.5, code = 0.5 }
+
+    Parameters
+    ----------
+    mixture
+        A mixture file (TOML).
+    steps
+        Look at so many batches; the file's `steps` by default, or all where the mixture ends by itself.
+    points
+        Show so many points of time, and one wherever something changes.
+    plot
+        Also draw it, into this file (.png, .svg or .pdf); needs `pip install 'datakit[report]'`.
+    root
+        Take the counts of packed components from this root, where `datakit mixture pack` left them.
+    json
+        Print one JSON object.
+    """
+    from datakit.errors import UsageError
+    from datakit.loader import Plan, contributions
+    from datakit.loader.mixture_file import load_mixture_file
+    from datakit.loader.preview_plot import check_plot, write_plot
+    from datakit.storage import urls
+
+    for name, value in (("--steps", steps), ("--points", points)):
+        if value is not None and value < 1:
+            raise UsageError(f"{name} is {value}; it must be at least 1")
+    if plot is not None:
+        check_plot(plot)
+    file = load_mixture_file(mixture, root)
+    plan, wanted = Plan(file.mixture), steps or file.steps
+    if wanted is None and plan.steps is None:
+        raise UsageError(f"{mixture} never ends; say how long the run is: `steps = ...` in the file, or --steps")
+    view = contributions(plan, wanted, points + 1)
+    ending = _ending(plan, wanted)
+    if plot is not None:
+        slots = int(plan.axis.first_slot(int(view.steps[-1])))
+        drawn = contributions(plan, wanted, min(PLOT_POINTS, max(LEAST_POINTS, slots // SLOTS_A_POINT)))
+        write_plot(drawn, f"{urls.name(mixture)}: {ending}", urls.absolute(plot))
+        note(f"plot: {plot}")
+    if json:
+        say_json(_json(plan, view, wanted))
+    else:
+        _show(plan, view, ending)
+    if wanted is not None and plan.steps is not None and plan.steps < wanted:
+        note(f"warning: the mixture ends after {plan.steps:,} of {wanted:,} steps: {plan.ending}")
+    return 0
+
+
+def pack(
+    mixture: str,
+    /,
+    *,
+    root: str = "./data",
+    workers: int | None = None,
+    json: Annotated[bool, Flag] = False,
+) -> int:
+    """Count, once, the sequences of each block of a mixture's packed components, so that no run must.
+
+    One step for each packed component and sequence length, `<root>/packing/packing-<length>-<policy>-...`. What is done
+    is found done; mixtures over the same tokens share it.
+
+    Examples:
+      datakit mixture pack mix.toml --root data
+      datakit mixture pack mix.toml --root s3://bucket/data --workers 16
+
+    Then `datakit mixture preview mix.toml --root data`, and in Python load_mixture("mix.toml", packing_root="data").
+
+    Parameters
+    ----------
+    mixture
+        A mixture file (TOML); `datakit mixture preview --help` shows one.
+    root
+        Where the counts are written: a directory or a URL, on the store of the caches.
+    workers
+        How many tasks run at a time; one for each usable CPU by default.
+    json
+        Print one JSON object.
+    """
+    from datakit.engine.progress import view_for_terminal
+    from datakit.loader.mixture_file import load_mixture
+    from datakit.pipeline.packing import pack_mixture
+
+    loaded = load_mixture(mixture)
+    with view_for_terminal() as view:
+        results = pack_mixture(loaded, root, workers=workers, watch=view)
+    if json:
+        say_json({"root": root, "reused": all(result.reused for result in results),
+                  "steps": [_step_json(result) for result in results]})  # fmt: skip
+        return 0
+    if not results:
+        say(f"{mixture}: no component is packed; there is nothing to count")
+        return 0
+    say(table(PACK_HEADERS, [_pack_row(result) for result in results]))
+    say()
+    done = all(result.reused for result in results)
+    say(f"{mixture}: {'everything was done already' if done else 'packed'}")
+    say(f"look:      datakit mixture preview {mixture} --root {root}")
+    say(f'use it:    Loader(load_mixture("{mixture}", packing_root="{root}"))')
+    return 0
+
+
+PACK_HEADERS = ("component", "length", "blocks", "documents", "sequences", "padding", "too long", "time", "directory")
+
+
+def _pack_row(result: PackingResult) -> tuple[Cell, ...]:
+    from datakit.storage import urls
+
+    counters, sequences = result.manifest.counters, result.manifest.details["sequences"]
+    slots = max(1, sequences * result.length)
+    too_long = [f"{count:,} {what}" for what in TOO_LONG if (count := counters[f"packing/{what}"])]
+    return (
+        result.component,
+        result.length,
+        result.manifest.totals.rows,
+        counters["packing/documents"],
+        sequences,
+        f"{counters['packing/padding'] / slots:7.2%}",
+        ", ".join(too_long) or None,
+        "found done" if result.reused else seconds_text(result.seconds),
+        urls.name(result.directory),
+    )
+
+
+TOO_LONG = ("split", "truncated", "dropped")
+
+
+def _step_json(result: PackingResult) -> dict[str, Any]:
+    manifest = result.manifest
+    return {
+        "component": result.component,
+        "length": result.length,
+        "directory": result.directory,
+        "reused": result.reused,
+        "seconds": result.seconds,
+        "blocks": manifest.totals.rows,
+        "sequences": manifest.details["sequences"],
+        "counters": manifest.counters,
+    }
+
+
+def _ending(plan: Plan, wanted: int | None) -> str:
+    if plan.steps is not None and (wanted is None or plan.steps <= wanted):
+        return f"ends after {plan.steps:,} steps: {plan.ending}"
+    alone = plan.ending if plan.steps is None else f"it would end after {plan.steps:,}: {plan.ending}"
+    return f"{wanted:,} steps ({alone})"
+
+
+def _show(plan: Plan, view: Preview, ending: str) -> None:
+    from datakit.loader.preview_plot import short
+
+    total = max(1, int(view.tokens[-1].sum()))
+    rows = [
+        [
+            name,
+            short(plan.streams[i].source.tokens),
+            _held_out(plan, i),
+            _kind(plan, name),
+            short(int(view.tokens[-1, i])),
+            f"{view.tokens[-1, i] / total:6.2%}",
+            f"{view.epochs[-1, i]:.2f}",
+            plan.mixture.components[name].max_epochs,
+        ]
+        for i, name in enumerate(view.names)
+    ]
+    say(table(("component", "has", "held out", "documents", "gives", "share", "epochs", "at most"), rows))
+    say()
+    say(_over_time(view))
+    say()
+    for step, what in view.changes:
+        say(f"step {step:,}: {what}")
+    say(ending)
+
+
+def _over_time(view: Preview) -> str:
+    """One line a point: of each component its share since the line before; tokens and epochs so far."""
+    from datakit.loader.preview_plot import short
+
+    full = len(view.names) <= MOST_IN_FULL
+    headers = ["until step", "tokens"]
+    for name in view.names:
+        headers += [f"{name} share", "tokens", "epochs"] if full else [name]
+    rows = []
+    for share, step, tokens, epochs in zip(view.share, view.steps[1:], view.tokens[1:], view.epochs[1:], strict=True):
+        row: list[Cell] = [int(step), short(int(tokens.sum()))]
+        for i in range(len(view.names)):
+            row += [f"{share[i]:6.2%}", short(int(tokens[i])), f"{epochs[i]:.2f}"] if full else [f"{share[i]:6.2%}"]
+        rows.append(row)
+    return table(headers, rows)
+
+
+def _kind(plan: Plan, name: str) -> str:
+    packing = plan.mixture.components[name].packing
+    return "end to end" if packing is None else f"whole, {packing.too_long}"
+
+
+def _held_out(plan: Plan, number: int) -> str | None:
+    """Tokens of the component's source that training does not see."""
+    from datakit.loader.preview_plot import short
+
+    away = plan.mixture.components[plan.names[number]].source.tokens - plan.streams[number].source.tokens
+    return short(away) if away else None
+
+
+def _json(plan: Plan, view: Preview, wanted: int | None) -> dict[str, Any]:
+    return {
+        "components": view.names,
+        "steps": view.steps.tolist(),
+        "tokens": view.tokens.tolist(),
+        "epochs": view.epochs.tolist(),
+        "share": view.share.tolist(),
+        "changes": [{"step": step, "what": what} for step, what in view.changes],
+        "ending": plan.ending,
+        "ends_at": plan.steps,
+        "wanted": wanted,
+        "source_tokens": [stream.source.tokens for stream in plan.streams],
+    }

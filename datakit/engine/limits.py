@@ -1,0 +1,71 @@
+"""How much memory there is, how much a process uses, and the last resort where the watcher does not come in time.
+
+What counts against a budget is anonymous memory (resident minus shared) above what the fork server passed on: mapped
+input files are the page cache's, and preloads are paid for once.
+
+`RLIMIT_DATA` bounds what is *reserved*, not what is used, and libraries reserve generously: mimalloc (Arrow's
+allocator) takes address space 1 GiB at a time, and each thread brings its stack. So the limit stands at what the child
+had at its start, twice the budget, and 3 GiB. No healthy task was seen near it (docs/measurements.md); what meets it is
+one huge request, which then fails at once instead of filling the machine between two looks of the watcher.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+
+import psutil
+
+MEMORY_SHARE = 0.85  # of the machine, for all attempts together
+PAGE = os.sysconf("SC_PAGE_SIZE")
+RESERVES = 3 << 30
+
+
+def memory_limit() -> int:
+    """The bytes of memory that this process may use: the machine's, or its cgroup's where that is less."""
+    limits = [psutil.virtual_memory().total]
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        path = Path(file)
+        if path.exists() and (text := path.read_text().strip()).isdigit():
+            limits.append(int(text))
+    return min(limits)
+
+
+def usable_memory() -> int:
+    """What all attempts of this machine may use together."""
+    return int(memory_limit() * MEMORY_SHARE)
+
+
+def used_memory(pid: int | str) -> tuple[int, int]:
+    """(anonymous bytes resident, private bytes reserved) of a process; (0, 0) once it is gone."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            _, resident, shared, _, _, data, *_ = map(int, file.read().split())
+    except (FileNotFoundError, ProcessLookupError):
+        return 0, 0
+    return (resident - shared) * PAGE, data * PAGE
+
+
+def reserve_limit(reserved: int, budget: int) -> int:
+    """What a child that had `reserved` bytes at its start may reserve at most."""
+    return reserved + 2 * budget + RESERVES
+
+
+def hold_reserves(budget: int) -> None:
+    """Set the limit for this process."""
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = reserve_limit(used_memory("self")[1], budget)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+
+
+def kernel_kills() -> int:
+    """How many processes the kernel has killed for lack of memory, on this machine or in this cgroup, so far."""
+    total = 0
+    for file in ("/sys/fs/cgroup/memory.events", "/proc/vmstat"):
+        try:
+            text = Path(file).read_text()
+        except OSError:
+            continue
+        total += sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill "))
+    return total

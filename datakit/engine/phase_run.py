@@ -1,0 +1,318 @@
+"""The pending tasks of one phase: submitted in order of size, judged, tried again, and what fails told by name.
+
+The queue holds a few numbers a task, and attempts are made when a slot asks for them, so a phase of 100,000 tasks is
+small. Order: retries first (a typo shows at once), then the biggest input; attempts that must run alone come when
+nothing else is left, so nobody waits for them. Records that may not be dropped yet wait until all others are done.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from datakit import errors
+from datakit.engine.budgets import Budgets
+from datakit.engine.executor import Attempt, Cause, Executor, Outcome
+from datakit.engine.finish import write_partial
+from datakit.engine.halving import Halving
+from datakit.engine.ledger import attempt_line
+from datakit.engine.policy import (
+    DEATHS,
+    Breaker,
+    TaskRecord,
+    Verdict,
+    backoff_seconds,
+    drop_proposed,
+    judge,
+    next_attempt,
+)
+from datakit.engine.quarantine import Allowance
+from datakit.engine.task import Phase, Task, TaskResult
+from datakit.errors import InputError, PartialError, StepFailedError
+from datakit.storage.manifest import Manifest, find_manifest
+
+if TYPE_CHECKING:
+    from datakit.engine.driver import StepRun
+
+WINDOW = 3  # attempts in flight for each slot
+WAIT_SECONDS = 0.5
+SHOWN = 20
+AT_ONCE, LAST = 0, 1  # ranks in the queue
+
+
+class OvertakenError(Exception):
+    """Another driver has finished the step meanwhile, and removed what our attempts were reading."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        super().__init__("the step stands")
+        self.manifest = manifest
+
+
+class _Waiting(NamedTuple):
+    """A place in the queue. ready: 0 for a task that was never tried, -1 for a retry, else when it may be tried."""
+
+    rank: int
+    ready: float
+    size: int
+    number: int
+    attempt: Task | Attempt
+
+
+class PhaseRun:
+    """One run of one phase."""
+
+    def __init__(
+        self, phase: Phase, digests: Mapping[str, str], executor: Executor, run: StepRun, found: Sequence[TaskResult]
+    ) -> None:
+        """`found`: the results that an earlier run left."""
+        self._step, self._phase, self._digests = run.step, phase, digests
+        self._executor, self._ledger, self._watch = executor, run.ledger, run.watch
+        self._queue: list[_Waiting] = []
+        self._number = 0
+        self._records: dict[str, TaskRecord] = {}
+        self._running: dict[str, Attempt] = {}
+        self._results: dict[str, TaskResult] = {}
+        self._failed: dict[str, TaskRecord] = {}
+        self._parked: dict[str, Attempt] = {}
+        self._halving: dict[str, Halving] = {}
+        self._budgets, self._breaker = Budgets(phase), Breaker()
+        self._allowance = Allowance(phase.tolerance, found)
+
+    def run(self, pending: Sequence[Task], shared: str | None) -> dict[str, TaskResult]:
+        """Every task's result. Raises PartialError where some failed, after all others are done."""
+        self._shared = shared
+        try:
+            self._drive(pending)
+        except BaseException:
+            self._executor.abandon()  # nothing may run on, nor report to the step that comes next
+            raise
+        if self._failed:
+            self._give_up(len(pending))
+        return self._results
+
+    def _drive(self, pending: Sequence[Task]) -> None:
+        self._queue = [_Waiting(AT_ONCE, 0.0, -task.input_bytes, number, task) for number, task in enumerate(pending)]
+        heapq.heapify(self._queue)
+        self._number = len(self._queue)
+        while self._queue or self._running or self._parked:
+            if not self._queue and not self._running:
+                self._settle()
+            self._submit()
+            for outcome in self._executor.wait(WAIT_SECONDS) if self._running else ():
+                self._take(outcome)
+            self._ledger.tick()
+            self._watch.tick()
+
+    # --- what goes out
+
+    def _submit(self) -> None:
+        slots = self._executor.slots
+        room = WINDOW * slots - len(self._running)
+        while self._queue and room > 0 and self._queue[0].ready <= time.monotonic():
+            waiting = heapq.heappop(self._queue)
+            attempt = waiting.attempt
+            if isinstance(attempt, Task):
+                attempt = self._first_attempt(attempt, slots)
+            self._running[attempt.task.key] = attempt
+            self._executor.submit(attempt)
+            room -= 1
+        if self._queue and not self._running:
+            time.sleep(min(WAIT_SECONDS, max(0.0, self._queue[0].ready - time.monotonic())))
+
+    def _first_attempt(self, task: Task, slots: int) -> Attempt:
+        """A first attempt, with further tasks where they are tiny."""
+        more: list[Task] = []
+        for _ in range(self._budgets.batch(len(self._queue), slots) - 1):
+            if not self._queue or not isinstance(self._queue[0].attempt, Task):
+                break
+            more.append(cast(Task, heapq.heappop(self._queue).attempt))
+        memory = max(self._budgets.first(one) for one in (task, *more))
+        return self._attempt(task, memory, tuple(more))
+
+    def _attempt(self, task: Task, memory: int, more: tuple[Task, ...] = ()) -> Attempt:
+        phase = self._phase
+        return Attempt(
+            task=task,
+            phase=phase.name,
+            step_directory=self._step.directory,
+            number=1,
+            cpus=phase.cpus,
+            memory_bytes=memory,
+            preloads=phase.preloads,
+            shared=self._shared,
+            hang_seconds=phase.hang_seconds,
+            more=more,
+            tolerance=phase.tolerance,
+        )
+
+    def _again(self, attempt: Attempt, wait: float = 0.0) -> None:
+        self._number += 1
+        ready = time.monotonic() + wait if wait else -1.0
+        rank = LAST if attempt.alone else AT_ONCE
+        heapq.heappush(self._queue, _Waiting(rank, ready, 0, self._number, attempt))
+
+    # --- what comes back
+
+    def _take(self, outcome: Outcome) -> None:
+        """Enter an outcome, and queue the next attempt where there is one."""
+        attempt = self._running.pop(outcome.key)
+        if outcome.cause is not Cause.DONE:
+            standing = find_manifest(self._step.directory)
+            if standing is not None:
+                raise OvertakenError(standing)
+        if attempt.more and outcome.cause not in (Cause.DONE, Cause.REFUSED):
+            self._one_by_one(attempt, outcome)
+            return
+        for task, single in zip((attempt.task, *attempt.more), _singles(outcome), strict=False):
+            self._enter(replace(attempt, task=task, more=()) if attempt.more else attempt, single)
+
+    def _one_by_one(self, attempt: Attempt, outcome: Outcome) -> None:
+        """A batch broke off: that counts for none of its tasks, since which one it was is not known."""
+        self._watch.attempt_ended(outcome, Verdict.RETRY)
+        for task in (attempt.task, *attempt.more):
+            self._again(self._attempt(task, self._budgets.declared(task)))
+
+    def _enter(self, attempt: Attempt, outcome: Outcome) -> None:
+        key = outcome.key
+        self._ledger.append(attempt_line(outcome, self._digests[key]))
+        if key in self._halving:
+            self._halve_on(key, attempt, outcome)
+            return
+        if outcome.cause is Cause.DONE and key not in self._records:
+            self._finish(attempt, outcome)
+            return
+        record = self._records.setdefault(key, TaskRecord())
+        verdict = judge(record, outcome)
+        if verdict is Verdict.DONE:
+            self._finish(attempt, outcome)
+        elif verdict is Verdict.REFUSE:
+            self._watch.attempt_ended(outcome, verdict)
+            raise _refusal(outcome)
+        elif verdict is Verdict.RETRY:
+            self._watch.attempt_ended(outcome, verdict)
+            self._again(self._next(attempt, record), backoff_seconds(record))
+        elif verdict is Verdict.PROPOSE:
+            self._propose(key, attempt, outcome)
+        elif outcome.cause in DEATHS and outcome.held is None and Halving.possible(attempt.task):
+            self._watch.attempt_ended(outcome, Verdict.RETRY)
+            self._halving[key] = Halving.of(attempt.task)
+            self._again(replace(self._next(attempt, record), task=self._halving[key].next_task()))
+        else:
+            self._fail(key, outcome)
+
+    def _next(self, attempt: Attempt, record: TaskRecord) -> Attempt:
+        return next_attempt(attempt, record, self._budgets.declared(attempt.task))
+
+    def _finish(self, attempt: Attempt, outcome: Outcome) -> None:
+        assert outcome.result is not None
+        self._results[outcome.key] = outcome.result
+        self._allowance.enter(outcome.key, outcome.result)
+        self._budgets.enter(attempt.task, outcome)
+        self._breaker.enter(Verdict.DONE, outcome)
+        self._watch.attempt_ended(outcome, Verdict.DONE)
+
+    def _propose(self, key: str, attempt: Attempt, outcome: Outcome) -> None:
+        record = self._records[key]
+        assert record.proposed is not None
+        if self._allowance.grants(key, record.proposed):
+            drop_proposed(record)
+            self._watch.attempt_ended(outcome, Verdict.RETRY)
+            self._again(self._next(attempt, record))
+            return
+        self._parked[key] = attempt
+        self._watch.attempt_ended(outcome, Verdict.PROPOSE)
+        self._stop_if_all_alike(outcome)
+
+    def _settle(self) -> None:
+        """Everything else is done: what waits goes on without its record, in the order of the input, or fails."""
+        waiting, self._parked = self._parked, {}
+        for key in sorted(waiting, key=self._place):
+            record = self._records[key]
+            assert record.proposed is not None and record.last is not None
+            if self._allowance.grants(key, record.proposed, len(waiting)):
+                drop_proposed(record)
+                self._again(self._next(waiting[key], record))
+            else:
+                self._failed[key] = record
+                self._watch.attempt_ended(record.last, Verdict.FAIL)
+
+    def _place(self, key: str) -> tuple[str, int]:
+        proposed = self._records[key].proposed
+        assert proposed is not None
+        return proposed.file, proposed.position
+
+    def _halve_on(self, key: str, attempt: Attempt, outcome: Outcome) -> None:
+        halving, record = self._halving[key], self._records[key]
+        record.attempts += 1
+        halving.enter(outcome.cause is not Cause.DONE)
+        if halving.found is None:
+            self._watch.attempt_ended(outcome, Verdict.RETRY)
+            self._again(replace(attempt, number=record.attempts + 1, task=halving.next_task()))
+            return
+        assert record.last is not None
+        record.last = replace(record.last, message=f"{record.last.message}; it is in {halving.found}")
+        self._fail(key, record.last)
+
+    def _fail(self, key: str, outcome: Outcome) -> None:
+        self._failed[key] = self._records[key]
+        self._watch.attempt_ended(outcome, Verdict.FAIL)
+        self._stop_if_all_alike(outcome)
+
+    def _stop_if_all_alike(self, outcome: Outcome) -> None:
+        if self._breaker.enter(Verdict.FAIL, outcome):
+            raise StepFailedError(
+                f"{self._step.stage} of {self._step.dataset}: the first {self._breaker.failed} tasks of phase "
+                f"{self._phase.name} all failed alike, so the rest was not tried: {outcome.message}"
+            )
+
+    def _give_up(self, count: int) -> None:
+        write_partial(self._step, self._phase.name, self._failed)
+        where = f"{self._step.stage} of {self._step.dataset}, phase {self._phase.name}"
+        lines = [f"  {key}: {why(record)}" for key, record in sorted(self._failed.items())[:SHOWN]]
+        text = f"{where}: {len(self._failed)} of {count} tasks failed\n" + "\n".join(lines)
+        known = any(record.proposed or record.causes[Cause.QUARANTINE] for record in self._failed.values())
+        if not self._results and not known:
+            raise StepFailedError(text)
+        advice = f"the others are kept; `datakit status {self._step.directory}` lists all; the next run retries these"
+        raise PartialError(f"{text}\n{advice}")
+
+
+def why(record: TaskRecord) -> str:
+    """Why a task failed, for people: its last attempt, and the record that is to blame where that is known."""
+    assert record.last is not None
+    text = f"{record.last.cause} after {record.attempts} attempts: {record.last.message}"
+    if record.proposed is None:
+        return text
+    place = f"{record.proposed.file}:{record.proposed.position}"
+    return f"{text}; record {place} is to blame, and max_quarantined does not allow to leave it out"
+
+
+def _singles(outcome: Outcome) -> list[Outcome]:
+    """The outcomes of a batch's tasks, each with its share of what the child cost beside their work."""
+    if not outcome.more:
+        return [outcome]
+    parts = [(outcome.key, outcome.result, outcome.work_seconds)]
+    parts += [(done.key, done.result, done.work_seconds) for done in outcome.more]
+    count, work = len(parts), sum(seconds for _, _, seconds in parts)
+    extra = max(0.0, outcome.seconds - work) / count
+    return [
+        replace(
+            outcome,
+            key=key,
+            result=result,
+            work_seconds=seconds,
+            seconds=seconds + extra,
+            cpu_seconds=outcome.cpu_seconds / count,
+            more=(),
+        )
+        for key, result, seconds in parts
+    ]
+
+
+def _refusal(outcome: Outcome) -> InputError:
+    """The user's error that a child raised, as the same class here."""
+    kind = getattr(errors, outcome.error_type, InputError)
+    return kind(outcome.message) if issubclass(kind, InputError) else InputError(outcome.message)

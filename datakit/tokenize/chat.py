@@ -1,0 +1,133 @@
+"""Conversations: a column of messages (role and content), rendered by a fixed format, with a loss mask.
+
+Each message becomes `head`, its content, `tail`: three pieces that are encoded one by one, so a border of theirs is a
+border of tokens, as it is when a model is asked to go on from a head. The mask is 1 on the content and the tail of the
+roles that are targets (assistant), else 0. Heads and tails come from the recipe and may hold special tokens; a content
+is somebody's text: a special token's string in it is encoded as ordinary text, so nobody can close his own turn.
+
+A conversation needs a text like every document, for its id and for dedup: the transform `with_text` below makes one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from datakit.errors import CorruptError, RecipeError, suggestion
+from datakit.tokenize.encoders import Encoder
+
+FORMATS = {  # by name: what stands before and after a content
+    "simple": ("<|{role}|>\n", "\n"),
+    "chatml": ("<|im_start|>{role}\n", "<|im_end|>\n"),
+}
+TARGETS = ("assistant",)
+CONTENT = "{content}"
+TRANSFORM_VERSION = 1
+
+
+@dataclass(frozen=True)
+class ChatFormat:
+    """What stands before and after each content, with {role} in it, and the roles whose messages are targets."""
+
+    head: str
+    tail: str
+    targets: tuple[str, ...] = TARGETS
+
+
+def chat_format(said: str) -> ChatFormat:
+    """A format by name, or as a string such as "[{role}] {content}\\n". Raises RecipeError."""
+    if said in FORMATS:
+        return ChatFormat(*FORMATS[said])
+    if said.count(CONTENT) != 1:
+        raise RecipeError(
+            f"tokenize.chat_format {said!r} is neither a known name nor a string with one {CONTENT}; "
+            f"{suggestion(said, FORMATS)}"
+        )
+    head, _, tail = said.partition(CONTENT)
+    return ChatFormat(head, tail)
+
+
+@dataclass(frozen=True)
+class Conversations:
+    """N conversations as columns: role and content of every message [M], `turns` int64 [N] messages each."""
+
+    roles: list[str]
+    contents: list[str]
+    turns: np.ndarray
+
+
+def conversations(messages: pa.Array, place: str) -> Conversations:
+    """From a list<struct<role, content, ...>> column. Raises CorruptError where it is something else."""
+    kind = messages.type
+    fields = [] if not _is_list(kind) or not pa.types.is_struct(kind.value_type) else [f.name for f in kind.value_type]
+    if "role" not in fields or "content" not in fields:
+        raise CorruptError(f"{place}: messages are {kind}, not a list of structures with role and content")
+    turns = pc.fill_null(pc.list_value_length(messages), 0).to_numpy().astype(np.int64)  # pyright: ignore
+    flat = messages.flatten()
+    columns = [flat.field(name) for name in ("role", "content")]
+    if flat.null_count or any(column.null_count for column in columns) or not turns.all():
+        raise CorruptError(f"{place}: a conversation has no message, or a message no role or no content; filter it out")
+    roles, contents = (column.to_pylist() for column in columns)
+    return Conversations(roles, contents, turns)
+
+
+def encode_chat(
+    batch: Conversations,
+    form: ChatFormat,
+    trusted: Encoder,
+    content: Callable[[list[str]], tuple[np.ndarray, np.ndarray]],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Ids uint32 [T], lengths of the conversations int64 [N], mask uint8 [T].
+
+    trusted: encodes heads and tails; content: encodes contents.
+    """
+    count = len(batch.roles)
+    roles = sorted(set(batch.roles))
+    numbers = np.fromiter(
+        map(dict(zip(roles, range(len(roles)), strict=True)).__getitem__, batch.roles), np.int64, count
+    )
+    frames, frame_lengths = trusted.encode_batch(
+        [text.replace("{role}", role) for text in (form.head, form.tail) for role in roles]
+    )
+    inner, inner_lengths = content(batch.contents)
+    lengths = np.empty((count, 3), np.int64)
+    lengths[:, 0], lengths[:, 1], lengths[:, 2] = (
+        frame_lengths[numbers],
+        inner_lengths,
+        frame_lengths[numbers + len(roles)],
+    )
+    piece = np.repeat(np.tile(np.arange(3), count), lengths.ravel())
+    ids = np.empty(len(piece), np.uint32)
+    ids[piece == 1] = inner
+    starts = np.cumsum(frame_lengths) - frame_lengths
+    for side, shift in ((0, 0), (2, len(roles))):
+        ids[piece == side] = frames[_ranges(starts[numbers + shift], lengths[:, side])]
+    target = np.isin(np.array(roles), form.targets)[numbers]
+    mask = (np.repeat(np.repeat(target, 3), lengths.ravel()) & (piece > 0)).astype(np.uint8)
+    ends = np.concatenate([[0], np.cumsum(batch.turns)])
+    return ids, np.diff(np.concatenate([[0], np.cumsum(lengths.sum(axis=1))])[ends]), mask
+
+
+def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """All of start, start + 1, ..., for each length, end to end."""
+    ends = np.cumsum(lengths)
+    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind)
+
+
+def with_text(records: pa.RecordBatch) -> pa.RecordBatch:
+    """A source's `transform`: the column `text` from `messages`, one JSON line a message, so dedup sees the words."""
+    lines = [
+        "\n".join(json.dumps([turn["role"], turn["content"]], ensure_ascii=False) for turn in conversation or [])
+        for conversation in records.column("messages").to_pylist()
+    ]
+    kept = [name for name in records.schema.names if name != "text"]
+    return records.select(kept).append_column("text", pa.array(lines, pa.large_string()))

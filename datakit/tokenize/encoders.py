@@ -1,0 +1,95 @@
+"""Texts to ids, nothing added: by fastokens, or by `tokenizers`, the reference.
+
+What becomes of a special token's string inside a text is the encoder's to do: "keep" makes the token of it, as both
+libraries do by themselves, "text" encodes it as ordinary text. Other added tokens (runs of spaces, say) are found
+either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Protocol
+
+import fastokens
+import numpy as np
+import tokenizers
+
+REFERENCE_BYTES = 1 << 20  # Encoding objects take some 100 bytes a token: few at a time
+
+
+class Encoder(Protocol):
+    """Anything that turns texts into ids, nothing added: the seam for tokenizers of other kinds."""
+
+    @property
+    def name(self) -> str:
+        """The library's name, as the contract records it."""
+        ...
+
+    @property
+    def version(self) -> str:
+        """The library's version."""
+        ...
+
+    def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """The ids of all texts, uint32 [T], and how many each has, int64 [N]."""
+        ...
+
+
+@dataclass(frozen=True)
+class FastEncoder:
+    """fastokens; ids come back as one buffer, without a Python object a token."""
+
+    tokenizer: fastokens.Tokenizer
+    name: str = "fastokens"
+    special_as_text: bool = False
+
+    @property
+    def version(self) -> str:
+        """See Encoder."""
+        return version("fastokens")
+
+    def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """See Encoder."""
+        given = texts if isinstance(texts, list) else list(texts)
+        ids, offsets = self.tokenizer.encode_batch_flat(given, split_special_tokens=self.special_as_text)
+        return np.frombuffer(ids, "<u4"), np.diff(np.frombuffer(offsets, "<u8").astype(np.int64))
+
+
+@dataclass(frozen=True)
+class ReferenceEncoder:
+    """tokenizers; an Encoding object a text, dropped after each MiB of text."""
+
+    tokenizer: tokenizers.Tokenizer
+    name: str = "tokenizers"
+    special_as_text: bool = False
+
+    @property
+    def version(self) -> str:
+        """See Encoder."""
+        return version("tokenizers")
+
+    def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """See Encoder."""
+        self.tokenizer.encode_special_tokens = self.special_as_text  # a switch of the object, which others may share
+        parts, lengths = [np.empty(0, np.uint32)], [np.empty(0, np.int64)]
+        for piece in _pieces(texts):
+            encodings = self.tokenizer.encode_batch_fast(piece, add_special_tokens=False)
+            ids = [np.array(encoding.ids, np.uint32) for encoding in encodings]
+            parts += ids
+            lengths.append(np.array([len(array) for array in ids], np.int64))
+        return np.concatenate(parts), np.concatenate(lengths)
+
+
+def _pieces(texts: Sequence[str]) -> Iterator[list[str]]:
+    piece: list[str] = []
+    size = 0
+    for text in texts:
+        piece.append(text)
+        size += len(text)
+        if size >= REFERENCE_BYTES:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece

@@ -1,0 +1,71 @@
+"""Documents that are tokens already: a column of lists of integers passes through, every id checked.
+
+An optional column of the same lengths says which tokens are targets (0 or 1). What the contract puts around a document
+is put around these too, but not twice: an end-of-text that is there already is taken off first.
+
+Such a document needs a text like every other, for its id and for dedup: the transform `with_text` makes one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from datakit.errors import CorruptError, TokenizerError
+from datakit.tokenize.contract import Contract
+
+TRANSFORM_VERSION = 1
+
+
+def prebuilt_tokens(column: pa.Array, contract: Contract, place: str) -> tuple[np.ndarray, np.ndarray]:
+    """Ids uint32 [T] and lengths int64 [N] of a list<int> column. Raises CorruptError, TokenizerError."""
+    values, lengths = _lists(column, place)
+    if len(values) and (int(values.min()) < 0 or int(values.max()) >= contract.vocabulary_size):
+        raise TokenizerError(
+            f"{place}: prebuilt tokens go from {values.min()} to {values.max()}; the vocabulary has "
+            f"{contract.vocabulary_size}: they were made with another tokenizer"
+        )
+    return values.astype(np.uint32), lengths
+
+
+def prebuilt_mask(column: pa.Array, lengths: np.ndarray, place: str) -> np.ndarray:
+    """The mask uint8 [T] of a list<int> column that says 0 or 1 for each token. Raises CorruptError."""
+    values, found = _lists(column, place)
+    if len(found) != len(lengths) or (found != lengths).any():
+        raise CorruptError(f"{place}: a loss mask has another length than its tokens")
+    if len(values) and not np.isin(values, (0, 1)).all():
+        raise CorruptError(f"{place}: a loss mask holds something else than 0 and 1")
+    return values.astype(np.uint8)
+
+
+def unframed(ids: np.ndarray, lengths: np.ndarray, contract: Contract) -> tuple[np.ndarray, np.ndarray]:
+    """Which tokens [T] stay, bool, and the lengths left, without the ends that the contract will add again."""
+    kept = np.ones(len(ids), bool)
+    left = lengths.copy()
+    ends = np.cumsum(lengths)
+    for special, places in ((contract.eos, ends - 1), (contract.bos, ends - lengths)):
+        if special is not None and len(ids):
+            there = np.flatnonzero(lengths > 0)
+            there = there[(ids[places[there]] == special.id) & kept[places[there]]]
+            kept[places[there]] = False
+            left[there] -= 1
+    return kept, left
+
+
+def with_text(records: pa.RecordBatch) -> pa.RecordBatch:
+    """A source's `transform`: the column `text` from `tokens`, as decimal numbers between spaces."""
+    words = pc.binary_join(records.column("tokens").cast(pa.list_(pa.string())), " ")  # pyright: ignore
+    kept = [name for name in records.schema.names if name != "text"]
+    return records.select(kept).append_column("text", words.cast(pa.large_string()))
+
+
+def _lists(column: pa.Array, place: str) -> tuple[np.ndarray, np.ndarray]:
+    kind = column.type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_integer(kind.value_type):
+        raise CorruptError(f"{place}: a column of prebuilt tokens is {kind}, not a list of integers")
+    flat = column.flatten()
+    if column.null_count or flat.null_count:
+        raise CorruptError(f"{place}: a document's tokens are missing, or one of them is")
+    lengths = pc.list_value_length(column).to_numpy().astype(np.int64)  # pyright: ignore
+    return flat.to_numpy(zero_copy_only=False), lengths

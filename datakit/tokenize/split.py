@@ -1,0 +1,170 @@
+"""Where a text may be cut so that the ids of the parts are the ids of the whole.
+
+A place between two bytes is safe if, whatever stands around it, the tokenizer's pre-tokenization has a border there and
+neither side looks across it. Which places these are is known for the pre-tokenizers of the byte-level BPE family
+(FAMILIES: GPT-2's expression, and those of the cl100k kind), as a table over pairs of neighbouring bytes:
+
+- a character that is no white space, then white space: no expression has a piece with both, but for punctuation with
+  the line breaks after it in the cl100k kind, where a line break is no safe place;
+- between ASCII letters, digits and punctuation, in the orders that no piece spans (`a1`, `1a`, `a.`, `1.`, ...);
+- never before a letter after an apostrophe (contractions), never inside white space (how a run is divided depends on
+what
+  follows it), never where a byte says too little (a character beyond ASCII before anything but white space).
+
+The right side begins with an ASCII character, which no normalization form composes with what precedes it, so
+normalizing the parts is normalizing the whole. Added tokens are found before all this: a pair of bytes that occurs
+inside one, or at an end that looks at its surroundings, is taken off the table.
+
+What is not known is not split: `find_splitter` says why, and such a document is encoded whole.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+FORMS = ("NFC", "NFD", "NFKC", "NFKD")
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+CL100K_KIND = {  # the expressions as tokenizer files write them: cl100k (1 to 3 digits), Qwen (1 digit), any number
+    rf"{contractions}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    for contractions in ("(?i:'s|'t|'re|'ve|'m|'ll|'d)", "'(?i:[sdmt]|ll|ve|re)")
+    for digits in (r"\p{N}{1,3}", r"\p{N}", r"\p{N}+")
+}
+WHITE_SPACE = b"\t\n\v\f\r "
+LETTERS, DIGITS = string.ascii_letters.encode(), string.digits.encode()
+PUNCTUATION = string.punctuation.encode()
+# last bytes of white space beyond ASCII (U+0085, U+00A0, U+1680, U+180E, U+2000-200A, U+2028, U+2029, U+202F, U+205F,
+# U+3000), which many other characters end with too: a place after one of these is not used
+DOUBTFUL = bytes([*range(0x80, 0x8B), 0x8E, 0x85, 0x9A, 0x9F, 0xA0, 0xA8, 0xA9, 0xAF])
+
+
+@dataclass(frozen=True)
+class Splitter:
+    """`safe`: bool [256, 256], whether a text may be cut between two bytes of these values."""
+
+    safe: np.ndarray
+
+    def points(self, data: np.ndarray) -> np.ndarray:
+        """All places in UTF-8 bytes [N] where they may be cut, ascending, int64, between 1 and N - 1."""
+        return np.flatnonzero(self.safe[data[:-1], data[1:]]) + 1
+
+    def cuts(self, data: np.ndarray, size: int) -> Iterator[tuple[int, int]]:
+        """Parts (first byte, end) of about `size` bytes at the most; longer only where there is no safe place."""
+        start, count = 0, len(data)
+        while count - start > size:
+            stop = self._last(data, start, start + size) or self._next(data, start + size, size) or count
+            yield start, stop
+            start = stop
+        if start < count:
+            yield start, count
+
+    def _last(self, data: np.ndarray, start: int, stop: int) -> int | None:
+        """The last safe place in (start, stop], looked for in ever larger pieces from the end."""
+        reach = 1024
+        while True:
+            low = max(start, stop - reach)
+            found = self.points(data[low : stop + 1])
+            if len(found):
+                return low + int(found[-1])
+            if low == start:
+                return None
+            reach *= 8
+
+    def _next(self, data: np.ndarray, start: int, size: int) -> int | None:
+        for low in range(start, len(data), size):
+            found = self.points(data[low : low + size + 1])
+            if len(found):
+                return low + int(found[0])
+        return None
+
+
+def find_splitter(tokenizer: dict[str, Any]) -> tuple[Splitter | None, str]:
+    """From a parsed tokenizer.json: its safe places, or None and the reason why none are known."""
+    family, reason = _family(tokenizer.get("pre_tokenizer"))
+    if family is None:
+        return None, reason
+    if not _is_form(tokenizer.get("normalizer")):
+        return None, "its normalizer is none of NFC, NFD, NFKC, NFKD"
+    safe = _table(family)
+    for token in tokenizer.get("added_tokens") or []:
+        _spare(safe, token)
+    return Splitter(safe), ""
+
+
+def splitting_expression(tokenizer: dict[str, Any]) -> str:
+    """The expression by which a tokenizer that has a Splitter makes words."""
+    first = _steps(tokenizer["pre_tokenizer"], "pretokenizers")[0]
+    return GPT2 if first["type"] == "ByteLevel" else first["pattern"]["Regex"]
+
+
+def _family(pre_tokenizer: Any) -> tuple[str | None, str]:
+    steps = _steps(pre_tokenizer, "pretokenizers")
+    last = steps[-1] if steps else {}
+    if last.get("type") != "ByteLevel":
+        return None, "its pre-tokenizer is not byte-level"
+    if last.get("add_prefix_space"):
+        return None, "it puts a space before each text"
+    if len(steps) == 1 and last.get("use_regex", True):
+        return "gpt2", ""
+    if len(steps) == 2 and not last.get("use_regex", True) and _is_split(steps[0]):
+        expression = steps[0]["pattern"].get("Regex")
+        if expression == GPT2:
+            return "gpt2", ""
+        if expression in CL100K_KIND:
+            return "cl100k", ""
+    return None, "its pre-tokenizer is not one of those whose borders are known"
+
+
+def _is_split(step: dict[str, Any]) -> bool:
+    return step.get("type") == "Split" and step.get("behavior") == "Isolated" and not step.get("invert")
+
+
+def _steps(part: Any, key: str) -> list[dict[str, Any]]:
+    if part is None:
+        return []
+    if part.get("type") == "Sequence":
+        return [step for entry in part[key] for step in _steps(entry, key)]
+    return [part]
+
+
+def _is_form(normalizer: Any) -> bool:
+    return all(step.get("type") in FORMS for step in _steps(normalizer, "normalizers"))
+
+
+def _table(family: str) -> np.ndarray:
+    safe = np.zeros((256, 256), bool)
+
+    def allow(before: bytes, after: bytes) -> None:
+        safe[np.ix_(list(before), list(after))] = True
+
+    beyond = bytes(byte for byte in range(0x80, 0xC0) if byte not in DOUBTFUL)
+    words = LETTERS + DIGITS + beyond
+    allow(LETTERS, DIGITS + PUNCTUATION)
+    allow(DIGITS, LETTERS + PUNCTUATION)
+    allow(PUNCTUATION, DIGITS)
+    if family == "gpt2":
+        allow(words + PUNCTUATION, WHITE_SPACE)
+        allow(PUNCTUATION.replace(b"'", b""), LETTERS)
+    else:
+        allow(words + PUNCTUATION, b"\t\v\f ")
+        allow(LETTERS + DIGITS, b"\r\n")
+    return safe
+
+
+def _spare(safe: np.ndarray, token: dict[str, Any]) -> None:
+    """Take off every place that could lie inside this added token, or at an end that looks further."""
+    content = token["content"].encode()
+    pairs = np.frombuffer(content, np.uint8)
+    safe[pairs[:-1], pairs[1:]] = False
+    inner = content.translate(None, WHITE_SPACE) and any(white in content.strip() for white in WHITE_SPACE)
+    if inner or token.get("rstrip") or token.get("single_word") or not content.isascii():
+        safe[0x80:, :] = False  # a character there may be normalized into one of the token's
+    if content and token.get("rstrip"):
+        safe[content[-1], list(WHITE_SPACE)] = False
+    if content and token.get("single_word"):
+        safe[content[-1], :] = False
+        safe[:, content[0]] = False

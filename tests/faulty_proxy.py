@@ -1,0 +1,133 @@
+"""An HTTP proxy between an S3 client and its server that refuses a share of all requests, and counts them.
+
+    with s3_root() as root, faulty_proxy(share=0.1) as proxy:
+        ...                     # AWS_ENDPOINT_URL points to the proxy meanwhile
+    proxy.requests, proxy.injected
+
+Three faults in turn: 503 SlowDown (throttling) and 500 InternalError before the request reaches the server, and a 500
+after the server has done what was asked, so that a repeated conditional PUT finds its own object there.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import random
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
+
+import pytest
+
+ERROR = "<?xml version='1.0' encoding='UTF-8'?><Error><Code>{}</Code><Message>{}</Message></Error>"
+FAULTS = {
+    "SlowDown": (503, "Please reduce your request rate."),
+    "InternalError": (500, "We encountered an internal error. Please try again."),
+    "InternalErrorAfterwards": (500, "We encountered an internal error. Please try again."),
+}
+HOP = ("connection", "keep-alive", "transfer-encoding", "content-length")
+
+
+@dataclass
+class Proxy:
+    """What went through. `share`: of the requests that are refused, may be changed at any time."""
+
+    upstream: str
+    share: float
+    dice: random.Random
+    requests: Counter[str] = field(default_factory=Counter)  # by method
+    injected: Counter[str] = field(default_factory=Counter)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def fault(self, method: str) -> str:
+        """Count a request, and choose what befalls it ("" for nothing)."""
+        with self.lock:
+            self.requests[method] += 1
+            if self.dice.random() >= self.share:
+                return ""
+            fault = list(FAULTS)[self.injected.total() % len(FAULTS)]
+            self.injected[fault] += 1
+            return fault
+
+
+@contextmanager
+def faulty_proxy(share: float, seed: int = 1) -> Iterator[Proxy]:
+    """A proxy to the present AWS_ENDPOINT_URL, which is replaced by it meanwhile."""
+    import s3fs
+
+    proxy = Proxy(urlsplit(os.environ["AWS_ENDPOINT_URL"]).netloc, share, random.Random(seed))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"proxy": proxy}))
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+        s3fs.S3FileSystem.clear_instance_cache()
+        try:
+            yield proxy
+        finally:
+            server.shutdown()
+            server.server_close()
+            s3fs.S3FileSystem.clear_instance_cache()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One connection of a client, with one of its own to the server."""
+
+    proxy: Proxy
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def _handle(self) -> None:
+        fault = self.proxy.fault(self.command)
+        body = self._body()
+        if fault and not fault.endswith("Afterwards"):
+            self._refuse(fault)
+            return
+        connection = http.client.HTTPConnection(self.proxy.upstream, timeout=60)
+        try:
+            headers = {name: value for name, value in self.headers.items() if name.lower() not in HOP}
+            connection.request(self.command, self.path, body, headers | {"Content-Length": str(len(body))})
+            answer = connection.getresponse()
+            data = answer.read()
+        finally:
+            connection.close()
+        if fault:
+            self._refuse(fault)
+            return
+        self.send_response(answer.status)
+        for name, value in answer.getheaders():
+            if name.lower() not in (*HOP, "date", "server"):
+                self.send_header(name, value)
+        length = answer.getheader("Content-Length") if self.command == "HEAD" else str(len(data))
+        self.send_header("Content-Length", length or "0")
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        parts = []
+        while size := int(self.rfile.readline().split(b";")[0], 16):
+            parts.append(self.rfile.read(size))
+            self.rfile.readline()
+        self.rfile.readline()
+        return b"".join(parts)
+
+    def _refuse(self, fault: str) -> None:
+        status, message = FAULTS[fault]
+        data = ERROR.format(fault.removesuffix("Afterwards"), message).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/xml")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data)
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _handle
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: a count is kept instead."""

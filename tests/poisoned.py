@@ -1,0 +1,72 @@
+"""A preload that makes libraries crash on certain documents, as a defect in them would: real deaths of real children.
+
+`poisoned(plan)` is a stage's plan whose tasks run with it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from datakit.engine.task import Phase, Plan, Preload, TaskResult
+
+PARSE, HASH, WRITE = "PILL-PARSE", "PILL-HASH", "PILL-WRITE"  # which pill kills what
+SIGN, ENCODE = "PILL-SIGN", "PILL-ENCODE"
+LOOP = "PILL-LOOP"
+
+
+def poisoned(plan: Plan, hang_seconds: float = 1.0) -> Plan:
+    """The same plan, with the crashes in every child."""
+    results: list[TaskResult] | None = None
+    try:
+        while True:
+            phase: Phase = next(plan) if results is None else plan.send(results)
+            preloads = (*phase.preloads, Preload("tests.poisoned", "tests.poisoned:install"))
+            results = yield replace(phase, preloads=preloads, hang_seconds=hang_seconds)
+    except StopIteration as stop:
+        return stop.value
+
+
+def install() -> None:
+    """Lay out the poison, in this process and its forks."""
+    import datakit.dedup.signature
+    from datakit.normalize import read_csv, route
+    from datakit.normalize.json_columns import ColumnParser
+    from datakit.tokenize.encoders import FastEncoder
+
+    _guard(ColumnParser, "parse", PARSE, lambda parser, block, lines: block)
+    _guard(read_csv, "_table", PARSE, lambda data, *others: data)
+    _guard(route, "hash_texts", HASH, _bytes)
+    _guard(datakit.dedup.signature, "sign", SIGN, lambda texts, **rules: _bytes(texts))
+    _guard(FastEncoder, "encode_batch", ENCODE, lambda encoder, texts: "\n".join(texts).encode())
+    _guard(pq.ParquetWriter, "write_table", WRITE, _texts_of)
+
+
+def _bytes(texts: Any) -> bytes:
+    column = texts if isinstance(texts, pa.Array) else texts.combine_chunks()
+    return "\n".join(column.to_pylist()).encode()
+
+
+def _texts_of(writer: Any, table: pa.Table, *others: Any, **more: Any) -> bytes:
+    return _bytes(table["text"]) if "text" in table.column_names else b""
+
+
+def _guard(owner: Any, name: str, pill: str, data_of: Callable[..., bytes]) -> None:
+    real = getattr(owner, name)
+
+    def guarded(*arguments: Any, **others: Any) -> Any:
+        data = data_of(*arguments, **others)
+        if LOOP.encode() in data:
+            while True:
+                pass
+        if pill.encode() in data:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return real(*arguments, **others)
+
+    setattr(owner, name, guarded)
