@@ -184,7 +184,7 @@ def test_queries_in_blocks_are_queries_at_once(monkeypatch: pytest.MonkeyPatch) 
     for block in (40, 16):  # at once; two whole blocks and a rest
         monkeypatch.setattr(layers, "SMALLEST_BLOCK", block)
         np.testing.assert_allclose(hidden_states(narrow, batch), in_two[0], atol=1e-5)
-        assert_same(loss_and_gradients(SMALL, batch), in_two[1], 1e-5)
+    assert_same(loss_and_gradients(SMALL, batch), in_two[1], 1e-5)
 
 
 def test_the_loss_in_pieces_is_the_loss_at_once() -> None:

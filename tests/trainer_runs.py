@@ -86,7 +86,7 @@ def small_run(**changes: Any) -> Run:
         steps=12,
         model=model,
         optimizer=Optimizer(learning_rate=0.03, adam_learning_rate=0.01, beta2=0.95, epsilon=1e-10),
-        compilation_cache=None,
+        compilation_cache="",
         checkpoint=Checkpoints(interval_minutes=1e9),
         evaluation=Evaluation(),
         log=Log(progress_seconds=0.0),

@@ -85,7 +85,7 @@ class Run:
     replicas: int = 1  # whole copies of the weights; the devices of a copy share them
     norm_band: tuple[float, float] = (0.2, 5.0)  # multiples of its first norm within which a group is calm
     peak_flops: float | None = None  # of a device, where `metrics.PEAK_FLOPS` does not know it
-    compilation_cache: str | None = "~/.cache/datakit/jax"
+    compilation_cache: str = "~/.cache/datakit/jax"  # compiled steps of all runs; "" keeps none
     checkpoint: Checkpoints = field(default_factory=Checkpoints)
     evaluation: Evaluation = field(default_factory=Evaluation)
     log: Log = field(default_factory=Log)

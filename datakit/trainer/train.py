@@ -95,7 +95,7 @@ def trainer_of(run: Run, devices: Sequence[Any] | None = None) -> Trainer:
 
 def use_compilation_cache(run: Run) -> None:
     """Compiled steps outlive the process: a resumed run starts in seconds."""
-    if run.compilation_cache is not None:
+    if run.compilation_cache:
         jax.config.update("jax_compilation_cache_dir", str(Path(run.compilation_cache).expanduser()))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
 
