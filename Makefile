@@ -10,13 +10,21 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: help demo test lint types imports bench clean
+.PHONY: help demo demo-train gpu-check test lint types imports bench clean
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 demo: $(VENV)/.base  ## run the whole pipeline on the standard library's text
 	$(BIN)/datakit run demo
+
+demo-train: $(VENV)/.train  ## train a small mixture-of-experts model on the demo's token cache, and draw its curve
+	$(BIN)/datakit run demo
+	$(BIN)/datakit train demo | xargs $(BIN)/datakit train plot
+
+gpu-check: $(VENV)/.train  ## on a machine with a GPU: kernels against the oracle, buffers, speed, MFU
+	$(BIN)/python -m pip --disable-pip-version-check install --quiet 'jax[cuda12]'
+	$(BIN)/python -m benchmarks.gpu_check
 
 test: $(VENV)/.dev lint imports types  ## lint, import arrows, types and tests
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup
@@ -45,6 +53,10 @@ $(VENV)/bin/python:
 $(VENV)/.base: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) install --quiet --constraint constraints.txt --editable .
 	@touch $@
+
+$(VENV)/.train: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[train,report]'
+	@touch $@ $(VENV)/.base
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'

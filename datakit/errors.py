@@ -18,6 +18,8 @@
     |   `-- DivergentOutputError     a task that was run twice and wrote two different outputs
     |-- TaskError                    a task function that refuses its input, with a reason
     |-- StepFailedError              a step whose tasks failed alike: nothing to go on with
+    |-- CheckpointError              a checkpoint that is wanted and is not there, or is of another run
+    |-- DivergedError                exit code 4: the loss or a gradient is no number; the last good checkpoint stays
     `-- PartialError                 exit code 3: some tasks failed, all others are done and kept
 
 A message names the thing, the place and the next step. It never holds document text: logs are shared more widely
@@ -104,6 +106,16 @@ class TaskError(DatakitError):
 
 class StepFailedError(DatakitError):
     """A step whose tasks fail alike; nothing to go on with."""
+
+
+class CheckpointError(DatakitError):
+    """A checkpoint that is wanted and is not there, cannot be read, or belongs to another run."""
+
+
+class DivergedError(DatakitError):
+    """A training run whose loss or gradient is no number any more; its last good checkpoint stays."""
+
+    exit_code = 4
 
 
 class PartialError(DatakitError):

@@ -26,8 +26,10 @@ from datakit.cli.inspect_command import inspect
 from datakit.cli.mixture_command import pack, preview
 from datakit.cli.plan_command import plan
 from datakit.cli.run_command import run
+from datakit.cli.size_command import size
 from datakit.cli.status_command import status
 from datakit.cli.tokenizer_command import train
+from datakit.cli.train_command import evaluate, plot, train_model
 from datakit.errors import DatakitError
 
 DONE, FAILURE, USAGE, PARTIAL, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 130, 143
@@ -45,6 +47,7 @@ Exit codes:
     1  failure of a disk, a store, a task or datakit itself
     2  usage or input error: the message says what to mend
     3  partial: some tasks failed, the rest is kept; the next run goes on
+    4  a training run diverged: the loss is no number; the last good checkpoint is kept
   130  interrupted (Ctrl-C); the next run goes on
 
 Data goes to stdout, everything else to stderr.
@@ -75,7 +78,17 @@ def build() -> App:
     for command in (preview, pack):
         mixture.command(command, help_epilogue="")
     app.command(mixture)
+    app.command(_training())
+    app.command(evaluate, name="eval", help_epilogue="")
+    app.command(size, help_epilogue="")
     return app
+
+
+def _training() -> App:
+    training = App(name="train", help_epilogue="")
+    training.default(train_model)
+    training.command(plot, help_epilogue="")
+    return training
 
 
 def _version() -> str:

@@ -1,0 +1,134 @@
+"""What only a GPU can show, in one command: `make gpu-check`.
+
+    python -m benchmarks.gpu_check [--steps 20] [--sequences 16] [--json gpu.json]
+
+1. Every backend that runs here equals the dense oracle (bf16, forward and gradients).
+2. No [experts, tokens, width] buffer stands in the compiled step, forward and backward: the trap that makes a sparse
+   layer dense. The compiled program is read for it.
+3. One mixture-of-experts layer at real sizes: milliseconds, share of the peak, share of a dense layer's speed.
+4. The 1e19-FLOP model (d1024, 64 experts, 4 a token) trains on random tokens: tokens/s and MFU, with the accounting of
+   `metrics.py` named beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import re
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from benchmarks.moe_layer import GPU_SHAPES, Shape, measure, moe_step, worst_error
+from datakit.trainer.batches import place
+from datakit.trainer.config import Run
+from datakit.trainer.metrics import peak_flops
+from datakit.trainer.moe import resolve
+from datakit.trainer.sizing import size
+from datakit.trainer.train import trainer_of
+
+CHECKED = Shape(4096, 512, 256, 32, 4)
+SHAPE_TEXT = re.compile(r"\b(?:f32|f16|bf16)\[([0-9,]+)\]")
+VOCABULARY = 50_304
+SMALLEST_WIDTH = 16  # more than any number of choices
+
+
+def dense_buffers(program: str, experts: int, rows: int) -> list[str]:
+    """Float buffers of a compiled program with an axis of all experts, one of `rows` or more, and one of some width."""
+    found = set()
+    for line in buffers_of(program):
+        for match in SHAPE_TEXT.finditer(line):
+            axes = [int(axis) for axis in match.group(1).split(",")]
+            if experts in axes:
+                axes.remove(experts)
+                if len(axes) >= 2 and max(axes) >= rows and sorted(axes)[-2] >= SMALLEST_WIDTH:
+                    found.add(match.group(0))
+    return sorted(found)
+
+
+def buffers_of(program: str) -> Iterator[str]:
+    """The lines of a program that name real buffers: what stands inside a fusion is never stored."""
+    fused = False
+    for line in program.splitlines():
+        if line.endswith("{"):
+            fused = "fused" in line.split("(")[0] or "wrapped" in line.split("(")[0]
+        elif not fused:
+            yield line
+
+
+def compiled_text(shape: Shape, backend: Any, dtype: Any) -> str:
+    """The optimized program of a layer's forward and backward pass."""
+    step, inputs = moe_step(shape, dtype, backend)
+    return jax.jit(step).lower(*inputs).compile().as_text() or ""
+
+
+class Random:
+    """A batch of random tokens."""
+
+    def __init__(self, sequences: int, length: int) -> None:
+        self.tokens = np.random.default_rng(0).integers(0, VOCABULARY, (sequences, length), dtype=np.int32)
+        self.segments = np.ones_like(self.tokens)
+        self.loss_mask = np.ones(self.tokens.shape, bool)
+
+
+def train_speed(sequences: int, length: int, steps: int) -> dict[str, Any]:
+    """Median seconds of a training step of the 1e19 model, and what follows."""
+    plan = size(1e19, 1024, vocabulary=VOCABULARY, sequence=length)
+    run = Run(name="gpu-check", steps=1000, model=plan.model, optimizer=plan.optimizer)
+    trainer, seconds = trainer_of(run), []
+    with jax.set_mesh(trainer.mesh):
+        state, batch = trainer.fresh(0), place(Random(sequences, length), trainer.mesh).batch
+        for _ in range(steps):
+            begun = time.perf_counter()
+            state, results = trainer.advance(state, batch)
+            jax.block_until_ready(results)
+            seconds.append(time.perf_counter() - begun)
+    usual = float(np.median(seconds[2:]))
+    flops = 3 * trainer.model.flops_per_token(plan.model, length) * sequences * length
+    peak = peak_flops(jax.devices()[0].device_kind)
+    memory = jax.devices()[0].memory_stats() or {}
+    return {
+        "model": dataclasses.asdict(plan.model),
+        "batch": [sequences, length],
+        "seconds": usual,
+        "tokens_per_second": sequences * length / usual,
+        "mfu": 100 * flops / usual / peak / trainer.mesh.size if peak else None,
+        "accounting": "3 x forward FLOPs with head, attention unhalved, over dense bf16 peak",
+        "peak_memory_gib": memory.get("peak_bytes_in_use", 0) / 2**30,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--sequences", type=int, default=16)
+    parser.add_argument("--length", type=int, default=4096)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    device = jax.devices()[0]
+    if device.platform != "gpu":
+        print(f"no GPU here ({device.device_kind}); pip install 'jax[cuda12]' on a machine that has one")
+        return 2
+    backends = list(dict.fromkeys([resolve("auto"), "ragged"]))
+    report: dict[str, Any] = {"device": device.device_kind, "jax": jax.__version__, "backends": {}}
+    for backend in backends:
+        error = worst_error(CHECKED, jax.numpy.bfloat16, backend)
+        buffers = dense_buffers(compiled_text(CHECKED, backend, jax.numpy.bfloat16), CHECKED.experts, CHECKED.tokens)
+        report["backends"][backend] = {"error": error, "dense_buffers": buffers}
+        print(f"{backend}: error {error:.2e}, dense buffers {buffers or 'none'}")
+    report["layers"] = [row for shape in GPU_SHAPES for row in measure(shape, backends, "bfloat16", options.steps)]
+    report["training"] = train_speed(options.sequences, options.length, options.steps)
+    print(json.dumps(report, indent=1))
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=1) + "\n")
+    return int(bool(report["backends"][backends[0]]["dense_buffers"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

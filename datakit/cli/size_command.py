@@ -1,0 +1,53 @@
+"""`datakit size`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from datakit.cli.console import note, say, say_json
+
+
+def size(
+    *,
+    flops: float,
+    hidden: int,
+    vocabulary: int = 128_256,
+    sequence: int = 4096,
+    beta2_base: float = 0.999,
+    json: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+) -> int:
+    """Plan a training run from its budget: model, batch, steps, learning rates, expected loss.
+
+    Examples:
+      datakit size --flops 1e19 --hidden 1024
+      datakit size --flops 3e18 --hidden 768 --vocabulary 50304 --json
+
+    Parameters
+    ----------
+    flops
+        The budget: floating-point operations of forward and backward passes.
+    hidden
+        The width of the model; all its other sizes follow.
+    vocabulary
+        How many tokens the tokenizer has.
+    sequence
+        The length of the sequences.
+    beta2_base
+        The second moment's decay for a batch of 32 sequences; a later sweep prefers 0.998.
+    json
+        Print one JSON object.
+    """
+    from datakit.trainer import require_jax
+
+    require_jax()
+    from datakit.trainer.sizing import size as plan
+
+    found = plan(flops, hidden, vocabulary=vocabulary, sequence=sequence, beta2_base=beta2_base)
+    if json:
+        say_json(found.document())
+        return 0
+    for line in found.lines():
+        (note if line.startswith("warning") else say)(line)
+    return 0

@@ -1,0 +1,123 @@
+"""`datakit train` and `datakit train plot`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from datakit.cli.console import note, say, say_json
+
+Flag = Parameter(negative="", show_default=False)
+
+
+def train_model(
+    run: str,
+    /,
+    *,
+    root: str = "./data",
+    set_: Annotated[tuple[str, ...], Parameter(name="--set", negative="", show_default=False)] = (),
+    json: Annotated[bool, Flag] = False,
+) -> int:
+    """Train a model on token caches.
+
+    Goes on from the newest checkpoint of the same run; a finished run is found done.
+
+    Examples:
+      datakit train demo
+      datakit train my-run.toml --root /big/disk --set steps=5000
+      datakit train plot data/demo-train/train-0123456789ab
+
+    Exit code 4: the loss is no number any more; the last good checkpoint is kept.
+
+    Parameters
+    ----------
+    run
+        A training run (TOML), or the name of one that comes with datakit.
+    root
+        Where runs, and the caches that a run names with {root}, lie.
+    set_
+        Set a value of the run, e.g. optimizer.learning_rate=0.01. Can be repeated.
+    json
+        Print the outcome as one JSON object.
+    """
+    from dataclasses import asdict
+
+    from datakit.trainer import require_jax
+
+    require_jax()
+    from datakit.trainer.commands import train_file
+
+    outcome = train_file(run, root, set_)
+    if json:
+        say_json(asdict(outcome))
+        return 0
+    say(outcome.directory)
+    for name, value in sorted(outcome.figures.items()):
+        note(f"{name}  {value:.4f}")
+    return 0
+
+
+def plot(directory: str, /, *, output: str | None = None) -> int:
+    """Draw a run: losses, bits per byte, learning rates, speed. Works while it goes on.
+
+    Examples:
+      datakit train plot data/demo-train/train-0123456789ab
+      datakit train plot data/demo-train/train-0123456789ab --output curve.svg
+
+    Parameters
+    ----------
+    directory
+        The directory of a training run.
+    output
+        The picture to write (.png, .svg, .pdf); plot.png in the directory by default.
+    """
+    from datakit.trainer.plot import plot_run
+
+    say(plot_run(directory, output))
+    return 0
+
+
+def evaluate(
+    run: str,
+    /,
+    *,
+    root: str = "./data",
+    checkpoint: str | None = None,
+    set_: Annotated[tuple[str, ...], Parameter(name="--set", negative="", show_default=False)] = (),
+    json: Annotated[bool, Flag] = False,
+) -> int:
+    """Evaluate a checkpoint on a run's validation sets: loss and bits per byte, by tag.
+
+    Examples:
+      datakit eval demo
+      datakit eval my-run.toml --checkpoint data/my-run/train-0123456789ab/checkpoints/step-000001000
+
+    Parameters
+    ----------
+    run
+        The training run (TOML), or the name of one that comes with datakit.
+    root
+        As for `datakit train`.
+    checkpoint
+        A checkpoint's directory; the run's newest by default.
+    set_
+        Set a value of the run. Can be repeated.
+    json
+        Print one JSON object.
+    """
+    from dataclasses import asdict
+
+    from datakit.cli.console import table
+    from datakit.trainer import require_jax
+
+    require_jax()
+    from datakit.trainer.commands import evaluate_file
+
+    found = evaluate_file(run, root, checkpoint, set_)
+    if json:
+        say_json(asdict(found))
+        return 0
+    note(f"step {found.step:,} of {found.checkpoint}")
+    say(table(["figure", "value"], [[name, f"{value:.4f}"] for name, value in sorted(found.figures.items())]))
+    return 0

@@ -1,0 +1,141 @@
+"""Batches on their way from a loader to the devices.
+
+A source is anything with the methods of `BatchSource`; `datakit.loader.Loader` is one. `Feed` runs in a thread of its
+own: while the devices compute a step, the next batches are fetched and placed, each device holding its rows. What the
+loop waits for is counted: `waited` should stay near zero.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from datakit.errors import UsageError
+from datakit.trainer.interface import PADDING_SEGMENT, Tokens
+from datakit.trainer.weights import BATCH
+
+AHEAD = 2  # batches that wait on the devices
+POLL_SECONDS = 0.1
+
+
+class HostBatch(Protocol):
+    """This host's rows of a batch, as numpy arrays. Segments count from 1, 0 is padding; see `interface.Tokens`."""
+
+    @property
+    def tokens(self) -> Any: ...
+
+    @property
+    def segments(self) -> Any: ...
+
+    @property
+    def loss_mask(self) -> Any: ...
+
+
+class BatchSource(Protocol):
+    """Where training batches come from: a pure function of the step."""
+
+    def iterate(self, start: int = 0, stop: int | None = None) -> Iterator[Any]:
+        """The batches `start`..`stop - 1`."""
+        ...
+
+    def record(self) -> dict[str, Any]:
+        """What the batches are made of, with a "fingerprint"; kept in checkpoints."""
+        ...
+
+    def verify(self, saved: dict[str, Any], step: int) -> list[str]:
+        """Raises if the batches before `step` were not those of `saved`; returns what differs from there on."""
+        ...
+
+    def snapshot(self, step: int) -> Mapping[str, float]:
+        """Figures of the reading, for the metrics."""
+        ...
+
+
+class Placed(NamedTuple):
+    """A batch on the devices, and its size over all hosts."""
+
+    batch: Tokens
+    sequences: int
+    tokens: int  # that are no padding; other hosts are taken to have as many as this one
+
+
+class Feed:
+    """The batches from `start` on, placed ahead. Use it in a `with` statement."""
+
+    def __init__(self, source: BatchSource, mesh: Mesh, start: int, stop: int) -> None:
+        self.waited = 0.0  # seconds, of the last `next`
+        self._mesh = mesh
+        self._ready: queue.Queue[Placed | BaseException | None] = queue.Queue(AHEAD)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(source, start, stop), name="feed", daemon=True)
+        self._thread.start()
+
+    def next(self) -> Placed | None:
+        """The next batch; None after the last one. Raises what the source raised."""
+        begun = time.perf_counter()
+        item = self._ready.get()
+        self.waited = time.perf_counter() - begun
+        if isinstance(item, BaseException):
+            raise item
+        return item
+
+    def __enter__(self) -> Feed:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self, source: BatchSource, start: int, stop: int) -> None:
+        batches = iter(source.iterate(start, stop))
+        try:
+            for batch in batches:
+                self._put(place(batch, self._mesh))
+                if self._ended.is_set():
+                    return
+            self._put(None)
+        except BaseException as error:  # noqa: BLE001 - of a thread: handed to `next`
+            self._put(error)
+        finally:
+            close = getattr(batches, "close", None)
+            if close is not None:
+                close()
+
+    def _put(self, item: Placed | BaseException | None) -> None:
+        while not self._ended.is_set():
+            try:
+                self._ready.put(item, timeout=POLL_SECONDS)
+            except queue.Full:
+                continue
+            return
+
+
+def place(batch: HostBatch, mesh: Mesh) -> Placed:
+    """A batch split by rows over the devices. Raises UsageError where it does not come out even."""
+    rows, length = batch.tokens.shape
+    sequences = rows * jax.process_count()
+    if sequences % mesh.size:
+        raise UsageError(f"a batch of {sequences} sequences does not split over {mesh.size} devices; choose a multiple")
+    sharding = NamedSharding(mesh, P(BATCH))
+    arrays = (batch.tokens.astype(np.int32), batch.segments.astype(np.int32), batch.loss_mask.astype(np.bool_))
+    placed = Tokens(*(jax.make_array_from_process_local_data(sharding, array) for array in arrays))
+    share = np.count_nonzero(batch.segments != PADDING_SEGMENT) / (rows * length)
+    return Placed(placed, sequences, round(share * sequences * length))
+
+
+def stage_at(record: Mapping[str, Any], sequences: int) -> tuple[int, dict[str, float]] | None:
+    """The number and the weights of a mixture's stage after so many sequences; None where the record has no stages."""
+    stages: Iterable[Any] = record.get("stages") or ()
+    begun = [(number, weights) for number, (slot, weights) in enumerate(stages) if slot <= sequences]
+    return (begun[-1][0], dict(begun[-1][1])) if begun else None

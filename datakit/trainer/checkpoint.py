@@ -1,0 +1,263 @@
+"""Checkpoints that are whole or do not exist: written in the background, committed last, the newest valid one wins.
+
+    <run>/checkpoints/step-000000400/state/...       orbax's files, every array split as it lies on the devices
+                                     commit.json     the marker, written last: step, run, mixture, files and checksums
+    <temporary>/<the same>                           rolling ones, for a place that deletes by age by itself
+
+A rolling checkpoint is written every few minutes and the last two are kept; the final one, and one every `keep_every`
+steps where that is asked for, are permanent. A new one is committed before an older one goes, and the marker goes
+before the files. A directory without a marker, with a missing or short file, or with a wrong checksum does not count:
+the next older one is taken, and a warning says so. Whatever is killed at whatever moment, the last good one stands.
+
+Saving costs the training loop one copy to host memory; the rest runs beside it. Restoring takes any number of devices:
+orbax reads each array into the sharding that is asked for. Checksums cost one more read of what is restored.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import msgspec
+import orbax.checkpoint as ocp
+import xxhash
+from etils import epath
+
+from datakit.errors import CheckpointError
+from datakit.trainer.weights import Tree
+
+FORMAT = "datakit.checkpoint/1"
+MARKER = "commit.json"
+SET_ASIDE = "set-aside.json"  # the marker of a checkpoint that a later start passed over
+STATE = "state"
+HASH_CHUNK = 4 << 20
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """When and where. `temporary_root` None keeps rolling checkpoints beside the permanent ones."""
+
+    interval_minutes: float = 10.0
+    keep_temporary: int = 2
+    keep_every: int | None = None  # steps; permanent
+    temporary_root: str | None = None
+    load: bool | None = None  # True: fail if there is none; False: start afresh; None: go on where there is one
+
+
+class Marker(msgspec.Struct, frozen=True):
+    """What a checkpoint says of itself."""
+
+    step: int
+    run: str  # the run's fingerprint
+    mixture: dict[str, Any]  # the loader's record
+    counts: dict[str, int]  # tokens and sequences so far
+    norms: dict[str, float]  # of the parameters when the run began
+    permanent: bool
+    files: dict[str, tuple[int, str]]  # relative path: bytes, xxh3-128
+    format: str = FORMAT
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A checkpoint that has a readable marker."""
+
+    path: epath.Path
+    marker: Marker
+
+    def damage(self, checksums: bool) -> str | None:
+        """What is wrong with its files; None if nothing is."""
+        for name, (length, xxh3) in self.marker.files.items():
+            file = self.path / name
+            if not file.exists():
+                return f"{name} is missing"
+            if file.stat().length != length:
+                return f"{name} has {file.stat().length} bytes instead of {length}"
+            if checksums and _hash(file) != xxh3:
+                return f"{name} does not match its checksum"
+        return None
+
+
+def candidates(folders: list[str], say: Say) -> list[Candidate]:
+    """All checkpoints in these folders that seem whole, the newest first."""
+    found = []
+    for folder in map(epath.Path, folders):
+        for path in sorted(folder.glob("step-*")) if folder.exists() else []:
+            candidate = _read(path, say)
+            if candidate is not None:
+                found.append(candidate)
+    return sorted(found, key=lambda one: (one.marker.step, one.marker.permanent), reverse=True)
+
+
+def _read(path: epath.Path, say: Say) -> Candidate | None:
+    try:
+        marker = msgspec.json.decode((path / MARKER).read_bytes(), type=Marker)
+    except FileNotFoundError:
+        if not (path / SET_ASIDE).exists():
+            say(f"warning: {path} was never finished; ignored")
+        return None
+    except msgspec.DecodeError as error:
+        say(f"warning: {path / MARKER} does not parse ({error}); ignored")
+        return None
+    if marker.format != FORMAT:
+        say(f"warning: {path} has format {marker.format!r}, this version reads {FORMAT!r}; ignored")
+        return None
+    candidate = Candidate(path, marker)
+    damage = candidate.damage(checksums=False)
+    if damage:
+        say(f"warning: {path} is damaged ({damage}); ignored")
+        return None
+    return candidate
+
+
+def restore_newest(found: list[Candidate], like: Tree, say: Say) -> tuple[Tree, Candidate] | None:
+    """The newest state that can be read, in the shapes and shardings of `like`; None if there is none."""
+    for candidate in found:
+        damage = candidate.damage(checksums=jax.process_index() == 0)
+        if damage:
+            say(f"warning: {candidate.path} is damaged ({damage}); taking an older one")
+            continue
+        try:
+            return restore(candidate, like), candidate
+        except (ValueError, KeyError, OSError) as error:
+            say(f"warning: {candidate.path} cannot be read ({type(error).__name__}: {error}); taking an older one")
+    return None
+
+
+def set_aside(found: list[Candidate], step: int, say: Say) -> None:
+    """Let checkpoints beyond `step` no longer count: the run begins there (-1: afresh), and theirs is another course.
+
+    Their files stay; only the marker gets another name. Else the next start would take them for the newest.
+    """
+    begins = "afresh" if step < 0 else f"at step {step:,}"
+    for candidate in found:
+        if candidate.marker.step > step and jax.process_index() == 0:
+            (candidate.path / MARKER).rename(candidate.path / SET_ASIDE)
+            say(f"warning: {candidate.path} is set aside: the run begins {begins}")
+
+
+def restore(candidate: Candidate, like: Tree) -> Tree:
+    """One state; `like` has a ShapeDtypeStruct with a sharding, or an array, at each leaf."""
+    with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
+        return checkpointer.restore(candidate.path / STATE, args=ocp.args.StandardRestore(_abstract(like)))
+
+
+def restore_weights(candidate: Candidate, like: Tree) -> Tree:
+    """A part of a state: its "params" and "model", whatever optimizer it was trained with."""
+    abstract = _abstract(like)
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+        arguments = ocp.checkpoint_utils.construct_restore_args(abstract)
+        return checkpointer.restore(
+            candidate.path / STATE,
+            args=ocp.args.PyTreeRestore(item=abstract, restore_args=arguments, partial_restore=True),
+        )
+
+
+def _abstract(like: Tree) -> Tree:
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), like)
+
+
+@dataclass
+class Writer:
+    """Saves one run's states; one save is under way at a time."""
+
+    settings: Checkpoints
+    permanent: str
+    temporary: str
+    run: str
+    say: Say
+    _saver: ocp.AsyncCheckpointer = field(init=False)
+    _thread: threading.Thread | None = None
+    _failure: BaseException | None = None
+    _saved_at: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self._saver = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
+
+    def due(self, step: int) -> bool:
+        """Whether the state after `step` steps should be saved now."""
+        return self._kept(step) or time.monotonic() - self._saved_at >= 60 * self.settings.interval_minutes
+
+    def _kept(self, step: int) -> bool:
+        return bool(self.settings.keep_every) and step % (self.settings.keep_every or 1) == 0
+
+    def save(self, state: Tree, marker: Marker) -> None:
+        """Begin to save; waits for the save before. The state must be known to be good."""
+        self.wait()
+        permanent = marker.permanent or self._kept(marker.step)
+        marker = msgspec.structs.replace(marker, run=self.run, permanent=permanent)
+        path = epath.Path(self.permanent if permanent else self.temporary) / f"step-{marker.step:09d}"
+        if permanent and _read(path, lambda _: None) is not None:
+            return  # committed by an earlier attempt at the same run
+        if jax.process_index() == 0:
+            (path / MARKER).unlink(missing_ok=True)
+            (path / SET_ASIDE).unlink(missing_ok=True)
+        self._saver.save(path / STATE, args=ocp.args.StandardSave(state), force=True)
+        self._saved_at = time.monotonic()
+        self._thread = threading.Thread(target=self._commit, args=(path, marker), name="checkpoint")
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Until the save under way stands. Raises CheckpointError if it failed."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise CheckpointError(f"a checkpoint could not be written: {failure}") from failure
+
+    def close(self) -> None:
+        """Wait, and free the threads."""
+        try:
+            self.wait()
+        finally:
+            self._saver.close()
+
+    def _commit(self, path: epath.Path, marker: Marker) -> None:
+        try:
+            self._saver.wait_until_finished()
+            if jax.process_index() == 0:
+                commit(path, marker)
+                self._prune(marker.step)
+        except Exception as error:  # noqa: BLE001 - of a thread: handed to `wait`
+            self._failure = error
+
+    def _prune(self, step: int) -> None:
+        """Remove rolling checkpoints beyond the newest few, and what was never finished before `step`."""
+        found = [one for one in candidates([self.temporary], lambda _: None) if not one.marker.permanent]
+        for candidate in found[self.settings.keep_temporary :]:
+            (candidate.path / MARKER).unlink(missing_ok=True)  # first, so that a half-removed one does not count
+            candidate.path.rmtree()
+        for folder in {self.permanent, self.temporary}:
+            for path in epath.Path(folder).glob("step-*"):
+                named = any((path / name).exists() for name in (MARKER, SET_ASIDE))
+                if int(path.name.removeprefix("step-")) < step and not named:
+                    path.rmtree()
+
+
+def commit(path: epath.Path, marker: Marker) -> None:
+    """Write the marker of a finished state, with the size and checksum of each of its files."""
+    files = {str(file.relative_to(path)): (file.stat().length, _hash(file)) for file in _files(path / STATE)}
+    data = msgspec.json.format(msgspec.json.encode(msgspec.structs.replace(marker, files=files)), indent=1)
+    unfinished = path / f".{MARKER}.tmp"
+    unfinished.write_bytes(data)
+    unfinished.rename(path / MARKER)
+
+
+def _files(folder: epath.Path) -> list[epath.Path]:
+    found: list[epath.Path] = []
+    for entry in sorted(folder.iterdir()):
+        found.extend(_files(entry) if entry.is_dir() else [entry])
+    return found
+
+
+def _hash(file: epath.Path) -> str:
+    digest = xxhash.xxh3_128()
+    with file.open("rb") as opened:
+        while chunk := opened.read(HASH_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,121 @@
+"""`datakit train` and `datakit eval` as functions: from a run's TOML file to its end, or to its figures."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from datakit.errors import CheckpointError, RecipeError, UsageError, suggestion
+from datakit.storage import urls
+from datakit.trainer.checkpoint import candidates, restore_weights
+from datakit.trainer.config import Run, parse_run, with_overrides
+from datakit.trainer.data import Data, open_data, parse_data
+from datakit.trainer.evaluate import evaluate_all
+from datakit.trainer.record import run_directory
+from datakit.trainer.restart import checkpoint_folders
+from datakit.trainer.train import Outcome, say_on_stderr, train, trainer_of, use_compilation_cache
+
+RUNS = Path(__file__).with_name("runs")
+Say = Callable[[str], None]
+
+
+def load_run(name_or_path: str | Path, root: str = "./data", overrides: Iterable[str] = ()) -> tuple[Run, Data]:
+    """The run of a TOML file and its opened data; `steps=20`, `model.hidden=64`, ... change the file's values.
+
+    A model without a vocabulary takes the tokenizer's. Raises RecipeError, UsageError, and the errors of the caches.
+    """
+    path = _path(name_or_path)
+    document = with_overrides(_read(path), overrides)
+    data = open_data(parse_data(document.pop("data", {}), str(path)), path.resolve().parent, root)
+    model = {"vocabulary": data.vocabulary, **document.get("model", {})}
+    run = parse_run({**document, "model": model}, str(path))
+    smallest = max(cache.contract.vocabulary_size for cache in data.caches.values())
+    if run.model.vocabulary < smallest:
+        raise UsageError(
+            f"{path}: model.vocabulary is {run.model.vocabulary}, but the caches hold ids below {smallest}"
+        )
+    return run, data
+
+
+def run_names() -> list[str]:
+    """The runs that come with datakit."""
+    return sorted(path.stem for path in RUNS.glob("*.toml"))
+
+
+def _path(name_or_path: str | Path) -> Path:
+    path = Path(name_or_path).expanduser()
+    if path.suffix == ".toml" or path.is_file():
+        return path
+    if str(name_or_path) not in run_names():
+        advice = suggestion(str(name_or_path), run_names())
+        raise UsageError(f"no training run {str(name_or_path)!r}: neither a TOML file nor a known name; {advice}")
+    return RUNS / f"{name_or_path}.toml"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise RecipeError(f"{path} is not there; give the TOML file of a training run") from error
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"{path} is not valid TOML: {error}") from error
+
+
+def train_file(
+    path: str | Path, root: str = "./data", overrides: Iterable[str] = (), say: Say = say_on_stderr
+) -> Outcome:
+    """Train the run of a TOML file to its end, or find it done."""
+    run, data = load_run(path, root, overrides)
+    for note in data.notes:
+        say(note)
+    with data.loader() as loader:
+        directory = run_directory(root, run, loader.record())
+        inputs = data.inputs(directory)
+        return train(
+            run, loader, root, evaluations=data.evaluations, token_bytes=data.token_bytes, inputs=inputs, say=say
+        )
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """Figures of a checkpoint, and which one it was."""
+
+    checkpoint: str
+    step: int
+    figures: dict[str, float]
+
+
+def evaluate_file(
+    path: str | Path,
+    root: str = "./data",
+    checkpoint: str | None = None,
+    overrides: Iterable[str] = (),
+    devices: Sequence[Any] | None = None,
+    say: Say = say_on_stderr,
+) -> Evaluated:
+    """The figures of the newest checkpoint of a run, or of the one in directory `checkpoint`, over the file's sets."""
+    run, data = load_run(path, root, overrides)
+    with data.loader() as loader:
+        directory = run_directory(root, run, loader.record())
+    if checkpoint is None:
+        folders = list(dict.fromkeys(checkpoint_folders(run, directory)))
+    else:
+        folders = [urls.parent(urls.absolute(checkpoint))]
+    found = candidates(folders, say)
+    found = [one for one in found if checkpoint is None or one.path.name == urls.name(checkpoint)]
+    if not found:
+        raise CheckpointError(f"no valid checkpoint in {checkpoint or ' or '.join(folders)}; train the run first")
+    if not data.evaluations:
+        raise UsageError(f"{path}: nothing to evaluate; give a component validation_tokens, or add [data.evaluation.x]")
+    use_compilation_cache(run)
+    trainer = trainer_of(run, devices)
+    with jax.set_mesh(trainer.mesh):
+        parts = ("params", "model", *(("ema",) if run.optimizer.ema else ()))
+        state = restore_weights(found[0], {name: trainer.like()[name] for name in parts})
+        figures = evaluate_all(trainer, state, data.evaluations, data.token_bytes, run.evaluation.batches)
+    return Evaluated(str(found[0].path), found[0].marker.step, figures)

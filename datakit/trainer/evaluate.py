@@ -1,0 +1,171 @@
+"""Validation: loss and exact bits per byte, per tag, of documents that training does not see.
+
+    figures = evaluate(trainer, params, model_state, {"web": batches, "code/python": batches}, token_bytes)
+
+Bits per byte of a tag are its total bits over its total bytes: of all predicted tokens, the sum of -log2 p over the sum
+of their lengths in bytes. (A mean over batches of their ratios, which others print, is biased by how tokens fall into
+batches.) Losses are means over predicted tokens. Sums are float64 on the host, in the order of the batches: the result
+depends neither on the number of devices nor on the batch size, beyond the rounding of the losses themselves.
+
+| name | what |
+|---|---|
+| eval/<tag>/loss, eval/<tag>/bpb | over the tokens of the tag |
+| eval/<parent>/micro_loss, .../bpb | of a parent tag (`code` of `code/python`): over all tokens below it |
+| eval/<parent>/macro_loss, .../macro_bpb | the plain mean over the leaves below it |
+| eval/loss, eval/bpb, eval/macro_loss, eval/macro_bpb | the same over everything |
+| eval/ema/... | all of these with the averaged weights, where they are kept |
+
+The experts are dropless here as in training: a batch sorted by domain crowds few experts, and a capacity would then
+add a tenth of a nat.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import jax
+import numpy as np
+
+from datakit.errors import TokenizerError, UsageError
+from datakit.trainer.batches import HostBatch, place
+from datakit.trainer.step import Trainer
+from datakit.trainer.weights import Tree
+
+BatchesOf = Callable[[], Iterable[HostBatch]]
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums over the predicted tokens of a tag."""
+
+    nats: float = 0.0
+    tokens: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Totals) -> Totals:
+        return Totals(self.nats + other.nats, self.tokens + other.tokens, self.bytes + other.bytes)
+
+    @property
+    def loss(self) -> float:
+        """Nats a token."""
+        return self.nats / self.tokens
+
+    @property
+    def bits_per_byte(self) -> float | None:
+        """Total bits over total bytes; None where no bytes are known."""
+        return self.nats / math.log(2) / self.bytes if self.bytes else None
+
+
+def evaluate(
+    trainer: Trainer,
+    params: Tree,
+    model_state: Tree,
+    tags: Mapping[str, BatchesOf],
+    token_bytes: np.ndarray | None = None,
+    limit: int | None = None,
+) -> dict[str, float]:
+    """The figures of all tags; `limit` batches of each at most. Raises UsageError for a tag without a prediction."""
+    begun, totals = time.perf_counter(), {}
+    with jax.set_mesh(trainer.mesh):
+        for tag, batches in tags.items():
+            totals[tag] = measure(trainer, params, model_state, islice(iter(batches()), limit), token_bytes)
+            if not totals[tag].tokens:
+                raise UsageError(f"evaluation {tag!r} holds no token that can be predicted")
+    return summary(totals) | {"eval/total_time": time.perf_counter() - begun}
+
+
+def evaluate_all(
+    trainer: Trainer,
+    state: Tree,
+    tags: Mapping[str, BatchesOf],
+    token_bytes: np.ndarray | None = None,
+    limit: int | None = None,
+) -> dict[str, float]:
+    """The figures of a training state: of its weights, and under eval/ema/ of the averaged ones where it has them."""
+    figures = evaluate(trainer, state["params"], state["model"], tags, token_bytes, limit)
+    if "ema" in state:
+        averaged = evaluate(trainer, state["ema"]["params"], state["ema"]["model"], tags, token_bytes, limit)
+        figures |= {name.replace("eval/", "eval/ema/", 1): value for name, value in averaged.items()}
+    return figures
+
+
+def measure(
+    trainer: Trainer, params: Tree, model_state: Tree, batches: Iterable[HostBatch], token_bytes: np.ndarray | None
+) -> Totals:
+    """The sums over some batches."""
+    totals = Totals()
+    for batch in batches:
+        losses, weights = trainer.evaluate(params, model_state, place(batch, trainer.mesh).batch)
+        totals += count(np.asarray(losses), np.asarray(weights), batch.tokens, token_bytes)
+    return totals
+
+
+def count(losses: np.ndarray, weights: np.ndarray, tokens: np.ndarray, token_bytes: np.ndarray | None) -> Totals:
+    """The sums over one batch; position i predicts token i + 1."""
+    counted = weights[:, :-1] > 0
+    predicted = tokens[:, 1:][counted]
+    return Totals(
+        nats=float(losses[:, :-1][counted].astype(np.float64).sum()),
+        tokens=int(counted.sum()),
+        bytes=0 if token_bytes is None else int(token_bytes[predicted].sum(dtype=np.int64)),
+    )
+
+
+def summary(totals: Mapping[str, Totals]) -> dict[str, float]:
+    """Tags, their parents, and all of it, under the metrics' names."""
+    figures: dict[str, float] = {}
+    for tag, total in totals.items():
+        figures |= _named(f"eval/{tag}", {"loss": total.loss, "bpb": total.bits_per_byte})
+    parents = {parent for tag in totals for parent in _parents(tag)}
+    for parent in sorted(parents):
+        leaves = [total for tag, total in totals.items() if tag.startswith(f"{parent}/")]
+        figures |= _named(f"eval/{parent}", {"micro_loss": sum(leaves, Totals()).loss, **_pooled(leaves)})
+    whole = list(totals.values())
+    return figures | _named("eval", {"loss": sum(whole, Totals()).loss, **_pooled(whole)})
+
+
+def _pooled(leaves: list[Totals]) -> dict[str, float | None]:
+    bits = [leaf.bits_per_byte for leaf in leaves]
+    known = [value for value in bits if value is not None]
+    return {
+        "macro_loss": float(np.mean([leaf.loss for leaf in leaves])),
+        "bpb": sum(leaves, Totals()).bits_per_byte,
+        "macro_bpb": float(np.mean(known)) if known else None,
+    }
+
+
+def _parents(tag: str) -> list[str]:
+    parts = tag.split("/")
+    return ["/".join(parts[:depth]) for depth in range(1, len(parts))]
+
+
+def _named(prefix: str, values: Mapping[str, float | None]) -> dict[str, float]:
+    return {f"{prefix}/{name}": value for name, value in values.items() if value is not None}
+
+
+def token_byte_lengths(tokenizer: bytes, place: str) -> np.ndarray:
+    """How many bytes of text each token stands for, from a byte-level tokenizer.json; special tokens stand for none.
+
+    In a byte-level vocabulary each character of an entry is one byte. Raises TokenizerError for another kind.
+    """
+    document: dict[str, Any] = json.loads(tokenizer)
+    vocabulary = document.get("model", {}).get("vocab")
+    if not isinstance(vocabulary, dict) or "ByteLevel" not in json.dumps(document.get("decoder")):
+        raise TokenizerError(
+            f"{place} is no byte-level vocabulary; the bytes of its tokens cannot be read off, "
+            "so bits per byte need a table of your own"
+        )
+    added = document.get("added_tokens", [])
+    size = 1 + max([*vocabulary.values(), *(token["id"] for token in added)])
+    lengths = np.zeros(size, np.int64)
+    for entry, number in vocabulary.items():
+        lengths[number] = len(entry)
+    for token in added:
+        lengths[token["id"]] = 0 if token["special"] else len(token["content"].encode())
+    return lengths

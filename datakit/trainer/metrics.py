@@ -1,0 +1,191 @@
+"""The figures of a run under their names, one JSON line a step; other trackers beside it where they are installed.
+
+| name | what |
+|---|---|
+| global_step, run_progress | steps done, and their share of the run |
+| train/loss | what is minimised: cross entropy and the weighted auxiliary losses, in nats |
+| train/cross_entropy_loss, train/z_loss, train/aux_loss_weighted | its parts |
+| train/router/{routing_entropy_mean, load_balancing_loss, router_z_loss} | means over the layers |
+| train/router/layer_{i}/{routing_entropy, load_balancing_loss, router_z_loss, routing_hist} | each layer's |
+| optim/learning_rate/<group>, optim/grad_norm/<family>, optim/params_norm/<group> | of the optimizer |
+| throughput/{duration, loading_time, hook_time} | seconds of the step, of waiting for data, of all else between steps |
+| throughput/{examples_per_second, tokens_per_second, total_tokens, gflops_per_second, total_gflops, mfu} | rates |
+| mixture/stage, mixture/weight/<component> | when they change |
+| data/* | the loader's own |
+| eval/* | see `evaluate.py` |
+| alarm/<group> | a norm outside of its band, as a multiple of its first value |
+| grad, params, updates, opt_state /norm/<weight> | where watched |
+
+MFU is 100 x 3 x (forward FLOPs of a token, output matrix included, attention unhalved) x tokens / (seconds x peak x
+devices), with the dense bf16 peak of the device. Recomputation and routing do not count as useful work.
+
+A resumed run appends: where a step stands twice in the file, the later line holds.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from datakit.errors import UsageError, suggestion
+
+FILE_NAME = "metrics.jsonl"
+TRACKERS = {"tensorboard": "tensorboardX", "trackio": "trackio", "wandb": "wandb"}  # and the package of each
+PEAK_FLOPS = {  # dense bf16, by what the name of the device begins with
+    "NVIDIA H100 PCIe": 756e12,
+    "NVIDIA H100": 989.5e12,
+    "NVIDIA H200": 989.5e12,
+    "NVIDIA GH200": 989.5e12,
+    "NVIDIA B200": 2250e12,
+    "NVIDIA A100": 312e12,
+    "TPU v4": 275e12,
+    "TPU v5p": 459e12,
+    "TPU v5": 459e12,
+    "TPU v5 lite": 197e12,
+    "TPU v6": 918e12,
+}
+
+
+def peak_flops(device_kind: str) -> float | None:
+    """The device's dense bf16 peak in FLOP/s; None where it is not known (a CPU has no agreed one)."""
+    known = [name for name in PEAK_FLOPS if device_kind.startswith(name)]
+    return PEAK_FLOPS[max(known, key=len)] if known else None
+
+
+def flatten(prefix: str, figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Arrays as numbers: a row per layer becomes layer_{i}/<name> beside <name>'s mean."""
+    flat: dict[str, Any] = {}
+    for name, value in figures.items():
+        array = np.asarray(value)
+        folder, _, last = name.rpartition("/")
+        place = f"{prefix}/{folder}" if folder else prefix
+        if array.ndim == 0:
+            flat[f"{place}/{last}"] = array.item()
+            continue
+        for layer, entry in enumerate(array.tolist()):
+            flat[f"{place}/layer_{layer}/{last}"] = entry
+        if array.ndim == 1:
+            mean = f"{last}_mean" if last.endswith("entropy") else last
+            flat[f"{place}/{mean}"] = float(array.mean())
+    return flat
+
+
+class Tracker(Protocol):
+    """Something that keeps rows of figures."""
+
+    def log(self, step: int, row: Mapping[str, Any]) -> None:
+        """Keep a row."""
+        ...
+
+    def close(self) -> None:
+        """Nothing follows."""
+        ...
+
+
+class JsonLines:
+    """The tracker that is always there. Numbers that JSON has no word for are written as null."""
+
+    def __init__(self, folder: str) -> None:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        self._file = open(Path(folder) / FILE_NAME, "a", encoding="utf-8")  # noqa: SIM115 - closed by `close`
+
+    def log(self, step: int, row: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps({"global_step": step, **_finite(row)}, sort_keys=True) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _finite(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in row.items()
+    }
+
+
+class TensorBoard:
+    """Event files below the run."""
+
+    def __init__(self, folder: str) -> None:
+        from tensorboardX import SummaryWriter  # pyright: ignore[reportMissingImports] - optional
+
+        self._writer = SummaryWriter(str(Path(folder) / "tensorboard"))
+
+    def log(self, step: int, row: Mapping[str, Any]) -> None:
+        for name, value in row.items():
+            if isinstance(value, (int, float)):
+                self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class Hosted:
+    """Trackio or Weights & Biases, which speak alike."""
+
+    def __init__(self, package: Any, project: str, name: str, config: dict[str, Any]) -> None:
+        self._package = package
+        self._package.init(project=project, name=name, config=config)
+
+    def log(self, step: int, row: Mapping[str, Any]) -> None:
+        self._package.log({name: value for name, value in row.items() if isinstance(value, (int, float))}, step=step)
+
+    def close(self) -> None:
+        self._package.finish()
+
+
+class Metrics:
+    """All trackers of a run as one."""
+
+    def __init__(self, trackers: Sequence[Tracker]) -> None:
+        self._trackers = trackers
+
+    def log(self, step: int, row: Mapping[str, Any]) -> None:
+        """Keep a row in each."""
+        for tracker in self._trackers:
+            tracker.log(step, row)
+
+    def close(self) -> None:
+        """Nothing follows."""
+        for tracker in self._trackers:
+            tracker.close()
+
+
+def check_trackers(names: Iterable[str]) -> None:
+    """Raises UsageError for a tracker that is unknown or not installed, before anything has begun."""
+    for name in names:
+        if name not in TRACKERS:
+            raise UsageError(f"log.trackers: no tracker {name!r}; {suggestion(name, TRACKERS)}")
+        if importlib.util.find_spec(TRACKERS[name]) is None:
+            raise UsageError(f"log.trackers: {name} is not installed; pip install {TRACKERS[name]}")
+
+
+def open_metrics(folder: str, names: Iterable[str], project: str, run: str, config: dict[str, Any]) -> Metrics:
+    """The JSON lines in `folder`, and the trackers by name. Raises UsageError."""
+    names = tuple(names)
+    check_trackers(names)
+    trackers: list[Tracker] = [JsonLines(folder)]
+    for name in names:
+        if name == "tensorboard":
+            trackers.append(TensorBoard(folder))
+        else:
+            trackers.append(Hosted(importlib.import_module(TRACKERS[name]), project, run, config))
+    return Metrics(trackers)
+
+
+def read_metrics(folder: str) -> list[dict[str, Any]]:
+    """The rows of a run by step; where a step was done twice, the later row. Raises UsageError where there are none."""
+    path = Path(folder) / FILE_NAME
+    if not path.exists():
+        raise UsageError(f"{path} is not there; is {folder} the directory of a training run?")
+    rows: dict[int, dict[str, Any]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        rows[row["global_step"]] = row
+    return [rows[step] for step in sorted(rows)]

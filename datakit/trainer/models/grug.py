@@ -1,0 +1,266 @@
+"""Grug: the mixture-of-experts language model of this trainer, complete in this file. Copy it to change it.
+
+Every layer is attention, then experts; both read a gated RMS norm of the residual stream:
+
+    x = gated(norm(embed[tokens]))
+    x = x + attention(gated(norm(x)))
+    h = gated(norm(x));  x = x + routed(h) + shared(h)
+    logits = gated(norm(x)) @ head
+
+Attention: grouped queries, parameter-free RMS norm on queries and keys, rotary positions, queries scaled by 1.3 (the
+norms took the scale away), every fourth layer with the full window and the others with half of it, the own value's
+direction removed from each head's output (XSA), and a head gate that starts at one. Experts: SwiGLU, K of E by a
+sigmoid router whose biases balance the load by quantiles (see `router.py`), beside one shared expert that every token
+passes. No biases, no tied weights, no dropout, no balancing loss. `experts = 0` makes it dense: only the shared expert.
+
+Parameters are fp32 and compute is bf16; layers are stacked on a first axis and run under one `scan`, so a model of 50
+layers compiles as fast as one of 5. Letters of shapes are in `shapes.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+from datakit.errors import UsageError
+from datakit.trainer.interface import PADDING_SEGMENT, Output, Tokens
+from datakit.trainer.layers import (
+    GATES,
+    attention,
+    cross_entropy,
+    exclude_self,
+    gated_norm,
+    next_tokens,
+    rms_norm,
+    rotary_table,
+    rotate,
+)
+from datakit.trainer.moe import SAVED_NAME, Backend, experts
+from datakit.trainer.router import (
+    balanced_bias,
+    quantile_thresholds,
+    router_logits,
+    router_metrics,
+    sigmoid_route,
+    statistics,
+)
+from datakit.trainer.shapes import Array, Bool, Float, Int
+from datakit.trainer.weights import BATCH, Tree, Weight, constrain, gathered, leaves, parameter_count
+
+FULL_WINDOW_EVERY = 4  # layers 3, 7, 11, ... see the whole window
+
+
+@dataclass(frozen=True)
+class Config:
+    """A Grug model. The defaults are the 1e19-FLOP size; `sizing.size` fills all of them from a budget."""
+
+    vocabulary: int = 128_256
+    hidden: int = 1024
+    layers: int = 11
+    heads: int = 8
+    kv_heads: int = 2
+    head_width: int = 128
+    experts: int = 64  # 0: a dense model
+    experts_per_token: int = 4
+    expert_width: int = 512
+    shared_width: int = 1024
+    gate_rank: int = 128  # of the gated norms
+    window: int = 4096
+    rope_theta: float = 10_000.0
+    query_scale: float = 1.3
+    norm_epsilon: float = 1e-5
+    init_scale: float = 0.5  # standard deviation x sqrt(hidden)
+    z_loss: float = 1e-4
+    router_z_loss: float = 1e-3
+    expert_gate: Literal["swiglu", "bilinear"] = "swiglu"
+    moe_backend: Backend = "auto"
+    remat: Literal["recompute_all", "save_moe", "none"] = "recompute_all"
+    compute: Literal["bfloat16", "float32"] = "bfloat16"
+    loss_piece: int | None = None  # positions whose logits exist at a time; None: what fits in memory
+
+    def __post_init__(self) -> None:
+        smallest = min(self.vocabulary, self.hidden, self.layers, self.heads, self.kv_heads, self.head_width)
+        if min(smallest, self.shared_width, self.gate_rank, self.window) < 1:
+            raise UsageError(f"every size of a model is at least 1: {self}")
+        if self.heads % self.kv_heads:
+            raise UsageError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})")
+        if self.head_width % 2:
+            raise UsageError(f"head_width ({self.head_width}) must be even: rotary positions turn pairs")
+        if self.experts and not 1 <= self.experts_per_token < self.experts:
+            raise UsageError(
+                f"experts_per_token ({self.experts_per_token}) must be between 1 and experts - 1 ({self.experts - 1}): "
+                "balancing compares a token's choices with the next one"
+            )
+        if self.experts and self.expert_width < 1:
+            raise UsageError("expert_width must be at least 1; set experts = 0 for a dense model")
+        if self.expert_gate not in GATES:
+            raise UsageError(f"expert_gate {self.expert_gate!r} is none of {', '.join(GATES)}")
+
+
+def weights(config: Config) -> Tree:
+    """Every weight: shape, sharding, standard deviation (None: ones, 0: zeros), optimizer group, stacked axes."""
+    c, std = config, config.init_scale * config.hidden**-0.5
+    layers, hidden, width = c.layers, c.hidden, c.heads * c.head_width
+    kv_width, rank, shared = c.kv_heads * c.head_width, c.gate_rank, c.shared_width
+    across, along = P(None, "data", None), P(None, None, "data")
+    blocks = {
+        "attention_norm": Weight((layers, hidden), P(), None),
+        "attention_norm_down": Weight((layers, hidden, rank), across, std, "adamh", 1),
+        "attention_norm_up": Weight((layers, rank, hidden), along, std, "adamh", 1),
+        "query": Weight((layers, hidden, width), across, std, "adamh", 1),
+        "key": Weight((layers, hidden, kv_width), across, std, "adamh", 1),
+        "value": Weight((layers, hidden, kv_width), across, std, "adamh", 1),
+        "head_gate": Weight((layers, hidden, c.heads), across, 0.0, "adam"),
+        "attention_out": Weight((layers, width, hidden), along, std, "adamh", 1),
+        "mlp_norm": Weight((layers, hidden), P(), None),
+        "mlp_norm_down": Weight((layers, hidden, rank), across, std, "adamh", 1),
+        "mlp_norm_up": Weight((layers, rank, hidden), along, std, "adamh", 1),
+        "shared_in": Weight((layers, hidden, 2 * shared), across, std, "adamh_expert", 1),
+        "shared_out": Weight((layers, shared, hidden), along, std, "adamh_expert", 1),
+    }
+    if c.experts:
+        blocks |= {
+            "router": Weight((layers, hidden, c.experts), across, std, "router"),
+            "expert_in": Weight(
+                (layers, c.experts, hidden, 2 * c.expert_width), P(None, None, "data", None), std, "adamh_expert", 2
+            ),
+            "expert_out": Weight(
+                (layers, c.experts, c.expert_width, hidden), P(None, None, None, "data"), std, "adamh_expert", 2
+            ),
+        }
+    return {
+        "embed": Weight((c.vocabulary, hidden), P(None, "data"), std, "adam"),
+        "embed_norm": Weight((hidden,), P(), None),
+        "embed_norm_down": Weight((hidden, rank), P("data", None), std, "adamh"),
+        "embed_norm_up": Weight((rank, hidden), P(None, "data"), std, "adamh"),
+        "blocks": blocks,
+        "final_norm": Weight((hidden,), P(), None),
+        "final_norm_down": Weight((hidden, rank), P("data", None), std, "adamh"),
+        "final_norm_up": Weight((rank, hidden), P(None, "data"), std, "adamh"),
+        "head": Weight((hidden, c.vocabulary), P("data", None), std, "adamh"),
+    }
+
+
+def initial_state(config: Config) -> Tree:
+    """The router's biases: no gradient, moved by `balanced_bias` after each step, kept in checkpoints."""
+    return {"router_bias": jnp.zeros((config.layers, config.experts), jnp.float32)} if config.experts else {}
+
+
+def apply(params: Tree, state: Tree, batch: Tokens, config: Config) -> Output:
+    """One pass over a batch: losses per position, and the next router biases."""
+    hidden, routers = encode(params, state, batch, config)
+    labels, counted = next_tokens(batch.tokens, batch.segments, batch.loss_mask)
+    losses, normalizer = cross_entropy(hidden, gathered(params["head"], hidden.dtype), labels, config.loss_piece)
+    z_loss = jnp.sum(counted * normalizer**2) / jnp.maximum(jnp.sum(counted), 1)
+    auxiliary, metrics = config.z_loss * z_loss, {"z_loss": z_loss}
+    if config.experts:
+        threshold, stats = routers
+        auxiliary = auxiliary + config.router_z_loss * jnp.mean(stats.z_loss)
+        metrics |= router_metrics(stats, config.experts_per_token)
+        state = {"router_bias": balanced_bias(threshold)}
+    return Output(losses, counted, auxiliary, state, metrics)
+
+
+def encode(params: Tree, state: Tree, batch: Tokens, config: Config) -> tuple[Float[Array, "B S D"], Any]:
+    """The final hidden states, and per layer what the routers did (None in a dense model)."""
+    dtype = jnp.dtype(config.compute)
+    x = gathered(params["embed"], dtype)[batch.tokens]
+    x = constrain(_normed(x, params, "embed_norm", config), P(BATCH))
+    rotary = rotary_table(batch.tokens.shape[1], config.head_width, config.rope_theta)
+    valid = batch.segments != PADDING_SEGMENT
+
+    def layer(x: Any, scanned: tuple[Tree, Tree, Any]) -> tuple[Any, Any]:
+        block, block_state, window = scanned
+        x = x + attend(_normed(x, block, "attention_norm", config), block, batch.segments, window, rotary, config)
+        added, router = feed_forward(_normed(x, block, "mlp_norm", config), block, block_state, valid, config)
+        return constrain(x + added, P(BATCH)), router
+
+    x, routers = jax.lax.scan(remat(layer, config.remat), x, (params["blocks"], state, windows(config)))
+    return _normed(x, params, "final_norm", config), routers
+
+
+def windows(config: Config) -> Int[Array, " L"]:
+    """How far back each layer sees."""
+    full = np.arange(config.layers) % FULL_WINDOW_EVERY == FULL_WINDOW_EVERY - 1
+    return jnp.asarray(np.where(full, config.window, max(1, config.window // 2)), jnp.int32)
+
+
+def remat(layer: Callable[..., Any], policy: str) -> Callable[..., Any]:
+    """What the backward pass finds and what it computes again."""
+    if policy == "none":
+        return layer
+    saved = jax.checkpoint_policies.save_only_these_names(SAVED_NAME) if policy == "save_moe" else None
+    return jax.checkpoint(layer, policy=saved, prevent_cse=False)  # under a scan nothing can be merged anyway
+
+
+def _normed(x: Float[Array, "B S D"], weights: Tree, name: str, config: Config) -> Float[Array, "B S D"]:
+    normed = rms_norm(x, weights[name], config.norm_epsilon)
+    return gated_norm(normed, gathered(weights[f"{name}_down"], x.dtype), gathered(weights[f"{name}_up"], x.dtype))
+
+
+def attend(
+    x_BSD: Float[Array, "B S D"],
+    block: Tree,
+    segments: Int[Array, "B S"],
+    window: Int[Array, ""],
+    rotary: tuple[Float[Array, "S h"], Float[Array, "S h"]],
+    config: Config,
+) -> Float[Array, "B S D"]:
+    """One layer's attention."""
+    c, dtype, rows = config, x_BSD.dtype, x_BSD.shape[:2]
+    query_BSNH = (x_BSD @ gathered(block["query"], dtype)).reshape(*rows, c.heads, c.head_width)
+    key_BSMH = (x_BSD @ gathered(block["key"], dtype)).reshape(*rows, c.kv_heads, c.head_width)
+    value_BSMH = (x_BSD @ gathered(block["value"], dtype)).reshape(*rows, c.kv_heads, c.head_width)
+    query_BSNH = rotate(rms_norm(query_BSNH, None, 1e-6), rotary) * c.query_scale
+    key_BSMH = rotate(rms_norm(key_BSMH, None, 1e-6), rotary)
+    y_BSNH = attention(query_BSNH, key_BSMH, value_BSMH, segments, window, c.window)
+    y_BSNH = exclude_self(y_BSNH, value_BSMH)
+    gate_BSN = 2 * jax.nn.sigmoid(x_BSD @ gathered(block["head_gate"], dtype))
+    return (y_BSNH * gate_BSN[..., None]).reshape(*rows, -1) @ gathered(block["attention_out"], dtype)
+
+
+def feed_forward(
+    x_BSD: Float[Array, "B S D"], block: Tree, state: Tree, valid: Bool[Array, "B S"], config: Config
+) -> tuple[Float[Array, "B S D"], Any]:
+    """One layer's experts: the shared one, and K routed ones a token; with the router's thresholds and statistics."""
+    c, dtype = config, x_BSD.dtype
+    shared = GATES["swiglu"](x_BSD @ gathered(block["shared_in"], dtype)) @ gathered(block["shared_out"], dtype)
+    if not c.experts:
+        return shared, None
+    x_TD, valid_T = x_BSD.reshape(-1, c.hidden), valid.reshape(-1)
+    logits_TE = router_logits(x_TD, gathered(block["router"], jnp.float32))
+    bias_E = state["router_bias"]
+    routing = sigmoid_route(logits_TE, bias_E, c.experts_per_token)
+    expert_in, expert_out = gathered(block["expert_in"], dtype), gathered(block["expert_out"], dtype)
+    routed_TD = experts(x_TD, routing.expert, routing.share, expert_in, expert_out, c.expert_gate, c.moe_backend)
+    threshold_E = quantile_thresholds(logits_TE, bias_E, c.experts_per_token, valid_T)
+    stats = statistics(logits_TE, routing.expert, valid_T)
+    return shared + routed_TD.reshape(x_BSD.shape), (threshold_E, stats)
+
+
+def flops_per_token(config: Config, sequence: int, with_head: bool = True) -> float:
+    """Forward FLOPs a token: matrix products of the chosen experts, and attention over the full square.
+
+    Attention is halved neither for causality nor for windows, so that numbers compare with published ones.
+    """
+    c = config
+    width, kv_width = c.heads * c.head_width, c.kv_heads * c.head_width
+    routed = 6 * c.hidden * c.expert_width * c.experts_per_token + 2 * c.hidden * c.experts if c.experts else 0
+    projections = 2 * c.hidden * (width + 2 * kv_width) + 2 * width * c.hidden
+    scores = sequence * (4 * width + 3 * c.heads)
+    layer = routed + 6 * c.hidden * c.shared_width + projections + scores
+    return float(c.layers * layer + (2 * c.hidden * c.vocabulary if with_head else 0))
+
+
+def active_parameters(config: Config) -> int:
+    """Parameters that a token passes: all but the experts that it did not choose."""
+    table = weights(config)
+    routed = sum(weight.size for path, weight in leaves(table).items() if "/expert_" in path)
+    skipped = routed * (config.experts - config.experts_per_token) // config.experts if config.experts else 0
+    return parameter_count(table) - skipped

@@ -1,0 +1,75 @@
+"""Assignments in order of expert, and the two moves between tokens and rows.
+
+`spread` gives every assignment its token's row, `combine` sums a token's rows with their weights. Each carries the
+gradient of the other, written as a gather: no scatter-add, so sums have one fixed order on every device and every run.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from datakit.trainer.shapes import Array, Float, Int
+
+
+class Sorted(NamedTuple):
+    """Where each assignment stands. Assignment a is choice a % K of token a // K."""
+
+    token: Int[Array, " R"]  # of the assignment in each row; rows of padding name some token
+    row: Int[Array, "T K"]  # of each assignment
+    counts: Int[Array, " E"]  # assignments per expert
+
+
+def sort_by_expert(expert: Int[Array, "T K"], experts: int) -> Sorted:
+    """A stable sort without padding: an expert sees its tokens in their order."""
+    flat = expert.reshape(-1)
+    order = jnp.argsort(flat, stable=True).astype(jnp.int32)
+    row = jnp.zeros_like(order).at[order].set(jnp.arange(order.size, dtype=jnp.int32), unique_indices=True)
+    bounds = jnp.searchsorted(flat[order], jnp.arange(experts + 1))
+    return Sorted(order // expert.shape[1], row.reshape(expert.shape), jnp.diff(bounds).astype(jnp.int32))
+
+
+def by_row(share: Float[Array, "T K"], order: Sorted) -> Float[Array, " R"]:
+    """The assignments' weights in the order of the rows; zero in padding."""
+    flat = jnp.zeros(order.token.shape, share.dtype)
+    return flat.at[order.row.reshape(-1)].set(share.reshape(-1), unique_indices=True)
+
+
+def sum_rows(rows: Float[Array, "R D"], order: Sorted) -> Float[Array, "T D"]:
+    """The sum of each token's rows, in fp32."""
+    return jnp.sum(rows[order.row], axis=1, dtype=jnp.float32).astype(rows.dtype)
+
+
+@jax.custom_vjp
+def spread(x: Float[Array, "T D"], order: Sorted) -> Float[Array, "R D"]:
+    """A row per assignment."""
+    return x[order.token]
+
+
+def _spread_backward(order: Sorted, cotangent: Any) -> tuple[Any, None]:
+    return sum_rows(cotangent, order), None
+
+
+spread.defvjp(lambda x, order: (spread(x, order), order), _spread_backward)
+
+
+@jax.custom_vjp
+def combine(rows: Float[Array, "R D"], share: Float[Array, "T K"], order: Sorted) -> Float[Array, "T D"]:
+    """The weighted sum of each token's rows, in fp32."""
+    return jnp.einsum("tkd,tk->td", rows[order.row].astype(jnp.float32), share).astype(rows.dtype)
+
+
+def _combine_forward(rows: Any, share: Any, order: Sorted) -> tuple[Any, Any]:
+    return combine(rows, share, order), (rows, share, order)
+
+
+def _combine_backward(saved: tuple[Any, Any, Sorted], cotangent: Any) -> tuple[Any, Any, None]:
+    rows, share, order = saved
+    to_rows = cotangent[order.token] * by_row(share, order)[:, None].astype(cotangent.dtype)
+    to_share = jnp.einsum("tkd,td->tk", rows[order.row].astype(jnp.float32), cotangent.astype(jnp.float32))
+    return to_rows, to_share, None
+
+
+combine.defvjp(_combine_forward, _combine_backward)

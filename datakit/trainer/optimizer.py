@@ -1,0 +1,169 @@
+"""AdamH and Adam, by groups of weights; or AdamW for all.
+
+AdamH moves a matrix along Adam's direction by a *relative* step and puts it back on its sphere:
+
+    u = m / (sqrt(v) + eps)                   bias-corrected moments, as in Adam
+    p' = p - lr * |p| * u / |u|,  p <- p' * |p| / |p'|
+
+with Frobenius norms of each matrix alone (of each layer and each expert). So matrices keep the norm they started with,
+the learning rate is an angle, and weight decay has nothing to do. Embeddings, routers, gates and vectors take Adam.
+
+Clipping is per family of groups ({adam, router}, {adamh}, {adamh_expert}): each family's gradient is scaled to at most
+`clip_norm` on its own. One family's spike then leaves the others' steps alone; the published learning rates were
+fitted that way. AdamW has one family, which is the usual global clipping.
+
+The state is two fp32 copies of the parameters, split over devices as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from datakit.errors import UsageError
+from datakit.trainer.shapes import Array, Float, Int
+from datakit.trainer.weights import Group, Tree, Weight, leaves, map_weights
+
+FAMILIES: dict[Group, str] = {"adam": "adam", "router": "adam", "adamh": "adamh", "adamh_expert": "adamh_expert"}
+WHOLE = "all"  # AdamW's only family
+Multiplier = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """Settings of the optimizer; `sizing.size` fills them from a budget."""
+
+    kind: Literal["adamh", "adamw"] = "adamh"
+    learning_rate: float = 0.01  # of AdamH's matrices, relative; of everything under AdamW
+    adam_learning_rate: float = 0.0024
+    expert_learning_rate: float | None = None  # None: learning_rate
+    router_learning_rate: float | None = None  # None: adam_learning_rate
+    beta1: float = 0.9062
+    beta2: float = 0.998
+    epsilon: float = 1e-15
+    weight_decay: float = 0.0  # AdamW only
+    clip_norm: float = 1.0
+    schedule: Literal["linear", "cosine", "constant", "trapezoid"] = "linear"
+    warmup: float = 0.1  # share of the steps
+    decay: float = 0.2  # share of the steps; trapezoid only
+    final: float = 0.0  # the learning rate's last multiple of its peak
+    ema: float | None = None  # decay of the averaged weights; None keeps none
+
+    def __post_init__(self) -> None:
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UsageError(f"optimizer.{name} is {getattr(self, name)}; it lies in [0, 1)")
+        if not 0 <= self.warmup < 1 or not 0 <= self.decay <= 1 - self.warmup:
+            raise UsageError(f"optimizer: warmup {self.warmup} and decay {self.decay} are shares of one run")
+        if self.weight_decay and self.kind == "adamh":
+            raise UsageError("optimizer.weight_decay does nothing under adamh, whose matrices keep their norm; use 0")
+        if self.clip_norm <= 0:
+            raise UsageError("optimizer.clip_norm must be positive; use a huge one for none")
+        if self.ema is not None and not 0 < self.ema < 1:
+            raise UsageError(f"optimizer.ema is {self.ema}; it lies in (0, 1)")
+
+    def peak(self, group: Group) -> float:
+        """The group's highest learning rate."""
+        if self.kind == "adamw":
+            return self.learning_rate
+        adam = self.adam_learning_rate
+        router = adam if self.router_learning_rate is None else self.router_learning_rate
+        expert = self.learning_rate if self.expert_learning_rate is None else self.expert_learning_rate
+        return {"adam": adam, "router": router, "adamh": self.learning_rate, "adamh_expert": expert}[group]
+
+    def family(self, group: Group) -> str:
+        """What the group is clipped together with."""
+        return FAMILIES[group] if self.kind == "adamh" else WHOLE
+
+
+def multiplier(optimizer: Optimizer, steps: int) -> Multiplier:
+    """Step (from 0) to the share of the peak learning rate. The first step is not wasted: warm-up begins above zero."""
+    warm = round(optimizer.warmup * steps)
+    rest = max(steps - warm, 1)
+    fall = {
+        "linear": optax.linear_schedule(1.0, optimizer.final, rest),
+        "cosine": optax.cosine_decay_schedule(1.0, rest, alpha=optimizer.final),
+        "constant": optax.constant_schedule(1.0),
+        "trapezoid": _trapezoid(rest, round(optimizer.decay * steps), optimizer.final),
+    }[optimizer.schedule]
+    if not warm:
+        return fall
+    return optax.join_schedules([optax.linear_schedule(1 / warm, 1.0, warm - 1), fall], [warm])
+
+
+def _trapezoid(rest: int, decay: int, final: float) -> Multiplier:
+    return optax.join_schedules(
+        [optax.constant_schedule(1.0), optax.linear_schedule(1.0, final, max(decay, 1))], [rest - decay]
+    )
+
+
+def initial_moments(params: Tree) -> Tree:
+    """Fresh state: both moments zero."""
+    return {"mu": jax.tree.map(jnp.zeros_like, params), "nu": jax.tree.map(jnp.zeros_like, params)}
+
+
+def update(
+    gradients: Tree,
+    moments: Tree,
+    params: Tree,
+    step: Int[Array, ""],
+    table: Tree,
+    optimizer: Optimizer,
+    schedule: Multiplier,
+) -> tuple[Tree, Tree, dict[str, Array]]:
+    """(new parameters, new moments, {"grad_norm/<family>", "learning_rate/<group>"}); `step` counts from 0."""
+    norms = family_norms(gradients, table, optimizer)
+    share = schedule(step)
+    count = (step + 1).astype(jnp.float32)
+
+    def one(weight: Weight, gradient: Any, mu: Any, nu: Any, value: Any) -> tuple[Any, Any, Any]:
+        norm = norms[optimizer.family(weight.group)]
+        gradient = gradient.astype(jnp.float32) * jnp.minimum(1.0, optimizer.clip_norm / jnp.maximum(norm, 1e-30))
+        mu = optimizer.beta1 * mu + (1 - optimizer.beta1) * gradient
+        nu = optimizer.beta2 * nu + (1 - optimizer.beta2) * gradient**2
+        corrected = mu / (1 - optimizer.beta1**count)
+        direction = corrected / (jnp.sqrt(nu / (1 - optimizer.beta2**count)) + optimizer.epsilon)
+        return _moved(value, direction, share * optimizer.peak(weight.group), weight, optimizer), mu, nu
+
+    moved = map_weights(one, table, gradients, moments["mu"], moments["nu"], params)
+    params, mu, nu = (map_weights(lambda _, leaf, i=i: leaf[i], table, moved) for i in range(3))
+    groups = sorted({weight.group for weight in leaves(table).values()})
+    rates = {f"learning_rate/{group}": share * optimizer.peak(group) for group in groups}
+    return params, {"mu": mu, "nu": nu}, {f"grad_norm/{name}": norm for name, norm in norms.items()} | rates
+
+
+def _moved(value: Any, direction: Any, rate: Any, weight: Weight, optimizer: Optimizer) -> Any:
+    if optimizer.kind == "adamw":
+        return value - rate * (direction + optimizer.weight_decay * value)
+    if weight.group in ("adam", "router"):
+        return value - rate * direction
+    return rotated(value, direction, rate, weight.stack)
+
+
+def rotated(
+    value: Float[Array, "*shape"], direction: Float[Array, "*shape"], rate: Float[Array, ""] | float, stack: int
+) -> Float[Array, "*shape"]:
+    """AdamH's step: against `direction` by `rate` times the matrix's norm, then back to that norm."""
+    axes = tuple(range(stack, value.ndim))
+    norm = _norm(value, axes)
+    moved = value - rate * norm * direction / jnp.maximum(_norm(direction, axes), 1e-30)
+    return moved * norm / jnp.maximum(_norm(moved, axes), 1e-30)
+
+
+def _norm(x: Any, axes: tuple[int, ...]) -> Any:
+    return jnp.sqrt(jnp.sum(x * x, axis=axes, keepdims=True))
+
+
+def family_norms(gradients: Tree, table: Tree, optimizer: Optimizer) -> dict[str, Array]:
+    """The gradient's norm per family of clipping."""
+    squares = map_weights(lambda _, gradient: jnp.sum(gradient.astype(jnp.float32) ** 2), table, gradients)
+    sums: dict[str, Array] = {}
+    for path, weight in leaves(table).items():
+        family = optimizer.family(weight.group)
+        sums[family] = sums.get(family, jnp.float32(0)) + leaves(squares)[path]
+    return {family: jnp.sqrt(total) for family, total in sorted(sums.items())}

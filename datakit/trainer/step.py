@@ -1,0 +1,141 @@
+"""One step of training as one compiled function: loss, gradients, optimizer, average, next router biases, figures.
+
+    state = {"step", "params", "model", "moments", "ema" where it is kept}
+
+The state's buffers are donated: a step needs no second copy of it. Parameters, moments and average are split over the
+devices as the model's table says; the batch by rows. The figures of a step include whether it was sound (`finite`):
+loss, gradient norms and parameter norms are all numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from datakit.trainer import optimizer as optimizers
+from datakit.trainer.interface import Output, Tokens
+from datakit.trainer.optimizer import Optimizer
+from datakit.trainer.shapes import Array
+from datakit.trainer.watch import group_norms, watched
+from datakit.trainer.weights import Tree, initialize, shardings
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """A model, an optimizer and a mesh: what a run computes, without what it reads."""
+
+    model: Any  # a module of `interface.Model`
+    config: Any
+    optimizer: Optimizer
+    steps: int
+    mesh: Mesh
+    watch: tuple[str, ...] = ()
+
+    @cached_property
+    def table(self) -> Tree:
+        """The model's weights."""
+        return self.model.weights(self.config)
+
+    @cached_property
+    def shardings(self) -> Tree:
+        """Where each array of the state lies. Raises UsageError where a split does not come out even."""
+        split, whole = shardings(self.table, self.mesh), NamedSharding(self.mesh, P())
+        model = jax.tree.map(lambda _: whole, jax.eval_shape(lambda: self.model.initial_state(self.config)))
+        state = {"step": whole, "params": split, "model": model, "moments": {"mu": split, "nu": split}}
+        return state | ({"ema": {"params": split, "model": model}} if self.optimizer.ema else {})
+
+    def fresh(self, seed: int) -> Tree:
+        """A state at step 0, made in place on the devices."""
+        return jax.jit(partial(_fresh, self), out_shardings=self.shardings)(jax.random.key(seed))
+
+    def like(self) -> Tree:
+        """The state's shapes and shardings, without its values."""
+        shapes = jax.eval_shape(partial(_fresh, self), jax.random.key(0))
+        return jax.tree.map(lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), shapes, self.shardings)
+
+    @cached_property
+    def advance(self) -> Callable[..., tuple[Tree, dict[str, Any]]]:
+        """(state, batch, watch=False) -> (next state, figures); the state passed in is consumed."""
+        return jax.jit(
+            partial(_advance, self),
+            static_argnames=("watch",),
+            donate_argnums=0,
+            out_shardings=(self.shardings, NamedSharding(self.mesh, P())),
+        )
+
+    @cached_property
+    def evaluate(self) -> Callable[[Tree, Tree, Tokens], tuple[Array, Array]]:
+        """(params, model state, batch) -> (losses, weights), each [B, S]."""
+        return jax.jit(partial(_losses, self), out_shardings=NamedSharding(self.mesh, P()))
+
+
+def _fresh(trainer: Trainer, key: Array) -> Tree:
+    params = initialize(trainer.table, key)
+    model = trainer.model.initial_state(trainer.config)
+    state = {
+        "step": jnp.int32(0),
+        "params": params,
+        "model": model,
+        "moments": optimizers.initial_moments(params),
+    }
+    return state | ({"ema": {"params": params, "model": model}} if trainer.optimizer.ema else {})
+
+
+def _advance(trainer: Trainer, state: Tree, batch: Tokens, watch: bool = False) -> tuple[Tree, dict[str, Any]]:
+    loss = partial(_loss, trainer, state["model"], batch)
+    (total, (mean, output)), gradients = jax.value_and_grad(loss, has_aux=True)(state["params"])
+    params, moments, figures = optimizers.update(
+        gradients,
+        state["moments"],
+        state["params"],
+        state["step"],
+        trainer.table,
+        trainer.optimizer,
+        optimizers.multiplier(trainer.optimizer, trainer.steps),
+    )
+    figures |= {f"params_norm/{name}": norm for name, norm in group_norms(trainer.table, params).items()}
+    sound = jnp.stack([total, *(value for name, value in figures.items() if "norm" in name)])
+    after = {"step": state["step"] + 1, "params": params, "model": output.state, "moments": moments}
+    if trainer.optimizer.ema:
+        after["ema"] = jax.tree.map(
+            partial(_averaged, trainer.optimizer.ema), state["ema"], {"params": params, "model": output.state}
+        )
+    results = {
+        "loss": total,
+        "cross_entropy_loss": mean,
+        "aux_loss_weighted": output.auxiliary,
+        "model": output.metrics,
+        "optim": figures,
+        "finite": jnp.all(jnp.isfinite(sound)),
+    }
+    if watch:
+        results["watch"] = watched(trainer.watch, trainer.table, gradients, state, after)
+    return after, results
+
+
+def _loss(trainer: Trainer, model_state: Tree, batch: Tokens, params: Tree) -> tuple[Array, tuple[Array, Output]]:
+    output = trainer.model.apply(params, model_state, batch, trainer.config)
+    mean = jnp.sum(output.losses * output.weights) / jnp.maximum(jnp.sum(output.weights), 1)
+    return mean + output.auxiliary, (mean, output)
+
+
+def _averaged(decay: float, average: Array, value: Array) -> Array:
+    return decay * average + (1 - decay) * value
+
+
+def _losses(trainer: Trainer, params: Tree, model_state: Tree, batch: Tokens) -> tuple[Array, Array]:
+    output = trainer.model.apply(params, model_state, batch, trainer.config)
+    return output.losses, output.weights
+
+
+def measured_norms(trainer: Trainer, params: Tree) -> dict[str, float]:
+    """The norms that alarms compare with."""
+    norms = jax.jit(partial(group_norms, trainer.table))(params)
+    return {name: float(norm) for name, norm in norms.items()}

@@ -1,0 +1,257 @@
+"""The training loop: batches in, checkpoints, figures and a manifest out.
+
+    outcome = train(run, loader, "data", evaluations={"web": batches}, token_bytes=lengths)
+
+It begins where the newest valid checkpoint of the same run ends (one line says which, or that this is a fresh start),
+and a resumed run computes bit for bit what an uninterrupted one does: a batch is a function of the step, and the state
+is all that there is. After each step the loop waits for its figures (about a millisecond), so a loss that is no number
+stops the run before anything of it is saved: DivergedError, exit code 4, the last good checkpoint untouched. On SIGTERM
+or Ctrl-C it finishes the step, saves, and ends.
+
+The order of things around a step: batch (placed ahead by a thread), step, then hooks (checkpoint, evaluation), then the
+row of figures. `throughput/hook_time` is what the hooks took, `loading_time` what the batch was waited for.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from datakit.errors import DivergedError, UsageError
+from datakit.storage import urls
+from datakit.storage.manifest import InputReference, find_manifest
+from datakit.trainer import record as records
+from datakit.trainer.batches import BatchSource, Feed, Placed
+from datakit.trainer.checkpoint import Marker, Writer, candidates
+from datakit.trainer.config import Run
+from datakit.trainer.evaluate import BatchesOf, evaluate_all
+from datakit.trainer.figures import Figures
+from datakit.trainer.interface import load_model
+from datakit.trainer.metrics import Metrics, open_metrics
+from datakit.trainer.progress import Progress
+from datakit.trainer.restart import Start, begin
+from datakit.trainer.step import Trainer
+from datakit.trainer.weights import Tree, make_mesh, parameter_count
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished run: its directory, the steps done, the last figures, and expectations against measurements."""
+
+    directory: str
+    steps: int
+    figures: dict[str, Any]
+    comparison: dict[str, Any]
+    resumed_from: int | None = None  # a step
+
+
+def say_on_stderr(line: str) -> None:
+    """Where lines for people go by default."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def train(
+    run: Run,
+    source: BatchSource,
+    root: str,
+    *,
+    evaluations: Mapping[str, BatchesOf] | None = None,
+    token_bytes: Any = None,
+    inputs: Sequence[InputReference] = (),
+    devices: Sequence[Any] | None = None,
+    say: Say = say_on_stderr,
+) -> Outcome:
+    """Train to the end, or find it done. Raises DivergedError, CheckpointError, UsageError, and the source's errors."""
+    mixture = source.record()
+    directory = records.run_directory(root, run, mixture)
+    done = find_manifest(directory)
+    if done is not None:
+        say(f"{directory} is finished")
+        return Outcome(directory, run.steps, done.details["figures"], done.details["comparison"])
+    use_compilation_cache(run)
+    trainer = trainer_of(run, devices)
+    with jax.set_mesh(trainer.mesh):
+        start = begin(run, trainer, source, directory, mixture, say)
+        return _Loop(run, trainer, source, directory, start, dict(evaluations or {}), token_bytes, say).train(inputs)
+
+
+def trainer_of(run: Run, devices: Sequence[Any] | None = None) -> Trainer:
+    """What the run computes, on these devices (all, if None)."""
+    mesh = make_mesh(run.replicas, devices)
+    return Trainer(load_model(run.kind), run.model, run.optimizer, run.steps, mesh, run.log.watch)
+
+
+def use_compilation_cache(run: Run) -> None:
+    """Compiled steps outlive the process: a resumed run starts in seconds."""
+    if run.compilation_cache is not None:
+        jax.config.update("jax_compilation_cache_dir", str(Path(run.compilation_cache).expanduser()))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
+
+
+class _Loop:
+    """One process's part of a run."""
+
+    def __init__(
+        self,
+        run: Run,
+        trainer: Trainer,
+        source: BatchSource,
+        directory: str,
+        start: Start,
+        evaluations: dict[str, BatchesOf],
+        token_bytes: Any,
+        say: Say,
+    ) -> None:
+        self.run, self.trainer, self.source, self.directory, self.say = run, trainer, source, directory, say
+        self.evaluations, self.token_bytes = evaluations, token_bytes
+        self.start, self.mixture = start, source.record()
+        self.figures = Figures(run, trainer, self.mixture, start.norms, dict(start.counts), say)
+        self.writer = Writer(run.checkpoint, *start.folders, run.fingerprint(self.mixture), say)
+        self.profiling = False
+
+    def train(self, inputs: Sequence[InputReference]) -> Outcome:
+        """From the start to the manifest."""
+        log, parameters = self.run.log, parameter_count(self.trainer.table)
+        told = self.run.content(self.mixture) | {"mixture": self.mixture, "parameter_count": parameters}
+        metrics = open_metrics(self.directory, log.trackers, log.project, self.run.name, told)
+        try:
+            with Feed(self.source, self.trainer.mesh, self.start.step, self.run.steps) as feed, _signals() as asked:
+                state, row = self._steps(feed, metrics, asked)
+            row |= self._evaluate(state)
+            metrics.log(self.run.steps, row)
+            self.writer.save(state, self._marker(state, permanent=True))
+        finally:
+            self._profile(None)
+            self.writer.close()
+            metrics.close()
+        return self._finish(row, inputs)
+
+    def _steps(self, feed: Feed, metrics: Metrics, asked: threading.Event) -> tuple[Tree, dict[str, Any]]:
+        state, row = self.start.state, {}
+        progress = Progress(self.run.steps, self.run.log.progress_seconds, self.say)
+        for step in range(self.start.step + 1, self.run.steps + 1):
+            turn = time.perf_counter()
+            placed = feed.next()
+            if placed is None:
+                raise UsageError(
+                    f"the data end before step {step:,} of {self.run.steps:,}; train for fewer steps, or let the "
+                    "mixture start again"
+                )
+            if step == self.start.step + 1:
+                self._predict(placed)
+            self._profile(step - 1)
+            begun = time.perf_counter()
+            watch = bool(self.run.log.watch) and (step - 1) % self.run.log.watch_every == 0
+            state, results = self.trainer.advance(state, placed.batch, watch=watch)
+            results = jax.device_get(results)
+            done = time.perf_counter()
+            row = self.figures.row(step, results, placed, {"duration": done - begun, "loading_time": feed.waited})
+            if not results["finite"]:
+                metrics.log(step, row)
+                raise self._diverged(step, float(results["loss"]))
+            ending = asked.is_set()
+            row |= self._hooks(step, state, ending) | {"throughput/hook_time": time.perf_counter() - done}
+            if step % self.run.log.every == 0 or step == self.run.steps:
+                row |= {f"data/{name}": value for name, value in self.source.snapshot(step).items()}
+                metrics.log(step, row)
+            turn = time.perf_counter() - turn
+            progress.step(step, float(results["loss"]), placed.tokens, turn, row.get("throughput/mfu"))
+            if ending:
+                raise KeyboardInterrupt
+        return state, row
+
+    def _hooks(self, step: int, state: Tree, ending: bool) -> dict[str, Any]:
+        """Checkpoint and evaluation, where they are due before the end."""
+        if step == self.run.steps:
+            return {}
+        if self.writer.due(step) or ending:
+            self.writer.save(state, self._marker(state, permanent=False))
+        every = self.run.evaluation.every
+        return self._evaluate(state) if every and step % every == 0 else {}
+
+    def _evaluate(self, state: Tree) -> dict[str, Any]:
+        if not self.evaluations:
+            return {}
+        limit = self.run.evaluation.batches
+        found = evaluate_all(self.trainer, state, self.evaluations, self.token_bytes, limit)
+        bits = f", {found['eval/bpb']:.4f} bits per byte" if "eval/bpb" in found else ""
+        self.say(f"evaluation: loss {found['eval/loss']:.4f}{bits}")
+        return found
+
+    def _marker(self, state: Tree, permanent: bool) -> Marker:
+        counts = dict(self.figures.counts)
+        return Marker(int(state["step"]), self.writer.run, self.mixture, counts, self.start.norms, permanent, {})
+
+    def _predict(self, placed: Placed) -> None:
+        """Before the first step: what the run should reach."""
+        length = placed.batch.tokens.shape[1]
+        records.write_prediction(self.directory, self.run, self.run.steps * placed.sequences * length, length)
+
+    def _profile(self, step: int | None) -> None:
+        """Begin and end the trace of the steps asked for; None ends it in any case."""
+        first, end = self.run.log.profile or (None, None)
+        if step is not None and step == first:
+            jax.profiler.start_trace(urls.join(self.directory, "profile"))
+            self.profiling = True
+        elif self.profiling and step in (end, None):
+            jax.profiler.stop_trace()
+            self.profiling = False
+
+    def _diverged(self, step: int, loss: float) -> DivergedError:
+        self.writer.wait()
+        good = candidates(list(dict.fromkeys(self.start.folders)), lambda _: None)
+        kept = f"the last good checkpoint is {good[0].path}" if good else "there is no checkpoint yet"
+        what = "a gradient or a weight is no number" if math.isfinite(loss) else "the loss is no number"
+        return DivergedError(
+            f"step {step:,}: {what}; {kept}. Lower the learning rate, or look at the figures in "
+            f"{self.directory} before this step"
+        )
+
+    def _finish(self, row: Mapping[str, Any], inputs: Sequence[InputReference]) -> Outcome:
+        folders = [self.start.folders[0]]
+        final = next(one for one in candidates(folders, self.say) if one.marker.step == self.run.steps)
+        kept = {name: row[name] for name in row if name.startswith(("train/loss", "train/cross_entropy", "eval/"))}
+        kept = {name: value for name, value in kept.items() if not name.endswith("_time")}
+        prediction = records.read_prediction(self.directory)
+        comparison = records.compare(prediction, kept)
+        for name, pair in comparison.items():
+            landmark = " (by a law fitted to larger budgets)" if pair["extrapolated"] else ""
+            if pair["measured"] is not None:
+                self.say(f"{name}: expected {pair['expected']:.4f}{landmark}, measured {pair['measured']:.4f}")
+        details = {"figures": kept, "prediction": prediction, "comparison": comparison}
+        records.finish(self.directory, self.run, self.mixture, list(inputs), details, final)
+        self.say(f"finished {self.run.steps:,} steps: {self.directory}")
+        return Outcome(self.directory, self.run.steps, kept, comparison, self.start.resumed_from)
+
+
+@contextmanager
+def _signals() -> Iterator[threading.Event]:
+    """An event that SIGTERM and Ctrl-C set, where this is the main thread; a second Ctrl-C ends at once."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+
+    def ask(number: int, _: Any) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
