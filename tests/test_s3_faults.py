@@ -23,6 +23,8 @@ from tests.s3 import s3_root
 from tests.stdlib_shelf import write_shelf
 from tests.trees import tree
 
+pytestmark = pytest.mark.slow
+
 WORKERS = 3
 MOST_REQUESTS = 300  # a run of 7 steps; 335 were counted with three sources, 10 steps and 37 files
 
