@@ -19,6 +19,7 @@ from datakit.storage import urls
 from tests.chaos import committed_twice
 from tests.cluster import ROOT_OF_THE_CODE, wait_until
 from tests.faulty_proxy import Proxy, faulty_proxy
+from tests.processes import ended
 from tests.s3 import s3_root
 from tests.stdlib_shelf import write_shelf
 from tests.trees import tree
@@ -90,7 +91,7 @@ def test_a_driver_killed_on_a_failing_store_is_resumed_to_the_same_bytes(
     family = psutil.Process(driver.pid).children(recursive=True) if driver.poll() is None else []
     driver.send_signal(signal.SIGKILL)
     assert begun and driver.wait(10) == -signal.SIGKILL, "it was to be killed in the middle"
-    assert wait_until(lambda: not any(process.is_running() and process.status() != "zombie" for process in family), 20)
+    assert wait_until(lambda: all(ended(process) for process in family), 20)
     datakit.run(recipe, root=root, workers=WORKERS)
     proxy.share = 0.0
     assert tree(root) == quiet
