@@ -21,6 +21,7 @@ from datakit.cli.cache_command import show, stats
 from datakit.cli.cache_files_command import export_cache, import_cache, validate
 from datakit.cli.catalog_command import catalog
 from datakit.cli.console import note
+from datakit.cli.doctor_command import doctor
 from datakit.cli.gc_command import gc
 from datakit.cli.inspect_command import inspect
 from datakit.cli.mixture_command import pack, preview
@@ -65,7 +66,7 @@ def build() -> App:
         version=_version,
         suppress_keyboard_interrupt=False,
     )
-    for command in (run, plan, status, inspect, validate, catalog, gc):
+    for command in (run, plan, status, inspect, validate, catalog, gc, doctor):
         app.command(command, help_epilogue="")
     tokenizer = App(name="tokenizer", help="Train a tokenizer.", help_epilogue="")
     tokenizer.command(train, help_epilogue="")
