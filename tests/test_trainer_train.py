@@ -287,6 +287,18 @@ def test_a_finished_run_is_found_done(undisturbed: tuple[str, Any], cache: str, 
     assert sorted((path, path.stat().st_mtime_ns) for path in Path(root).rglob("*")) == before
 
 
+def test_an_end_without_a_manifest_is_only_finished(
+    undisturbed: tuple[str, Any], tmp_path: Path, cache: str, text: bytes
+) -> None:
+    shutil.copytree(Path(undisturbed[0]).parent, tmp_path / "plays")
+    directory = next((tmp_path / "plays").iterdir())
+    before = (directory / "manifest.json").read_bytes()
+    (directory / "manifest.json").unlink()
+    outcome = train(with_average(a_run(cache)), Ending(text, STEPS), str(tmp_path))
+    assert outcome.resumed_from == STEPS
+    assert (directory / "manifest.json").read_bytes() == before
+
+
 def test_the_manifest_tells_what_ran(undisturbed: tuple[str, Any]) -> None:
     directory = Path(undisturbed[0])
     manifest = json.loads((directory / "manifest.json").read_text())
@@ -384,6 +396,7 @@ def test_what_is_watched_profiled_and_evaluated_is_written(tmp_path: Path, cache
     assert rows[0]["mixture/stage"] == 0
     assert "mixture/stage" not in last
     assert list((Path(outcome.directory) / "profile").rglob("*.xplane.pb"))
+    pytest.importorskip("matplotlib")
     assert Path(plot_run(outcome.directory)).stat().st_size > 10_000
 
 

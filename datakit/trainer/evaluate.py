@@ -101,8 +101,8 @@ def measure(
     """The sums over some batches."""
     totals = Totals()
     for batch in batches:
-        losses, weights = trainer.evaluate(params, model_state, place(batch, trainer.mesh).batch)
-        totals += count(np.asarray(losses), np.asarray(weights), batch.tokens, token_bytes)
+        losses, weights, tokens = trainer.evaluate(params, model_state, place(batch, trainer.mesh).batch)
+        totals += count(np.asarray(losses), np.asarray(weights), np.asarray(tokens), token_bytes)
     return totals
 
 

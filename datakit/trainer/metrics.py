@@ -179,6 +179,12 @@ def open_metrics(folder: str, names: Iterable[str], project: str, run: str, conf
     return Metrics(trackers)
 
 
+def last_row(folder: str, step: int) -> dict[str, Any]:
+    """The row of `step`, if it is the last one; else an empty one."""
+    rows = read_metrics(folder)
+    return rows[-1] if rows and rows[-1]["global_step"] == step else {}
+
+
 def read_metrics(folder: str) -> list[dict[str, Any]]:
     """The rows of a run by step; where a step was done twice, the later row. Raises UsageError where there are none."""
     path = Path(folder) / FILE_NAME

@@ -71,8 +71,8 @@ class Trainer:
         )
 
     @cached_property
-    def evaluate(self) -> Callable[[Tree, Tree, Tokens], tuple[Array, Array]]:
-        """(params, model state, batch) -> (losses, weights), each [B, S]."""
+    def evaluate(self) -> Callable[[Tree, Tree, Tokens], tuple[Array, Array, Array]]:
+        """(params, model state, batch) -> (losses, weights, tokens), each [B, S], whole on every host."""
         return jax.jit(partial(_losses, self), out_shardings=NamedSharding(self.mesh, P()))
 
 
@@ -130,9 +130,9 @@ def _averaged(decay: float, average: Array, value: Array) -> Array:
     return decay * average + (1 - decay) * value
 
 
-def _losses(trainer: Trainer, params: Tree, model_state: Tree, batch: Tokens) -> tuple[Array, Array]:
+def _losses(trainer: Trainer, params: Tree, model_state: Tree, batch: Tokens) -> tuple[Array, Array, Array]:
     output = trainer.model.apply(params, model_state, batch, trainer.config)
-    return output.losses, output.weights
+    return output.losses, output.weights, batch.tokens
 
 
 def measured_norms(trainer: Trainer, params: Tree) -> dict[str, float]:

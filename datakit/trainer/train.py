@@ -37,7 +37,7 @@ from datakit.trainer.config import Run
 from datakit.trainer.evaluate import BatchesOf, evaluate_all
 from datakit.trainer.figures import Figures
 from datakit.trainer.interface import load_model
-from datakit.trainer.metrics import Metrics, open_metrics
+from datakit.trainer.metrics import Metrics, last_row, open_metrics
 from datakit.trainer.progress import Progress
 from datakit.trainer.restart import Start, begin
 from datakit.trainer.step import Trainer
@@ -125,10 +125,12 @@ class _Loop:
         """From the start to the manifest."""
         log, parameters = self.run.log, parameter_count(self.trainer.table)
         told = self.run.content(self.mixture) | {"mixture": self.mixture, "parameter_count": parameters}
-        metrics = open_metrics(self.directory, log.trackers, log.project, self.run.name, told)
+        first = jax.process_index() == 0  # of several hosts, one writes
+        metrics = open_metrics(self.directory, log.trackers, log.project, self.run.name, told) if first else Metrics(())
         try:
             with Feed(self.source, self.trainer.mesh, self.start.step, self.run.steps) as feed, _signals() as asked:
                 state, row = self._steps(feed, metrics, asked)
+            row = row or last_row(self.directory, self.run.steps)  # none: it ended between its last save and here
             row |= self._evaluate(state)
             metrics.log(self.run.steps, row)
             self.writer.save(state, self._marker(state, permanent=True))
@@ -163,7 +165,7 @@ class _Loop:
                 raise self._diverged(step, float(results["loss"]))
             ending = asked.is_set()
             row |= self._hooks(step, state, ending) | {"throughput/hook_time": time.perf_counter() - done}
-            if step % self.run.log.every == 0 or step == self.run.steps:
+            if step % self.run.log.every == 0 or step == self.run.steps or _remarkable(row):
                 row |= {f"data/{name}": value for name, value in self.source.snapshot(step).items()}
                 metrics.log(step, row)
             turn = time.perf_counter() - turn
@@ -234,6 +236,11 @@ class _Loop:
         records.finish(self.directory, self.run, self.mixture, list(inputs), details, final)
         self.say(f"finished {self.run.steps:,} steps: {self.directory}")
         return Outcome(self.directory, self.run.steps, kept, comparison, self.start.resumed_from)
+
+
+def _remarkable(row: Mapping[str, Any]) -> bool:
+    """Whether a row holds what comes seldom, and must be written whatever `log.every` says."""
+    return any(name.startswith(("eval/", "alarm/", "mixture/", "grad/", "params/", "updates/")) for name in row)
 
 
 @contextmanager
