@@ -26,6 +26,7 @@ from datakit.engine.ledger import AttemptLine, read_ledger
 from datakit.storage import urls
 from tests import chaos_faults
 from tests.cluster import MARK, ROOT_OF_THE_CODE, TwoNodes, processes_with, wait_until
+from tests.processes import kill
 from tests.stdlib_shelf import write_shelf
 from tests.trees import tree
 
@@ -105,8 +106,7 @@ class _Round:
             self._drive(kills, started)
             self._check()
         finally:
-            for process in processes_with(self._mark):
-                process.kill()
+            kill(processes_with(self._mark))
         self._report.seconds = time.monotonic() - started
         self._report.faults = [path.name.split("-", 2)[2] for path in self._tickets.glob("taken-*")]
         return self._report

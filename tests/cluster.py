@@ -17,6 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.processes import ended, kill
+
 MARK = "DATAKIT_TEST_CLUSTER"
 TOKEN = "c0ffee" * 10
 ROOT_OF_THE_CODE = str(Path(__file__).parent.parent)
@@ -31,7 +33,7 @@ def processes_with(mark: str) -> list[psutil.Process]:
                 found.append(process)
         except psutil.Error:
             continue
-    return [process for process in found if process.status() != psutil.STATUS_ZOMBIE]
+    return [process for process in found if not ended(process)]
 
 
 def wait_until(condition: Callable[[], object], seconds: float) -> bool:
@@ -53,8 +55,7 @@ def marked() -> Iterator[str]:
         try:
             yield mark
         finally:
-            for process in processes_with(mark):
-                process.kill()
+            kill(processes_with(mark))
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,7 @@ def two_nodes(root: Path) -> Iterator[TwoNodes]:
 
         start(head)
         yield TwoNodes(address, environment, start(second), root, mark, lambda: start(second))
-        for process in processes_with(mark):
-            process.kill()
+        kill(processes_with(mark))
         for process in processes:
             process.wait(10)
         shutil.rmtree(folder, ignore_errors=True)

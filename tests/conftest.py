@@ -1,4 +1,6 @@
-"""Before any test: eight fake devices for jax, and the trainer's shape annotations checked as its code runs."""
+"""Before any test: eight fake devices for jax, the trainer's shape annotations checked as its code runs, and examples
+that are judged by what they find, not by how long a busy machine took for one.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,6 @@ import importlib.util
 import os
 
 from hypothesis import settings
-
-# Examples are judged by what they find, not by how long a busy machine took for one.
-settings.register_profile("datakit", deadline=None)
-settings.load_profile("datakit")
 
 FAKE_DEVICES = 8
 # What is computed here is tiny and compiled often: compile fast, not well.
@@ -20,6 +18,9 @@ os.environ["XLA_FLAGS"] = " ".join(
     [os.environ.get("XLA_FLAGS", ""), f"--xla_force_host_platform_device_count={FAKE_DEVICES}", FAST_COMPILE]
 )
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+settings.register_profile("datakit", deadline=None)
+settings.load_profile("datakit")
 
 collect_ignore_glob: list[str] = []
 if importlib.util.find_spec("jax") is None:

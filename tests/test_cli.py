@@ -21,7 +21,7 @@ from tests.small_shelf import (
 __all__ = ["finished"]  # a fixture
 
 
-COMMANDS = ["run", "plan", "status", "inspect", "catalog", "gc", "tokenizer"]
+COMMANDS = ["run", "plan", "status", "inspect", "catalog", "gc", "doctor", "tokenizer"]
 
 
 # --- help

@@ -21,6 +21,7 @@ from datakit.storage import urls
 from datakit.storage.ids import ids_from_arrow, partition_range, strictly_ascending
 from datakit.storage.manifest import Manifest
 from datakit.storage.parquet import read_shard
+from tests.processes import ended
 from tests.stdlib_shelf import write_shelf
 from tests.trees import manifests, only, tree
 
@@ -162,7 +163,7 @@ def test_a_driver_killed_in_any_stage_is_resumed_to_the_same_bytes(
     family = psutil.Process(driver.pid).children(recursive=True) if driver.poll() is None else []
     driver.send_signal(signal.SIGKILL)
     driver.wait(10)
-    _until(lambda: not any(process.is_running() and process.status() != "zombie" for process in family))
+    _until(lambda: all(ended(process) for process in family))
     datakit.run(recipe, root=root, workers=2)
     assert tree(root) == tree(finished)
     assert not list(tmp_path.rglob(".tmp-*"))

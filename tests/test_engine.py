@@ -26,6 +26,7 @@ from datakit.engine.watch import Silent
 from datakit.errors import ColumnError, CorruptError, PartialError, StepFailedError
 from datakit.storage.manifest import Manifest, find_manifest
 from tests import engine_tasks
+from tests.processes import ended
 
 
 @contextmanager
@@ -188,6 +189,7 @@ from datakit.engine.driver import RunOptions, run_step
 from datakit.engine.local import LocalExecutor
 from datakit.engine.watch import Silent
 from tests import engine_tasks
+from tests.processes import ended
 local = LocalExecutor(2)
 plan = engine_tasks.numbers(6, faults={3: "sleep"}, markers=sys.argv[2])
 run_step(engine_tasks.number_step(sys.argv[1]), plan, lambda: local, RunOptions(), Silent())
@@ -206,7 +208,7 @@ def test_a_killed_driver_leaves_no_orphan_and_the_next_run_goes_on(tmp_path: Pat
     assert family
     driver.send_signal(number)
     driver.wait(timeout=10)
-    _until(lambda: not any(process.is_running() for process in family))
+    _until(lambda: all(ended(process) for process in family))
     done = {line.key for line in read_ledger(str(directory)) if isinstance(line, AttemptLine)}
     manifest = run(directory, markers=str(tmp_path / "markers"), faults={3: "sleep"})
     again = [line.key for line in read_ledger(str(directory)) if isinstance(line, AttemptLine)]

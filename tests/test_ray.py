@@ -34,6 +34,7 @@ from datakit.errors import ColumnError, InputError, RootError, UsageError
 from datakit.storage import urls
 from tests import engine_tasks
 from tests.cluster import MARK, ROOT_OF_THE_CODE, TwoNodes, marked, processes_with, two_nodes, wait_until
+from tests.processes import ended, kill
 from tests.s3 import s3_root
 
 pytestmark = pytest.mark.ray
@@ -164,7 +165,7 @@ def sleeping(executor: RayExecutor, directory: Path) -> tuple[psutil.Process, ps
 
 
 def gone(process: psutil.Process) -> bool:
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    return ended(process)
 
 
 def test_a_killed_ray_worker_is_infrastructure_and_leaves_no_orphan(
@@ -402,8 +403,7 @@ def test_a_lost_node_costs_only_what_ran_there(two_nodes: TwoNodes, tmp_path: Pa
     assert json.loads(driver.stdout.readline())["slots"] == 2
     assert wait_until(lambda: attempts_below(two_nodes.second), 30), "the second node got nothing to do"
     family = [*two_nodes.second.children(recursive=True), two_nodes.second]
-    for process in family:
-        process.kill()
+    kill(family)
     (answer,) = (json.loads(line) for line in driver.communicate(timeout=60)[0].splitlines())
     assert answer["rows"] == 8
     assert answer["causes"].count("done") == 8

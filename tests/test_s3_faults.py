@@ -19,18 +19,21 @@ from datakit.storage import urls
 from tests.chaos import committed_twice
 from tests.cluster import ROOT_OF_THE_CODE, wait_until
 from tests.faulty_proxy import Proxy, faulty_proxy
+from tests.processes import ended
 from tests.s3 import s3_root
 from tests.stdlib_shelf import write_shelf
 from tests.trees import tree
 
+pytestmark = pytest.mark.slow
+
 WORKERS = 3
-MOST_REQUESTS = 1500  # a run of 10 steps and 37 files
+MOST_REQUESTS = 300  # a run of 7 steps; 335 were counted with three sources, 10 steps and 37 files
 
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A recipe of three sources."""
-    return write_shelf(tmp_path_factory.mktemp("shelf"))
+    """A recipe of one source: each request through two servers in Python takes its time."""
+    return write_shelf(tmp_path_factory.mktemp("shelf"), sources=1)
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +75,7 @@ def test_the_number_of_requests_is_bounded_and_a_second_run_costs_a_read_a_step(
     print(f"a run: {first.total()} requests ({dict(first)}); found done: {second.total()} ({dict(second)})")
     assert first.total() < MOST_REQUESTS
     assert second["PUT"] == second["POST"] == second["DELETE"] == 0
-    assert second.total() < 100
+    assert second.total() < 50
 
 
 def test_a_driver_killed_on_a_failing_store_is_resumed_to_the_same_bytes(
@@ -88,7 +91,7 @@ def test_a_driver_killed_on_a_failing_store_is_resumed_to_the_same_bytes(
     family = psutil.Process(driver.pid).children(recursive=True) if driver.poll() is None else []
     driver.send_signal(signal.SIGKILL)
     assert begun and driver.wait(10) == -signal.SIGKILL, "it was to be killed in the middle"
-    assert wait_until(lambda: not any(process.is_running() and process.status() != "zombie" for process in family), 20)
+    assert wait_until(lambda: all(ended(process) for process in family), 20)
     datakit.run(recipe, root=root, workers=WORKERS)
     proxy.share = 0.0
     assert tree(root) == quiet

@@ -21,6 +21,7 @@ from datakit.cli.cache_command import show, stats
 from datakit.cli.cache_files_command import export_cache, import_cache, validate
 from datakit.cli.catalog_command import catalog
 from datakit.cli.console import note
+from datakit.cli.doctor_command import doctor
 from datakit.cli.gc_command import gc
 from datakit.cli.inspect_command import inspect
 from datakit.cli.mixture_command import pack, preview
@@ -65,14 +66,11 @@ def build() -> App:
         version=_version,
         suppress_keyboard_interrupt=False,
     )
-    for command in (run, plan, status, inspect, validate, catalog, gc):
+    for command in (run, plan, status, inspect, validate, catalog, gc, doctor):
         app.command(command, help_epilogue="")
     tokenizer = App(name="tokenizer", help="Train a tokenizer.", help_epilogue="")
     tokenizer.command(train, help_epilogue="")
     app.command(tokenizer)
-    app.command(_training())
-    app.command(evaluate, name="eval", help_epilogue="")
-    app.command(size, help_epilogue="")
     cache = App(name="cache", help="Look inside a token cache; import and export one.", help_epilogue="")
     for command, name in ((show, "show"), (stats, "stats"), (import_cache, "import"), (export_cache, "export")):
         cache.command(command, name=name, help_epilogue="")
@@ -81,6 +79,9 @@ def build() -> App:
     for command in (preview, pack):
         mixture.command(command, help_epilogue="")
     app.command(mixture)
+    app.command(_training())
+    app.command(evaluate, name="eval", help_epilogue="")
+    app.command(size, help_epilogue="")
     return app
 
 

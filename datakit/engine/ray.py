@@ -39,7 +39,7 @@ LOCAL = "local"
 TRAVELLING = ("AWS_", "DATAKIT_", "FSSPEC_", "HF_TOKEN")  # environment variables that storage needs on the nodes
 REFRESH_SECONDS = 2.0
 PROBE_SECONDS = 60.0
-PROBE_TRIES, PROBE_WAIT_SECONDS = 5, 1.0
+PROBE_TRIES, PROBE_WAIT_SECONDS = 6, 1.0
 LASTING = (ray.exceptions.RayTaskError, ray.exceptions.RuntimeEnvSetupError)  # nobody's death: asking again is in vain
 CANCEL_SECONDS = 3.0
 OBJECT_STORE_BYTES = 80 << 20  # Ray's smallest: nothing but results goes through it
@@ -207,20 +207,22 @@ def _joined(address: str) -> Iterator[None]:
 def _probe(look: Callable[[], list[dict[str, Any]]], expected: Expected) -> None:
     """Ask every node whether it shares the root and our versions. Raises RootError, InputError.
 
-    A node or a worker that dies meanwhile says nothing about either: those that are still there are asked again.
+    A node that dies meanwhile need not answer; one that lost the worker process is asked again. (Nodes that join later
+    are asked when they get their first attempt.)
     """
-    for patience in range(PROBE_TRIES - 1, -1, -1):
-        lost = _ask(look(), expected)
-        if lost and not patience:
-            raise InputError(f"{'; '.join(lost)}; asked {PROBE_TRIES} times: see Ray's logs there")
+    lost = _ask(look(), expected)
+    for _ in range(PROBE_TRIES - 1):
         if not lost:
             return
         time.sleep(PROBE_WAIT_SECONDS)
+        lost = _ask([node for node in look() if _name_of(node) in lost], expected)
+    if lost:
+        raise InputError(f"{'; '.join(lost.values())}; asked {PROBE_TRIES} times: see Ray's logs there")
 
 
-def _ask(nodes: list[dict[str, Any]], expected: Expected) -> list[str]:
+def _ask(nodes: list[dict[str, Any]], expected: Expected) -> dict[str, str]:
     """Which nodes died, or lost the worker process, before they could answer, and how."""
-    lost: list[str] = []
+    lost: dict[str, str] = {}
     data, remote = encode(expected), ray.remote(num_cpus=0, max_retries=0, runtime_env=_environment())(_prober())
     places = {
         remote.options(
@@ -242,7 +244,7 @@ def _ask(nodes: list[dict[str, Any]], expected: Expected) -> list[str]:
             trouble = f"node {node} cannot run a task: {_describe(error)}"
             if isinstance(error, LASTING):
                 raise InputError(trouble) from error
-            lost.append(trouble)
+            lost[node] = trouble
             continue
         if isinstance(answer, str):
             raise InputError(f"node {node} cannot import datakit ({answer}); install the same version on all nodes")
