@@ -178,7 +178,7 @@ def test_a_killed_ray_worker_is_infrastructure_and_leaves_no_orphan(
         outcomes = local.wait(1.0)
     (outcome,) = outcomes
     assert (outcome.cause, outcome.error_type) == (Cause.INFRASTRUCTURE, "WorkerCrashedError")
-    assert "Ray reports WorkerCrashedError" in outcome.message
+    assert "its Ray worker process died (WorkerCrashedError" in outcome.message
     assert wait_until(lambda: gone(child) and gone(server), 5), "the child and its fork server went with the worker"
     run_all(local, [attempt("engine_tasks/write_number", tmp_path, number=1)])
     assert capfd.readouterr().out == "", "Ray does not write to the driver's standard output"
