@@ -30,7 +30,7 @@ from datakit.errors import StepFailedError, UsageError
 LOCAL, AUTO = "local", "auto"
 OBJECT_STORE_BYTES = 80 << 20  # Ray's smallest: nothing but results goes through it
 RAYS_PATIENCE, RAYS_PATIENCE_SECONDS = "RAY_gcs_rpc_server_reconnect_timeout_s", 60.0  # then it ends the process
-OUR_SHARE = 2 / 3
+LEAVING_SECONDS = 15.0  # what it takes at the most to leave a cluster that does not answer
 TOKEN_ADVICE = (
     "if the cluster asks for a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN to its token; if it asks for none, "
     "unset both and remove ~/.ray/auth_token"
@@ -46,7 +46,8 @@ class Head:
         self.address = ray.get_runtime_context().gcs_address
         self._own = ray.get_runtime_context().get_node_id()
         self._silent_since: float | None = None
-        self._patience = OUR_SHARE * float(os.environ.get(RAYS_PATIENCE, RAYS_PATIENCE_SECONDS))
+        rays = float(os.environ.get(RAYS_PATIENCE, RAYS_PATIENCE_SECONDS))
+        self._patience = max(rays / 3, rays - LEAVING_SECONDS)
 
     def answers(self) -> bool:
         """Whether the head listens. Raises StepFailedError where it has not for a long time."""

@@ -122,5 +122,6 @@ def outcome_of(error: exceptions.RayError, attempt: Attempt) -> Outcome:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of its text that says anything."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    """The first line of its text that says anything, without the one that Ray puts before the reason."""
+    text = getattr(error, "error_message", None) or str(error)
+    return next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
