@@ -118,13 +118,8 @@ def main() -> None:
             wall, ledger = slot_time(5000, 0.010, options.workers, batched, options.ray)
             how = "many to a child" if batched else "a child each"
             print(f"5,000 tasks of 10 ms, {how}: {wall:.2f} ms of slot time beside the work each ({ledger:.2f} in it)")
-        command = [
-            sys.executable,
-            "-m",
-            "benchmarks.engine_overhead",
-            "--only-many",
-            *(["--ray"] if options.ray else []),
-        ]
+        command = [sys.executable, "-m", "benchmarks.engine_overhead", "--only-many"]
+        command += ["--ray"] if options.ray else []
         subprocess.run([*command, "--workers", str(options.workers), "--tiny", str(options.tiny)], check=True)
         return
     many(options.tiny, options.workers, options.ray)

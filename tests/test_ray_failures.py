@@ -135,8 +135,8 @@ def test_what_is_no_use_to_try_again_ends_at_once(tmp_path: Path) -> None:
 
 
 def test_rays_own_memory_monitor_is_named(tmp_path: Path) -> None:
-    always_too_full = {"RAY_memory_usage_threshold": "0.02", "RAY_memory_monitor_refresh_ms": "50"}
-    with ray_head("--num-cpus", "1", **always_too_full) as head:
+    always_too_full = ray_head("--num-cpus", "1", RAY_memory_usage_threshold="0.02", RAY_memory_monitor_refresh_ms="50")
+    with always_too_full as head:
         assert "Ray's memory monitor killed its worker" in (message := said(TOO_FULL, head, tmp_path))
         assert "(OutOfMemoryError: 1 worker(s) were killed" in message
         assert "next: see what else takes memory there" in message

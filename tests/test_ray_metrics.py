@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-if importlib.util.find_spec("ray") is None or importlib.util.find_spec("opentelemetry") is None:
+if importlib.util.find_spec("ray") is None or importlib.util.find_spec("aiohttp_cors") is None:
     pytest.skip("ray[default] is not installed", allow_module_level=True)
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -31,7 +31,7 @@ print(*sorted({task.name for task in list_tasks(address=sys.argv[1], limit=10000
 
 
 def scraped(url: str) -> dict[tuple[str, ...], float]:
-    """(name, stage, phase, cause or bucket) -> value, of all that is ours."""
+    """(name, *LABELS) -> value, of all that is ours."""
     with urllib.request.urlopen(url, timeout=10) as answer:
         families = list(text_string_to_metric_families(answer.read().decode()))
     return {
@@ -42,7 +42,7 @@ def scraped(url: str) -> dict[tuple[str, ...], float]:
     }
 
 
-LABELS = ("stage", "phase", "cause", "le")
+LABELS = ("dataset", "stage", "phase", "cause", "le")
 
 
 def names_of_tasks(head: RayHead, dashboard: int) -> list[str]:
@@ -72,14 +72,15 @@ def test_a_run_can_be_watched_from_outside(tmp_path: Path) -> None:
     assert total("tasks_done_total") == total("attempts_total", cause="done") == total("attempt_seconds_count") > 10
     assert total("attempts_total") == total("attempts_total", cause="done")
     assert total("attempt_peak_bytes_count") == total("attempts_total")
-    assert 100 < total("records_total", stage="normalize") <= 150
+    assert total("records_total", stage="normalize", phase="route") == 150
+    assert total("records_total", stage="normalize", phase="route", dataset="novels") == 100
     assert total("bytes_read_total", stage="normalize") > 0
     written = total("bytes_written_total", stage="tokenize")
     assert 0 < written <= sum(info.size for info in urls.listing(str(tmp_path / "root")))
-    assert {key[1] for key in found} >= {"normalize", "signatures", "dedup", "consolidate", "tokenize"}
+    assert {key[2] for key in found} >= {"normalize", "signatures", "dedup", "consolidate", "tokenize"}
 
     assert "probe" in names
     attempts = [name for name in names if name != "probe"]
     assert {name.split()[0] for name in attempts} >= {"normalize", "dedup", "tokenize"}, names
-    phases = {f"{key[1]} {key[2]}" for key in found if key[0] == "attempts_total"}
+    phases = {f"{key[2]} {key[3]}" for key in found if key[0] == "attempts_total"}
     assert set(attempts) == phases, "a name for each phase, and none for a task"

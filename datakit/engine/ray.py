@@ -29,7 +29,7 @@ import ray.exceptions
 from datakit.engine import ray_failures
 from datakit.engine.cluster import nonce_below
 from datakit.engine.executor import Attempt, Outcome
-from datakit.engine.ray_cluster import Head, connected, connection_errors
+from datakit.engine.ray_cluster import LOCAL, Head, connected, connection_errors
 from datakit.engine.ray_nodes import Ask, Node, Nodes, choose
 from datakit.engine.ray_probe import environment, probe
 from datakit.engine.ray_worker import run_attempt
@@ -58,7 +58,8 @@ class RayExecutor:
         `workers` caps the CPUs in use. Raises RootError where a node does not share `root`, InputError where its
         versions differ, UsageError where the cluster cannot be joined.
         """
-        self._workers, self._waiting = workers, deque[Attempt]()
+        self._waiting = deque[Attempt]()
+        self._workers = None if address == LOCAL else workers  # a private cluster is no larger than that
         self._running: dict[ray.ObjectRef, _Sent] = {}
         self._called_back: set[ray.ObjectRef] = set()
         self._remote = ray.remote(max_retries=0, runtime_env=environment())(run_attempt)
