@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -310,8 +311,10 @@ print(json.dumps({"slots": slots}), flush=True)
 step = engine_tasks.number_step(root + "/step")
 manifest = run_step(step, ray_tasks.places(int(count), float(seconds)), lambda: executor, RunOptions(), Silent())
 executor.close()
-causes = [json.loads(line).get("cause") for path in Path(root).rglob("*.jsonl") for line in open(path)]
-print(json.dumps({"raylets": manifest.details["raylets"], "rows": manifest.totals.rows, "causes": causes}))
+lines = [json.loads(line) for path in Path(root).rglob("*.jsonl") for line in open(path)]
+causes, messages = ([line.get(what) for line in lines] for what in ("cause", "message"))
+facts = {"raylets": manifest.details["raylets"], "rows": manifest.totals.rows}
+print(json.dumps(facts | {"causes": causes, "messages": messages}))
 """
 
 
@@ -410,4 +413,6 @@ def test_a_lost_node_costs_only_what_ran_there(two_nodes: TwoNodes, tmp_path: Pa
     assert answer["rows"] == 8
     assert answer["causes"].count("done") == 8
     assert set(answer["causes"]) - {None} == {"done", "infrastructure"}
+    (message, *_) = filter(None, answer["messages"])
+    assert re.match(r"its (node|Ray worker process) died.*\((NodeDied|WorkerCrashed)Error: .*next: ", message), message
     assert all(gone(process) for process in family)

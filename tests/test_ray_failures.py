@@ -21,11 +21,9 @@ from datakit.engine.executor import Attempt, Cause
 from datakit.engine.ray_failures import FAILURES, is_lasting, outcome_of
 from datakit.engine.task import Task
 from datakit.errors import UsageError
-from tests.cluster import ROOT_OF_THE_CODE, wait_until
+from tests.cluster import ROOT_OF_THE_CODE
 from tests.ray_head import RayHead, free_port, ray_head
-from tests.small_shelf import make_shelf
 from tests.test_ray import run_driver
-from tests.trees import tree
 
 pytestmark = pytest.mark.ray
 HOUSE = Path(ROOT_OF_THE_CODE)
@@ -140,30 +138,6 @@ def test_rays_own_memory_monitor_is_named(tmp_path: Path) -> None:
         assert "Ray's memory monitor killed its worker" in (message := said(TOO_FULL, head, tmp_path))
         assert "(OutOfMemoryError: 1 worker(s) were killed" in message
         assert "next: see what else takes memory there" in message
-
-
-def run(recipe: Path, root: Path, *options: str, **variables: str) -> subprocess.Popen[str]:
-    """`datakit run`."""
-    command = [sys.executable, "-m", "datakit", "run", str(recipe), "--root", str(root), *options]
-    return subprocess.Popen(command, env=os.environ | variables, cwd=HOUSE, stderr=subprocess.PIPE, text=True)
-
-
-def test_a_head_that_dies_ends_the_run_with_a_message_and_the_next_run_goes_on(tmp_path: Path) -> None:
-    recipe, quiet, root = make_shelf(tmp_path / "shelf"), tmp_path / "quiet", tmp_path / "root"
-    assert run(recipe, quiet, "--workers", "2").wait(90) == 0
-    with ray_head("--num-cpus", "2") as head:
-        variables = head.environment | {"RAY_gcs_rpc_server_reconnect_timeout_s": "20"}  # Ray's patience; 60 by default
-        driver = run(recipe, root, "--ray", head.address, **variables)
-        assert wait_until(lambda: list(root.glob("*/*/manifest.json")), 60), "no step ends"
-        head.kill()
-        _, complaints = driver.communicate(timeout=90)
-        assert driver.returncode == 1, complaints
-        assert f"the head node of the Ray cluster ({head.address}) has not answered for" in complaints
-        assert "start it again; run again when it is back: what is done is kept" in complaints
-        head.start_head("--include-dashboard", "false", "--num-cpus", "2")
-        driver = run(recipe, root, "--ray", head.address, **variables)
-        assert (driver.communicate(timeout=90), driver.returncode)[1] == 0
-    assert tree(str(root)) == tree(str(quiet))
 
 
 def test_auto_names_a_cluster_that_is_gone_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
