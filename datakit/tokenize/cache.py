@@ -59,7 +59,7 @@ class Documents:
 class TokenShard:
     """A committed shard. `data` and `metadata` are the array's two files, None where there is no token to store.
 
-    lengths: how many documents have how many tokens (layout.length_histogram); `lengths_file` has that of each document.
+    lengths: how many documents have how many tokens (layout.length_histogram); `lengths_file` has that of each one.
     frequent: its most frequent tokens by id. mask: the files of its loss mask, if it has one, and their sizes.
     """
 

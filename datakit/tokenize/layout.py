@@ -95,7 +95,7 @@ class SideFiles(msgspec.Struct, frozen=True):
 class ShardFiles(msgspec.Struct, frozen=True):
     """Size and checksum of a shard's files beside the data file, which its partition describes.
 
-    lengths_xxh3: of the file of lengths, whose size is 4 bytes a document. loss_mask: None where every token is a target.
+    lengths_xxh3: of the file of lengths; its size is 4 bytes a document. loss_mask: None where every token is a target.
     """
 
     metadata_bytes: int
