@@ -37,7 +37,7 @@ from datakit.tokenize.layout import (
     length_histogram,
     most_frequent,
 )
-from datakit.tokenize.lengths import LENGTHS_SUFFIX, commit_lengths, encode_lengths
+from datakit.tokenize.lengths import LENGTHS_SUFFIX, encode_lengths
 
 EMPTY_XXH3 = "99aa06d3014798d86001c324468d497f"  # xxh3-128 of no bytes: the data of a shard without tokens
 
@@ -143,8 +143,7 @@ def write_shard(path: str, parts: Iterable[Documents], contract: Contract, conte
         if taken.count:
             mask, side = _write_mask(path, taken, context)
             data, late = _write_array(path, taken.give_tokens(), array_form(contract.dtype), context)
-        made = commit_lengths(taken.listed, context.step_directory, path)
-    lengths = OutputFile(path + LENGTHS_SUFFIX, made.bytes, made.xxh3)
+        lengths = _commit(bytes(taken.listed), path + LENGTHS_SUFFIX, context)
     listed = OutputFile(path + DOCUMENTS_SUFFIX, documents.info.bytes, documents.info.xxh3, documents.info.rows)
     metadata = _commit(late, f"{path}/{METADATA_FILE}", context) if late is not None else None
     frequent = most_frequent(taken.counts, FREQUENT_IN_SHARD)

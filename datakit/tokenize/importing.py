@@ -46,7 +46,7 @@ from datakit.tokenize.layout import (
     length_histogram,
     shard_name,
 )
-from datakit.tokenize.lengths import commit_lengths, encode_lengths
+from datakit.tokenize.lengths import LENGTHS_SUFFIX, encode_lengths
 from datakit.tokenize.policy import make_contract
 from datakit.tokenize.tokenizer import parse
 
@@ -147,7 +147,7 @@ def _left(original: Incoming, directory: str, source: str, contract: Contract, n
     with ShardWriter(urls.join(directory, path + DOCUMENTS_SUFFIX), SCHEMA) as documents:
         for first, last in _cuts(original.lengths, BATCH_TOKENS):
             documents.write(document_table(_ids(number, first, last), original.lengths[first:last]))
-    listed = commit_lengths(encode_lengths(original.lengths), directory, path)
+    listed = atomic.commit_bytes(encode_lengths(original.lengths), urls.join(directory, path) + LENGTHS_SUFFIX)
     place, metadata = original.array
     files = [ForeignFile(info.path, info.size, atomic.hash_url(info.url)[0]) for info in urls.listing(place)]
     (described,) = [file for file in files if file.path == METADATA_FILE]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from datakit.errors import CorruptError, NotFoundError
-from datakit.storage import atomic, urls
+from datakit.storage import urls
 from datakit.storage.manifest import Partition
 
 LENGTHS_SUFFIX = ".lengths"
@@ -27,11 +27,6 @@ def encode_lengths(lengths: np.ndarray) -> bytes:
 def lengths_bytes(rows: int) -> int:
     """The file's size."""
     return rows * TYPE.itemsize
-
-
-def commit_lengths(data: bytes | bytearray, directory: str, path: str) -> atomic.Committed:
-    """Write the file of the shard `path` in a cache's directory."""
-    return atomic.commit_bytes(bytes(data), urls.join(directory, path) + LENGTHS_SUFFIX)
 
 
 def read_lengths(directory: str, partition: Partition) -> np.ndarray:
