@@ -4,7 +4,7 @@ Outputs are idempotent (create if absent), so the ledger need not be durable per
 disk, and written as one object per 500 lines or 10 s on an object store. Losing its tail only repeats those tasks,
 which then find their outputs there and equal. Each driver writes segments of its own: two drivers never share a file.
 
-Cost: one append a task; a resume reads all segments once and lists the step's directory once.
+Cost: one append a task; a resume reads all segments once, of a store many at once, and lists the step's directory once.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ FOLDER = "ledger"
 SYNC_SECONDS = 1.0
 OBJECT_LINES = 500
 OBJECT_SECONDS = 10.0
+READ_AT_ONCE = 32  # segments of 500 lines
 
 
 class PhaseLine(msgspec.Struct, tag="phase", tag_field="kind", frozen=True):
@@ -185,13 +186,14 @@ def read_ledger(directory: str) -> Iterator[Line]:
     Raises CorruptError for a broken line anywhere else.
     """
     decoder = msgspec.json.Decoder(Line)
-    for segment in urls.listing(urls.join(directory, FOLDER)):
-        lines = urls.read_bytes(segment.url).split(b"\n")
+    segments = [segment.url for segment in urls.listing(urls.join(directory, FOLDER))]
+    for segment, data in zip(segments, urls.fetch_ahead(urls.read_bytes, segments, READ_AT_ONCE), strict=True):
+        lines = data.split(b"\n")
         for number, text in enumerate(lines[:-1]):
             try:
                 yield decoder.decode(text)
             except msgspec.DecodeError as error:
-                raise CorruptError(f"{segment.url}, line {number + 1}: {error}; remove the file to redo it") from error
+                raise CorruptError(f"{segment}, line {number + 1}: {error}; remove the file to redo it") from error
 
 
 def finished(lines: Iterable[Line]) -> dict[tuple[str, str, str], TaskResult]:

@@ -12,10 +12,11 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 from datakit.errors import RootError, StorageError
 from datakit.storage.faults import read_errors, storage_errors
@@ -23,6 +24,8 @@ from datakit.storage.faults import read_errors, storage_errors
 SPLITTER = "://"
 REMOVAL_TRIES = 50
 REMOVAL_PAUSE_SECONDS = 0.02
+PARALLEL_REQUESTS = 8
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -156,6 +159,16 @@ def read_range(url: str, start: int, stop: int | None) -> bytes:
             raise
 
 
+def fetch_ahead(fetch: Callable[[str], T], places: Sequence[str], at_once: int = PARALLEL_REQUESTS) -> Iterator[T]:
+    """`fetch(url)` of each place, in order; of an object store `at_once`, a little ahead of the reader."""
+    if not places or is_local(places[0]):
+        yield from map(fetch, places)
+        return
+    with ThreadPoolExecutor(at_once) as pool:
+        for start in range(0, len(places), 2 * at_once):
+            yield from pool.map(fetch, places[start : start + 2 * at_once])
+
+
 def listing(url: str) -> list[FileInfo]:
     """Every file below directory `url`, at any depth, sorted by path; empty if the directory is not there.
 
@@ -169,11 +182,13 @@ def listing(url: str) -> list[FileInfo]:
 def _local_listing(root: str) -> Iterator[FileInfo]:
     for folder, folders, files in os.walk(root, onerror=_raise_unless_gone):
         folders[:] = [entry for entry in folders if not entry.startswith(".")]
+        here = os.path.join(folder, "")
+        below = "" if folder == root else os.path.relpath(folder, root) + "/"  # slow: once a folder, not for each file
         for entry in files:
             if not entry.startswith("."):
-                path = os.path.join(folder, entry)
+                path = here + entry
                 with suppress(FileNotFoundError):  # removed since the folder was read
-                    yield FileInfo(path, os.path.relpath(path, root), os.path.getsize(path))
+                    yield FileInfo(path, below + entry, os.stat(path).st_size)
 
 
 def _raise_unless_gone(error: OSError) -> None:
