@@ -7,10 +7,11 @@ root (botocore's, aiohttp's, ...). Only these are translated: a mistake in our c
 from __future__ import annotations
 
 import errno
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from datakit.errors import DatakitError, NotFoundError, RootError, StorageError
+from datakit.errors import DatakitError, NoSpaceError, NotFoundError, RootError, StorageError
 
 SPACE = (errno.ENOSPC, errno.EDQUOT)
 PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -75,9 +76,7 @@ def translated(error: Exception, url: str, verb: str) -> DatakitError | None:
 
 def _of_system(error: OSError, url: str, verb: str) -> DatakitError:
     if error.errno in SPACE:
-        where = f" ({error.filename})" if error.filename else ""
-        advice = "free some, or choose another --root: the next run goes on from here"
-        return StorageError(f"no space left to {verb} {url}{where}; {advice}")
+        return _full(error, url, verb)
     if isinstance(error, PermissionError) or error.errno in PERMISSION:
         advice = "choose another --root or change its permissions" if verb == "write" else "change its permissions"
         return RootError(f"no permission to {verb} {url} ({error.strerror or error}); {advice}")
@@ -86,6 +85,15 @@ def _of_system(error: OSError, url: str, verb: str) -> DatakitError:
     if isinstance(error, FileNotFoundError) and "bucket" in str(error).lower():
         return RootError(f"cannot {verb} {url}: {error}; create the bucket or choose another --root")
     return StorageError(f"cannot {verb} {url}: {error}")
+
+
+def _full(error: OSError, url: str, verb: str) -> NoSpaceError:
+    """An object store is never full: what goes there is staged on the temporary disk."""
+    remote = "://" in url and not url.startswith("file://")
+    where = f" ({error.filename})" if error.filename else ""
+    where = f" on the temporary disk ({tempfile.gettempdir()})" if remote else where
+    advice = "set TMPDIR to a larger disk" if remote else "choose another --root"
+    return NoSpaceError(f"no space left to {verb} {url}{where}; free some, or {advice}: the next run goes on from here")
 
 
 def _unreachable(error: Exception, url: str, verb: str) -> StorageError:
