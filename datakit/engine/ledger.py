@@ -73,6 +73,7 @@ class DriverLine(msgspec.Struct, tag="driver", tag_field="kind", frozen=True):
     versions: dict[str, str]
 
 
+KEPT = tuple(name for name in AttemptLine.__struct_fields__ if name in Outcome.__dataclass_fields__)
 Line = PhaseLine | AttemptLine | DriverLine
 
 
@@ -160,23 +161,8 @@ class LedgerWriter:
 
 def attempt_line(outcome: Outcome, digest: str) -> AttemptLine:
     """An outcome as the ledger keeps it."""
-    return AttemptLine(
-        phase=outcome.phase,
-        key=outcome.key,
-        digest=digest,
-        attempt=outcome.number,
-        cause=outcome.cause,
-        result=outcome.result,
-        message=outcome.message,
-        peak_memory=outcome.peak_memory,
-        peak_resident=outcome.peak_resident,
-        budget=outcome.budget,
-        seconds=outcome.seconds,
-        work_seconds=outcome.work_seconds,
-        cpu_seconds=outcome.cpu_seconds,
-        node=outcome.node,
-        time=time.time(),
-    )
+    kept = {name: getattr(outcome, name) for name in KEPT}
+    return AttemptLine(digest=digest, attempt=outcome.number, time=time.time(), **kept)
 
 
 def read_ledger(directory: str) -> Iterator[Line]:

@@ -25,6 +25,7 @@ SPLITTER = "://"
 REMOVAL_TRIES = 50
 REMOVAL_PAUSE_SECONDS = 0.02
 PARALLEL_REQUESTS = 8
+CHECKSUM_KEYS = ("ETag", "etag", "md5Hash", "sha256", "blob_id")
 T = TypeVar("T")
 
 
@@ -207,8 +208,12 @@ def _remote_listing(url: str) -> Iterator[FileInfo]:
     for path, info in entries.items():
         relative_path = path.removeprefix(prefix)
         if info["type"] == "file" and not any(part.startswith(".") for part in relative_path.split("/")):
-            checksum = info.get("ETag") or info.get("etag") or info.get("md5Hash")
-            yield FileInfo(join(url, relative_path), relative_path, int(info["size"]), checksum and checksum.strip('"'))
+            yield FileInfo(join(url, relative_path), relative_path, int(info["size"] or 0), checksum_of(info))
+
+
+def checksum_of(info: dict[str, object]) -> str | None:
+    """The store's own checksum of the content, of what it says of a file. A modification time is none."""
+    return next((str(info[key]).strip('"') for key in CHECKSUM_KEYS if info.get(key)), None)
 
 
 def remove(url: str) -> None:
