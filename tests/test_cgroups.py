@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from datakit.engine import cgroups
-from tests.cluster import ROOT_OF_THE_CODE
+from tests.cluster import ROOT_OF_THE_CODE, wait_until
 from tests.test_doctor_machine import DOCTOR, problems
 
 LIMIT = 512 << 20
@@ -44,6 +44,7 @@ def small_group() -> Iterator[Path]:
     except (OSError, StopIteration) as error:
         pytest.skip(f"no control group can be made here: {error!r}")
     yield group
+    assert wait_until(lambda: not (group / "cgroup.procs").read_text(), 20), "processes are left in it"
     group.rmdir()
 
 

@@ -69,6 +69,37 @@ def test_a_temporary_disk_without_space(recipe: Path, quiet: dict[str, str], tmp
         assert tree(root) == quiet
 
 
+TAKE_SCRATCH = """
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from datakit.dedup.comparison import scratch_array
+from datakit.engine.exchange_file import map_range
+from datakit.errors import NoSpaceError
+
+for take in (
+    lambda: scratch_array(Path(sys.argv[1], "table"), (1 << 20,), np.int64),
+    lambda: map_range("memory://file", 0, 8 << 20, Path(sys.argv[1])),
+):
+    try:
+        take()
+    except NoSpaceError as error:
+        print(error)
+"""
+
+
+def test_scratch_without_space_is_an_error_and_no_signal(tmp_path: Path) -> None:
+    begin = 'import fsspec; fsspec.filesystem("memory").pipe_file("/file", bytes(8 << 20))'
+    disk = tmp_path / "disk"
+    script = 'TMPDIR="$DISK" "$@"'
+    done = on_a_disk(disk, script, sys.executable, "-c", begin + TAKE_SCRATCH, disk, SIZE="1m")
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0 and len(lines) == 2, done.stderr
+    assert all(f"on the temporary disk ({disk})" in line and "set TMPDIR" in line for line in lines)
+
+
 def test_one_task_without_space_ends_the_step_at_once_though_others_are_done(tmp_path: Path) -> None:
     step, local = engine_tasks.number_step(str(tmp_path)), LocalExecutor(2)
     try:

@@ -10,6 +10,7 @@ import errno
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from datakit.errors import DatakitError, NoSpaceError, NotFoundError, RootError, StorageError
 
@@ -52,6 +53,17 @@ def storage_errors(url: str) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def scratch_errors(path: Path) -> Iterator[None]:
+    """Around a write of scratch, which is on the temporary disk whatever the root is. Raises NoSpaceError."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in SPACE:
+            raise _temporary_full(str(path), "write") from error
+        raise
+
+
 def _raise_translated(error: Exception, url: str, verb: str) -> None:
     ours = translated(error, url, verb)
     if ours is not None:
@@ -89,11 +101,16 @@ def _of_system(error: OSError, url: str, verb: str) -> DatakitError:
 
 def _full(error: OSError, url: str, verb: str) -> NoSpaceError:
     """An object store is never full: what goes there is staged on the temporary disk."""
-    remote = "://" in url and not url.startswith("file://")
+    if "://" in url and not url.startswith("file://"):
+        return _temporary_full(url, verb)
     where = f" ({error.filename})" if error.filename else ""
-    where = f" on the temporary disk ({tempfile.gettempdir()})" if remote else where
-    advice = "set TMPDIR to a larger disk" if remote else "choose another --root"
-    return NoSpaceError(f"no space left to {verb} {url}{where}; free some, or {advice}: the next run goes on from here")
+    advice = "free some, or choose another --root: the next run goes on from here"
+    return NoSpaceError(f"no space left to {verb} {url}{where}; {advice}")
+
+
+def _temporary_full(what: str, verb: str) -> NoSpaceError:
+    advice = "free some, or set TMPDIR to a larger disk: the next run goes on from here"
+    return NoSpaceError(f"no space left to {verb} {what} on the temporary disk ({tempfile.gettempdir()}); {advice}")
 
 
 def _unreachable(error: Exception, url: str, verb: str) -> StorageError:
