@@ -1,11 +1,12 @@
 """What the engine costs beside the work: real driver, real children, tasks that only sleep and write one small fact.
 
-    python -m benchmarks.engine_overhead [--workers 4] [--tiny 100000] [--ray]
+    python -m benchmarks.engine_overhead [--workers 4] [--tiny 100000] [--s3 0.03] [--ray]
 
 Prints a table: slot time a task beside its work for 5,000 tasks of 10 ms (batched, and one child each); then, for many
 tiny tasks that write a file each, the driver's memory and CPU a task, and how long it takes to see that the step is
-done, and that all of its tasks are although the manifest is gone. Takes a minute or two. With `--ray`, all on a private
-Ray cluster of so many workers: its attempts are handed to Ray, its driver publishes metrics there.
+done, and that all of its tasks are although the manifest is gone. Takes a minute or two. With `--s3`, that is also
+asked of an object store (moto over HTTP) that waits so many seconds before each answer to a read. With `--ray`, all on
+a private Ray cluster of so many workers, to which the driver also publishes its metrics.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -24,13 +26,16 @@ import psutil
 from datakit.engine.driver import RunOptions, run_step
 from datakit.engine.events import EventLog
 from datakit.engine.executor import Executor
-from datakit.engine.ledger import AttemptLine, read_ledger
+from datakit.engine.ledger import AttemptLine, LedgerWriter, driver_name, read_ledger
 from datakit.engine.local import LocalExecutor
 from datakit.engine.progress import LineView
 from datakit.engine.ray_metrics import RayMetrics
 from datakit.engine.task import Plan
 from datakit.engine.watch import Several, Watch
+from datakit.storage import urls
 from tests import poison_tasks
+from tests.faulty_proxy import faulty_proxy
+from tests.s3 import s3_root
 
 PROBE = """
 import sys, time
@@ -78,7 +83,7 @@ def slot_time(tasks: int, seconds: float, workers: int, batched: bool, ray: bool
         shutil.rmtree(directory)
 
 
-def many(tasks: int, workers: int, ray: bool) -> None:
+def many(tasks: int, workers: int, latency: float | None, ray: bool) -> None:
     """The driver's own cost with many tasks; run in a process of its own, so that its peak memory is its own."""
     directory = Path(tempfile.mkdtemp(prefix="datakit-many-"))
     try:
@@ -93,11 +98,39 @@ def many(tasks: int, workers: int, ray: bool) -> None:
         print(f"  the step is done: seen in {_probe(directory, tasks):.2f} s")
         (directory / "manifest.json").unlink()
         print(f"  all tasks are done, no manifest: in {_probe(directory, tasks):.2f} s")
+        if latency is not None:
+            on_s3(directory, tasks, latency)
     finally:
         shutil.rmtree(directory)
 
 
-def _probe(directory: Path, tasks: int) -> float:
+def on_s3(directory: Path, tasks: int, latency: float) -> None:
+    """The same step in an object store: its files as they are, its ledger in segments as a driver writes them there."""
+    lines = list(read_ledger(str(directory)))
+    shutil.rmtree(directory / "ledger")
+    with s3_root(latency=latency, holding=str(directory)) as root:
+        ledger = LedgerWriter(root, driver_name())
+        for line in lines:
+            ledger.append(line)
+        ledger.close()
+        segments = len(urls.listing(urls.join(root, "ledger")))
+        print(f"on S3, {1000 * latency:.0f} ms before each answer to a read; {segments} segments of the ledger")
+        print(f"  the step is done: seen in {_seen(root, tasks, lambda: None)}")
+        forget = urls.join(root, "manifest.json")
+        print(f"  all tasks are done, no manifest: in {_seen(root, tasks, lambda: urls.remove(forget))}")
+
+
+def _seen(root: str, tasks: int, before: Callable[[], None]) -> str:
+    """Timed without the proxy that counts the requests, which would be a server more in the way."""
+    before()
+    seconds = _probe(root, tasks)
+    before()
+    with faulty_proxy(0.0) as proxy:
+        _probe(root, tasks)
+    return f"{seconds:.2f} s, {proxy.requests.total()} requests {dict(proxy.requests)}"
+
+
+def _probe(directory: Path | str, tasks: int) -> float:
     command = [sys.executable, "-c", PROBE, str(directory), str(tasks)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     seconds, partitions = done.stdout.split()
@@ -112,6 +145,7 @@ def main() -> None:
     parser.add_argument("--tiny", type=int, default=100_000)
     parser.add_argument("--only-many", action="store_true", help="only the second part")
     parser.add_argument("--ray", action="store_true", help="on a private Ray cluster")
+    parser.add_argument("--s3", type=float, metavar="SECONDS", help="also on an object store, answering so late")
     options = parser.parse_args()
     if not options.only_many:
         for batched in (True, False):
@@ -119,10 +153,11 @@ def main() -> None:
             how = "many to a child" if batched else "a child each"
             print(f"5,000 tasks of 10 ms, {how}: {wall:.2f} ms of slot time beside the work each ({ledger:.2f} in it)")
         command = [sys.executable, "-m", "benchmarks.engine_overhead", "--only-many"]
+        command += ["--s3", str(options.s3)] if options.s3 is not None else []
         command += ["--ray"] if options.ray else []
         subprocess.run([*command, "--workers", str(options.workers), "--tiny", str(options.tiny)], check=True)
         return
-    many(options.tiny, options.workers, options.ray)
+    many(options.tiny, options.workers, options.s3, options.ray)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@
     |   `-- LoaderError              a mixture, schedule or packing that cannot be
     |       `-- MixtureChangedError  a run that would go on with another past than its checkpoint's
     |-- StorageError                 a disk or an object store that fails
+    |   |-- NoSpaceError             a disk that is full
     |   |-- NotFoundError            a file that should be there
     |   |-- CorruptError             bytes that do not match their checksum, or a file that does not parse
     |   `-- DivergentOutputError     a task that was run twice and wrote two different outputs
@@ -86,6 +87,10 @@ class MixtureChangedError(LoaderError):
 
 class StorageError(DatakitError):
     """A disk or an object store that fails."""
+
+
+class NoSpaceError(StorageError):
+    """A disk that is full: the root's, or the one for temporary files."""
 
 
 class NotFoundError(StorageError):

@@ -55,7 +55,13 @@ def _refuse() -> None:
     raise ColumnError("part.jsonl has no column 'text'; it has 'body'")
 
 
+def _fill_the_disk() -> None:
+    with atomic.storage_errors("/dev/full"), open("/dev/full", "wb", buffering=0) as file:
+        file.write(b"0")
+
+
 FAULTS = {
+    "full": _fill_the_disk,
     "raise": _raise,
     "refuse": _refuse,
     "memory": _eat_memory,

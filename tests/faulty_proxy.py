@@ -14,6 +14,7 @@ import http.client
 import os
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,11 +35,15 @@ HOP = ("connection", "keep-alive", "transfer-encoding", "content-length")
 
 @dataclass
 class Proxy:
-    """What went through. `share`: of the requests that are refused, may be changed at any time."""
+    """What went through. `share`: of the requests that are refused; it and `seconds_ahead` may be changed at any time.
+
+    seconds_ahead: of our clock, that the store's is.
+    """
 
     upstream: str
     share: float
     dice: random.Random
+    seconds_ahead: float = 0.0
     requests: Counter[str] = field(default_factory=Counter)  # by method
     injected: Counter[str] = field(default_factory=Counter)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -106,6 +111,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", length or "0")
         self.end_headers()
         self.wfile.write(data)
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        """For the header `Date`."""
+        return super().date_time_string((timestamp or time.time()) + self.proxy.seconds_ahead)
 
     def _body(self) -> bytes:
         if self.headers.get("Transfer-Encoding", "").lower() != "chunked":

@@ -20,13 +20,19 @@ import pytest
 
 SERVER = """
 import logging, sys, threading, time
+from pathlib import Path
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from moto.s3.models import s3_backends
 from werkzeug.serving import make_server
 
 logging.getLogger("werkzeug").setLevel(logging.ERROR)
 application, lock = DomainDispatcherApplication(create_backend_app), threading.Lock()
 
-latency = float(sys.argv[1])
+latency, (bucket, _, prefix), folder = float(sys.argv[1]), sys.argv[2].partition("/"), sys.argv[3]
+store = s3_backends["123456789012"]["aws"]
+store.create_bucket(bucket, "us-east-1")
+for path in filter(Path.is_file, Path(folder).rglob("*") if folder else ()):
+    store.put_object(bucket, f"{prefix}/{path.relative_to(folder)}", path.read_bytes())
 
 def one_write_at_a_time(environ, start_response):
     if environ["REQUEST_METHOD"] in ("GET", "HEAD"):
@@ -44,9 +50,12 @@ sys.stdin.read()  # until the test ends, however it ends
 
 
 @contextmanager
-def s3_server(latency: float = 0.0) -> Iterator[dict[str, str]]:
-    """Starts a server that waits `latency` seconds before a read; yields the environment variables that point to it."""
-    command = [sys.executable, "-c", SERVER, str(latency)]
+def s3_server(bucket: str, prefix: str, latency: float = 0.0, holding: str = "") -> Iterator[dict[str, str]]:
+    """Starts a server that waits `latency` seconds before a read; yields the environment variables that point to it.
+
+    holding: a local directory whose files are below `prefix` from the start: a request for each would take minutes.
+    """
+    command = [sys.executable, "-c", SERVER, str(latency), f"{bucket}/{prefix}", holding]
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -66,18 +75,18 @@ def s3_server(latency: float = 0.0) -> Iterator[dict[str, str]]:
 
 
 @contextmanager
-def s3_root(bucket: str = "datakit-test", latency: float = 0.0) -> Iterator[str]:
-    """An empty `s3://bucket/prefix` on a server of its own, with the environment set to reach it."""
+def s3_root(bucket: str = "datakit-test", latency: float = 0.0, holding: str = "") -> Iterator[str]:
+    """An empty `s3://bucket/prefix` on a server of its own, with the environment set to reach it. See s3_server."""
     import s3fs
 
-    with s3_server(latency) as variables, pytest.MonkeyPatch.context() as patch:
+    prefix = f"root-{uuid.uuid4().hex[:8]}"
+    with s3_server(bucket, prefix, latency, holding) as variables, pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("AWS_")]:
             patch.delenv(name)
         for name, value in variables.items():
             patch.setenv(name, value)
         s3fs.S3FileSystem.clear_instance_cache()  # a file system keeps the endpoint that it was made with
-        s3fs.S3FileSystem().mkdir(bucket)
         try:
-            yield f"s3://{bucket}/root-{uuid.uuid4().hex[:8]}"
+            yield f"s3://{bucket}/{prefix}"
         finally:
             s3fs.S3FileSystem.clear_instance_cache()

@@ -310,7 +310,7 @@ def test_a_full_disk_is_named_and_nothing_half_written_stays(tmp_path: Path) -> 
         ("shard", "part.parquet"),
         ("exchange", "exchange/route/key-00000.arrow"),
     ):
-        assert report["answers"][action].startswith(f"StorageError: no space left to write {tmp_path}/{place}")
+        assert report["answers"][action].startswith(f"NoSpaceError: no space left to write {tmp_path}/{place}")
         assert "the next run goes on from here" in report["answers"][action]
     assert report["left"] == []
     assert report["after"] == ["small"], "once there is space, work goes on"

@@ -34,7 +34,8 @@ def doctor(
     json
         Print one JSON object.
     """
-    from datakit.engine.doctor import State, examine
+    from datakit.engine.doctor import examine
+    from datakit.engine.findings import State
 
     found = []
     for finding in examine(root, ray):

@@ -16,6 +16,8 @@ Cost: an intersection reads both sorted sets once, without branches: about a nan
 
 from __future__ import annotations
 
+import math
+import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,7 @@ import numpy as np
 from numba import njit
 
 from datakit.dedup.rules import COUNTED, Rules
+from datakit.storage.faults import scratch_errors
 
 NONE = -1
 CANDIDATES, RULED_OUT, COMPARISONS, REJECTED, CAPPED, CROWDED = range(6)  # the places of COUNTED in the kernel
@@ -231,10 +234,15 @@ def copy_lists(
 
 
 def scratch_array(path: Path, shape: tuple[int, ...], kind: type) -> np.ndarray:
-    """A zeroed array in a file: pages of it can leave memory, whatever its size. The file goes when the array does."""
+    """A zeroed array in a file: pages of it can leave memory, whatever its size. The file goes when the array does.
+
+    Its space is taken at once: on a disk without room for it, touching a page would be a SIGBUS. Raises NoSpaceError.
+    """
     if 0 in shape:
         return np.zeros(shape, kind)
-    array = np.asarray(np.memmap(path, kind, "w+", shape=shape))
+    with scratch_errors(path), open(path, "w+b") as file:
+        os.posix_fallocate(file.fileno(), 0, math.prod(shape) * np.dtype(kind).itemsize)
+        array = np.asarray(np.memmap(file, kind, "r+", shape=shape))
     path.unlink()
     return array
 

@@ -18,7 +18,6 @@ from typing import Any, BinaryIO
 from datakit.errors import NotFoundError, StorageError
 from datakit.storage import atomic, urls
 from datakit.storage.atomic import Committed
-from datakit.storage.globs import checksum_of
 
 CHUNK_BYTES = 8 << 20
 ATTEMPTS = 6
@@ -74,7 +73,7 @@ def _open(file_system: Any, path: str) -> BinaryIO:
 
 
 def _check_unchanged(file_system: Any, path: str, url: str, checksum: str) -> None:
-    now = checksum_of(file_system.info(path))
+    now = urls.checksum_of(file_system.info(path))
     if now is not None and now != checksum:
         raise StorageError(f"it has changed since it was listed (checksum {checksum}, now {now})")
 

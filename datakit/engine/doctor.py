@@ -2,7 +2,8 @@
 
 Each check answers one finding: ok, a warning (the run goes on, but slower or nearer to a limit) or a problem (it would
 fail), with the next step to take. Nothing is guessed where it can be tried: the root is written, read and deleted for
-real, a store's conditional PUT is tried twice, the cluster is joined. Takes a second; ten with a cluster.
+real, a store's conditional PUT is tried twice, the cluster is joined. Takes a second; three with a
+cluster, twenty where it refuses us.
 """
 
 from __future__ import annotations
@@ -10,61 +11,35 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-import shutil
+import sys
 import tempfile
-import time
-import urllib.error
-import urllib.request
-import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
-from email.utils import parsedate_to_datetime
-from enum import StrEnum
+from dataclasses import fields
 from pathlib import Path
 
 from datakit.engine import cluster, leftovers
+from datakit.engine.doctor_root import local_root, store
+from datakit.engine.findings import GIB, Finding, State, attempt, disk, standing
 from datakit.engine.limits import MEMORY_SHARE, memory_limit, usable_memory
 from datakit.engine.task import Phase
-from datakit.errors import DatakitError, DivergentOutputError
-from datakit.storage import atomic, urls
+from datakit.errors import DatakitError
+from datakit.storage import urls
 
-FULL, NEARLY_FULL = 0.95, 0.90  # Ray refuses work on a disk above the first
-SPARE_BYTES = 2 << 30
 OPEN_FILES = 1024
-SKEW_SECONDS, REFUSED_SECONDS = 60.0, 600.0  # S3 refuses requests that are 15 minutes off
-CONNECT_SECONDS = 5.0
-GIB = 1 << 30
-CLOCKS = {"s3": "https://s3.amazonaws.com", "gs": "https://storage.googleapis.com", "hf": "https://huggingface.co"}
-
-
-class State(StrEnum):
-    """How much a finding matters."""
-
-    OK = "ok"
-    WARNING = "warning"
-    PROBLEM = "problem"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What a check found, and what to do where that is not well."""
-
-    check: str
-    state: State
-    message: str
-    next_step: str = ""
+REFUSED_TOKEN = "InvalidAuthToken"  # Ray prints it, again and again, and then says only that it failed to connect
+OTHER_VERSION = "Version mismatch"
 
 
 def examine(root: str | None = None, ray: str | None = None) -> Iterator[Finding]:
     """Every check that applies, in an order in which the first problem explains the others."""
     yield libraries()
-    yield disk("temporary disk", tempfile.gettempdir(), "free some, or set TMPDIR to a larger disk")
+    yield temporary_disk()
     yield memory()
     yield open_files()
     yield kernels_cache()
     if root is not None:
         root = urls.absolute(root)
-        yield from _local_root(root) if urls.is_local(root) else _store(root)
+        yield from local_root(root) if urls.is_local(root) else store(root)
     if ray is not None:
         yield from _ray(ray, root)
 
@@ -79,14 +54,20 @@ def libraries() -> Finding:
     return Finding("libraries", State.OK, text)
 
 
-def disk(check: str, path: str, remedy: str) -> Finding:
-    """How full the disk of a path is."""
-    usage = shutil.disk_usage(path)
-    share = 1 - usage.free / usage.total
-    text = f"{path}: {share:.0%} full, {usage.free / GIB:.1f} GiB free"
-    if share >= FULL or usage.free < SPARE_BYTES:
-        return Finding(check, State.PROBLEM, text, remedy)
-    return Finding(check, State.WARNING, text, remedy) if share >= NEARLY_FULL else Finding(check, State.OK, text)
+def temporary_disk() -> Finding:
+    """Where attempts keep scratch. Python takes another place, without a word, where TMPDIR cannot be written."""
+    check, remedy = "temporary disk", "free some, or set TMPDIR to a larger disk"
+    wanted = os.environ.get("TMPDIR")
+    if wanted and os.path.isdir(wanted) and (found := disk(check, wanted, remedy)).state is State.PROBLEM:
+        return found
+    try:
+        taken = tempfile.gettempdir()
+    except FileNotFoundError as error:
+        return Finding(check, State.PROBLEM, error.strerror or str(error), remedy)
+    if wanted and not os.path.samefile(standing(Path(wanted)), taken):
+        text = f"TMPDIR is {wanted}, which cannot be written: {taken} would be taken"
+        return Finding(check, State.PROBLEM, text, "set TMPDIR to a directory that may be written")
+    return disk(check, taken, remedy)
 
 
 def memory() -> Finding:
@@ -122,102 +103,10 @@ def kernels_cache() -> Finding:
     package = Path(__file__).parents[1]
     places = [Path(chosen)] if chosen else [package / "dedup" / "__pycache__", home]
     for place in places:
-        with contextlib.suppress(OSError), tempfile.TemporaryFile(dir=_standing(place)):
+        with contextlib.suppress(OSError), tempfile.TemporaryFile(dir=standing(place)):
             return Finding("compiled kernels", State.OK, f"kept in {place}")
     text = f"cannot be kept: {', '.join(map(str, places))} may not be written"
     return Finding("compiled kernels", State.PROBLEM, text, "set NUMBA_CACHE_DIR to a directory that may be written")
-
-
-def _standing(path: Path) -> Path:
-    """The path, or the nearest folder above it that is there."""
-    return next(place for place in (path, *path.parents) if place.exists())
-
-
-def _attempt(check: str, message: str, remedy: str, action: Callable[[], object]) -> Finding:
-    """ok with the message, or the problem that the action raises."""
-    try:
-        action()
-    except (DatakitError, OSError) as error:
-        return Finding(check, State.PROBLEM, str(error), remedy)
-    return Finding(check, State.OK, message)
-
-
-def _local_root(root: str) -> Iterator[Finding]:
-    place = _standing(Path(root))
-    remedy = "choose another --root, or give yourself the right to write there"
-    if not place.is_dir():
-        yield Finding("root", State.PROBLEM, f"{place} is not a directory", remedy)
-        return
-    yield _attempt("root", f"{place}: written, read and deleted", remedy, lambda: _write_and_read(str(place)))
-    yield disk("root's disk", str(place), "free some, or choose another --root; `datakit gc` lists what can go")
-
-
-def _store(root: str) -> Iterator[Finding]:
-    remedy = "check AWS_ENDPOINT_URL, the credentials and the bucket's name, and that they allow get, put, list, delete"
-    found = _attempt(
-        "root", f"{root}: put, read, listed and deleted", remedy, lambda: _write_and_read(f"{root}/.probe")
-    )
-    yield found
-    if found.state is State.OK:
-        yield _conditional(f"{root}/.probe")
-    yield _clock(urls.protocol(root))
-
-
-def _write_and_read(folder: str) -> None:
-    url, data = urls.join(folder, atomic.temporary_name("doctor")), uuid.uuid4().bytes
-    atomic.commit_bytes(data, url)
-    try:
-        if urls.read_bytes(url) != data:
-            raise OSError(f"{url} reads as something else than what was written there")
-        urls.listing(folder)
-    finally:
-        urls.remove(url)
-
-
-def _conditional(folder: str) -> Finding:
-    """The second of two different files under one name must be refused."""
-    url = urls.join(folder, atomic.temporary_name("doctor"))
-    try:
-        atomic.commit_bytes(b"first", url)
-        atomic.commit_bytes(b"second", url)
-    except DivergentOutputError:
-        return Finding("conditional put", State.OK, "a name that is taken is refused")
-    except DatakitError as error:
-        return Finding("conditional put", State.PROBLEM, str(error), "the store must allow If-None-Match on PUT")
-    finally:
-        urls.remove(url)
-    text = "the store overwrites what it should refuse (If-None-Match is ignored): two drivers could harm each other"
-    return Finding("conditional put", State.PROBLEM, text, "use a store, or a version of it, with conditional writes")
-
-
-def _clock(protocol: str) -> Finding:
-    """This machine's clock against the store's `Date`."""
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") if protocol == "s3" else None
-    endpoint = endpoint or CLOCKS.get(protocol)
-    if endpoint is None:
-        return Finding("clock", State.WARNING, f"not compared: no address of {protocol}:// is known", "compare by hand")
-    try:
-        date = _date_of(endpoint)
-    except OSError as error:
-        return Finding("clock", State.WARNING, f"not compared: {endpoint} does not answer ({error})", "compare by hand")
-    if date is None:
-        return Finding("clock", State.WARNING, f"not compared: {endpoint} sends no Date", "compare by hand")
-    skew = time.time() - parsedate_to_datetime(date).timestamp()
-    text, remedy = (
-        f"{skew:+.0f} s against {endpoint}",
-        "set the clock (chrony, ntpd): stores refuse requests 15 min off",
-    )
-    state = State.PROBLEM if abs(skew) > REFUSED_SECONDS else State.WARNING if abs(skew) > SKEW_SECONDS else State.OK
-    return Finding("clock", state, text, remedy if state is not State.OK else "")
-
-
-def _date_of(endpoint: str) -> str | None:
-    request = urllib.request.Request(endpoint, method="HEAD")
-    try:
-        with urllib.request.urlopen(request, timeout=CONNECT_SECONDS) as answer:
-            return answer.headers["Date"]
-    except urllib.error.HTTPError as error:  # an answer, too
-        return error.headers["Date"]
 
 
 def _ray(address: str, root: str | None) -> Iterator[Finding]:
@@ -237,12 +126,11 @@ def _ray(address: str, root: str | None) -> Iterator[Finding]:
         remedy = "`ray status` on the head node; see docs/operations.md"
         shared = root or folder
         if root is None and address != "local":
-            yield _attempt("cluster", f"{address} answers", remedy, lambda: _reach(address))
+            yield attempt("cluster", f"{address} answers", remedy, lambda: _reach(address))
             text = "not joined: whether all nodes share a root and our versions is not known"
             yield Finding("cluster", State.WARNING, text, "give --root, too")
             return
-        message = f"{address}: joined; every node shares the root and has the same versions"
-        yield _attempt("cluster", message, remedy, lambda: _join(address, shared))
+        yield _cluster(address, shared)
     leftovers.remove_dead_scratch()
 
 
@@ -251,10 +139,37 @@ def _reach(address: str) -> None:
         cluster.assert_reachable(address)
 
 
-def _join(address: str, root: str) -> None:
+def _cluster(address: str, root: str) -> Finding:
+    """Joins for real; what Ray only prints is told, too."""
     from datakit.engine.ray import RayExecutor
 
-    RayExecutor(address, root).close()
+    remedy = "`ray status` on the head node; see docs/operations.md"
+    with _overheard() as printed:
+        try:
+            RayExecutor(address, root).close()
+        except (DatakitError, OSError) as error:
+            text, cause = str(error), " ".join(str(error.__cause__).split())
+            if REFUSED_TOKEN in printed():
+                text = f"{address} asks for a token, and ours is missing or another one"
+                remedy = "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to what the cluster was started with"
+            elif OTHER_VERSION in cause:
+                text, remedy = f"{address}: {cause}", "install the same versions of Ray and Python on all machines"
+            return Finding("cluster", State.PROBLEM, text, remedy)
+    return Finding("cluster", State.OK, f"{address}: joined; every node shares the root and has the same versions")
+
+
+@contextlib.contextmanager
+def _overheard() -> Iterator[Callable[[], str]]:
+    """What libraries print on standard error meanwhile is kept, and told by the function that this yields."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield lambda: os.pread(file.fileno(), 1 << 20, 0).decode(errors="replace")
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
 
 
 def _authentication() -> Finding:

@@ -13,8 +13,7 @@ on a warm disk; two files a run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -33,7 +32,6 @@ __all__ = ["ExchangeWriter", "merged", "read_buckets"]
 
 ROW_OVERHEAD = 10  # bucket and position, while rows wait
 WINDOW_BYTES = 4 << 20  # of rows that are gathered at once; a larger bucket is written as several batches
-PARALLEL_REQUESTS = 8
 
 Fetched = tuple[RunIndex, pa.Buffer | None, str]  # an index, the bytes of the buckets if there are any, the run's URL
 
@@ -167,15 +165,6 @@ def read_buckets(
         start, stop = int(index.offsets[0]), int(index.offsets[-1])
         return index, map_range(url, start, stop, scratch) if stop > start else None, url
 
-    for index, data, url in _ahead(fetch, places):
+    for index, data, url in urls.fetch_ahead(fetch, places):
         if data is not None:
             yield from decode_segments(index, data, url)
-
-
-def _ahead(fetch: Callable[[str], Fetched], places: list[str]) -> Iterator[Fetched]:
-    if not places or urls.is_local(places[0]):
-        yield from map(fetch, places)
-        return
-    with ThreadPoolExecutor(PARALLEL_REQUESTS) as pool:
-        for start in range(0, len(places), 2 * PARALLEL_REQUESTS):
-            yield from pool.map(fetch, places[start : start + 2 * PARALLEL_REQUESTS])

@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from datakit.errors import CorruptError, NotFoundError
 from datakit.storage import urls
+from datakit.storage.faults import scratch_errors
 
 MAGIC = b"dkrun/1\n"
 END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
@@ -98,7 +99,7 @@ def map_range(url: str, start: int, stop: int, scratch: Path) -> pa.Buffer:
         return _map_file(urls.local_path(url), start, stop)
     path = scratch / f"range-{uuid.uuid4().hex}"
     try:
-        with open(path, "wb") as file:
+        with scratch_errors(path), open(path, "wb") as file:
             for piece in pieces(url, start, stop):
                 file.write(piece)
         return _map_file(str(path), 0, stop - start)

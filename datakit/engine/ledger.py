@@ -4,7 +4,7 @@ Outputs are idempotent (create if absent), so the ledger need not be durable per
 disk, and written as one object per 500 lines or 10 s on an object store. Losing its tail only repeats those tasks,
 which then find their outputs there and equal. Each driver writes segments of its own: two drivers never share a file.
 
-Cost: one append a task; a resume reads all segments once and lists the step's directory once.
+Cost: one append a task; a resume reads all segments once, of a store many at once, and lists the step's directory once.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ FOLDER = "ledger"
 SYNC_SECONDS = 1.0
 OBJECT_LINES = 500
 OBJECT_SECONDS = 10.0
+READ_AT_ONCE = 32  # segments of 500 lines
 
 
 class PhaseLine(msgspec.Struct, tag="phase", tag_field="kind", frozen=True):
@@ -72,6 +73,7 @@ class DriverLine(msgspec.Struct, tag="driver", tag_field="kind", frozen=True):
     versions: dict[str, str]
 
 
+KEPT = tuple(name for name in AttemptLine.__struct_fields__ if name in Outcome.__dataclass_fields__)
 Line = PhaseLine | AttemptLine | DriverLine
 
 
@@ -159,23 +161,8 @@ class LedgerWriter:
 
 def attempt_line(outcome: Outcome, digest: str) -> AttemptLine:
     """An outcome as the ledger keeps it."""
-    return AttemptLine(
-        phase=outcome.phase,
-        key=outcome.key,
-        digest=digest,
-        attempt=outcome.number,
-        cause=outcome.cause,
-        result=outcome.result,
-        message=outcome.message,
-        peak_memory=outcome.peak_memory,
-        peak_resident=outcome.peak_resident,
-        budget=outcome.budget,
-        seconds=outcome.seconds,
-        work_seconds=outcome.work_seconds,
-        cpu_seconds=outcome.cpu_seconds,
-        node=outcome.node,
-        time=time.time(),
-    )
+    kept = {name: getattr(outcome, name) for name in KEPT}
+    return AttemptLine(digest=digest, attempt=outcome.number, time=time.time(), **kept)
 
 
 def read_ledger(directory: str) -> Iterator[Line]:
@@ -185,13 +172,14 @@ def read_ledger(directory: str) -> Iterator[Line]:
     Raises CorruptError for a broken line anywhere else.
     """
     decoder = msgspec.json.Decoder(Line)
-    for segment in urls.listing(urls.join(directory, FOLDER)):
-        lines = urls.read_bytes(segment.url).split(b"\n")
+    segments = [segment.url for segment in urls.listing(urls.join(directory, FOLDER))]
+    for segment, data in zip(segments, urls.fetch_ahead(urls.read_bytes, segments, READ_AT_ONCE), strict=True):
+        lines = data.split(b"\n")
         for number, text in enumerate(lines[:-1]):
             try:
                 yield decoder.decode(text)
             except msgspec.DecodeError as error:
-                raise CorruptError(f"{segment.url}, line {number + 1}: {error}; remove the file to redo it") from error
+                raise CorruptError(f"{segment}, line {number + 1}: {error}; remove the file to redo it") from error
 
 
 def finished(lines: Iterable[Line]) -> dict[tuple[str, str, str], TaskResult]:

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import psutil
 
+from datakit.engine import cgroups
+
 MEMORY_SHARE = 0.85  # of the machine, for all attempts together
 PAGE = os.sysconf("SC_PAGE_SIZE")
 RESERVES = 3 << 30
@@ -24,12 +26,7 @@ RESERVES = 3 << 30
 
 def memory_limit() -> int:
     """The bytes of memory that this process may use: the machine's, or its cgroup's where that is less."""
-    limits = [psutil.virtual_memory().total]
-    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        path = Path(file)
-        if path.exists() and (text := path.read_text().strip()).isdigit():
-            limits.append(int(text))
-    return min(limits)
+    return min([psutil.virtual_memory().total, *cgroups.memory_limits()])
 
 
 def usable_memory() -> int:
@@ -61,11 +58,6 @@ def hold_reserves(budget: int) -> None:
 
 def kernel_kills() -> int:
     """How many processes the kernel has killed for lack of memory, on this machine or in this cgroup, so far."""
-    total = 0
-    for file in ("/sys/fs/cgroup/memory.events", "/proc/vmstat"):
-        try:
-            text = Path(file).read_text()
-        except OSError:
-            continue
-        total += sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill "))
-    return total
+    vmstat = Path("/proc/vmstat")
+    lines = vmstat.read_text().splitlines() if vmstat.exists() else []
+    return cgroups.kills() + sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))

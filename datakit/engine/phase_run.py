@@ -31,7 +31,7 @@ from datakit.engine.policy import (
 )
 from datakit.engine.quarantine import Allowance
 from datakit.engine.task import Phase, Task, TaskResult
-from datakit.errors import InputError, PartialError, StepFailedError
+from datakit.errors import InputError, NoSpaceError, PartialError, StepFailedError
 from datakit.storage.manifest import Manifest, find_manifest
 
 if TYPE_CHECKING:
@@ -260,6 +260,8 @@ class PhaseRun:
     def _fail(self, key: str, outcome: Outcome) -> None:
         self._failed[key] = self._records[key]
         self._watch.attempt_ended(outcome, Verdict.FAIL)
+        if outcome.error_type == NoSpaceError.__name__:  # so would every other task
+            raise StepFailedError(f"{self._step.stage} of {self._step.dataset}: {outcome.message}")
         self._stop_if_all_alike(outcome)
 
     def _stop_if_all_alike(self, outcome: Outcome) -> None:

@@ -7,10 +7,12 @@ root (botocore's, aiohttp's, ...). Only these are translated: a mistake in our c
 from __future__ import annotations
 
 import errno
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
-from datakit.errors import DatakitError, NotFoundError, RootError, StorageError
+from datakit.errors import DatakitError, NoSpaceError, NotFoundError, RootError, StorageError
 
 SPACE = (errno.ENOSPC, errno.EDQUOT)
 PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -51,6 +53,17 @@ def storage_errors(url: str) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def scratch_errors(path: Path) -> Iterator[None]:
+    """Around a write of scratch, which is on the temporary disk whatever the root is. Raises NoSpaceError."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in SPACE:
+            raise _temporary_full(str(path), "write") from error
+        raise
+
+
 def _raise_translated(error: Exception, url: str, verb: str) -> None:
     ours = translated(error, url, verb)
     if ours is not None:
@@ -75,9 +88,7 @@ def translated(error: Exception, url: str, verb: str) -> DatakitError | None:
 
 def _of_system(error: OSError, url: str, verb: str) -> DatakitError:
     if error.errno in SPACE:
-        where = f" ({error.filename})" if error.filename else ""
-        advice = "free some, or choose another --root: the next run goes on from here"
-        return StorageError(f"no space left to {verb} {url}{where}; {advice}")
+        return _full(error, url, verb)
     if isinstance(error, PermissionError) or error.errno in PERMISSION:
         advice = "choose another --root or change its permissions" if verb == "write" else "change its permissions"
         return RootError(f"no permission to {verb} {url} ({error.strerror or error}); {advice}")
@@ -86,6 +97,20 @@ def _of_system(error: OSError, url: str, verb: str) -> DatakitError:
     if isinstance(error, FileNotFoundError) and "bucket" in str(error).lower():
         return RootError(f"cannot {verb} {url}: {error}; create the bucket or choose another --root")
     return StorageError(f"cannot {verb} {url}: {error}")
+
+
+def _full(error: OSError, url: str, verb: str) -> NoSpaceError:
+    """An object store is never full: what goes there is staged on the temporary disk."""
+    if "://" in url and not url.startswith("file://"):
+        return _temporary_full(url, verb)
+    where = f" ({error.filename})" if error.filename else ""
+    advice = "free some, or choose another --root: the next run goes on from here"
+    return NoSpaceError(f"no space left to {verb} {url}{where}; {advice}")
+
+
+def _temporary_full(what: str, verb: str) -> NoSpaceError:
+    advice = "free some, or set TMPDIR to a larger disk: the next run goes on from here"
+    return NoSpaceError(f"no space left to {verb} {what} on the temporary disk ({tempfile.gettempdir()}); {advice}")
 
 
 def _unreachable(error: Exception, url: str, verb: str) -> StorageError:

@@ -21,7 +21,6 @@ from datakit.storage import urls
 from datakit.storage.urls import FileInfo
 
 _MAGIC = re.compile(r"[*?\[]")
-_CHECKSUM_KEYS = ("ETag", "etag", "md5Hash", "sha256", "blob_id")
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ def files_at(place: Place, exclude: Sequence[str] = ()) -> list[FileInfo]:
     if place.file is not None:
         return [_one_file(place.base, place.file)]
     closed = matcher([f"/{pattern.removesuffix('/**')}" for pattern in exclude if pattern.endswith("/**")])
-    found = _walk(place.base, closed) if urls.is_local(place.base) else _remote(place.base)
+    found = _walk(place.base, closed) if urls.is_local(place.base) else urls.listing(place.base)
     return sorted(found, key=lambda info: info.path)
 
 
@@ -129,7 +128,7 @@ def _one_file(base: str, name: str) -> FileInfo:
         return FileInfo(url, name, os.path.getsize(url))
     file_system, path = urls.filesystem(url)
     info = file_system.info(path)
-    return FileInfo(url, name, int(info["size"] or 0), checksum_of(info))
+    return FileInfo(url, name, int(info["size"] or 0), urls.checksum_of(info))
 
 
 def _walk(base: str, closed: re.Pattern[str]) -> Iterator[FileInfo]:
@@ -156,24 +155,3 @@ def _size(entry: os.DirEntry[str]) -> int:
         return entry.stat().st_size
     except FileNotFoundError as error:
         raise UnreadableError(f"{entry.path} is a link to a file that is not there; mend or exclude it") from error
-
-
-def _remote(url: str) -> Iterator[FileInfo]:
-    file_system, root = urls.filesystem(url)
-    prefix = root.rstrip("/") + "/"
-    try:
-        entries = file_system.find(root, detail=True)
-    except FileNotFoundError:
-        return
-    for path, info in entries.items():
-        relative = path.removeprefix(prefix)
-        if info["type"] == "file" and not any(part.startswith(".") for part in relative.split("/")):
-            yield FileInfo(urls.join(url, relative), relative, int(info["size"] or 0), checksum_of(info))
-
-
-def checksum_of(info: dict[str, object]) -> str | None:
-    """The store's own checksum of the content. A modification time is none."""
-    for key in _CHECKSUM_KEYS:
-        if info.get(key):
-            return str(info[key]).strip('"')
-    return None

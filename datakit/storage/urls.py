@@ -12,10 +12,11 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 from datakit.errors import RootError, StorageError
 from datakit.storage.faults import read_errors, storage_errors
@@ -23,6 +24,9 @@ from datakit.storage.faults import read_errors, storage_errors
 SPLITTER = "://"
 REMOVAL_TRIES = 50
 REMOVAL_PAUSE_SECONDS = 0.02
+PARALLEL_REQUESTS = 8
+CHECKSUM_KEYS = ("ETag", "etag", "md5Hash", "sha256", "blob_id")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -156,6 +160,16 @@ def read_range(url: str, start: int, stop: int | None) -> bytes:
             raise
 
 
+def fetch_ahead(fetch: Callable[[str], T], places: Sequence[str], at_once: int = PARALLEL_REQUESTS) -> Iterator[T]:
+    """`fetch(url)` of each place, in order; of an object store `at_once`, a little ahead of the reader."""
+    if not places or is_local(places[0]):
+        yield from map(fetch, places)
+        return
+    with ThreadPoolExecutor(at_once) as pool:
+        for start in range(0, len(places), 2 * at_once):
+            yield from pool.map(fetch, places[start : start + 2 * at_once])
+
+
 def listing(url: str) -> list[FileInfo]:
     """Every file below directory `url`, at any depth, sorted by path; empty if the directory is not there.
 
@@ -169,11 +183,13 @@ def listing(url: str) -> list[FileInfo]:
 def _local_listing(root: str) -> Iterator[FileInfo]:
     for folder, folders, files in os.walk(root, onerror=_raise_unless_gone):
         folders[:] = [entry for entry in folders if not entry.startswith(".")]
+        here = os.path.join(folder, "")
+        below = "" if folder == root else os.path.relpath(folder, root) + "/"  # slow: once a folder, not for each file
         for entry in files:
             if not entry.startswith("."):
-                path = os.path.join(folder, entry)
+                path = here + entry
                 with suppress(FileNotFoundError):  # removed since the folder was read
-                    yield FileInfo(path, os.path.relpath(path, root), os.path.getsize(path))
+                    yield FileInfo(path, below + entry, os.stat(path).st_size)
 
 
 def _raise_unless_gone(error: OSError) -> None:
@@ -192,8 +208,12 @@ def _remote_listing(url: str) -> Iterator[FileInfo]:
     for path, info in entries.items():
         relative_path = path.removeprefix(prefix)
         if info["type"] == "file" and not any(part.startswith(".") for part in relative_path.split("/")):
-            checksum = info.get("ETag") or info.get("etag") or info.get("md5Hash")
-            yield FileInfo(join(url, relative_path), relative_path, int(info["size"]), checksum and checksum.strip('"'))
+            yield FileInfo(join(url, relative_path), relative_path, int(info["size"] or 0), checksum_of(info))
+
+
+def checksum_of(info: dict[str, object]) -> str | None:
+    """The store's own checksum of the content, of what it says of a file. A modification time is none."""
+    return next((str(info[key]).strip('"') for key in CHECKSUM_KEYS if info.get(key)), None)
 
 
 def remove(url: str) -> None:

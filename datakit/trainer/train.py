@@ -126,7 +126,8 @@ class _Loop:
         log, parameters = self.run.log, parameter_count(self.trainer.table)
         told = self.run.content(self.mixture) | {"mixture": self.mixture, "parameter_count": parameters}
         first = jax.process_index() == 0  # of several hosts, one writes
-        metrics = open_metrics(self.directory, log.trackers, log.project, self.run.name, told) if first else Metrics(())
+        name = f"{self.run.name}-{Path(self.directory).name.rpartition('-')[2]}"
+        metrics = open_metrics(self.directory, log.trackers, log.project, name, told) if first else Metrics(())
         try:
             with Feed(self.source, self.trainer.mesh, self.start.step, self.run.steps) as feed, _signals() as asked:
                 state, row = self._steps(feed, metrics, asked)
