@@ -10,7 +10,8 @@
     any other signal, or an exit without a reply          crash
     no status: the fork server is gone                    infrastructure
 
-An allocation has failed if what the child printed says so in its runtime's words, or its reserves were used up.
+An allocation has failed if what the child printed says so in its runtime's words, or its reserves were used up (or walled
+in, see `gauge.py`). An exception at that moment counts as one, too.
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ def conclude(attempt: Attempt, ending: Ending, reply: bytes | None, started: flo
 def _replied(attempt: Attempt, ending: Ending, reply: dict[str, Any], started: float, facts: dict[str, Any]) -> Outcome:
     if "results" not in reply:
         message, kind, cause = reply["message"], reply["error"], Cause(reply["cause"])
+        if cause is Cause.ERROR and ending.out_of_reserves:
+            cause = Cause.MEMORY  # libraries have many words for it: with more memory it is told what it was
         message += _in_hand(ending) if cause is Cause.ERROR else ""
         return outcome_of(attempt, cause, started, message=message, error_type=kind, **facts)
     facts |= {"held": None, "peak_memory": max(ending.peak, reply["memory"] - ending.inherited)}
