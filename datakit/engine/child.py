@@ -10,7 +10,6 @@ that is document text. DATAKIT_DEBUG=1 shows it.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import os
 import signal

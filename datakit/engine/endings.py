@@ -10,8 +10,8 @@
     any other signal, or an exit without a reply          crash
     no status: the fork server is gone                    infrastructure
 
-An allocation has failed if what the child printed says so in its runtime's words, or its reserves were used up (or walled
-in, see `gauge.py`). An exception at that moment counts as one, too.
+An allocation has failed if what the child printed says so in its runtime's words, or its reserves were used up (or
+walled in, see `gauge.py`). An exception at that moment counts as one, too.
 """
 
 from __future__ import annotations

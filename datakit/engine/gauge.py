@@ -1,17 +1,16 @@
 """What each child takes of memory: one small process beside the fork server looks, and kills what is over its budget.
 
-So "out of memory" is known and not guessed from a signal. A bomb fills 4 GiB a second, so what counts is how late a look
-may come. A thread of the driver waits for the interpreter's lock, and the fork server for its own forks (1 ms, but 20 to
-40 where more processes than CPUs want to run): both let bombs take half of a small budget more (docs/measurements.md).
+So "out of memory" is known and not guessed from a signal. A bomb fills 4 GiB a second: what counts is how late a look
+may come. A thread of the driver waits for the interpreter's lock, and the fork server for its own forks (1 ms, but 20
+to 40 where more processes than CPUs want to run): both let bombs take half of a small budget more. The watcher does
+nothing else; yet no process is sure to run in time on a busy machine. So a child that grows so fast that it might be
+over its budget before it is seen again gets a *wall*: it may reserve no more than what is left of its budget, and a
+twentieth. The kernel keeps that limit, whoever else runs. It falls when the child grows slowly, since libraries may
+reserve more than they use. (That Arrow reserves no more than it uses, `forkserver.py` sees to.)
 
-The watcher does nothing else; yet no process is sure to run in time on a busy machine. So a child that grows so fast that
-it might be over its budget before it is seen again gets a wall: it may *reserve* no more than what is left of its budget,
-and a twentieth. The kernel keeps that limit, whoever else runs. It falls when the child grows slowly, since libraries
-may reserve more than they use. (That Arrow's reserves are what it uses, `forkserver.py` sees to.)
-
-A look costs 6 microseconds. The next one is due when the child, were it to fill memory twice as fast as one can, would
-have used up what is left: every 50 ms far from the budget, every quarter of a millisecond at it. The table is shared
-memory, so neither end waits for the other; entries are used in turn, so a look at a dead child disturbs no new one.
+A look costs 6 microseconds. The next one is due when the child, were it to fill memory four times as fast, would have
+used up what is left: every 50 ms far from the budget, every quarter of a millisecond at it. The table is shared memory,
+so neither end waits for the other; entries are used in turn, so a look at a dead child disturbs no new one.
 """
 
 from __future__ import annotations
@@ -132,8 +131,6 @@ class _Watcher:
             return
         now, (used, reserved) = time.monotonic(), used_memory(pid)
         room = budget - (used := used - inherited)
-        if room < 0:
-            kill(pid)
         fast = last.time > 0 and (used - last.used) / (now - last.time) * LATE_SECONDS > room
         look = _Look(now, used, now if fast else last.fast)
         look.due = now + min(max(room / FASTEST_BYTES, OFTEN_SECONDS), SELDOM_SECONDS)
@@ -143,7 +140,9 @@ class _Watcher:
             limit_reserves(pid, min(generous, reserved + room + int(WALL * budget)) if wall else generous)
         peak, most, over, _ = SEEN.unpack_from(self._table, start + CHILD.size)
         seen = max(peak, used), max(most, reserved), over or room < 0, wall
-        SEEN.pack_into(self._table, start + CHILD.size, *seen)
+        SEEN.pack_into(self._table, start + CHILD.size, *seen)  # before it can be dead of it
+        if room < 0:
+            kill(pid)
         self._last[entry] = look
 
 

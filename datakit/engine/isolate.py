@@ -15,6 +15,7 @@ import shutil
 import socket
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -34,17 +35,26 @@ from datakit.storage import urls
 
 WATCH_SECONDS = 0.05
 DUMP_SECONDS = 2.0
+SILENT = 0.25  # of the time that makes a hang
 
 
-def run_attempt(attempt: Attempt, zygotes: ZygotePool, cancelled: threading.Event | None = None) -> Outcome:
-    """Run one attempt to its end, whatever that is; never raises for what a task does."""
+def run_attempt(
+    attempt: Attempt,
+    zygotes: ZygotePool,
+    cancelled: threading.Event | None = None,
+    silent: Callable[[bool], None] = lambda silent: None,
+) -> Outcome:
+    """Run one attempt to its end, whatever that is; never raises for what a task does.
+
+    silent: told, again and again, whether the cursor has stood still for a quarter of what makes it a hang.
+    """
     started = time.monotonic()
     scratch = scratch_directory()
     try:
         shared = _shared(urls.join(attempt.step_directory, attempt.shared)) if attempt.shared else None
         budget = min(attempt.memory_bytes, _usable_memory())
         with zygotes.use(attempt.preloads) as server:
-            return _in_child(_Request(attempt, shared, scratch, budget, started), server, cancelled)
+            return _in_child(_Request(attempt, shared, scratch, budget, started, silent), server, cancelled)
     except BootError as error:
         cause, kind, message = error.reply["cause"], error.reply["error"], error.reply["message"]
         return outcome_of(attempt, Cause(cause), started, message=message, error_type=kind)
@@ -76,6 +86,7 @@ class _Request:
     scratch: Path
     budget: int
     started: float
+    silent: Callable[[bool], None]
     kernel_kills: int = field(default_factory=kernel_kills)
 
     def encode(self) -> bytes:
@@ -155,7 +166,11 @@ def _watch(watched: _Watched, request: _Request, cancelled: threading.Event | No
 def _kill_if_hung(watched: _Watched, request: _Request) -> None:
     """First it is asked where it is; then it has a moment to write that down."""
     now, seconds = time.monotonic(), request.attempt.hang_seconds
-    if seconds is None or now - max(watched.cursor.moved(), request.started) <= seconds:
+    if seconds is None:
+        return
+    still = now - max(watched.cursor.moved(), request.started)
+    request.silent(still > SILENT * seconds)
+    if still <= seconds:
         watched.dumped = 0.0
     elif not watched.dumped:
         watched.dumped = now
