@@ -33,11 +33,12 @@ def overfill(library: str, at_once: bool) -> Outcome:
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_a_library_that_grows_over_its_budget_is_killed_in_time(library: str) -> None:
+def test_a_library_that_grows_over_its_budget_is_stopped_in_time(library: str) -> None:
     outcome = overfill(library, at_once=False)
-    assert (outcome.cause, outcome.error_type) == (Cause.MEMORY, "OverBudget"), outcome.message
-    assert BUDGET < outcome.peak_memory < 2.2 * BUDGET  # where the watcher comes late, the backstop at twice does not
-    assert f"its budget is {BUDGET >> 20} MiB" in outcome.message
+    assert outcome.cause is Cause.MEMORY, outcome.message
+    assert 0.9 * BUDGET < outcome.peak_memory < 1.1 * BUDGET
+    if outcome.error_type == "OverBudget":  # killed; else it met the wall, and its library says that it cannot go on
+        assert f"its budget is {BUDGET >> 20} MiB" in outcome.message
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
