@@ -37,7 +37,8 @@ SEEN = struct.Struct("<qq??")  # most in use, most reserved, was it killed, has 
 ENTRY_BYTES = 64
 NUMBER = struct.Struct("<q")
 READING = struct.Struct("<qq??")
-PR_SET_PDEATHSIG = 1
+NAME = b"datakit-memory"  # as `ps` and `top` show it
+PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class Gauges:
             try:
                 os.close(self.descriptor)
                 die_with(server)
+                ctypes.CDLL(None).prctl(PR_SET_NAME, NAME)
                 _Watcher(self._table, read).run()
             finally:
                 os._exit(1)
