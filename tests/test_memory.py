@@ -52,6 +52,22 @@ def test_one_request_that_can_never_be_met_is_memory_too(library: str) -> None:
     assert outcome.error_type.endswith(KINDS[library])  # numpy's is _ArrayMemoryError, or not
 
 
+@pytest.mark.parametrize(("used", "reserved"), [(0.9, 0.0), (0.5, 3.0)])
+def test_what_stays_below_its_budget_is_left_alone_however_fast_it_grows(used: float, reserved: float) -> None:
+    executor = LocalExecutor(4)
+    arguments = {"bytes": int(used * BUDGET), "reserved": int(reserved * BUDGET)}
+    try:
+        for number in range(12):
+            task = Task(str(number), "tests.memory_tasks:fill", arguments)
+            executor.submit(Attempt(task, "test", "/nowhere", 1, 1, BUDGET))
+        outcomes: list[Outcome] = []
+        while len(outcomes) < 12:
+            outcomes += executor.wait(1.0)
+    finally:
+        executor.close()
+    assert [outcome.message for outcome in outcomes] == [""] * 12
+
+
 def test_without_its_watcher_no_child_runs_on(tmp_path: Path) -> None:
     executor = LocalExecutor(1)
     try:
