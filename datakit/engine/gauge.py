@@ -6,7 +6,7 @@ to 40 where more processes than CPUs want to run): both let bombs take half of a
 nothing else; yet no process is sure to run in time on a busy machine. So a child that grows so fast that it might be
 over its budget before it is seen again gets a *wall*: it may reserve no more than what is left of its budget, and a
 twentieth. The kernel keeps that limit, whoever else runs. It falls when the child grows slowly, since libraries may
-reserve more than they use. (That Arrow reserves no more than it uses, `forkserver.py` sees to.)
+reserve more than they use. (That Arrow reserves little at a time, `forkserver.py` sees to.)
 
 A look costs 6 microseconds. The next one is due when the child, were it to fill memory four times as fast, would have
 used up what is left: every 50 ms far from the budget, every quarter of a millisecond at it. The table is shared memory,
