@@ -1,18 +1,20 @@
 """What poison costs: a few records among many that eat all memory, crash, or never end; and inputs that are too large.
 
-    python -m benchmarks.poison [--workers 4] [--tasks 1000] [--only records|giants]
+    python -m benchmarks.poison [--workers 4] [--tasks 1000] [--hogs 0] [--only records|giants|overshoot]
 
 First part: 1,000 tasks of 10 records of 10 ms; clean, with one poisoned record of each kind, and with 3 % of all tasks
 and 3 % of all records poisoned (a third each of bombs, crashes and loops). Prints the wall time against the clean run,
 whether each poisoned record was named, and what the others came to. Second part: a 256 MiB document, a JSON line of
-1 GiB, a 1 MB gzip that expands to 1 GiB, through normalize, with the peak of every attempt against its budget.
-Takes some ten minutes.
+1 GiB, a 1 MB gzip that expands to 1 GiB, through normalize, with the peak of every attempt against its budget. Third:
+what bombs of each library come to above their budget, as many at once as there are workers, beside so many processes
+that do nothing but use a CPU (`--hogs`). Takes some ten minutes.
 """
 
 from __future__ import annotations
 
 import argparse
 import gzip
+import multiprocessing
 import os
 import random
 import shutil
@@ -23,16 +25,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from datakit.engine.driver import RunOptions, run_step
-from datakit.engine.executor import Cause
+from datakit.engine.executor import Attempt, Cause, Outcome
 from datakit.engine.finish import read_quarantine
 from datakit.engine.ledger import AttemptLine, read_ledger
 from datakit.engine.local import LocalExecutor
-from datakit.engine.task import Plan, Step, Tolerance
+from datakit.engine.task import Plan, Preload, Step, Task, Tolerance
 from datakit.engine.watch import Silent
 from datakit.errors import PartialError
 from datakit.normalize import stage as normalize_stage
 from datakit.storage.manifest import Manifest
 from tests import poison_tasks
+from tests.memory_tasks import LIBRARIES
 from tests.sources import normalize_step
 
 RECORDS, SECONDS, HANG_SECONDS = 10, 0.01, 0.5
@@ -146,12 +149,43 @@ def _gzip(folder: Path) -> None:
         file.write(b'"}\n')
 
 
-GIANTS = (
-    ("250 MiB document", _document),
-    ("256 MiB document", _larger_document),
-    ("1 GiB line", _line),
-    ("gzip of 1 GiB", _gzip),
-)
+def overshoot(options: argparse.Namespace) -> None:
+    """The third part."""
+    hogs = [multiprocessing.Process(target=_spin, daemon=True) for _ in range(options.hogs)]
+    for hog in hogs:
+        hog.start()
+    local = LocalExecutor(options.workers)
+    try:
+        for library, size, count in [("numpy", 64, 200), ("numpy", 256, 200), *((name, 192, 16) for name in LIBRARIES)]:
+            _bombs(local, library, size * MIB, count)
+    finally:
+        local.close()
+        for hog in hogs:
+            hog.kill()
+
+
+def _bombs(local: LocalExecutor, library: str, budget: int, count: int) -> None:
+    """So many attempts that grow without end."""
+    arguments, preloads = {"library": library, "at_once": False}, (Preload("numpy"), Preload("tests.memory_tasks"))
+    for number in range(count):
+        task = Task(str(number), "tests.memory_tasks:overfill", arguments)
+        local.submit(Attempt(task, "test", "/nowhere", 1, 1, budget, preloads))
+    outcomes: list[Outcome] = []
+    while len(outcomes) < count:
+        outcomes += local.wait(1.0)
+    assert {outcome.cause for outcome in outcomes} == {Cause.MEMORY}
+    over = sorted(outcome.peak_memory / budget for outcome in outcomes)
+    many, most = sum(share > 1.1 for share in over), over[9 * count // 10]
+    print(f"{library:12} {budget // MIB:4} MiB  {many:3} of {count} over 1.1;  "
+          f"median {over[count // 2]:.2f}, 9 of 10 below {most:.2f}, largest {over[-1]:.2f}")  # fmt: skip
+
+
+def _spin() -> None:
+    while True:
+        pass
+
+
+PARTS = {"records": records, "giants": giants, "overshoot": overshoot}
 
 
 def main() -> None:
@@ -159,12 +193,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--tasks", type=int, default=1000)
-    parser.add_argument("--only", choices=("records", "giants"))
+    parser.add_argument("--only", choices=tuple(PARTS))
+    parser.add_argument("--hogs", type=int, default=0)
     options = parser.parse_args()
-    if options.only != "giants":
-        records(options)
-    if options.only != "records":
-        giants(options)
+    for name, part in PARTS.items():
+        if options.only in (None, name):
+            part(options)
 
 
 if __name__ == "__main__":

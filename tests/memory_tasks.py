@@ -25,6 +25,15 @@ def overfill(arguments: dict[str, Any], shared: dict[str, Any], context: TaskCon
     return TaskResult()
 
 
+def fill(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
+    """As many `bytes` as fast as one can, after `reserved` of them that are not used."""
+    import numpy as np
+
+    unused = np.empty(arguments["reserved"], np.uint8)
+    held = [np.ones(1 << 20, np.uint8) for _ in range(arguments["bytes"] >> 20)]
+    return TaskResult(records=len(held) + unused.size)
+
+
 def _python(at_once: bool) -> None:
     held = [bytearray(HUGE)] if at_once else []
     while True:

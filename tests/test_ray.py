@@ -24,6 +24,7 @@ import pytest
 if importlib.util.find_spec("ray") is None:
     pytest.skip("datakit[ray] is not installed", allow_module_level=True)
 
+from datakit.engine import gauge
 from datakit.engine.cluster import Expected, NodeReport, require, versions
 from datakit.engine.driver import RunOptions, run_step
 from datakit.engine.executor import Attempt, Cause, Outcome
@@ -395,7 +396,7 @@ def attempts_below(node: psutil.Process) -> list[psutil.Process]:
     try:
         servers = [process for process in node.children(recursive=True) if "zygote" in " ".join(process.cmdline())]
         pids = {process.pid for process in servers}
-        return [process for process in servers if process.ppid() in pids]
+        return [process for process in servers if process.ppid() in pids and process.name() != gauge.NAME.decode()]
     except psutil.Error:
         return []
 

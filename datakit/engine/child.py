@@ -10,7 +10,6 @@ that is document text. DATAKIT_DEBUG=1 shows it.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import os
 import signal
@@ -24,6 +23,7 @@ from typing import Any
 
 from datakit.engine.cursor import Cursor
 from datakit.engine.frames import receive_frame, send_frame
+from datakit.engine.gauge import die_with
 from datakit.engine.limits import hold_reserves, used_memory
 from datakit.engine.task import Held, Preload, QuarantinedRecord, Task, TaskContext, Tolerance, decode, encode, resolve
 from datakit.errors import DatakitError, InputError, PartialError
@@ -33,7 +33,6 @@ BENIGN_THREADS = ("jemalloc_bg_thd",)  # started by `import pyarrow`; holds no l
 FAULT_FILE = "faults.txt"
 OUTPUT_FILE = "output.txt"
 DUMP_SIGNAL = signal.SIGUSR1
-PR_SET_PDEATHSIG = 1
 
 
 def run(channel_descriptor: int, cursor_descriptor: int, preloads: tuple[Preload, ...]) -> None:
@@ -120,11 +119,7 @@ def foreign_threads() -> list[str]:
 
 
 def _die_with_the_server() -> None:
-    """SIGKILL when the fork server ends. It is single-threaded, so 'the parent thread' is the parent process."""
-    server = os.getppid()
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != server:
-        os._exit(1)
+    die_with(os.getppid())
     os.setsid()  # a group of its own, so that what a task starts is killed with it
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("900")  # the kernel takes a task before it takes the driver

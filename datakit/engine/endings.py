@@ -10,7 +10,8 @@
     any other signal, or an exit without a reply          crash
     no status: the fork server is gone                    infrastructure
 
-An allocation has failed if what the child printed says so in its runtime's words, or its reserves were used up.
+An allocation has failed if what the child printed says so in its runtime's words, or its reserves were used up (or
+walled in, see `gauge.py`). An exception at that moment counts as one, too.
 """
 
 from __future__ import annotations
@@ -68,6 +69,9 @@ def conclude(attempt: Attempt, ending: Ending, reply: bytes | None, started: flo
 def _replied(attempt: Attempt, ending: Ending, reply: dict[str, Any], started: float, facts: dict[str, Any]) -> Outcome:
     if "results" not in reply:
         message, kind, cause = reply["message"], reply["error"], Cause(reply["cause"])
+        if cause is Cause.ERROR and ending.out_of_reserves:
+            cause = Cause.MEMORY  # libraries have many words for it: with more memory it is told what it was
+        message = f"{_used(ending)}; {message}" if cause is Cause.MEMORY else message
         message += _in_hand(ending) if cause is Cause.ERROR else ""
         return outcome_of(attempt, cause, started, message=message, error_type=kind, **facts)
     facts |= {"held": None, "peak_memory": max(ending.peak, reply["memory"] - ending.inherited)}
@@ -80,7 +84,7 @@ def _died(attempt: Attempt, ending: Ending) -> tuple[Cause, str, str]:
     """(cause, the type of the error, a message)."""
     where = f"{_in_hand(ending)}{_frames(ending.scratch)}"
     if ending.killed_for is Cause.MEMORY:
-        return Cause.MEMORY, "OverBudget", f"used {_mib(ending.peak)}, its budget is {_mib(ending.budget)}{where}"
+        return Cause.MEMORY, "OverBudget", f"{_used(ending)}{where}"
     if ending.killed_for is Cause.HANG:
         return Cause.HANG, "Hang", f"no progress for {attempt.hang_seconds:g} s{_so_far(ending)}{where}"
     if ending.killed_for is not None:
@@ -95,8 +99,12 @@ def _died(attempt: Attempt, ending: Ending) -> tuple[Cause, str, str]:
     if code == -signal.SIGKILL:
         return Cause.KILLED, how, f"somebody sent SIGKILL{_so_far(ending)}"
     if ending.out_of_reserves or FAILED_ALLOCATION.search(_tail(ending.scratch / child.OUTPUT_FILE)):
-        return Cause.MEMORY, "FailedAllocation", f"an allocation failed ({how}){where}"
+        return Cause.MEMORY, "FailedAllocation", f"{_used(ending)}; an allocation failed ({how}){where}"
     return Cause.CRASH, how, f"{how}{_so_far(ending)}{where}"
+
+
+def _used(ending: Ending) -> str:
+    return f"used {_mib(ending.peak)}, its budget is {_mib(ending.budget)}"
 
 
 def _mib(count: int) -> str:

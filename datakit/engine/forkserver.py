@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from datakit.engine import zygote
 from datakit.engine.frames import receive_frame, send_frame
 from datakit.engine.leftovers import remove_dead_scratch
 from datakit.engine.task import Preload, decode, encode
@@ -61,10 +62,10 @@ class Zygote:
         """Whether the server still runs."""
         return self._process.poll() is None
 
-    def fork(self, channel: int, status: int, cursor: int) -> None:
-        """Ask for a child that owns these descriptors. Raises OSError where the server is gone."""
+    def fork(self, budget: int, channel: int, status: int, cursor: int) -> None:
+        """Ask for a child with this budget that owns these descriptors. Raises OSError where the server is gone."""
         with self._lock:
-            socket.send_fds(self._control, [b"f"], [channel, status, cursor])
+            socket.send_fds(self._control, [zygote.BUDGET.pack(budget)], [channel, status, cursor])
 
     def close(self) -> None:
         """End the server and all its children."""
@@ -122,4 +123,6 @@ def _environment() -> dict[str, str]:
     """The server's: libraries start no threads at import, and it finds what this process finds."""
     ours = [path for path in sys.path if path and "-packages/ray/" not in path]  # Ray puts copies of its own in front
     limits = dict.fromkeys(SINGLE_THREADED, "1")
-    return os.environ | limits | {"PYTHONPATH": os.pathsep.join(ours), "TOKENIZERS_PARALLELISM": "true"}
+    paths = {"PYTHONPATH": os.pathsep.join(ours)}
+    arrow = {"MIMALLOC_ARENA_RESERVE": "64MiB"}  # not 1 GiB: what it has reserved already passes any wall (`gauge.py`)
+    return os.environ | limits | paths | arrow | {"TOKENIZERS_PARALLELISM": "true"}

@@ -1,8 +1,7 @@
-"""One attempt in one child: start it, watch its memory and its cursor, collect its result.
+"""One attempt in one child: start it, watch its cursor, collect its result.
 
-The watcher looks every 50 ms, and more often the nearer the child is to its budget, and kills above it: so "out of
-memory" is known and not guessed from a signal, and what a child can take too much is a few MB (docs/measurements.md). A
-child whose cursor has not moved for the phase's `hang_seconds` is made to write down where it is, and killed.
+A child whose cursor has not moved for the phase's `hang_seconds` is made to write down where it is, and killed. Its
+memory is watched by the fork server (`gauge.py`).
 
 How it ended is said with certainty in `endings.py`. Cost: 3-12 ms an attempt.
 """
@@ -13,10 +12,10 @@ import contextlib
 import os
 import select
 import shutil
-import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -27,26 +26,35 @@ from datakit.engine.endings import Ending, conclude, outcome_of
 from datakit.engine.executor import Attempt, Cause, Outcome
 from datakit.engine.forkserver import BootError, Zygote, ZygotePool
 from datakit.engine.frames import receive_frame, send_frame
+from datakit.engine.gauge import READING, Reading, kill
 from datakit.engine.leftovers import scratch_directory
-from datakit.engine.limits import kernel_kills, reserve_limit, usable_memory, used_memory
+from datakit.engine.limits import kernel_kills, usable_memory
 from datakit.engine.task import encode
 from datakit.errors import StorageError
 from datakit.storage import urls
 
-WATCH_SECONDS, SOONEST_SECONDS = 0.05, 0.002
-FASTEST_BYTES = 8 << 30  # a second: no child fills memory faster
+WATCH_SECONDS = 0.05
 DUMP_SECONDS = 2.0
+SILENT = 0.25  # of the time that makes a hang
 
 
-def run_attempt(attempt: Attempt, zygotes: ZygotePool, cancelled: threading.Event | None = None) -> Outcome:
-    """Run one attempt to its end, whatever that is; never raises for what a task does."""
+def run_attempt(
+    attempt: Attempt,
+    zygotes: ZygotePool,
+    cancelled: threading.Event | None = None,
+    silent: Callable[[bool], None] = lambda silent: None,
+) -> Outcome:
+    """Run one attempt to its end, whatever that is; never raises for what a task does.
+
+    silent: told, again and again, whether the cursor has stood still for a quarter of what makes it a hang.
+    """
     started = time.monotonic()
     scratch = scratch_directory()
     try:
         shared = _shared(urls.join(attempt.step_directory, attempt.shared)) if attempt.shared else None
         budget = min(attempt.memory_bytes, _usable_memory())
         with zygotes.use(attempt.preloads) as server:
-            return _in_child(_Request(attempt, shared, scratch, budget, started), server, cancelled)
+            return _in_child(_Request(attempt, shared, scratch, budget, started, silent), server, cancelled)
     except BootError as error:
         cause, kind, message = error.reply["cause"], error.reply["error"], error.reply["message"]
         return outcome_of(attempt, Cause(cause), started, message=message, error_type=kind)
@@ -78,6 +86,7 @@ class _Request:
     scratch: Path
     budget: int
     started: float
+    silent: Callable[[bool], None]
     kernel_kills: int = field(default_factory=kernel_kills)
 
     def encode(self) -> bytes:
@@ -99,16 +108,12 @@ class _Request:
 
 @dataclass
 class _Watched:
-    """A running child, seen from the parent. `inherited`, `peak`: bytes of anonymous memory, the peak above it."""
+    """A running child, seen from the parent."""
 
     channel: socket.socket
     status: int
     cursor: Cursor
     pid: int = 0
-    inherited: int = 0
-    peak: int = 0
-    reserved: int = 0
-    reserve_limit: int = 0
     killed_for: Cause | None = None
     dumped: float = 0.0
 
@@ -120,7 +125,7 @@ def _in_child(request: _Request, server: Zygote, cancelled: threading.Event | No
     cursor = create()
     try:
         watched = _Watched(ours, status_read, Cursor(cursor))
-        server.fork(theirs.fileno(), status_write, cursor)
+        server.fork(request.budget, theirs.fileno(), status_write, cursor)
         theirs.close()
         os.close(status_write)
         status_write = -1
@@ -129,8 +134,6 @@ def _in_child(request: _Request, server: Zygote, cancelled: threading.Event | No
             message = "the fork server died before it forked"
             return outcome_of(attempt, Cause.INFRASTRUCTURE, request.started, message=message)
         (watched.pid,) = zygote.PID.unpack(first)
-        watched.inherited, reserved = used_memory(watched.pid)  # before it has anything to do
-        watched.reserve_limit = reserve_limit(reserved, request.budget)
         with contextlib.suppress(BrokenPipeError):  # a child that died at once is described by its status
             send_frame(ours, request.encode())
         reply = _watch(watched, request, cancelled)
@@ -149,33 +152,25 @@ def _watch(watched: _Watched, request: _Request, cancelled: threading.Event | No
     poll = select.poll()
     poll.register(watched.channel, select.POLLIN)
     poll.register(watched.status, select.POLLIN)
-    wait = _pause(request.budget)
-    while not poll.poll(wait * 1000):
-        used, reserved = used_memory(watched.pid)
-        used -= watched.inherited
-        watched.peak, watched.reserved = max(watched.peak, used), max(watched.reserved, reserved)
+    while not poll.poll(WATCH_SECONDS * 1000):
         if cancelled is not None and cancelled.is_set():
             _kill(watched, Cause.CANCELLED)
-        elif used > request.budget:
-            _kill(watched, Cause.MEMORY)
         else:
             _kill_if_hung(watched, request)
-        wait = _pause(request.budget - used)
     try:
         return receive_frame(watched.channel)
     except (EOFError, ConnectionError):
         return None
 
 
-def _pause(room: int) -> float:
-    """How long a child with so much room may be left alone."""
-    return min(max(room / FASTEST_BYTES, SOONEST_SECONDS), WATCH_SECONDS)
-
-
 def _kill_if_hung(watched: _Watched, request: _Request) -> None:
     """First it is asked where it is; then it has a moment to write that down."""
     now, seconds = time.monotonic(), request.attempt.hang_seconds
-    if seconds is None or now - max(watched.cursor.moved(), request.started) <= seconds:
+    if seconds is None:
+        return
+    still = now - max(watched.cursor.moved(), request.started)
+    request.silent(still > SILENT * seconds)
+    if still <= seconds:
         watched.dumped = 0.0
     elif not watched.dumped:
         watched.dumped = now
@@ -187,20 +182,19 @@ def _kill_if_hung(watched: _Watched, request: _Request) -> None:
 
 def _kill(watched: _Watched, cause: Cause) -> None:
     watched.killed_for = watched.killed_for or cause
-    for kill in (os.killpg, os.kill):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            kill(watched.pid, signal.SIGKILL)
+    kill(watched.pid)
 
 
 def _ending(watched: _Watched, request: _Request) -> Ending:
-    ended = os.read(watched.status, zygote.END.size)
+    ended = os.read(watched.status, zygote.END_BYTES)
+    reading = Reading(*READING.unpack(ended[zygote.END.size :])) if ended else Reading()
     return Ending(
-        status=zygote.END.unpack(ended) if ended else None,
-        killed_for=watched.killed_for,
-        peak=watched.peak,
-        inherited=watched.inherited,
+        status=zygote.END.unpack(ended[: zygote.END.size]) if ended else None,
+        killed_for=Cause.MEMORY if reading.over_budget else watched.killed_for,
+        peak=reading.peak,
+        inherited=reading.inherited,
         budget=request.budget,
-        out_of_reserves=watched.reserved > 0.95 * watched.reserve_limit,
+        out_of_reserves=reading.out_of_reserves,
         kernel_killed=kernel_kills() > request.kernel_kills,
         view=watched.cursor.view(),
         scratch=request.scratch,

@@ -11,6 +11,7 @@ one huge request, which then fails at once instead of filling the machine betwee
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 from pathlib import Path
@@ -51,9 +52,15 @@ def reserve_limit(reserved: int, budget: int) -> int:
 
 def hold_reserves(budget: int) -> None:
     """Set the limit for this process."""
-    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    limit = reserve_limit(used_memory("self")[1], budget)
-    resource.setrlimit(resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+    limit_reserves(0, reserve_limit(used_memory("self")[1], budget))
+
+
+def limit_reserves(pid: int, limit: int) -> None:
+    """Set the limit of a process; 0 is this one. One that is gone needs none."""
+    with contextlib.suppress(ProcessLookupError):
+        _, hard = resource.prlimit(pid, resource.RLIMIT_DATA)
+        soft = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        resource.prlimit(pid, resource.RLIMIT_DATA, (soft, hard))
 
 
 def kernel_kills() -> int:

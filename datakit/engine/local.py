@@ -5,6 +5,10 @@ there is one), so that the kernel never has to choose. The oldest attempt goes f
 runs alone, and so does one that asks for it and has a larger budget than its slot's share: below that its neighbours
 cannot take anything from it, and a hundred bombs, one by one, would hold up everybody else. One thread waits for each
 running child; the work is in the children.
+
+An attempt that has been silent for a quarter of what makes it a hang lends its slot (not its memory) to the next one,
+until it moves again: what hangs uses no CPU or wastes it, and a few of them would stop a machine for half an hour each.
+Twice as many attempts as slots are the most that run.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import os
 import queue
 import threading
 from collections import deque
+from functools import partial
 
 from datakit.engine import child
 from datakit.engine.executor import Attempt, Cause, Outcome
@@ -31,6 +36,7 @@ class LocalExecutor:
         self._zygotes = ZygotePool()
         self._waiting: deque[Attempt] = deque()
         self._running: dict[int, Attempt] = {}
+        self._lending: set[int] = set()
         self._ended: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
         self._lock, self._cancelled = threading.Lock(), threading.Event()
 
@@ -62,6 +68,7 @@ class LocalExecutor:
             cancelled, self._cancelled = self._cancelled, threading.Event()
             self._ended = queue.SimpleQueue()  # a child that was killed reports to the old one
             self._running.clear()
+            self._lending.clear()
         cancelled.set()
 
     def close(self) -> None:
@@ -82,20 +89,30 @@ class LocalExecutor:
             return True
         if any(map(self._runs_alone, (attempt, *self._running.values()))):
             return False
+        lent = sum(running.cpus for key, running in self._running.items() if key in self._lending)
         cpus = sum(running.cpus for running in self._running.values()) + attempt.cpus
         memory = sum(running.memory_bytes for running in self._running.values()) + attempt.memory_bytes
-        return cpus <= self._slots and memory <= self._memory
+        return cpus <= self._slots + min(lent, self._slots) and memory <= self._memory
 
     def _runs_alone(self, attempt: Attempt) -> bool:
         return attempt.alone and attempt.memory_bytes > attempt.cpus * self._memory // self._slots
 
     def _run(self, attempt: Attempt, cancelled: threading.Event, ended: queue.SimpleQueue[Outcome]) -> None:
         try:
-            ended.put(run_attempt(attempt, self._zygotes, cancelled))
+            ended.put(run_attempt(attempt, self._zygotes, cancelled, partial(self._lend, attempt)))
         except BaseException as error:  # noqa: BLE001 - an attempt without an outcome would be waited for for ever
             message = f"the engine itself failed: {child.describe_error(error)['message']}"
             key = attempt.task.key
             ended.put(Outcome(attempt.phase, key, attempt.number, Cause.INFRASTRUCTURE, message=message))
         with self._lock:
             self._running.pop(id(attempt), None)
+            self._lending.discard(id(attempt))
+        self._start_what_fits()
+
+    def _lend(self, attempt: Attempt, silent: bool) -> None:
+        key = id(attempt)
+        with self._lock:
+            if silent == (key in self._lending) or key not in self._running:
+                return
+            self._lending ^= {key}
         self._start_what_fits()

@@ -7,7 +7,8 @@ refusal (our own InputError) is the user's to mend and stops the step at once.
 A child that dies (crash, hang, memory) with records in hand is tried again in fine mode: the records of that batch one
 by one, so the second death names one. Where there were none in hand, or each of them passes alone (a writer may choke
 on what it was given a while ago), all batches of the task are tried so. The record that is named is *proposed*: whether
-it may be dropped is for `quarantine.py` to say. After it is dropped all counts begin anew. A task that dies without a
+it may be dropped is for `quarantine.py` to say. After it is dropped all begins anew, in whole batches: a second record
+of the same batch needs two deaths of its own, and no record is worked on twice for nothing. A task that dies without a
 record in hand all the same fails; where its input is a list that can be halved, halves are tried first, to name the
 entry.
 
@@ -122,6 +123,7 @@ def drop_proposed(record: TaskRecord) -> None:
     record.skip.append(record.proposed)
     record.proposed, record.level, record.narrowed = None, 0, 0
     record.causes.clear()
+    record.fine.clear()
 
 
 def next_attempt(attempt: Attempt, record: TaskRecord, memory_bytes: int) -> Attempt:

@@ -9,8 +9,9 @@ the calling thread, and with it every lock that another one held), and forks. Wh
 the control socket, kills its children and leaves: no orphans, even after `kill -9` of the parent.
 
 Protocol, over a Unix socket pair: the parent sends the boot message; the server answers whether its preloads work; then
-each request carries three file descriptors: the attempt's channel (request in, result out), the status pipe (the
-server writes the child's pid, and at its end the exit status and resource usage) and the cursor (shared memory).
+each request is a budget of memory with three file descriptors: the attempt's channel (request in, result out), the
+status pipe (the server writes the child's pid, and at its end the exit status, resource usage and what `gauge.py` read)
+and the cursor (shared memory).
 """
 
 from __future__ import annotations
@@ -28,22 +29,26 @@ from typing import Any
 
 from datakit.engine import child
 from datakit.engine.frames import receive_frame, send_frame
+from datakit.engine.gauge import READING, Gauges, kill
 from datakit.engine.preload import preloaded
 from datakit.engine.task import Preload, decode, encode
 
 ALWAYS = ("pyarrow", "pyarrow.compute", "pyarrow.parquet", "datakit.storage.parquet")
+BUDGET = struct.Struct("<q")
 PID = struct.Struct("<q")
-END = struct.Struct("<qqdd")  # wait status, peak resident bytes, user seconds, system seconds
-DESCRIPTORS = 3
+END = struct.Struct("<qqdd")  # wait status, peak resident bytes, user seconds, system seconds; a READING follows
+END_BYTES = END.size + READING.size
+DESCRIPTORS_BYTES = socket.CMSG_SPACE(3 * array.array("i").itemsize)
 
 
 def serve(control: socket.socket) -> None:
     """Boot, then fork on request until the parent closes its end."""
     preloads = decode(receive_frame(control), tuple[Preload, ...])
+    gauges = Gauges()
     failure = _boot(preloads)
     send_frame(control, encode(failure or {"pid": os.getpid(), "threads": child.foreign_threads()}))
     if failure is None:
-        _Server(control, preloads).run()
+        _Server(control, preloads, gauges).run()
 
 
 def _boot(preloads: tuple[Preload, ...]) -> dict[str, Any] | None:
@@ -63,9 +68,9 @@ def _boot(preloads: tuple[Preload, ...]) -> dict[str, Any] | None:
 class _Server:
     """Forks children, reaps them, and reports how each one ended on its own pipe."""
 
-    def __init__(self, control: socket.socket, preloads: tuple[Preload, ...]) -> None:
-        self._control, self._preloads = control, preloads
-        self._status: dict[int, int] = {}  # pid -> status pipe
+    def __init__(self, control: socket.socket, preloads: tuple[Preload, ...], gauges: Gauges) -> None:
+        self._control, self._preloads, self._gauges = control, preloads, gauges
+        self._children: dict[int, tuple[int, int]] = {}  # pid -> status pipe, entry in the table of memory
         self._selector = selectors.DefaultSelector()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
@@ -85,7 +90,7 @@ class _Server:
 
     def _accept(self) -> bool:
         descriptors = array.array("i")
-        message, ancillary, _, _ = self._control.recvmsg(1, socket.CMSG_SPACE(DESCRIPTORS * descriptors.itemsize))
+        message, ancillary, _, _ = self._control.recvmsg(BUDGET.size, DESCRIPTORS_BYTES)
         if not message:
             return False
         for level, kind, data in ancillary:
@@ -95,7 +100,7 @@ class _Server:
         pid = os.fork()
         if pid == 0:
             self._become_child(channel, status, cursor)
-        self._status[pid] = status
+        self._children[pid] = status, self._gauges.add(pid, *BUDGET.unpack(message))
         os.close(channel)
         os.close(cursor)
         os.write(status, PID.pack(pid))
@@ -108,29 +113,31 @@ class _Server:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._selector.close()
             self._control.close()
-            for descriptor in (self._wake_read, self._wake_write, status, *self._status.values()):
+            for descriptor in (self._wake_read, self._wake_write, self._gauges.descriptor, status):
                 os.close(descriptor)
+            for other, _ in self._children.values():
+                os.close(other)
             child.run(channel, cursor, self._preloads)
         finally:
             os._exit(1)  # only reached when the child could not even report; its parent calls that a crash
 
     def _reap(self) -> None:
-        while self._status:
+        while True:
             pid, wait_status, usage = os.wait4(-1, os.WNOHANG)
             if pid == 0:
                 return
-            status = self._status.pop(pid, None)
-            if status is not None:
+            if pid == self._gauges.pid:
+                self._leave()  # nobody watches the children any more: another server has to
+            if pid in self._children:
+                status, entry = self._children.pop(pid)
+                end = END.pack(wait_status, usage.ru_maxrss * 1024, usage.ru_utime, usage.ru_stime)
                 with contextlib.suppress(BrokenPipeError):  # the parent gave this attempt up
-                    os.write(status, END.pack(wait_status, usage.ru_maxrss * 1024, usage.ru_utime, usage.ru_stime))
+                    os.write(status, end + self._gauges.take(entry).pack())
                 os.close(status)
 
     def _leave(self) -> None:
-        for pid in self._status:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        for pid in self._children:
+            kill(pid)
         os._exit(0)
 
 
