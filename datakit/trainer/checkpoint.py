@@ -27,7 +27,7 @@ import orbax.checkpoint as ocp
 import xxhash
 from etils import epath
 
-from datakit.errors import CheckpointError
+from datakit.errors import CheckpointError, UsageError
 from datakit.trainer.weights import Tree
 
 FORMAT = "datakit.checkpoint/1"
@@ -47,6 +47,14 @@ class Checkpoints:
     keep_every: int | None = None  # steps; permanent
     temporary_root: str | None = None
     load: bool | None = None  # True: fail if there is none; False: start afresh; None: go on where there is one
+
+    def __post_init__(self) -> None:
+        if not self.interval_minutes >= 0:
+            raise UsageError(f"checkpoint.interval_minutes is {self.interval_minutes}; give minutes between saves")
+        if self.keep_temporary < 1:
+            raise UsageError("checkpoint.keep_temporary is at least 1: without a checkpoint nothing can go on")
+        if self.keep_every is not None and self.keep_every < 1:
+            raise UsageError(f"checkpoint.keep_every is {self.keep_every}; it is at least 1 step, or left out")
 
 
 class Marker(msgspec.Struct, frozen=True):
@@ -183,7 +191,7 @@ class Writer:
         return self._kept(step) or time.monotonic() - self._saved_at >= 60 * self.settings.interval_minutes
 
     def _kept(self, step: int) -> bool:
-        return bool(self.settings.keep_every) and step % (self.settings.keep_every or 1) == 0
+        return self.settings.keep_every is not None and step % self.settings.keep_every == 0
 
     def save(self, state: Tree, marker: Marker) -> None:
         """Begin to save; waits for the save before. The state must be known to be good."""

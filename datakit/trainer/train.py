@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,13 +31,14 @@ from datakit.errors import DivergedError, UsageError
 from datakit.storage import urls
 from datakit.storage.manifest import InputReference, find_manifest
 from datakit.trainer import record as records
+from datakit.trainer.alone import alone_in
 from datakit.trainer.batches import BatchSource, Feed, Placed
 from datakit.trainer.checkpoint import Marker, Writer, candidates
 from datakit.trainer.config import Run
 from datakit.trainer.evaluate import BatchesOf, evaluate_all
 from datakit.trainer.figures import Figures
 from datakit.trainer.interface import load_model
-from datakit.trainer.metrics import Metrics, last_row, open_metrics
+from datakit.trainer.metrics import Metrics, check_trackers, last_row, open_metrics
 from datakit.trainer.progress import Progress
 from datakit.trainer.restart import Start, begin
 from datakit.trainer.step import Trainer
@@ -76,13 +77,16 @@ def train(
     """Train to the end, or find it done. Raises DivergedError, CheckpointError, UsageError, and the source's errors."""
     mixture = source.record()
     directory = records.run_directory(root, run, mixture)
+    if not urls.is_local(directory):
+        raise UsageError(f"--root {root}: a run is written to a disk, local or shared; give a directory")
     done = find_manifest(directory)
     if done is not None:
         say(f"{directory} is finished")
         return Outcome(directory, run.steps, done.details["figures"], done.details["comparison"])
+    check_trackers(run.log.trackers)
     use_compilation_cache(run)
-    trainer = trainer_of(run, devices)
-    with jax.set_mesh(trainer.mesh):
+    trainer, first = trainer_of(run, devices), jax.process_index() == 0
+    with alone_in(directory) if first else nullcontext(), jax.set_mesh(trainer.mesh):
         start = begin(run, trainer, source, directory, mixture, say)
         return _Loop(run, trainer, source, directory, start, dict(evaluations or {}), token_bytes, say).train(inputs)
 
