@@ -28,6 +28,7 @@ import xxhash
 from etils import epath
 
 from datakit.errors import CheckpointError, UsageError
+from datakit.trainer.hosts import is_first, meet
 from datakit.trainer.weights import Tree
 
 FORMAT = "datakit.checkpoint/1"
@@ -125,7 +126,7 @@ def _read(path: epath.Path, say: Say) -> Candidate | None:
 def restore_newest(found: list[Candidate], like: Tree, say: Say) -> tuple[Tree, Candidate] | None:
     """The newest state that can be read, in the shapes and shardings of `like`; None if there is none."""
     for candidate in found:
-        damage = candidate.damage(checksums=jax.process_index() == 0)
+        damage = candidate.damage(checksums=True)  # on every host: all must take the same one
         if damage:
             say(f"warning: {candidate.path} is damaged ({damage}); taking an older one")
             continue
@@ -141,9 +142,10 @@ def set_aside(found: list[Candidate], step: int, say: Say) -> None:
 
     Their files stay; only the marker gets another name. Else the next start would take them for the newest.
     """
+    meet("checkpoints are read")
     begins = "afresh" if step < 0 else f"at step {step:,}"
     for candidate in found:
-        if candidate.marker.step > step and jax.process_index() == 0:
+        if candidate.marker.step > step and is_first():
             (candidate.path / MARKER).rename(candidate.path / SET_ASIDE)
             say(f"warning: {candidate.path} is set aside: the run begins {begins}")
 
@@ -201,7 +203,7 @@ class Writer:
         path = epath.Path(self.permanent if permanent else self.temporary) / f"step-{marker.step:09d}"
         if permanent and _read(path, lambda _: None) is not None:
             return  # committed by an earlier attempt at the same run
-        if jax.process_index() == 0:
+        if is_first():
             (path / MARKER).unlink(missing_ok=True)
             (path / SET_ASIDE).unlink(missing_ok=True)
         self._saver.save(path / STATE, args=ocp.args.StandardSave(state), force=True)
@@ -228,7 +230,7 @@ class Writer:
     def _commit(self, path: epath.Path, marker: Marker) -> None:
         try:
             self._saver.wait_until_finished()
-            if jax.process_index() == 0:
+            if is_first():
                 commit(path, marker)
                 self._prune(marker.step)
         except Exception as error:  # noqa: BLE001 - of a thread: handed to `wait`
