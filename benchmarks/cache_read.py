@@ -75,15 +75,13 @@ def make(folder: Path, dtype: np.dtype, tokens: int) -> Made:
 
         shard = write_shard(made.shard, parts(), contract, TaskContext(str(made.cache), Path(scratch), 2))
     assert shard.data is not None
-    assert shard.metadata is not None
-    files = ShardFiles(shard.metadata.bytes, shard.metadata.xxh3, shard.documents.bytes, shard.documents.xxh3)
     rows = shard.documents.rows
     entry = Partition(made.shard, "web", rows, shard.data.bytes, shard.data.xxh3, 0, shard.tokens)
     details = CacheDetails(
         format=FORMAT,
         contract=contract,
         array=array_form(dtype),
-        shards=[files],
+        shards=[shard.files],
         sources={"web": SourceSums(1, rows, shard.tokens, 0)},
         lengths=shard.lengths,
     )
@@ -184,7 +182,8 @@ def opening(folder: Path) -> None:
                       last_id=f"{number:032x}", **entry)
             for number in range(SHARDS)
         ]  # fmt: skip
-        files = [ShardFiles(700, f"{number:032x}", 90_000, f"{number:032x}") for number in range(SHARDS)]
+        marks = (f"{number:032x}" for number in range(SHARDS))
+        files = [ShardFiles(700, mark, 90_000, mark, mark) for mark in marks]
         contract = Contract("0" * 64, "none", 50_000, None, None, [])
         sums = {"web": SourceSums(SHARDS, 5000 * SHARDS, SHARDS << 21, SHARDS << 23)}
         form = array_form(np.dtype(np.uint16))

@@ -31,7 +31,7 @@ from datakit.loader import Component, Loader, Mixture, open_source
 from datakit.storage.manifest import Manifest, Partition, Quarantine, totals_of, write_manifest
 from datakit.tokenize.cache import Documents, TokenShard, write_shard
 from datakit.tokenize.contract import Contract
-from datakit.tokenize.layout import FORMAT, CacheDetails, ShardFiles, SourceSums, array_form
+from datakit.tokenize.layout import FORMAT, CacheDetails, SourceSums, array_form
 
 LENGTH, ROWS, BLOCK = 4096, 32, 256
 SHARD_TOKENS = 16_000_000
@@ -69,12 +69,12 @@ def manifest_of(shards: list[TokenShard], contract: Contract) -> Manifest:
     """What the tokenize stage would have written."""
     partitions, files = [], []
     for shard in shards:
-        assert shard.data is not None and shard.metadata is not None
+        assert shard.data is not None
         rows = shard.documents.rows
         partitions.append(
             Partition(shard.path, "web", rows, shard.data.bytes, shard.data.xxh3, text_bytes=0, tokens=shard.tokens)
         )
-        files.append(ShardFiles(shard.metadata.bytes, shard.metadata.xxh3, shard.documents.bytes, shard.documents.xxh3))
+        files.append(shard.files)
     totals = totals_of(partitions)
     sums = {"web": SourceSums(len(shards), totals.rows, totals.tokens or 0, 0)}
     details = CacheDetails(FORMAT, contract, array_form(contract.dtype), files, sums, {"1": totals.rows})

@@ -1,10 +1,9 @@
-"""Hostile texts of 1 MB and 16 MB: seconds a MB, and how far from linear; and memory over 500 MB of text.
+"""Hostile texts of 1 MB and 16 MB: seconds a MB, and how far from linear.
 
     python -m benchmarks.tokenize_long [--tokenizer FILE] [--whole] [--rounds N]
 
 Each text is one document. `growth` is the time of a byte at 16 MB by that at 1 MB (best of `rounds` each, alternating):
-1 is linear. `--whole` gives documents to the library whole, for comparison. Memory is the peak of a process that
-encodes 500 MB: the runs in turn, in documents of 16 MB, and made-up prose in documents of 4 KB.
+1 is linear. `--whole` gives documents to the library whole, for comparison. For memory: benchmarks/tokenize_memory.py.
 """
 
 from __future__ import annotations
@@ -12,15 +11,13 @@ from __future__ import annotations
 import argparse
 import random
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 from datakit.tokenize.long_texts import LongTexts
 from datakit.tokenize.tokenizer import Tokenizer, hold_threads, load
 from tests.data import data_dir
 
 SMALL, LARGE = 1_000_000, 16_000_000
-PAGES = Path("/proc/self/status")
 
 
 def hostile(size: int) -> dict[str, Callable[[], str]]:
@@ -78,54 +75,19 @@ def measure(texts: LongTexts, rounds: int) -> None:
         print(f"| {name} | {one:.3f} | {many:.3f} | {many / one:.2f} |", flush=True)
 
 
-def documents() -> Iterator[str]:
-    """500 MB."""
-    for make in hostile(LARGE).values():
-        yield make()
-    draw = random.Random(1)
-    words = ["".join(draw.choices("etaoinshrdlu", k=draw.randint(2, 9))) for _ in range(50_000)]
-    for _ in range(28):
-        yield from (" ".join(draw.choices(words, k=600)) for _ in range(1024))
-
-
-def memory(texts: LongTexts) -> None:
-    """Print resident memory on the way."""
-    size, shown = 0, 0
-    batch: list[str] = []
-    for text in documents():
-        batch.append(text)
-        if sum(map(len, batch)) >= 1 << 22:
-            texts.encode_batch(batch)
-            size += sum(len(one.encode()) for one in batch)
-            batch = []
-        if size - shown >= 40_000_000:
-            shown = size
-            print(f"after {size / 1e6:4.0f} MB: {resident('VmRSS')} MiB resident, peak {resident('VmHWM')}", flush=True)
-
-
-def resident(key: str) -> int:
-    """MiB, as the system counts them."""
-    line = next(line for line in PAGES.read_text().splitlines() if line.startswith(key))
-    return int(line.split()[1]) >> 10
-
-
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokenizer", default="gpt-neox-olmo-dolma-v1_5.json")
     parser.add_argument("--whole", action="store_true")
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--memory", action="store_true", help="only the memory over 500 MB")
     arguments = parser.parse_args()
     tokenizer = load(str(data_dir() / "tokenizers" / arguments.tokenizer))
     assert isinstance(tokenizer, Tokenizer)
     encoder = tokenizer.encoder()
     hold_threads(encoder, 1)
     texts = LongTexts(encoder, None, None) if arguments.whole else tokenizer.long_texts(encoder)
-    if arguments.memory:
-        memory(texts)
-    else:
-        measure(texts, arguments.rounds)
+    measure(texts, arguments.rounds)
 
 
 if __name__ == "__main__":

@@ -25,20 +25,17 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Iterable, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
-
-import msgspec
+from typing import Any
 
 from datakit.errors import RecipeError, suggestion
+from datakit.tables import check_keys, convert, decoded, names_of, read_toml, toml_value
 
 CATALOG = Path(__file__).with_name("catalog")
 NAME_RULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 RESERVED = ("sources",)  # the folder of the root that belongs to no dataset
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -113,16 +110,7 @@ def load_recipe(name_or_path: str | os.PathLike[str]) -> Recipe:
     path = Path(text).expanduser()
     if not text.endswith(".toml") and not path.is_file():
         path = _catalog_path(text)
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise RecipeError(f"{path} is not there; give a recipe file or a name of the catalog") from error
-    except OSError as error:
-        raise RecipeError(f"{path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise RecipeError(f"{path} is not UTF-8 text (byte {error.start}); a recipe is a TOML file") from error
-    except tomllib.TOMLDecodeError as error:
-        raise RecipeError(f"{path} is not valid TOML: {error}") from error
+    document = read_toml(path, "give a recipe file or a name of the catalog")
     return parse_recipe(document, str(path), path.resolve().parent)
 
 
@@ -141,8 +129,7 @@ def catalog_names() -> list[str]:
 
 def parse_recipe(document: dict[str, Any], place: str, base: Path) -> Recipe:
     """A recipe from a TOML document; `base` is what its relative paths are relative to. Raises RecipeError."""
-    known = [entry.name for entry in fields(Recipe) if entry.name != "origin"]
-    check_keys(document, known, place)
+    check_keys(document, (name for name in names_of(Recipe) if name != "origin"), place)
     tables = document.get("sources", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise RecipeError(f"{place}: sources are written as [[sources]] tables, one a source")
@@ -155,31 +142,8 @@ def parse_recipe(document: dict[str, Any], place: str, base: Path) -> Recipe:
 
 def _source(table: dict[str, Any], number: int, place: str, base: Path) -> Source:
     here = f"{place}, source {table.get('name', number)!r}"
-    check_keys(table, [entry.name for entry in fields(Source)], here)
-    source = convert(table, Source, here)
+    source = decoded(table, Source, here)
     return Source(**{**vars(source), "url": absolute(source.url, base)})
-
-
-def check_keys(table: dict[str, Any], known: Sequence[str], place: str) -> None:
-    """Raises RecipeError for the first key that is not among `known`, with the nearest of them."""
-    for key in table:
-        if key not in known:
-            raise RecipeError(f"{place}: unknown key {key!r}; {suggestion(key, known)}")
-
-
-def convert(table: dict[str, Any], kind: type[T], place: str) -> T:
-    """A table as a dataclass, strictly typed. Raises RecipeError that names the key."""
-    for entry in fields(kind):  # pyright: ignore[reportArgumentType] - every kind here is a dataclass
-        if entry.default is MISSING and entry.default_factory is MISSING and entry.name not in table:
-            raise RecipeError(f"{place}: {entry.name!r} is missing")
-    try:
-        return msgspec.convert(table, kind)
-    except RecipeError as error:
-        raise RecipeError(f"{place}: {error}") from error
-    except msgspec.ValidationError as error:
-        reason, _, where = str(error).partition(" - at ")
-        key = where.strip("`").removeprefix("$").removeprefix(".")
-        raise RecipeError(f"{place}: {key + ': ' if key else ''}{reason}") from error
 
 
 def absolute(url: str, base: Path) -> str:
@@ -231,7 +195,7 @@ def _assign(document: dict[str, Any], assignment: str) -> None:
         table = table.setdefault(key, {})
         if not isinstance(table, dict):
             raise RecipeError(f"--set {assignment!r}: {key!r} is a value, not a table")
-    table[keys[-1]] = _toml_value(value.strip())
+    table[keys[-1]] = toml_value(value.strip())
 
 
 def _source_table(document: dict[str, Any], name: str, assignment: str) -> dict[str, Any]:
@@ -240,10 +204,3 @@ def _source_table(document: dict[str, Any], name: str, assignment: str) -> dict[
             return table
     advice = suggestion(name, [table["name"] for table in document["sources"]])
     raise RecipeError(f"--set {assignment!r}: no source {name!r}; {advice}")
-
-
-def _toml_value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text

@@ -1,11 +1,12 @@
-"""Before any test: eight fake devices for jax, the trainer's shape annotations checked as its code runs, and examples
-that are judged by what they find, not by how long a busy machine took for one.
+"""Before any test: eight fake devices for jax, the trainer's shape annotations checked as its code runs, examples that
+are judged by what they find, not by how long a busy machine took for one, and Ctrl-C for the programs that tests start.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 
 from hypothesis import settings
 
@@ -21,6 +22,9 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 settings.register_profile("datakit", deadline=None)
 settings.load_profile("datakit")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job, and all that it would start, too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 collect_ignore_glob: list[str] = []
 if importlib.util.find_spec("jax") is None:

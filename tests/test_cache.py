@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from datakit.errors import CorruptError, NotFoundError, RootError, TokenizerError, UsageError
 from datakit.storage import manifest as manifests
 from datakit.storage import urls
-from datakit.storage.atomic import commit_bytes
+from datakit.storage.atomic import commit_bytes, hash_file
 from datakit.storage.manifest import Manifest, read_manifest, totals_of
 from datakit.tokenize import layout, reader
 from datakit.tokenize.layout import ArrayForm, array_form, length_histogram
@@ -145,6 +145,19 @@ def test_the_histogram_counts_every_document_once(lengths: list[int]) -> None:
     for power, count in histogram.items():
         assert count == sum(int(power) // 2 <= length < int(power) for length in lengths)
     assert sum(histogram.values()) == len(lengths)
+
+
+# --- documents
+
+
+def test_lengths_are_the_list_s_as_plain_numbers(small: Path) -> None:
+    cache = open_cache(str(small))
+    assert {shard.source for shard in cache.shards} == {"novels", "laws", "one"}
+    for shard in cache.shards:
+        listed = pq.read_table(small / f"{shard.path}.docs.parquet").column("tokens").to_numpy()
+        assert (small / f"{shard.path}.lengths").read_bytes() == listed.astype("<u4").tobytes()
+        assert (cache.document_lengths(shard.index) == listed).all()
+        assert shard.files.lengths_xxh3 == hash_file(small / f"{shard.path}.lengths")[0]
 
 
 # --- forms
@@ -269,6 +282,7 @@ def test_validation_finds_any_altered_byte(copied: Path) -> None:
         "novels/shard-00000/c/0",
         "novels/shard-00000/zarr.json",
         "laws/shard-00001.docs.parquet",
+        "laws/shard-00001.lengths",
         "tokenizer.json",
     ]
     for name in files:
@@ -281,6 +295,40 @@ def test_validation_finds_any_altered_byte(copied: Path) -> None:
             open_cache(str(copied)).validate()
         (copied / name).write_bytes(whole)
     open_cache(str(copied)).validate()
+
+
+def test_lengths_that_are_not_those_of_the_documents_are_refused(copied: Path) -> None:
+    """Also where the manifest has the checksum of what is there: lengths say where every document begins."""
+    url = copied / "laws" / "shard-00000.lengths"
+    index = next(shard.index for shard in open_cache(str(copied)).shards if shard.path == "laws/shard-00000")
+    lengths = np.fromfile(url, "<u4")
+    shifted = lengths + np.array([1, *[0] * (len(lengths) - 2), -1], "<i4").astype("<u4")
+    for altered, refused in ((lengths[:-1], "has .* bytes"), (lengths + 1, "tokens together"), (shifted, None)):
+        url.unlink()
+        commit_bytes(altered.astype("<u4").tobytes(), str(url))
+        put_checksum(copied, index)
+        cache = open_cache(str(copied))
+        with pytest.raises(CorruptError, match=r"shard-00000\.lengths (has|lists|and .*docs\.parquet have different)"):
+            cache.validate()
+        if refused is None:
+            assert (cache.document_lengths(index) == altered).all(), "no sum tells: validation reads both lists"
+        else:
+            with pytest.raises(CorruptError, match=refused):
+                cache.document_starts(index)
+
+
+def put_checksum(directory: Path, index: int) -> None:
+    """Make the manifest say of a shard's lengths what lies there."""
+    manifest = read_manifest(str(directory))
+    place = directory / f"{manifest.partitions[index].path}.lengths"
+    manifest.details["shards"][index]["lengths_xxh3"] = hash_file(place)[0]
+    (directory / "manifest.json").write_bytes(manifests.encode(manifest))
+
+
+def test_a_cache_of_the_format_before_is_refused_with_the_next_step() -> None:
+    """`datakit.cache/1` had no files of lengths."""
+    with pytest.raises(CorruptError, match=r"'datakit\.cache/1'; this version reads 'datakit\.cache/2': make it again"):
+        open_cache(str(Path(__file__).parent / "fixtures" / "cache-1"))
 
 
 def test_another_tokenizer_is_refused_with_the_difference(small: Path) -> None:

@@ -117,6 +117,8 @@ def same(cache: Cache, rows: list[np.ndarray]) -> None:
         assert (cache.read(start, stop) == flat[start:stop]).all()
     found = list(cache.documents())
     assert [document.tokens.tolist() for document in found] == [row.tolist() for row in rows]
+    lengths = [cache.document_lengths(shard.index) for shard in cache.shards]
+    assert np.concatenate(lengths).tolist() == [len(row) for row in rows]
     assert len({document.id for document in found}) == len(rows)
     for row in range(0, len(rows), 7):
         assert cache.find(found[row].id) == row

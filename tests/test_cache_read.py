@@ -59,10 +59,8 @@ def plain_cache(folder: Path, dtype: type, shards: list[int] = SHARDS, masks: bo
         mask = (tokens % 3 == 0).astype(np.uint8) if masks and number % 2 else None
         path, context = f"web/shard-{number:05d}", TaskContext(str(directory), folder, 1)
         shard = write_shard(path, [Documents(ids, tokens, sizes, mask)], contract, context)
-        data, metadata = shard.data, shard.metadata
-        made = (metadata.bytes, metadata.xxh3) if metadata else (0, "")
-        files.append(ShardFiles(*made, shard.documents.bytes, shard.documents.xxh3, shard.side))
-        size, xxh3 = (data.bytes, data.xxh3) if data else (0, "")
+        files.append(shard.files)
+        size, xxh3 = (shard.data.bytes, shard.data.xxh3) if shard.data else (0, "")
         names = {"first_id": ids[0].as_py(), "last_id": ids[-1].as_py()}
         partitions.append(Partition(path, "web", len(sizes), size, xxh3, 0, count, **names))
         lengths = {power: lengths.get(power, 0) + shard.lengths.get(power, 0) for power in {*lengths, *shard.lengths}}
@@ -395,7 +393,7 @@ def test_ten_thousand_shards_cost_one_read_and_little_memory(tmp_path: Path) -> 
         format=FORMAT,
         contract=Contract("0" * 64, "none", 50_000, None, None, []),
         array=array_form(np.dtype(np.uint16)),
-        shards=[ShardFiles(700, f"{n:032x}", 90_000, f"{n:032x}") for n in range(10_000)],
+        shards=[ShardFiles(700, f"{n:032x}", 90_000, f"{n:032x}", f"{n:032x}") for n in range(10_000)],
         sources={"web": SourceSums(10_000, 50_000_000, 10_000 << 21, 0)},
         lengths={"512": 50_000_000},
     )

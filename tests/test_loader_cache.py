@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +14,11 @@ from datakit.errors import LoaderError
 from datakit.loader import Component, Loader, Mixture, Packing, Shuffle, TokenSource, open_source
 from datakit.tokenize.reader import open_cache
 from tests.caches import make_cache
+from tests.faulty_proxy import faulty_proxy
 from tests.loader_sources import real_tokens
 from tests.partitions import words
+from tests.s3 import s3_root
+from tests.test_cache_read import upload
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +58,18 @@ def test_borders_are_those_of_the_documents(cache: str) -> None:
         assert np.array_equal(found[1:-1], inside)
 
 
+def test_the_borders_of_a_shard_cost_one_request(cache: str) -> None:
+    with s3_root() as root, faulty_proxy(share=0) as proxy:
+        upload(Path(cache), root)
+        source = open_source(root, "web")
+        before = proxy.requests.copy()
+        borders = source.document_borders(0, source.tokens)
+        assert len(source.document_borders(0, 1)) == 2
+        assert proxy.requests - before == {"GET": 4}
+    local = open_source(cache, "web")
+    assert np.array_equal(borders, local.document_borders(0, local.tokens))
+
+
 @pytest.mark.parametrize("packing", [None, Packing()])
 def test_segments_end_where_documents_do(cache: str, packing: Packing | None) -> None:
     end = open_cache(cache).contract.eos
@@ -87,14 +103,14 @@ def test_a_source_that_is_not_in_the_cache(cache: str) -> None:
         open_source(cache, "wep")
 
 
-def test_training_needs_no_arrow_unless_it_asks_for_documents(cache: str) -> None:
-    """A machine with an accelerator may have numpy and TensorStore, and none of the pipeline's libraries."""
+def test_reading_loads_no_heavy_library(cache: str) -> None:
+    """Documents and all: a process that reads batches has numpy, TensorStore and little more in memory."""
     script = """
 import sys
 from datakit.loader import Component, Loader, Mixture, open_source
 source = open_source(sys.argv[1])
-with Loader(Mixture({"x": Component(source)}, {"x": 1}, sequence_length=64), segments=False) as loader:
-    assert loader[0].tokens.any()
+with Loader(Mixture({"x": Component(source)}, {"x": 1}, sequence_length=64)) as loader:
+    assert loader[0].segments.any()
 heavy = {"pyarrow", "numba", "duckdb", "jax", "torch", "ray", "tokenizers", "fsspec"} & set(sys.modules)
 print(sorted(heavy))
 """

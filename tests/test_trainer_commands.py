@@ -15,6 +15,7 @@ from benchmarks.ngram import Counts, bits_per_byte, predictions, score
 from datakit.cli import main
 from datakit.errors import LoaderError, RecipeError, TokenizerError, UsageError
 from datakit.loader import ArraySource, Component, Loader, Mixture
+from datakit.tables import read_toml
 from datakit.trainer import commands
 from datakit.trainer.commands import evaluate_file, load_run, train_file
 from datakit.trainer.metrics import read_metrics
@@ -167,7 +168,7 @@ def test_a_model_without_a_vocabulary_takes_the_tokenizer_s(root: Path) -> None:
 
 def test_the_demo_s_run_is_complete() -> None:
     assert commands.run_names() == ["demo"]
-    document = commands._read(commands.RUNS / "demo.toml")
+    document = read_toml(commands.RUNS / "demo.toml", "")
     sources = {entry["source"] for entry in document["data"]["components"].values()}
     assert sources == {"stdlib-code", "stdlib-docs", "stdlib-encodings"}
 

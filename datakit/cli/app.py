@@ -116,6 +116,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILURE
     except DatakitError as error:
         return _failed(str(error), error.exit_code)
+    except ModuleNotFoundError as error:
+        return _failed(f"{error}; `pip install datakit`, without --no-deps, installs what all commands need", USAGE)
     except Exception as error:  # noqa: BLE001 - the last line of defence: one line for a person, never a bare traceback
         return _failed(f"{type(error).__name__}: {error} (unexpected: a bug of datakit, or of what it calls)", FAILURE)
     return code if isinstance(code, int) else DONE

@@ -2,8 +2,8 @@
 
     source = open_source("data/demo/tokenize-0123456789ab", "web")
 
-Opening is one read of the manifest. Document borders come from the shards' lists of documents, read when they are first
-asked for (a shard's at a time) and kept for the last shards, up to 64 MB: 8 bytes a document.
+Opening is one read of the manifest. Document borders come from the shards' files of lengths, each read whole (4 bytes a
+document, one request) when it is first asked for and kept for the last shards, up to 64 MB: 8 bytes a document.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from collections import OrderedDict
 import numpy as np
 import xxhash
 
-from datakit.errors import CorruptError, LoaderError, suggestion
+from datakit.errors import LoaderError, suggestion
 from datakit.loader.source import borders_touching
-from datakit.storage import urls
-from datakit.tokenize.layout import DOCUMENTS_SUFFIX
-from datakit.tokenize.reader import Cache, Shard, open_cache
+from datakit.tokenize.lengths import starts_of
+from datakit.tokenize.reader import Cache, open_cache
 
 KEPT_BYTES = 64 << 20  # of document borders
 
@@ -78,7 +77,8 @@ class CacheSource:
             if index in self._lists:
                 self._lists.move_to_end(index)
                 return self._lists[index]
-        borders = shard_borders(self._cache, self._shards[index])
+        lengths = self._cache.document_lengths(self._shards[index].index)
+        borders = starts_of(lengths[lengths > 0])
         with self._lock:
             if index not in self._lists:
                 self._lists[index] = borders
@@ -86,20 +86,6 @@ class CacheSource:
             while self._listed > KEPT_BYTES and len(self._lists) > 1:
                 self._listed -= self._lists.popitem(last=False)[1].nbytes
         return borders
-
-
-def shard_borders(cache: Cache, shard: Shard) -> np.ndarray:
-    """Where the documents of a shard begin, from 0, and where the last one ends."""
-    from datakit.storage.parquet import read_shard  # needs pyarrow, which a run without segments may not have
-
-    url = urls.join(cache.directory, shard.path) + DOCUMENTS_SUFFIX
-    lengths = read_shard(url, ["tokens"]).column("tokens").to_numpy()
-    if (len(lengths), int(lengths.sum(dtype=np.int64))) != (shard.rows, shard.tokens):
-        raise CorruptError(
-            f"{url} lists {len(lengths)} documents of {lengths.sum(dtype=np.int64)} tokens; "
-            f"the manifest says {shard.rows} of {shard.tokens}"
-        )
-    return np.concatenate([[0], np.cumsum(lengths[lengths > 0], dtype=np.int64)])
 
 
 def open_source(url: str, source: str | None = None) -> CacheSource:

@@ -31,7 +31,6 @@ Reading the file costs one read a cache; with `packing_root`, two more for each 
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +42,7 @@ from datakit.loader.config import Component, Mixture, Shuffle, SimulatedEpochs, 
 from datakit.loader.packing import Packing
 from datakit.loader.packing_counts import with_packing_counts
 from datakit.loader.schedule import Schedule
-from datakit.loader.tables import decoded
+from datakit.tables import decoded, read_toml
 from datakit.tokenize.reader import Cache, open_cache
 
 
@@ -97,12 +96,12 @@ def load_mixture(path: str | os.PathLike[str], packing_root: str | None = None) 
 def load_mixture_file(path: str | os.PathLike[str], packing_root: str | None = None) -> MixtureFile:
     """The mixture of a file, and how long its run shall be. Raises LoaderError."""
     file = Path(path).expanduser()
-    return mixture_of(_document(file), file, packing_root)
+    return mixture_of(read_toml(file, "give a mixture file (TOML)", LoaderError), file, packing_root)
 
 
 def mixture_of(document: Mapping[str, Any], file: Path, packing_root: str | None = None) -> MixtureFile:
     """The mixture that a table says; `file` is where it stands, for relative paths and messages. Raises LoaderError."""
-    table = decoded(document, MixtureTable, str(file))
+    table = decoded(document, MixtureTable, str(file), LoaderError)
     if table.steps is not None and table.steps < 1:
         raise LoaderError(f"{file}: steps is {table.steps}; it must be at least 1")
     components = _components(table.components, file)
@@ -115,26 +114,13 @@ def mixture_of(document: Mapping[str, Any], file: Path, packing_root: str | None
     return MixtureFile(str(file), mixture, table.steps)
 
 
-def _document(file: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise LoaderError(f"{file} is not there; give a mixture file (TOML)") from error
-    except OSError as error:
-        raise LoaderError(f"{file} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise LoaderError(f"{file} is not UTF-8 text (byte {error.start}); a mixture is a TOML file") from error
-    except tomllib.TOMLDecodeError as error:
-        raise LoaderError(f"{file} is not valid TOML: {error}") from error
-
-
 def _components(tables: Mapping[str, Any], file: Path) -> dict[str, Component]:
     caches: dict[str, Cache] = {}
     return {name: _component(table, f"{file}, component {name!r}", file, caches) for name, table in tables.items()}
 
 
 def _component(value: Any, place: str, file: Path, caches: dict[str, Cache]) -> Component:
-    table = decoded(value, ComponentTable, place)
+    table = decoded(value, ComponentTable, place, LoaderError)
     url = _absolute(table.cache, file)
     try:
         if url not in caches:
@@ -155,11 +141,11 @@ def _choice(value: str | dict[str, Any] | None, kind: Any, word: str, place: str
     """A table, or one word that stands for a table with only that key."""
     if value is None:
         return None
-    return decoded({word: value} if isinstance(value, str) else value, kind, place)
+    return decoded({word: value} if isinstance(value, str) else value, kind, place, LoaderError)
 
 
 def _stages(tables: list[Any], place: str) -> list[Stage]:
-    return [decoded(table, Stage, f"{place}, stage {number}") for number, table in enumerate(tables)]
+    return [decoded(table, Stage, f"{place}, stage {number}", LoaderError) for number, table in enumerate(tables)]
 
 
 def _settings(table: MixtureTable, place: str) -> dict[str, Any]:
@@ -167,7 +153,7 @@ def _settings(table: MixtureTable, place: str) -> dict[str, Any]:
     given = {name: getattr(table, name) for name in SETTINGS}
     given |= {name: _schedule(getattr(table, name)) for name in ("sequence_length", "batch_size")}
     if table.simulate is not None:
-        given["simulate"] = decoded(table.simulate, SimulatedEpochs, f"{place}, simulate")
+        given["simulate"] = decoded(table.simulate, SimulatedEpochs, f"{place}, simulate", LoaderError)
     return {name: value for name, value in given.items() if value is not None}
 
 

@@ -9,7 +9,7 @@ raising a limit goes on where the run had stopped.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,8 +20,9 @@ from datakit.dedup.stage import Config as DedupConfig
 from datakit.download.stage import Config as DownloadConfig
 from datakit.errors import RecipeError
 from datakit.normalize.stage import Config as NormalizeConfig
-from datakit.recipe import Recipe, Source, check_keys, convert
+from datakit.recipe import Recipe, Source
 from datakit.storage.fingerprint import spelled_out
+from datakit.tables import check_keys, convert, decoded, names_of
 from datakit.tokenize.stage import Config as TokenizeConfig
 from datakit.tokenize.train import Config as TrainConfig
 
@@ -50,23 +51,17 @@ def configure(recipe: Recipe) -> Configuration:
     place = recipe.place
     dedup = _enabled(recipe.dedup, f"{place}, [dedup]")
     if dedup is not None:
-        check_keys(dedup, [*_names(SignatureConfig), *_names(DedupConfig), ENABLED], f"{place}, [dedup]")
+        check_keys(dedup, [*names_of(SignatureConfig), *names_of(DedupConfig), ENABLED], f"{place}, [dedup]")
     tokenize = _enabled(recipe.tokenize, f"{place}, [tokenize]")
     return Configuration(
         download={source.name: _download(source) for source in recipe.sources},
         normalize={source.name: _normalize(recipe, source) for source in recipe.sources},
         signatures=None if dedup is None else _part(dedup, SignatureConfig, f"{place}, [dedup]"),
         dedup=None if dedup is None else _part(dedup, DedupConfig, f"{place}, [dedup]"),
-        consolidate=decode(recipe.consolidate, ConsolidateConfig, f"{place}, [consolidate]"),
+        consolidate=decoded(recipe.consolidate, ConsolidateConfig, f"{place}, [consolidate]"),
         train=_train(tokenize, f"{place}, [tokenize.train]"),
         tokenize=None if tokenize is None else _tokenize(tokenize, f"{place}, [tokenize]"),
     )
-
-
-def decode(table: dict[str, Any], kind: type[T], place: str) -> T:
-    """A table as a config. Raises RecipeError."""
-    check_keys(table, _names(kind), place)
-    return convert(table, kind, place)
 
 
 def parameters(config: Any) -> dict[str, Any]:
@@ -79,12 +74,8 @@ def tolerances(config: Any) -> dict[str, Any]:
     return {key: value for key, value in spelled_out(config).items() if key in TOLERANCES}
 
 
-def _names(kind: type[Any]) -> list[str]:
-    return [entry.name for entry in fields(kind)]
-
-
 def _part(table: dict[str, Any], kind: type[T], place: str) -> T:
-    names = _names(kind)
+    names = names_of(kind)
     return convert({key: value for key, value in table.items() if key in names}, kind, place)
 
 
@@ -107,13 +98,13 @@ def _download(source: Source) -> DownloadConfig:
 
 
 def _normalize(recipe: Recipe, source: Source) -> NormalizeConfig:
-    check_keys(recipe.normalize, _names(NormalizeConfig), f"{recipe.place}, [normalize]")
+    check_keys(recipe.normalize, names_of(NormalizeConfig), f"{recipe.place}, [normalize]")
     return convert({**recipe.normalize, **source.reading()}, NormalizeConfig, f"{recipe.place}, source {source.name!r}")
 
 
 def _tokenize(table: dict[str, Any], place: str) -> TokenizeConfig:
     plain = _without(table, [TRAIN_TABLE])
-    check_keys(plain, [*_names(TokenizeConfig), TRAIN_TABLE], place)
+    check_keys(plain, [*names_of(TokenizeConfig), TRAIN_TABLE], place)
     return convert(plain, TokenizeConfig, place)
 
 
@@ -127,4 +118,4 @@ def _train(tokenize: dict[str, Any] | None, place: str) -> TrainConfig | None:
         return None
     if not isinstance(table, dict | None):
         raise RecipeError(f"{place} is a table of training settings")
-    return decode(table or {}, TrainConfig, place)
+    return decoded(table or {}, TrainConfig, place)

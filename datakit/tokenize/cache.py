@@ -1,7 +1,8 @@
 """Writes one shard of the token cache: tokens as they come into memory, then the files, each written once.
 
-The data file first, then the loss mask if there is one, then the documents, and zarr.json last, so that whoever finds
-the metadata finds all of it. The bytes are a function of the documents alone, not of how they came in batches.
+The data file first, then the loss mask if there is one, then the documents' lengths and list, and zarr.json last, so
+that whoever finds the metadata finds all of it. The bytes are a function of the documents alone, not of how they came
+in batches.
 
 Memory: three times the tokens of the shard where they are stored raw (2 bytes each), and as much where they are
 compressed (4 bytes each). A text of 1 GiB at 3.5 bytes a token takes 1.8 GiB or 3.6 GiB.
@@ -30,11 +31,13 @@ from datakit.tokenize.layout import (
     LOSS_MASK_SUFFIX,
     METADATA_FILE,
     ArrayForm,
+    ShardFiles,
     SideFiles,
     array_form,
     length_histogram,
     most_frequent,
 )
+from datakit.tokenize.lengths import LENGTHS_SUFFIX, encode_lengths
 
 EMPTY_XXH3 = "99aa06d3014798d86001c324468d497f"  # xxh3-128 of no bytes: the data of a shard without tokens
 
@@ -56,6 +59,7 @@ class Documents:
 class TokenShard:
     """A committed shard. `data` and `metadata` are the array's two files, None where there is no token to store.
 
+    lengths: how many documents have how many tokens (layout.length_histogram); `lengths_file` has that of each one.
     frequent: its most frequent tokens by id. mask: the files of its loss mask, if it has one, and their sizes.
     """
 
@@ -64,6 +68,7 @@ class TokenShard:
     lengths: dict[str, int]
     data: OutputFile | None
     documents: OutputFile
+    lengths_file: OutputFile
     metadata: OutputFile | None
     frequent: dict[str, int] = field(default_factory=dict)
     mask: tuple[OutputFile, ...] = ()
@@ -72,8 +77,15 @@ class TokenShard:
     @property
     def outputs(self) -> tuple[OutputFile, ...]:
         """Its files, in the order in which they were committed."""
-        found = (self.data, *self.mask, self.documents, self.metadata)
+        found = (self.data, *self.mask, self.lengths_file, self.documents, self.metadata)
         return tuple(file for file in found if file is not None)
+
+    @property
+    def files(self) -> ShardFiles:
+        """What the manifest says of the files beside the data."""
+        metadata, documents = self.metadata or OutputFile("", 0, EMPTY_XXH3), self.documents
+        described = (metadata.bytes, metadata.xxh3, documents.bytes, documents.xxh3, self.lengths_file.xxh3)
+        return ShardFiles(*described, loss_mask=self.side)
 
 
 @dataclass
@@ -84,6 +96,7 @@ class _Tokens:
     vocabulary_size: int
     tokens: bytearray = field(default_factory=bytearray)
     mask: bytearray = field(default_factory=bytearray)
+    listed: bytearray = field(default_factory=bytearray)  # the lengths as they are written
     lengths: Counter[str] = field(default_factory=Counter)
     counts: np.ndarray = field(init=False)
     count: int = 0
@@ -100,6 +113,7 @@ class _Tokens:
         if part.mask is not None and len(part.mask):
             self.mask += np.ascontiguousarray(part.mask, np.uint8).data
         self.lengths.update(length_histogram(part.lengths))
+        self.listed += encode_lengths(part.lengths)
         self.counts += np.bincount(tokens, minlength=self.vocabulary_size)
         self.count += len(tokens)
 
@@ -129,10 +143,11 @@ def write_shard(path: str, parts: Iterable[Documents], contract: Contract, conte
         if taken.count:
             mask, side = _write_mask(path, taken, context)
             data, late = _write_array(path, taken.give_tokens(), array_form(contract.dtype), context)
+        lengths = _commit(bytes(taken.listed), path + LENGTHS_SUFFIX, context)
     listed = OutputFile(path + DOCUMENTS_SUFFIX, documents.info.bytes, documents.info.xxh3, documents.info.rows)
     metadata = _commit(late, f"{path}/{METADATA_FILE}", context) if late is not None else None
     frequent = most_frequent(taken.counts, FREQUENT_IN_SHARD)
-    return TokenShard(path, taken.count, dict(taken.lengths), data, listed, metadata, frequent, mask, side)
+    return TokenShard(path, taken.count, dict(taken.lengths), data, listed, lengths, metadata, frequent, mask, side)
 
 
 def _write_mask(path: str, taken: _Tokens, context: TaskContext) -> tuple[tuple[OutputFile, ...], SideFiles | None]:

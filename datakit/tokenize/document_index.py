@@ -1,16 +1,13 @@
-"""Finds documents in a cache: by row, by position, by id. It reads the shards' lists of documents, as little as it can.
+"""Finds documents in a cache: the id of a row, the row of an id. It reads as little of the shards' lists as it can.
 
 An id is looked for in the shards whose first and last id enclose it (ids ascend inside a shard, so that is about one a
-source), there in the row groups whose statistics enclose it (64 Ki documents each). Where documents begin is read from
-the column of lengths alone, 4 bytes a document before compression, and kept for the last few shards.
+source), there in the row groups whose statistics enclose it (64 Ki documents each).
 
 It needs pyarrow, which a trainer may not have: this module is imported when somebody asks for a document.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,13 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from datakit.errors import CorruptError
 from datakit.storage import urls
 from datakit.storage.manifest import Partition
-from datakit.storage.parquet import open_shard
-from datakit.tokenize.documents import checked_starts, read_documents
+from datakit.storage.parquet import open_shard, read_shard
+from datakit.tokenize.kept import Kept
 from datakit.tokenize.layout import DOCUMENTS_SUFFIX
 
-SHARDS_KEPT = 32
 GROUPS_KEPT = 4
 
 
@@ -33,22 +30,15 @@ class DocumentIndex:
 
     def __init__(self, directory: str, partitions: Sequence[Partition], row_starts: np.ndarray) -> None:
         self._directory, self._partitions, self._row_starts = directory, partitions, row_starts
-        self._starts = _Kept(SHARDS_KEPT)
-        self._groups = _Kept(GROUPS_KEPT)
+        self._groups = Kept(GROUPS_KEPT)
 
-    def starts(self, index: int) -> np.ndarray:
-        """Where each document of a shard begins in it, and where the last one ends: int64 [rows + 1]."""
-
-        def read() -> np.ndarray:
-            with open_shard(self._url(index)) as shard:
-                lengths = shard.read(columns=["tokens"], use_threads=False).column("tokens").to_numpy()
-            return checked_starts(self._url(index), lengths, *self._sums(index))
-
-        return self._starts.get(index, read)
-
-    def lists(self, index: int) -> tuple[Any, np.ndarray]:
-        """All ids of a shard (an Arrow array), and its starts. Not kept."""
-        return read_documents(self._url(index), *self._sums(index))
+    def ids(self, index: int) -> Any:
+        """All ids of a shard (an Arrow array), not kept. Raises CorruptError unless there are as many as documents."""
+        ids = read_shard(self._url(index), ["id"]).column("id").combine_chunks()
+        rows = self._partitions[index].rows
+        if len(ids) != rows:
+            raise CorruptError(f"{self._url(index)} lists {len(ids)} documents; the manifest says {rows}")
+        return ids
 
     def id_of(self, index: int, row: int) -> str:
         """The id in this row of a shard."""
@@ -86,31 +76,8 @@ class DocumentIndex:
 
         return self._groups.get((index, group), read)
 
-    def _sums(self, index: int) -> tuple[int, int]:
-        partition = self._partitions[index]
-        return partition.rows, partition.tokens or 0
-
     def _url(self, index: int) -> str:
         return urls.join(self._directory, self._partitions[index].path) + DOCUMENTS_SUFFIX
-
-
-class _Kept:
-    """The last few values that were asked for. Two threads may read the same one at once; that is a waste, no error."""
-
-    def __init__(self, most: int) -> None:
-        self._most, self._values, self._lock = most, OrderedDict[Any, Any](), threading.Lock()
-
-    def get(self, key: Any, read: Any) -> Any:
-        with self._lock:
-            if key in self._values:
-                self._values.move_to_end(key)
-                return self._values[key]
-        value = read()
-        with self._lock:
-            self._values[key] = value
-            if len(self._values) > self._most:
-                self._values.popitem(last=False)
-        return value
 
 
 def _encloses(first: str | None, identity: str, last: str | None) -> bool:

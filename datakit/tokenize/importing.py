@@ -46,10 +46,11 @@ from datakit.tokenize.layout import (
     length_histogram,
     shard_name,
 )
+from datakit.tokenize.lengths import LENGTHS_SUFFIX, encode_lengths
 from datakit.tokenize.policy import make_contract
 from datakit.tokenize.tokenizer import parse
 
-VERSION = 1
+VERSION = 2
 SHARD_TOKENS = 128 << 20
 BATCH_TOKENS = 4 << 20
 ENCODER = "another program"
@@ -129,11 +130,9 @@ def _copied(original: Incoming, directory: str, source: str, contract: Contract,
             shard = write_shard(path, _documents(original, first, last, number, contract), contract, context)
         rows, ids = last - first, _ids(number, 0, last - first)
         xxh3, size = (shard.data.xxh3, shard.data.bytes) if shard.data else (EMPTY_XXH3, 0)
-        metadata = (shard.metadata.bytes, shard.metadata.xxh3) if shard.metadata else (0, EMPTY_XXH3)
-        files = ShardFiles(*metadata, shard.documents.bytes, shard.documents.xxh3)
         names = {"first_id": ids[0].as_py(), "last_id": ids[-1].as_py()}
         partition = Partition(path, source, rows, size, xxh3, None, shard.tokens, **names)
-        yield Imported(partition, files, shard.lengths, shard.frequent)
+        yield Imported(partition, shard.files, shard.lengths, shard.frequent)
         number += 1
 
 
@@ -148,6 +147,7 @@ def _left(original: Incoming, directory: str, source: str, contract: Contract, n
     with ShardWriter(urls.join(directory, path + DOCUMENTS_SUFFIX), SCHEMA) as documents:
         for first, last in _cuts(original.lengths, BATCH_TOKENS):
             documents.write(document_table(_ids(number, first, last), original.lengths[first:last]))
+    listed = atomic.commit_bytes(encode_lengths(original.lengths), urls.join(directory, path) + LENGTHS_SUFFIX)
     place, metadata = original.array
     files = [ForeignFile(info.path, info.size, atomic.hash_url(info.url)[0]) for info in urls.listing(place)]
     (described,) = [file for file in files if file.path == METADATA_FILE]
@@ -156,7 +156,7 @@ def _left(original: Incoming, directory: str, source: str, contract: Contract, n
     size, tokens = sum(file.bytes for file in files), int(original.lengths.sum())
     return Imported(
         Partition(path, source, rows, size, mark, None, tokens, **names),
-        ShardFiles(described.bytes, described.xxh3, documents.info.bytes, documents.info.xxh3),
+        ShardFiles(described.bytes, described.xxh3, documents.info.bytes, documents.info.xxh3, listed.xxh3),
         length_histogram(original.lengths),
         {},
         (ForeignShard(_reference(place, directory), 0, files), metadata),

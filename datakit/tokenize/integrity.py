@@ -1,7 +1,8 @@
 """What makes a cache be refused: a manifest that does not agree with itself, files that are not those it describes.
 
-Validation reads every byte: as fast as the disk or the network, and xxh3 takes 0.1 s of CPU a GB. It goes on after
-damage, so that one pass tells everything that must be made again.
+Validation reads every byte: as fast as the disk or the network, and xxh3 takes 0.1 s of CPU a GB. Then the lengths of
+each shard's documents are compared with its tokens, and, where pyarrow is installed, with its list of documents. It
+goes on after damage, so that one pass tells everything that must be made again.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import msgspec
+import numpy as np
 
 from datakit.errors import CorruptError, NotFoundError, UsageError
 from datakit.storage import atomic, urls
@@ -28,8 +30,10 @@ from datakit.tokenize.layout import (
     CacheDetails,
     ShardFiles,
 )
+from datakit.tokenize.lengths import LENGTHS_SUFFIX, TYPE, disagreement, lengths_bytes
 
 READERS = 4
+LISTS = (LENGTHS_SUFFIX, DOCUMENTS_SUFFIX)
 REMEDY = "remove the cache's directory and make it again (`datakit run`)"
 
 
@@ -61,7 +65,10 @@ def read_details(directory: str, manifest: Manifest) -> CacheDetails:
         raise UsageError(f"{directory} is the output of stage {manifest.stage!r}, not a token cache")
     form = manifest.details.get("format")
     if form is not None and form != FORMAT:
-        raise CorruptError(f"{directory} has format {form!r}; this version reads {FORMAT!r}")
+        raise CorruptError(
+            f"{directory} has format {form!r}; this version reads {FORMAT!r}: make it again (`datakit run` of its "
+            f"recipe, or `datakit cache import`), or read it with the version that made it"
+        )
     try:
         details = msgspec.convert(manifest.details, CacheDetails)
     except msgspec.ValidationError as error:
@@ -97,6 +104,8 @@ def cache_files(directory: str, manifest: Manifest, details: CacheDetails) -> It
     for index, (partition, files) in enumerate(zip(manifest.partitions, details.shards, strict=True)):
         documents = urls.join(directory, partition.path) + DOCUMENTS_SUFFIX
         yield CacheFile(documents, files.documents_bytes, files.documents_xxh3)
+        lengths = urls.join(directory, partition.path) + LENGTHS_SUFFIX
+        yield CacheFile(lengths, lengths_bytes(partition.rows), files.lengths_xxh3)
         if foreign is None:
             yield from _own_files(directory, partition, files)
             continue
@@ -130,6 +139,10 @@ def find_damage(
             total += size
             damaged += [damage] if damage is not None else []
             watch(number, total)
+        broken = {damage.url for damage in damaged}
+        shards = [(urls.join(directory, partition.path), partition) for partition in manifest.partitions]
+        whole = [(place, shard) for place, shard in shards if not broken & {place + suffix for suffix in LISTS}]
+        damaged += [damage for damage in pool.map(_compare_lists, whole) if damage is not None]
     return total, damaged
 
 
@@ -155,6 +168,26 @@ def _compare(file: CacheFile) -> tuple[int, Damage | None]:
     if found != file.xxh3:
         return size, Damage(file.url, f"has xxh3 {found}; the manifest says {file.xxh3}, with as many bytes")
     return size, None
+
+
+def _compare_lists(shard: tuple[str, Partition]) -> Damage | None:
+    """Whether the lengths of a shard's documents are those of its tokens and of its list; both files are as written."""
+    place, partition = shard
+    data = urls.read_bytes(place + LENGTHS_SUFFIX)
+    difference = disagreement(data, partition)
+    listed = _listed_lengths(place + DOCUMENTS_SUFFIX) if difference is None else None
+    if listed is not None and not np.array_equal(listed, np.frombuffer(data, TYPE)):
+        difference = f"and {place + DOCUMENTS_SUFFIX} have different lengths"
+    return Damage(place + LENGTHS_SUFFIX, difference) if difference is not None else None
+
+
+def _listed_lengths(url: str) -> np.ndarray | None:
+    """The lengths in a list of documents; None on a machine without pyarrow, where its checksum has to do."""
+    try:
+        from datakit.storage.parquet import read_shard
+    except ModuleNotFoundError:
+        return None
+    return read_shard(url, ["tokens"]).column("tokens").to_numpy()
 
 
 def _compare_tokenizer(url: str, sha256: str) -> tuple[int, Damage | None]:

@@ -4,6 +4,7 @@
     tokenizer.json                    the tokenizer, byte for byte
     <source>/shard-00017/             zarr3, one array of one `sharding_indexed` file, c/0
     <source>/shard-00017.docs.parquet id, tokens (uint32): one row a document, in order
+    <source>/shard-00017.lengths      the same lengths once more, raw: 4 bytes a document, and no Arrow to read them
     <source>/shard-00017.loss_mask/   where a source says which tokens are targets: uint8 0 or 1, on the same chunk grid
 
 Shard 17 holds the documents of partition 17 of its source; a partition without documents has no shard, and a shard
@@ -23,7 +24,7 @@ import numpy as np
 from datakit.tokenize.contract import Contract
 
 STAGE = "tokenize"
-FORMAT = "datakit.cache/1"
+FORMAT = "datakit.cache/2"
 CHUNK_TOKENS = 1 << 18
 DATA_FILE = "c/0"
 METADATA_FILE = "zarr.json"
@@ -94,13 +95,14 @@ class SideFiles(msgspec.Struct, frozen=True):
 class ShardFiles(msgspec.Struct, frozen=True):
     """Size and checksum of a shard's files beside the data file, which its partition describes.
 
-    loss_mask: None where every token is a target.
+    lengths_xxh3: of the file of lengths; its size is 4 bytes a document. loss_mask: None where every token is a target.
     """
 
     metadata_bytes: int
     metadata_xxh3: str
     documents_bytes: int
     documents_xxh3: str
+    lengths_xxh3: str
     loss_mask: SideFiles | None = None
 
 

@@ -80,7 +80,7 @@ def export_megatron(cache: Cache, prefix: str, source: str | None = None) -> Exp
     if cache.contract.vocabulary_size > MOST:
         raise UsageError(f"{cache.directory}: ids beyond {MOST} have no type in this format")
     dtype = np.dtype(TYPES[CODES[cache.contract.dtype]])
-    lengths = np.concatenate([np.diff(cache.document_starts(index)) for index in chosen])
+    lengths = np.concatenate([cache.document_lengths(index) for index in chosen]).astype(np.int64)
     if len(lengths) and lengths.max() > MOST:
         raise UsageError(f"{cache.directory}: a document of {lengths.max()} tokens is too long for this format")
     filled = lengths[lengths > 0]

@@ -8,9 +8,9 @@
 
 Opening is one read of the manifest: it holds the shards in order, their sizes and their arrays' metadata, so 10,000
 shards open in a fraction of a second and no listing is ever trusted. A position is (shard, offset) by binary search; a
-shard's array is opened when a read first comes to it. Tokens need numpy, TensorStore and msgspec; only document access
-needs pyarrow. What does not fit together is refused: an unfinished cache, another stage's output, sums that do not add
-up, a file of another size, a missing shard.
+shard's array is opened when a read first comes to it. Tokens, and where documents begin, need numpy, TensorStore and
+msgspec; ids of documents need pyarrow. What does not fit together is refused: an unfinished cache, another stage's
+output, sums that do not add up, a file of another size, a missing shard.
 
 A read of a block of 1 Mi tokens is one system call where tokens are raw and on this machine's disk, else about five
 requests. Sequences are cut out of blocks: read one by one they cost ten times as much. Safe for many threads.
@@ -32,19 +32,23 @@ from datakit.storage.manifest import Manifest, read_manifest
 from datakit.tokenize import array_reader, integrity
 from datakit.tokenize.blocks import BLOCK_TOKENS, IN_FLIGHT, Range, block_ranges, read_ahead
 from datakit.tokenize.contract import Contract
+from datakit.tokenize.kept import Kept
 from datakit.tokenize.layout import TOKENIZER_FILE, CacheDetails, ShardFiles
+from datakit.tokenize.lengths import read_lengths, starts_of
 from datakit.tokenize.shard_arrays import ShardArrays
 
 if TYPE_CHECKING:
     from datakit.tokenize.document_index import DocumentIndex
 
 CACHE_BYTES = 64 << 20
+STARTS_KEPT = 32  # shards
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One shard: `tokens` tokens of the cache from `token_start` on, `rows` documents of it from `row_start` on."""
+    """Shard `index`: `tokens` tokens of the cache from `token_start` on, `rows` documents of it from `row_start` on."""
 
+    index: int
     path: str
     source: str
     tokens: int
@@ -71,9 +75,10 @@ class Cache:
         self.directory, self.manifest = directory, manifest
         self._details = integrity.read_details(directory, manifest)
         partitions = manifest.partitions
-        self._token_starts = _starts([partition.tokens or 0 for partition in partitions])
-        self._row_starts = _starts([partition.rows for partition in partitions])
+        self._token_starts = starts_of([partition.tokens or 0 for partition in partitions])
+        self._row_starts = starts_of([partition.rows for partition in partitions])
         self._arrays = ShardArrays(directory, manifest, self._details, cache_bytes)
+        self._starts, self._lists_read = Kept(STARTS_KEPT), 0
 
     # --- what is in it
 
@@ -105,7 +110,7 @@ class Cache:
     @property
     def requests(self) -> int:
         """Reads of files or objects since this was opened; those by TensorStore are counted for the whole process."""
-        return self._arrays.requests
+        return self._arrays.requests + self._lists_read
 
     # --- tokens
 
@@ -152,14 +157,14 @@ class Cache:
     def document(self, row: int) -> Document:
         """The document in this row, in the order of the cache. Raises IndexError."""
         index, local = self._shard_of_row(row)
-        starts, base = self._documents.starts(index), int(self._token_starts[index])
+        starts, base = self.document_starts(index), int(self._token_starts[index])
         tokens = self.read(base + int(starts[local]), base + int(starts[local + 1]))
         return Document(self._documents.id_of(index, local), tokens)
 
     def documents(self) -> Iterator[Document]:
         """All documents in order; tokens are read in blocks of about 1 Mi, or one longer document."""
         for index in range(len(self.manifest.partitions)):
-            ids, starts = self._documents.lists(index)
+            ids, starts = self._documents.ids(index), starts_of(self.document_lengths(index))
             base, first = int(self._token_starts[index]), 0
             while first < len(ids):
                 fitting = int(np.searchsorted(starts, starts[first] + BLOCK_TOKENS, "right")) - 1
@@ -180,22 +185,27 @@ class Cache:
         if not 0 <= position < self.tokens:
             raise IndexError(f"token {position} of {self.directory}, which has {self.tokens}")
         index = int(np.searchsorted(self._token_starts, position, "right")) - 1
-        starts = self._documents.starts(index)
+        starts = self.document_starts(index)
         local = int(np.searchsorted(starts, position - int(self._token_starts[index]), "right")) - 1
         return int(self._row_starts[index]) + local
 
     def position_of(self, row: int) -> int:
         """Where the document in this row begins. Raises IndexError."""
         index, local = self._shard_of_row(row)
-        return int(self._token_starts[index]) + int(self._documents.starts(index)[local])
+        return int(self._token_starts[index]) + int(self.document_starts(index)[local])
 
     def source_of(self, row: int) -> str:
         """The source of the document in this row. Raises IndexError."""
         return self.manifest.partitions[self._shard_of_row(row)[0]].source
 
+    def document_lengths(self, index: int) -> np.ndarray:
+        """How many tokens each document of a shard has, uint32 [rows]: one read. Raises CorruptError."""
+        self._lists_read += 1
+        return read_lengths(self.directory, self.manifest.partitions[index])
+
     def document_starts(self, index: int) -> np.ndarray:
         """Where each document of a shard begins in it, and where the last one ends, int64 [rows + 1]; some are kept."""
-        return self._documents.starts(index)
+        return self._starts.get(index, lambda: starts_of(self.document_lengths(index)))
 
     # --- integrity
 
@@ -254,7 +264,7 @@ class Cache:
         tokens = int(self._token_starts[index + 1]) - starts[0]
         files = self._details.shards[index]
         sizes = (partition.bytes, partition.xxh3, files)
-        return Shard(partition.path, partition.source, tokens, partition.rows, *starts, *sizes)
+        return Shard(index, partition.path, partition.source, tokens, partition.rows, *starts, *sizes)
 
     def _locate(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """(shard, first, last token in it) of each stretch."""
@@ -281,9 +291,3 @@ def open_cache(url: str, cache_bytes: int = CACHE_BYTES) -> Cache:
             f"`datakit run`, which goes on where it stopped"
         ) from error
     return Cache(directory, manifest, cache_bytes)
-
-
-def _starts(counts: Sequence[int]) -> np.ndarray:
-    starts = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=starts[1:])
-    return starts

@@ -64,7 +64,7 @@ from datakit.tokenize.tokenizer import ENCODERS, SPECIAL_STRINGS, hold_threads, 
 from datakit.tokenize.verify import Verification
 
 NAME = STAGE
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 LOAD = "datakit.tokenize.tokenizer:load"
 MEMORY = {  # bytes for a byte of text
     "uint16": 3.0,  # half a token, three times 2 bytes
@@ -305,8 +305,7 @@ def _hold_threads(tokenizer: AnyTokenizer, encoder: Encoder, context: TaskContex
 
 
 def _described(entry: dict[str, Any], shard: TokenShard, in_hand: InHand) -> dict[str, Any]:
-    data, metadata = (file or OutputFile("", 0, EMPTY_XXH3) for file in (shard.data, shard.metadata))
-    files = ShardFiles(metadata.bytes, metadata.xxh3, shard.documents.bytes, shard.documents.xxh3, shard.side)
+    data = shard.data or OutputFile("", 0, EMPTY_XXH3)
     return {
         "source": entry["source"],
         "text_bytes": entry["text_bytes"] - in_hand.text_bytes,
@@ -320,7 +319,7 @@ def _described(entry: dict[str, Any], shard: TokenShard, in_hand: InHand) -> dic
         "xxh3": data.xxh3,
         "lengths": shard.lengths,
         "frequent": shard.frequent,
-        "files": msgspec.to_builtins(files),
+        "files": msgspec.to_builtins(shard.files),
     }
 
 

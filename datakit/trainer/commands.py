@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +9,9 @@ from typing import Any
 
 import jax
 
-from datakit.errors import CheckpointError, RecipeError, UsageError, suggestion
+from datakit.errors import CheckpointError, UsageError, suggestion
 from datakit.storage import urls
+from datakit.tables import read_toml
 from datakit.trainer.checkpoint import candidates, restore_weights
 from datakit.trainer.config import Run, parse_run, with_overrides
 from datakit.trainer.data import Data, open_data
@@ -30,7 +30,7 @@ def load_run(name_or_path: str | Path, root: str = "./data", overrides: Iterable
     A model without a vocabulary takes the tokenizer's. Raises RecipeError, UsageError, and the errors of the caches.
     """
     path = _path(name_or_path)
-    document = with_overrides(_read(path), overrides)
+    document = with_overrides(read_toml(path, "give the TOML file of a training run"), overrides)
     data = open_data(document.pop("data", {}), path, root)
     model = {"vocabulary": data.vocabulary, **document.get("model", {})}
     run = parse_run({**document, "model": model}, str(path))
@@ -55,15 +55,6 @@ def _path(name_or_path: str | Path) -> Path:
         advice = suggestion(str(name_or_path), run_names())
         raise UsageError(f"no training run {str(name_or_path)!r}: neither a TOML file nor a known name; {advice}")
     return RUNS / f"{name_or_path}.toml"
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise RecipeError(f"{path} is not there; give the TOML file of a training run") from error
-    except tomllib.TOMLDecodeError as error:
-        raise RecipeError(f"{path} is not valid TOML: {error}") from error
 
 
 def train_file(

@@ -25,14 +25,14 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from datakit.errors import RecipeError, UsageError
-from datakit.recipe import NAME_RULE, check_keys, convert
+from datakit.recipe import NAME_RULE
 from datakit.storage.fingerprint import fingerprint
+from datakit.tables import check_keys, convert, names_of, toml_value
 from datakit.trainer.checkpoint import Checkpoints
 from datakit.trainer.interface import load_model
 from datakit.trainer.models import grug
@@ -132,7 +132,7 @@ class Run:
 
 def parse_run(document: dict[str, Any], place: str) -> Run:
     """A run from its TOML document, without `[data]`; unknown keys are errors wherever they stand."""
-    check_keys(document, [entry.name for entry in dataclasses.fields(Run) if entry.name != "kind"], place)
+    check_keys(document, (name for name in names_of(Run) if name != "kind"), place)
     for name, kind in TABLES.items():
         _check_table(document.get(name, {}), kind, f"{place}, [{name}]")
     model = dict(document.get("model", {}))
@@ -148,7 +148,7 @@ TABLES: dict[str, type] = {"optimizer": Optimizer, "checkpoint": Checkpoints, "e
 def _check_table(table: Any, kind: type, place: str) -> None:
     if not isinstance(table, dict):
         raise RecipeError(f"{place} is a table, not a value")
-    check_keys(table, [entry.name for entry in dataclasses.fields(kind)], place)
+    check_keys(table, names_of(kind), place)
 
 
 def with_overrides(document: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
@@ -164,8 +164,5 @@ def with_overrides(document: dict[str, Any], assignments: Iterable[str]) -> dict
             table = table.setdefault(name, {})
             if not isinstance(table, dict):
                 raise UsageError(f"{assignment!r}: {name!r} is a value, not a table")
-        try:
-            table[key] = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
-            table[key] = value.strip()
+        table[key] = toml_value(value.strip())
     return changed

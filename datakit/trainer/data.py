@@ -37,14 +37,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from datakit.errors import RecipeError, TokenizerError, UsageError
+from datakit.errors import LoaderError, RecipeError, TokenizerError, UsageError
 from datakit.loader import Component, Loader, Mixture, Shuffle, held_out_mixture, open_source
 from datakit.loader.cache_source import CacheSource
 from datakit.loader.mixture_file import load_mixture, mixture_of
-from datakit.loader.tables import decoded
 from datakit.recipe import absolute
 from datakit.storage import urls
 from datakit.storage.manifest import InputReference, find_manifest, manifest_url
+from datakit.tables import decoded
 from datakit.tokenize.reader import Cache, open_cache
 from datakit.trainer.evaluate import BatchesOf, token_byte_lengths
 
@@ -88,7 +88,8 @@ def open_data(table: Mapping[str, Any], file: Path, root: str = "./data") -> Dat
     settings = dict(table)
     place = f"{file}, [data.evaluation"
     evaluation = {
-        tag: decoded(entry, EvaluationTable, f"{place}.{tag}]") for tag, entry in settings.pop("evaluation", {}).items()
+        tag: decoded(entry, EvaluationTable, f"{place}.{tag}]", LoaderError)
+        for tag, entry in settings.pop("evaluation", {}).items()
     }
     mixture = _mixture(settings, file, root)
     sets = {tag: _source(entry, file, root) for tag, entry in evaluation.items()}

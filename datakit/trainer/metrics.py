@@ -28,7 +28,9 @@ import importlib.util
 import json
 import math
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -133,17 +135,23 @@ class TensorBoard:
 
 
 class Hosted:
-    """Trackio or Weights & Biases, which speak alike."""
+    """Trackio or Weights & Biases, which speak alike. A run that goes on is one run there, too.
+
+    They greet on standard output, where our commands put their result: sent to standard error.
+    """
 
     def __init__(self, package: Any, project: str, name: str, config: dict[str, Any]) -> None:
         self._package = package
-        self._package.init(project=project, name=name, config=config)
+        more = {"id": name} if package.__name__ == "wandb" else {}  # trackio knows a run by its name
+        with redirect_stdout(sys.stderr):
+            self._package.init(project=project, name=name, config=config, resume="allow", **more)
 
     def log(self, step: int, row: Mapping[str, Any]) -> None:
         self._package.log({name: value for name, value in row.items() if isinstance(value, (int, float))}, step=step)
 
     def close(self) -> None:
-        self._package.finish()
+        with redirect_stdout(sys.stderr):
+            self._package.finish()
 
 
 class Metrics:
@@ -173,7 +181,7 @@ def check_trackers(names: Iterable[str]) -> None:
 
 
 def open_metrics(folder: str, names: Iterable[str], project: str, run: str, config: dict[str, Any]) -> Metrics:
-    """The JSON lines in `folder`, and the trackers by name, which `check_trackers` has seen."""
+    """The JSON lines in `folder`, and the trackers by name, which `check_trackers` has seen; `run` says which run."""
     trackers: list[Tracker] = [JsonLines(folder)]
     for name in names:
         if name == "tensorboard":

@@ -134,9 +134,9 @@ class _Loop:
         """From the start to the manifest."""
         log, parameters = self.run.log, parameter_count(self.trainer.table)
         told = self.run.content(self.mixture) | {"mixture": self.mixture, "parameter_count": parameters}
-        metrics = (
-            open_metrics(self.directory, log.trackers, log.project, self.run.name, told) if is_first() else Metrics(())
-        )
+        name = f"{self.run.name}-{Path(self.directory).name.rpartition('-')[2]}"
+        place = (self.directory, log.trackers, log.project, name)
+        metrics = open_metrics(*place, told) if is_first() else Metrics(())
         try:
             with Feed(self.source, self.trainer.mesh, self.start.step, self.run.steps) as feed, _signals() as asked:
                 state, row = self._steps(feed, metrics, asked)
