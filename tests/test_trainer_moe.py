@@ -196,6 +196,6 @@ def test_the_compiled_step_holds_no_dense_buffer() -> None:
 def test_on_a_gpu_every_product_of_ragged_stays_a_grouped_one() -> None:
     """What is handed to the GPU's compiler; `make gpu-check` reads what that makes of it."""
     step, inputs = moe_step(SMALL, jnp.bfloat16, "ragged")
-    program = step.trace(*inputs).lower(lowering_platforms=("cuda",)).as_text()
+    program = jax.jit(step).trace(*inputs).lower(lowering_platforms=("cuda",)).as_text()
     assert program.count('"chlo.ragged_dot"') == 6  # two forward, four backward
     assert program.count("stablehlo.dot_general") == 3  # the router's
