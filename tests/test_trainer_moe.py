@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.gpu_check import compiled_text, dense_buffers
+from benchmarks.gpu_check import compiled_text, dense_buffers, train_speed
 from benchmarks.moe_layer import Shape, moe_step
 from datakit.trainer import moe, moe_sort, moe_tiles, router
 
@@ -199,3 +199,10 @@ def test_on_a_gpu_every_product_of_ragged_stays_a_grouped_one() -> None:
     program = jax.jit(step).trace(*inputs).lower(lowering_platforms=("cuda",)).as_text()
     assert program.count('"chlo.ragged_dot"') == 6  # two forward, four backward
     assert program.count("stablehlo.dot_general") == 3  # the router's
+
+
+def test_the_training_part_of_the_gpu_check_in_small() -> None:
+    found = train_speed(sequences=8, length=32, steps=3, flops=1e14, hidden=128)
+    assert found["model"]["experts"] == 64
+    assert found["tokens_per_second"] == pytest.approx(8 * 32 / found["seconds"])
+    assert found["mfu"] is None  # nobody agreed on a CPU's peak
