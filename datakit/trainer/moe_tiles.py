@@ -2,8 +2,8 @@
 
 What it costs: every expert's rows are padded to whole tiles (half a tile an expert on average), and an expert's weights
 are copied once per tile. In exchange nothing is computed for experts that a token did not choose, and the loop ends
-after the last tile in use. Some tiles go at once, about 512 rows: what stands between the products then pays for waking
-the other cores, and all of it still lies in their caches. On the CPU this is the fastest form by far.
+after the last tile in use. Some tiles go at once, as many as keep the rows between the products within a core's cache:
+what stands between the products then pays for waking the other cores. On the CPU this is the fastest form by far.
 
 The backward pass is written out, since the gradient that JAX derives for a loop would add a whole weight-sized zero
 array per tile. The weights' gradients accumulate in fp32, in place, tile by tile in their order.
@@ -24,7 +24,8 @@ from datakit.trainer.shapes import Array, Float, Int
 
 LARGEST_TILE = 256
 SMALLEST_TILE = 16
-ROWS_AT_ONCE, TILES_AT_ONCE = 512, 8
+MIDDLE_BYTES = 1 << 20  # of the tiles that go at once: a core's cache
+TILES_AT_ONCE = 8  # at the most
 
 
 class Tiles(NamedTuple):
@@ -36,21 +37,25 @@ class Tiles(NamedTuple):
 
 
 def tile_rows(assignments: int, experts: int) -> int:
-    """Rows of a tile: about an eighth of an expert's even share, so that padding stays near a sixteenth."""
+    """Rows of a tile: about a quarter of an expert's even share, so that padding stays near an eighth."""
     size = SMALLEST_TILE
-    while size < LARGEST_TILE and 8 * 2 * size * experts <= assignments:
+    while size < LARGEST_TILE and 4 * 2 * size * experts <= assignments:
         size *= 2
     return size
 
 
-def lay_tiles(expert: Int[Array, "T K"], experts: int, tile: int) -> Tiles:
-    """Which tile holds which rows; their number is a multiple of those that go at once."""
+def at_once(tile: int, width_bytes: int) -> int:
+    """Tiles of one turn of the loop, whose rows between the products have `width_bytes` each."""
+    return min(TILES_AT_ONCE, max(1, MIDDLE_BYTES // (tile * width_bytes)))
+
+
+def lay_tiles(expert: Int[Array, "T K"], experts: int, tile: int, together: int = 1) -> Tiles:
+    """Which tile holds which rows; the number of tiles is a multiple of the `together` that go at once."""
     dense = sort_by_expert(expert, experts)
     tiles = -(-dense.counts // tile)
     ends = jnp.cumsum(tiles)
     gap = (ends - tiles) * tile - (jnp.cumsum(dense.counts) - dense.counts)  # rows of padding before an expert's first
     row = dense.row + gap[expert]
-    together = at_once(tile)
     most = -(-(expert.size // tile + experts) // together) * together
     slots = jnp.zeros(most * tile, jnp.int32)
     token = slots.at[row.reshape(-1)].set(
@@ -58,11 +63,6 @@ def lay_tiles(expert: Int[Array, "T K"], experts: int, tile: int) -> Tiles:
     )
     before = jnp.sum(ends <= jnp.arange(most)[:, None], axis=1, dtype=jnp.int32)  # experts whose tiles are over
     return Tiles(Sorted(token, row, dense.counts), jnp.minimum(before, experts - 1), ends[-1])
-
-
-def at_once(tile: int) -> int:
-    """Tiles of one turn of the loop."""
-    return min(ROWS_AT_ONCE // tile, TILES_AT_ONCE)
 
 
 def tiled_experts(
@@ -77,18 +77,22 @@ def tiled_experts(
     """See `moe.experts`. The rows between the two products are kept for the backward pass under `saved_name`."""
     experts = w_in.shape[0]
     tile = tile_rows(expert.size, experts)
-    return _tiled(x, share, w_in, w_out, lay_tiles(expert, experts, tile), gate, tile, saved_name)
+    together = at_once(tile, w_in.shape[-1] * w_in.dtype.itemsize)
+    tiles = lay_tiles(expert, experts, tile, together)
+    return _tiled(x, share, w_in, w_out, tiles, gate, tile, together, saved_name)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(5, 6, 7))
-def _tiled(x: Any, share: Any, w_in: Any, w_out: Any, tiles: Tiles, gate: Any, tile: int, saved_name: str) -> Any:
-    return _tiled_forward(x, share, w_in, w_out, tiles, gate, tile, saved_name)[0]
+@partial(jax.custom_vjp, nondiff_argnums=(5, 6, 7, 8))
+def _tiled(
+    x: Any, share: Any, w_in: Any, w_out: Any, tiles: Tiles, gate: Any, tile: int, together: int, saved_name: str
+) -> Any:
+    return _tiled_forward(x, share, w_in, w_out, tiles, gate, tile, together, saved_name)[0]
 
 
 def _tiled_forward(
-    x: Any, share: Any, w_in: Any, w_out: Any, tiles: Tiles, gate: Any, tile: int, saved_name: str
+    x: Any, share: Any, w_in: Any, w_out: Any, tiles: Tiles, gate: Any, tile: int, together: int, saved_name: str
 ) -> tuple[Any, Any]:
-    together, rows = at_once(tile), tiles.order.token.size
+    rows = tiles.order.token.size
 
     def turn(index: Any, buffers: tuple[Any, Any]) -> tuple[Any, Any]:
         take, put = _moves(index, together, tile)
@@ -103,9 +107,11 @@ def _tiled_forward(
     return combine(out_rows, share, tiles.order), (x, share, w_in, w_out, tiles, middle_rows)
 
 
-def _tiled_backward(gate: Any, tile: int, saved_name: str, saved: Any, cotangent: Any) -> tuple[Any, ...]:
+def _tiled_backward(
+    gate: Any, tile: int, together: int, saved_name: str, saved: Any, cotangent: Any
+) -> tuple[Any, ...]:
     x, share, w_in, w_out, tiles, middle_rows = saved
-    together, rows = at_once(tile), tiles.order.token.size
+    rows = tiles.order.token.size
     share_rows = by_row(share, tiles.order)
 
     def turn(index: Any, sums: tuple[Any, ...]) -> tuple[Any, ...]:
