@@ -23,7 +23,7 @@ demo-train: $(VENV)/.train  ## train a small mixture-of-experts model on the dem
 	$(BIN)/datakit train demo | xargs $(BIN)/datakit train plot
 
 gpu-check: $(VENV)/.train  ## on a machine with a GPU: kernels against the oracle, buffers, speed, MFU
-	$(BIN)/python -m pip --disable-pip-version-check install --quiet 'jax[cuda12]'
+	$(PIP) install --quiet --constraint constraints.txt 'jax[cuda12]' tokamax
 	$(BIN)/python -m benchmarks.gpu_check
 
 test: $(VENV)/.dev lint imports types  ## lint, import arrows, types and tests

@@ -77,9 +77,9 @@ class Random:
         self.loss_mask = np.ones(self.tokens.shape, bool)
 
 
-def train_speed(sequences: int, length: int, steps: int) -> dict[str, Any]:
-    """Median seconds of a training step of the 1e19 model, and what follows."""
-    plan = size(1e19, 1024, vocabulary=VOCABULARY, sequence=length)
+def train_speed(sequences: int, length: int, steps: int, flops: float = 1e19, hidden: int = 1024) -> dict[str, Any]:
+    """Median seconds of a training step of the model for a budget, and what follows."""
+    plan = size(flops, hidden, vocabulary=VOCABULARY, sequence=length)
     run = Run(name="gpu-check", steps=1000, model=plan.model, optimizer=plan.optimizer)
     trainer, seconds = trainer_of(run), []
     with jax.set_mesh(trainer.mesh):
@@ -90,7 +90,7 @@ def train_speed(sequences: int, length: int, steps: int) -> dict[str, Any]:
             jax.block_until_ready(results)
             seconds.append(time.perf_counter() - begun)
     usual = float(np.median(seconds[2:]))
-    flops = 3 * trainer.model.flops_per_token(plan.model, length) * sequences * length
+    work = 3 * trainer.model.flops_per_token(plan.model, length) * sequences * length
     peak = peak_flops(jax.devices()[0].device_kind)
     memory = jax.devices()[0].memory_stats() or {}
     return {
@@ -98,7 +98,7 @@ def train_speed(sequences: int, length: int, steps: int) -> dict[str, Any]:
         "batch": [sequences, length],
         "seconds": usual,
         "tokens_per_second": sequences * length / usual,
-        "mfu": 100 * flops / usual / peak / trainer.mesh.size if peak else None,
+        "mfu": 100 * work / usual / peak / trainer.mesh.size if peak else None,
         "accounting": "3 x forward FLOPs with head, attention unhalved, over dense bf16 peak",
         "peak_memory_gib": memory.get("peak_bytes_in_use", 0) / 2**30,
     }

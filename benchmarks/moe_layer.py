@@ -46,7 +46,12 @@ class Shape(NamedTuple):
         return 18.0 * self.tokens * self.choices * self.hidden * self.width
 
 
-CPU_SHAPES = [Shape(4096, 256, 512, 8, 2), Shape(4096, 128, 256, 16, 2), Shape(8192, 256, 256, 32, 4)]
+CPU_SHAPES = [
+    Shape(4096, 256, 512, 8, 2),
+    Shape(4096, 128, 256, 16, 2),
+    Shape(8192, 256, 256, 32, 4),
+    Shape(8192, 128, 128, 16, 2),  # a step of train_text.toml
+]
 GPU_SHAPES = [Shape(32768, 1024, 512, 64, 4), Shape(32768, 2048, 1408, 60, 4), Shape(32768, 2048, 2048, 64, 8)]
 Step = tuple[Callable[..., Any], tuple[Any, ...]]
 

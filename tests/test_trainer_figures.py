@@ -132,6 +132,16 @@ def test_rows_of_figures_are_json_whatever_they_hold(tmp_path: Path) -> None:
         metrics.read_metrics(str(tmp_path / "elsewhere"))
 
 
+def test_a_torn_last_row_is_taken_off(tmp_path: Path) -> None:
+    whole, torn = '{"global_step": 1, "train/loss": 2.0}\n', '{"global_step": 2, "train/lo'
+    (tmp_path / metrics.FILE_NAME).write_text(whole + torn)
+    assert [row["global_step"] for row in metrics.read_metrics(str(tmp_path))] == [1]
+    opened = metrics.open_metrics(str(tmp_path), (), "project", "run", {})
+    opened.log(2, {"train/loss": 1.0})
+    opened.close()
+    assert [row["train/loss"] for row in metrics.read_metrics(str(tmp_path))] == [2.0, 1.0]
+
+
 def test_tensorboard_where_it_is_installed(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
     opened = metrics.open_metrics(str(tmp_path), ("tensorboard",), "project", "run", {})
@@ -248,6 +258,19 @@ def test_a_run_from_toml() -> None:
         ({"optimizer": {"learning_rate": "fast"}}, "optimizer.learning_rate: Expected `float`"),
         ({"model": {"kind": "grugg"}}, "no model 'grugg'; did you mean 'grug'"),
         ({"steps": 0}, "steps is 0"),
+        ({"name": "../x"}, "a name has letters, digits"),
+        ({"replicas": 0}, "replicas is 0"),
+        ({"norm_band": [5.0, 0.2]}, "the band lies around 1"),
+        ({"peak_flops": -1.0}, "peak_flops is -1.0"),
+        ({"model": {"hidden": -3}}, "model.hidden is -3"),
+        ({"model": {"kind": "olmoe", "layers": 0}}, "model.layers is 0"),
+        ({"optimizer": {"learning_rate": float("nan")}}, "learning_rate is nan"),
+        ({"optimizer": {"router_learning_rate": -1.0}}, "router_learning_rate is -1.0"),
+        ({"checkpoint": {"interval_minutes": -1.0}}, "interval_minutes is -1.0"),
+        ({"checkpoint": {"keep_temporary": 0}}, "keep_temporary is at least 1"),
+        ({"checkpoint": {"keep_every": 0}}, "keep_every is 0"),
+        ({"evaluation": {"every": 0}}, "evaluation.every is 0"),
+        ({"log": {"profile": [5, 2]}}, r"log.profile is \[5, 2\]"),
         ({"log": 3}, r"\[log\] is a table"),
     ],
 )

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.gpu_check import compiled_text, dense_buffers
-from benchmarks.moe_layer import Shape
+from benchmarks.gpu_check import compiled_text, dense_buffers, train_speed
+from benchmarks.moe_layer import Shape, moe_step
 from datakit.trainer import moe, moe_sort, moe_tiles, router
 
 HIDDEN, WIDTH, EXPERTS, CHOICES = 24, 16, 6, 3
@@ -179,8 +179,30 @@ def test_even_routing_has_the_known_figures() -> None:
     np.testing.assert_allclose(router.balance_loss(stats.load, stats.probability, 1), 1.0, rtol=1e-6)
 
 
+SMALL = Shape(tokens=256, hidden=64, width=32, experts=8, choices=2)
+
+
 def test_the_compiled_step_holds_no_dense_buffer() -> None:
-    shape = Shape(tokens=256, hidden=64, width=32, experts=8, choices=2)
-    texts = {backend: compiled_text(shape, backend, jnp.float32) for backend in ("tiles", "dense")}
-    assert dense_buffers(texts["tiles"], shape.experts, shape.tokens) == []
-    assert dense_buffers(texts["dense"], shape.experts, shape.tokens)  # the reader finds what it looks for
+    found = {
+        backend: dense_buffers(compiled_text(SMALL, backend, jnp.float32), SMALL.experts, SMALL.tokens)
+        for backend in ("tiles", "dense", "ragged")
+    }
+    assert found["tiles"] == []
+    # The reader finds what it looks for: the oracle's buffers, and those that XLA makes of ragged_dot on a CPU, where
+    # nobody should take it.
+    assert found["dense"] and found["ragged"]
+
+
+def test_on_a_gpu_every_product_of_ragged_stays_a_grouped_one() -> None:
+    """What is handed to the GPU's compiler; `make gpu-check` reads what that makes of it."""
+    step, inputs = moe_step(SMALL, jnp.bfloat16, "ragged")
+    program = jax.jit(step).trace(*inputs).lower(lowering_platforms=("cuda",)).as_text()
+    assert program.count('"chlo.ragged_dot"') == 6  # two forward, four backward
+    assert program.count("stablehlo.dot_general") == 3  # the router's
+
+
+def test_the_training_part_of_the_gpu_check_in_small() -> None:
+    found = train_speed(sequences=8, length=32, steps=3, flops=1e14, hidden=128)
+    assert found["model"]["experts"] == 64
+    assert found["tokens_per_second"] == pytest.approx(8 * 32 / found["seconds"])
+    assert found["mfu"] is None  # nobody agreed on a CPU's peak

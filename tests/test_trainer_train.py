@@ -18,11 +18,14 @@ import numpy as np
 import pytest
 
 from datakit.errors import CheckpointError, DatakitError, DivergedError, UsageError
+from datakit.trainer import train as loop
+from datakit.trainer.alone import alone_in
 from datakit.trainer.checkpoint import Candidate, Checkpoints, candidates, restore
 from datakit.trainer.config import Evaluation, Log
 from datakit.trainer.metrics import read_metrics
 from datakit.trainer.optimizer import Optimizer
 from datakit.trainer.plot import plot_run
+from datakit.trainer.record import run_directory
 from datakit.trainer.train import train, trainer_of
 from tests.trainer_runs import Rows, TextBytes, shakespeare, small_run
 
@@ -119,6 +122,32 @@ def test_resuming_twice_changes_no_bit(
     assert [line.split(" of ")[0] for line in said[1:]] == ["resumed from step 3", "resumed from step 6"]
     assert_same_state(final_state(outcome.directory, run), undisturbed[1])
     assert losses(outcome.directory) == losses(undisturbed[0])
+
+
+def test_a_resumed_run_compiles_its_step_once_as_a_fresh_one_does(
+    tmp_path: Path, text: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Restored arrays lie as fresh ones do, so nothing is compiled a second time and no step is slower."""
+    trainers: list[Any] = []
+
+    def kept(*arguments: Any) -> Any:
+        trainers.append(trainer_of(*arguments))
+        return trainers[-1]
+
+    monkeypatch.setattr(loop, "trainer_of", kept)
+    for end in (4, 8):
+        with pytest.raises(PowerCut):
+            train(a_run(""), Ending(text, end), str(tmp_path))
+    assert [trainer.advance._cache_size() for trainer in trainers] == [1, 1]
+
+
+def test_a_second_process_in_the_same_run_is_refused(tmp_path: Path, cache: str, text: bytes) -> None:
+    run = a_run(cache)
+    directory = run_directory(str(tmp_path), run, TextBytes(text).record())
+    with alone_in(directory), pytest.raises(UsageError, match=r"is being trained by process \d+ on .*; wait for it"):
+        train(run, TextBytes(text), str(tmp_path))
+    with pytest.raises(PowerCut):
+        train(run, Ending(text, 1), str(tmp_path))
 
 
 KILLED = """

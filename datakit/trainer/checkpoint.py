@@ -27,7 +27,8 @@ import orbax.checkpoint as ocp
 import xxhash
 from etils import epath
 
-from datakit.errors import CheckpointError
+from datakit.errors import CheckpointError, UsageError
+from datakit.trainer.hosts import is_first, meet
 from datakit.trainer.weights import Tree
 
 FORMAT = "datakit.checkpoint/1"
@@ -47,6 +48,14 @@ class Checkpoints:
     keep_every: int | None = None  # steps; permanent
     temporary_root: str | None = None
     load: bool | None = None  # True: fail if there is none; False: start afresh; None: go on where there is one
+
+    def __post_init__(self) -> None:
+        if not self.interval_minutes >= 0:
+            raise UsageError(f"checkpoint.interval_minutes is {self.interval_minutes}; give minutes between saves")
+        if self.keep_temporary < 1:
+            raise UsageError("checkpoint.keep_temporary is at least 1: without a checkpoint nothing can go on")
+        if self.keep_every is not None and self.keep_every < 1:
+            raise UsageError(f"checkpoint.keep_every is {self.keep_every}; it is at least 1 step, or left out")
 
 
 class Marker(msgspec.Struct, frozen=True):
@@ -117,7 +126,7 @@ def _read(path: epath.Path, say: Say) -> Candidate | None:
 def restore_newest(found: list[Candidate], like: Tree, say: Say) -> tuple[Tree, Candidate] | None:
     """The newest state that can be read, in the shapes and shardings of `like`; None if there is none."""
     for candidate in found:
-        damage = candidate.damage(checksums=jax.process_index() == 0)
+        damage = candidate.damage(checksums=True)  # on every host: all must take the same one
         if damage:
             say(f"warning: {candidate.path} is damaged ({damage}); taking an older one")
             continue
@@ -133,9 +142,10 @@ def set_aside(found: list[Candidate], step: int, say: Say) -> None:
 
     Their files stay; only the marker gets another name. Else the next start would take them for the newest.
     """
+    meet("checkpoints are read")
     begins = "afresh" if step < 0 else f"at step {step:,}"
     for candidate in found:
-        if candidate.marker.step > step and jax.process_index() == 0:
+        if candidate.marker.step > step and is_first():
             (candidate.path / MARKER).rename(candidate.path / SET_ASIDE)
             say(f"warning: {candidate.path} is set aside: the run begins {begins}")
 
@@ -183,7 +193,7 @@ class Writer:
         return self._kept(step) or time.monotonic() - self._saved_at >= 60 * self.settings.interval_minutes
 
     def _kept(self, step: int) -> bool:
-        return bool(self.settings.keep_every) and step % (self.settings.keep_every or 1) == 0
+        return self.settings.keep_every is not None and step % self.settings.keep_every == 0
 
     def save(self, state: Tree, marker: Marker) -> None:
         """Begin to save; waits for the save before. The state must be known to be good."""
@@ -193,7 +203,7 @@ class Writer:
         path = epath.Path(self.permanent if permanent else self.temporary) / f"step-{marker.step:09d}"
         if permanent and _read(path, lambda _: None) is not None:
             return  # committed by an earlier attempt at the same run
-        if jax.process_index() == 0:
+        if is_first():
             (path / MARKER).unlink(missing_ok=True)
             (path / SET_ASIDE).unlink(missing_ok=True)
         self._saver.save(path / STATE, args=ocp.args.StandardSave(state), force=True)
@@ -220,7 +230,7 @@ class Writer:
     def _commit(self, path: epath.Path, marker: Marker) -> None:
         try:
             self._saver.wait_until_finished()
-            if jax.process_index() == 0:
+            if is_first():
                 commit(path, marker)
                 self._prune(marker.step)
         except Exception as error:  # noqa: BLE001 - of a thread: handed to `wait`

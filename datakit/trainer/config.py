@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from datakit.errors import RecipeError, UsageError
+from datakit.recipe import NAME_RULE
 from datakit.storage.fingerprint import fingerprint
 from datakit.tables import check_keys, convert, names_of, toml_value
 from datakit.trainer.checkpoint import Checkpoints
@@ -49,6 +50,12 @@ class Evaluation:
     every: int | None = None  # steps
     batches: int | None = None  # of each tag, at most
 
+    def __post_init__(self) -> None:
+        for name in ("every", "batches"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"evaluation.{name} is {value}; it is at least 1, or left out")
+
 
 @dataclass(frozen=True)
 class Log:
@@ -66,6 +73,8 @@ class Log:
         check_watch(self.watch)
         if min(self.every, self.watch_every) < 1:
             raise UsageError("log.every and log.watch_every are at least 1 step")
+        if self.profile is not None and not 0 <= self.profile[0] < self.profile[1]:
+            raise UsageError(f"log.profile is {list(self.profile)}; give the first step and the one after the last")
 
 
 @dataclass(frozen=True)
@@ -90,8 +99,16 @@ class Run:
     log: Log = field(default_factory=Log)
 
     def __post_init__(self) -> None:
+        if not NAME_RULE.fullmatch(self.name):
+            raise UsageError(f"run {self.name!r}: a name has letters, digits and ._- and begins with one of the former")
         if self.steps < 1:
             raise UsageError(f"run {self.name!r}: steps is {self.steps}; train for at least one")
+        if self.replicas < 1:
+            raise UsageError(f"run {self.name!r}: replicas is {self.replicas}; one copy of the weights is the least")
+        if not 0 < self.norm_band[0] < 1 < self.norm_band[1]:
+            raise UsageError(f"run {self.name!r}: norm_band is {list(self.norm_band)}; the band lies around 1")
+        if self.peak_flops is not None and not self.peak_flops > 0:
+            raise UsageError(f"run {self.name!r}: peak_flops is {self.peak_flops}; give FLOP/s, or leave it out")
         if not isinstance(self.model, load_model(self.kind).Config):
             raise UsageError(f"run {self.name!r}: the model's config is no Config of {self.kind!r}")
 

@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from datakit.errors import LoaderError, RecipeError, TokenizerError, UsageError
@@ -71,8 +72,8 @@ class Data:
     notes: tuple[str, ...] = ()
 
     def loader(self) -> Loader:
-        """The training batches; close it at the end."""
-        return Loader(self.mixture)
+        """This process's rows of the training batches; close it at the end."""
+        return Loader(self.mixture, host=jax.process_index(), hosts=jax.process_count())
 
     def inputs(self, directory: str) -> list[InputReference]:
         """The caches as inputs of the step in `directory`."""
@@ -171,7 +172,7 @@ class _Pass:
     mixture: Mixture
 
     def __call__(self) -> Iterator[Any]:
-        with Loader(self.mixture) as loader:
+        with Loader(self.mixture, host=jax.process_index(), hosts=jax.process_count()) as loader:
             yield from loader.iterate()
 
 

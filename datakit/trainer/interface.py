@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
 from datakit.errors import UsageError, suggestion
@@ -58,12 +59,19 @@ class Model(Protocol):
         ...
 
 
+def check_sizes(config: Any, names: Iterable[str]) -> None:
+    """Raises UsageError for the first field among `names` that is below 1."""
+    for name in names:
+        if getattr(config, name) < 1:
+            raise UsageError(f"model.{name} is {getattr(config, name)}; every size of a model is at least 1")
+
+
 def load_model(name: str) -> Any:
     """The module of a model, by its name here or by its import path. Raises UsageError."""
     own = [entry.name for entry in pkgutil.iter_modules(models.__path__)]
     path = f"{models.__name__}.{name}" if name in own else name
     if path == name and "." not in name:
-        raise UsageError(f"no model {name!r}; {suggestion(name, own)}, or give the import path of your own")
+        raise UsageError(f"no model {name!r}; {suggestion(name, own)} (your own goes by its import path)")
     try:
         return importlib.import_module(path)
     except ModuleNotFoundError as error:

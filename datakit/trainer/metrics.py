@@ -27,6 +27,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
@@ -91,11 +92,16 @@ class Tracker(Protocol):
 
 
 class JsonLines:
-    """The tracker that is always there. Numbers that JSON has no word for are written as null."""
+    """The tracker that is always there. Numbers that JSON has no word for are written as null.
+
+    A process that was killed while it wrote leaves a torn last line: it is taken off before the next row.
+    """
 
     def __init__(self, folder: str) -> None:
         Path(folder).mkdir(parents=True, exist_ok=True)
-        self._file = open(Path(folder) / FILE_NAME, "a", encoding="utf-8")  # noqa: SIM115 - closed by `close`
+        path = Path(folder) / FILE_NAME
+        self._file = path.open("a", encoding="utf-8")
+        os.truncate(path, len("".join(whole_lines(path)).encode()))
 
     def log(self, step: int, row: Mapping[str, Any]) -> None:
         self._file.write(json.dumps({"global_step": step, **_finite(row)}, sort_keys=True) + "\n")
@@ -175,9 +181,7 @@ def check_trackers(names: Iterable[str]) -> None:
 
 
 def open_metrics(folder: str, names: Iterable[str], project: str, run: str, config: dict[str, Any]) -> Metrics:
-    """The JSON lines in `folder`, and the trackers by name; `run` says there which run it is. Raises UsageError."""
-    names = tuple(names)
-    check_trackers(names)
+    """The JSON lines in `folder`, and the trackers by name, which `check_trackers` has seen; `run` says which run."""
     trackers: list[Tracker] = [JsonLines(folder)]
     for name in names:
         if name == "tensorboard":
@@ -193,13 +197,18 @@ def last_row(folder: str, step: int) -> dict[str, Any]:
     return rows[-1] if rows and rows[-1]["global_step"] == step else {}
 
 
+def whole_lines(path: Path) -> list[str]:
+    """The lines that were written to their end."""
+    return [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
+
+
 def read_metrics(folder: str) -> list[dict[str, Any]]:
     """The rows of a run by step; where a step was done twice, the later row. Raises UsageError where there are none."""
     path = Path(folder) / FILE_NAME
     if not path.exists():
         raise UsageError(f"{path} is not there; is {folder} the directory of a training run?")
     rows: dict[int, dict[str, Any]] = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in whole_lines(path):
         row = json.loads(line)
         rows[row["global_step"]] = row
     return [rows[step] for step in sorted(rows)]

@@ -2,10 +2,13 @@
 
 `spread` gives every assignment its token's row, `combine` sums a token's rows with their weights. Each carries the
 gradient of the other, written as a gather: no scatter-add, so sums have one fixed order on every device and every run.
+A token's rows are gathered one choice at a time: each gather then fuses into the sum, and no [T, K, D] is ever stored.
 """
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import add
 from typing import Any, NamedTuple
 
 import jax
@@ -27,8 +30,8 @@ def sort_by_expert(expert: Int[Array, "T K"], experts: int) -> Sorted:
     flat = expert.reshape(-1)
     order = jnp.argsort(flat, stable=True).astype(jnp.int32)
     row = jnp.zeros_like(order).at[order].set(jnp.arange(order.size, dtype=jnp.int32), unique_indices=True)
-    bounds = jnp.searchsorted(flat[order], jnp.arange(experts + 1))
-    return Sorted(order // expert.shape[1], row.reshape(expert.shape), jnp.diff(bounds).astype(jnp.int32))
+    counts = jnp.sum(flat[:, None] == jnp.arange(experts), axis=0, dtype=jnp.int32)
+    return Sorted(order // expert.shape[1], row.reshape(expert.shape), counts)
 
 
 def by_row(share: Float[Array, "T K"], order: Sorted) -> Float[Array, " R"]:
@@ -39,7 +42,12 @@ def by_row(share: Float[Array, "T K"], order: Sorted) -> Float[Array, " R"]:
 
 def sum_rows(rows: Float[Array, "R D"], order: Sorted) -> Float[Array, "T D"]:
     """The sum of each token's rows, in fp32."""
-    return jnp.sum(rows[order.row], axis=1, dtype=jnp.float32).astype(rows.dtype)
+    return reduce(add, _chosen(rows, order)).astype(rows.dtype)
+
+
+def _chosen(rows: Float[Array, "R D"], order: Sorted) -> list[Float[Array, "T D"]]:
+    """The row of each token's first choice, of its second, ... in fp32."""
+    return [rows[row].astype(jnp.float32) for row in order.row.T]
 
 
 @jax.custom_vjp
@@ -58,7 +66,8 @@ spread.defvjp(lambda x, order: (spread(x, order), order), _spread_backward)
 @jax.custom_vjp
 def combine(rows: Float[Array, "R D"], share: Float[Array, "T K"], order: Sorted) -> Float[Array, "T D"]:
     """The weighted sum of each token's rows, in fp32."""
-    return jnp.einsum("tkd,tk->td", rows[order.row].astype(jnp.float32), share).astype(rows.dtype)
+    weighted = (row * weight[:, None] for row, weight in zip(_chosen(rows, order), share.T, strict=True))
+    return reduce(add, weighted).astype(rows.dtype)
 
 
 def _combine_forward(rows: Any, share: Any, order: Sorted) -> tuple[Any, Any]:
@@ -68,7 +77,8 @@ def _combine_forward(rows: Any, share: Any, order: Sorted) -> tuple[Any, Any]:
 def _combine_backward(saved: tuple[Any, Any, Sorted], cotangent: Any) -> tuple[Any, Any, None]:
     rows, share, order = saved
     to_rows = cotangent[order.token] * by_row(share, order)[:, None].astype(cotangent.dtype)
-    to_share = jnp.einsum("tkd,td->tk", rows[order.row].astype(jnp.float32), cotangent.astype(jnp.float32))
+    wide = cotangent.astype(jnp.float32)
+    to_share = jnp.stack([jnp.sum(row * wide, axis=-1) for row in _chosen(rows, order)], axis=-1)
     return to_rows, to_share, None
 
 

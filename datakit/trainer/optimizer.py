@@ -17,6 +17,7 @@ The state is two fp32 copies of the parameters, split over devices as they are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -55,6 +56,10 @@ class Optimizer:
     ema: float | None = None  # decay of the averaged weights; None keeps none
 
     def __post_init__(self) -> None:
+        for name in ("learning_rate", "adam_learning_rate", "expert_learning_rate", "router_learning_rate", "epsilon"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < math.inf:
+                raise UsageError(f"optimizer.{name} is {value}; it is a number that is not negative")
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise UsageError(f"optimizer.{name} is {getattr(self, name)}; it lies in [0, 1)")

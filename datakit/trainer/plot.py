@@ -14,8 +14,7 @@ from typing import Any
 from datakit.errors import UsageError
 from datakit.trainer.metrics import read_metrics
 
-SMOOTHED = 0.95  # share of the past in the smoothed loss
-POOLED = ("eval/loss", "eval/macro_loss", "eval/bpb", "eval/macro_bpb")
+SMOOTHED_OVER = 50  # the smoothed loss averages over about this part of the run: a short run's line must not lag
 
 
 def plot_run(directory: str, target: str | None = None) -> str:
@@ -56,12 +55,13 @@ def _tags(rows: Sequence[dict[str, Any]]) -> list[str]:
     return sorted(names | {name for name in ("eval/macro_bpb",) if any(name in row for row in rows)})
 
 
-def smooth(values: Sequence[float], past: float = SMOOTHED) -> list[float]:
-    """An exponential mean without a bias towards the first value.
+def smooth(values: Sequence[float]) -> list[float]:
+    """An exponential mean over a 50th of the values, without a bias towards the first.
 
     >>> smooth([2.0, 2.0, 2.0])
     [2.0, 2.0, 2.0]
     """
+    past = 1 - 1 / max(1.0, len(values) / SMOOTHED_OVER)
     total, weight, out = 0.0, 0.0, []
     for value in values:
         total, weight = past * total + (1 - past) * value, past * weight + (1 - past)
@@ -73,31 +73,50 @@ def _losses(axis: Any, rows: Sequence[dict[str, Any]]) -> None:
     steps, values = _series(rows, "train/cross_entropy_loss")
     axis.plot(steps, values, color="tab:blue", alpha=0.25)
     axis.plot(steps, smooth(values), color="tab:blue", label="train")
-    for name in (name for name in POOLED if name.endswith("loss")):
-        _mark(axis, rows, name)
+    _marks(axis, rows, ["eval/loss", "eval/macro_loss"], ("tab:orange", "tab:green"))
     axis.set_ylabel("loss (nats a token)")
     axis.legend()
 
 
 def _lines(axis: Any, rows: Sequence[dict[str, Any]], names: Sequence[str], label: str) -> None:
-    for name in names:
-        _mark(axis, rows, name)
+    _marks(axis, rows, names)
     axis.set_ylabel(label)
     if names:
         axis.legend()
 
 
-def _mark(axis: Any, rows: Sequence[dict[str, Any]], name: str) -> None:
-    steps, values = _series(rows, name)
-    if steps:
-        axis.plot(steps, values, marker="o" if len(steps) < 40 else None, label=name)
+def _marks(
+    axis: Any, rows: Sequence[dict[str, Any]], names: Sequence[str], colors: Sequence[str | None] = (None,)
+) -> None:
+    """A line for each series; those that are the same share one, which would else hide the others."""
+    lines: dict[tuple[tuple[int, ...], tuple[float, ...]], list[str]] = {}
+    for name in names:
+        steps, values = _series(rows, name)
+        if steps:
+            lines.setdefault((tuple(steps), tuple(values)), []).append(name)
+    for number, ((steps, values), same) in enumerate(lines.items()):
+        label = " = ".join(_short(name) for name in same)
+        marker, color = "o" if len(steps) < 40 else None, colors[number % len(colors)]
+        axis.plot(steps, values, marker=marker, label=label, color=color)
+
+
+def _short(name: str) -> str:
+    """
+    >>> _short("eval/web/bpb"), _short("eval/macro_bpb"), _short("optim/learning_rate/adamh")
+    ('web', 'macro', 'adamh')
+    >>> _short("eval/bpb"), _short("eval/loss")
+    ('all', 'eval/loss')
+    """
+    if name.endswith("bpb"):
+        return name.removeprefix("eval/").removesuffix("bpb").rstrip("/_") or "all"
+    return name.removeprefix("optim/learning_rate/")
 
 
 def _speed(axis: Any, rows: Sequence[dict[str, Any]]) -> None:
     steps, values = _series(rows, "throughput/tokens_per_second")
     axis.plot(steps, values, color="tab:green", alpha=0.4, label="tokens/s")
-    axis.set_ylabel("tokens a second")
+    axis.set_ylabel("tokens a second", color="tab:green")
     axis.set_ylim(bottom=0)
     other = axis.twinx()
     other.plot(*_series(rows, "train/router/routing_entropy_mean"), color="tab:red", label="routing entropy")
-    other.set_ylabel("routing entropy (nats)")
+    other.set_ylabel("routing entropy (nats)", color="tab:red")

@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,13 +31,15 @@ from datakit.errors import DivergedError, UsageError
 from datakit.storage import urls
 from datakit.storage.manifest import InputReference, find_manifest
 from datakit.trainer import record as records
+from datakit.trainer.alone import alone_in
 from datakit.trainer.batches import BatchSource, Feed, Placed
 from datakit.trainer.checkpoint import Marker, Writer, candidates
 from datakit.trainer.config import Run
 from datakit.trainer.evaluate import BatchesOf, evaluate_all
 from datakit.trainer.figures import Figures
+from datakit.trainer.hosts import any_says, is_first, meet
 from datakit.trainer.interface import load_model
-from datakit.trainer.metrics import Metrics, last_row, open_metrics
+from datakit.trainer.metrics import Metrics, check_trackers, last_row, open_metrics
 from datakit.trainer.progress import Progress
 from datakit.trainer.restart import Start, begin
 from datakit.trainer.step import Trainer
@@ -62,6 +64,10 @@ def say_on_stderr(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+def _nobody(_: str) -> None:
+    """Where the lines of all processes but the first go."""
+
+
 def train(
     run: Run,
     source: BatchSource,
@@ -76,13 +82,16 @@ def train(
     """Train to the end, or find it done. Raises DivergedError, CheckpointError, UsageError, and the source's errors."""
     mixture = source.record()
     directory = records.run_directory(root, run, mixture)
+    if not urls.is_local(directory):
+        raise UsageError(f"--root {root}: a run is written to a disk, local or shared; give a directory")
     done = find_manifest(directory)
     if done is not None:
         say(f"{directory} is finished")
         return Outcome(directory, run.steps, done.details["figures"], done.details["comparison"])
+    check_trackers(run.log.trackers)
     use_compilation_cache(run)
-    trainer = trainer_of(run, devices)
-    with jax.set_mesh(trainer.mesh):
+    trainer, say = trainer_of(run, devices), say if is_first() else _nobody
+    with alone_in(directory) if is_first() else nullcontext(), jax.set_mesh(trainer.mesh):
         start = begin(run, trainer, source, directory, mixture, say)
         return _Loop(run, trainer, source, directory, start, dict(evaluations or {}), token_bytes, say).train(inputs)
 
@@ -125,9 +134,9 @@ class _Loop:
         """From the start to the manifest."""
         log, parameters = self.run.log, parameter_count(self.trainer.table)
         told = self.run.content(self.mixture) | {"mixture": self.mixture, "parameter_count": parameters}
-        first = jax.process_index() == 0  # of several hosts, one writes
         name = f"{self.run.name}-{Path(self.directory).name.rpartition('-')[2]}"
-        metrics = open_metrics(self.directory, log.trackers, log.project, name, told) if first else Metrics(())
+        place = (self.directory, log.trackers, log.project, name)
+        metrics = open_metrics(*place, told) if is_first() else Metrics(())
         try:
             with Feed(self.source, self.trainer.mesh, self.start.step, self.run.steps) as feed, _signals() as asked:
                 state, row = self._steps(feed, metrics, asked)
@@ -139,6 +148,7 @@ class _Loop:
             self._profile(None)
             self.writer.close()
             metrics.close()
+        meet("the last checkpoint is committed")
         return self._finish(row, inputs)
 
     def _steps(self, feed: Feed, metrics: Metrics, asked: threading.Event) -> tuple[Tree, dict[str, Any]]:
@@ -164,8 +174,8 @@ class _Loop:
             if not results["finite"]:
                 metrics.log(step, row)
                 raise self._diverged(step, float(results["loss"]))
-            ending = asked.is_set()
-            row |= self._hooks(step, state, ending) | {"throughput/hook_time": time.perf_counter() - done}
+            due, ending = any_says(self.writer.due(step), asked.is_set())
+            row |= self._hooks(step, state, due or ending) | {"throughput/hook_time": time.perf_counter() - done}
             if step % self.run.log.every == 0 or step == self.run.steps or _remarkable(row):
                 row |= {f"data/{name}": value for name, value in self.source.snapshot(step).items()}
                 metrics.log(step, row)
@@ -175,11 +185,11 @@ class _Loop:
                 raise KeyboardInterrupt
         return state, row
 
-    def _hooks(self, step: int, state: Tree, ending: bool) -> dict[str, Any]:
+    def _hooks(self, step: int, state: Tree, save: bool) -> dict[str, Any]:
         """Checkpoint and evaluation, where they are due before the end."""
         if step == self.run.steps:
             return {}
-        if self.writer.due(step) or ending:
+        if save:
             self.writer.save(state, self._marker(state, permanent=False))
         every = self.run.evaluation.every
         return self._evaluate(state) if every and step % every == 0 else {}
@@ -234,7 +244,8 @@ class _Loop:
             if pair["measured"] is not None:
                 self.say(f"{name}: expected {pair['expected']:.4f}{landmark}, measured {pair['measured']:.4f}")
         details = {"figures": kept, "prediction": prediction, "comparison": comparison}
-        records.finish(self.directory, self.run, self.mixture, list(inputs), details, final)
+        if is_first():
+            records.finish(self.directory, self.run, self.mixture, list(inputs), details, final)
         self.say(f"finished {self.run.steps:,} steps: {self.directory}")
         return Outcome(self.directory, self.run.steps, kept, comparison, self.start.resumed_from)
 

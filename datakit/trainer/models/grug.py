@@ -29,7 +29,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from datakit.errors import UsageError
-from datakit.trainer.interface import PADDING_SEGMENT, Output, Tokens
+from datakit.trainer.interface import PADDING_SEGMENT, Output, Tokens, check_sizes
 from datakit.trainer.layers import (
     GATES,
     attention,
@@ -53,6 +53,7 @@ from datakit.trainer.router import (
 from datakit.trainer.shapes import Array, Bool, Float, Int
 from datakit.trainer.weights import BATCH, Tree, Weight, constrain, gathered, leaves, parameter_count
 
+SIZES = ("vocabulary", "hidden", "layers", "heads", "kv_heads", "head_width", "shared_width", "gate_rank", "window")
 FULL_WINDOW_EVERY = 4  # layers 3, 7, 11, ... see the whole window
 
 
@@ -85,9 +86,7 @@ class Config:
     loss_piece: int | None = None  # positions whose logits exist at a time; None: what fits in memory
 
     def __post_init__(self) -> None:
-        smallest = min(self.vocabulary, self.hidden, self.layers, self.heads, self.kv_heads, self.head_width)
-        if min(smallest, self.shared_width, self.gate_rank, self.window) < 1:
-            raise UsageError(f"every size of a model is at least 1: {self}")
+        check_sizes(self, SIZES)
         if self.heads % self.kv_heads:
             raise UsageError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})")
         if self.head_width % 2:

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from datakit.errors import UsageError
-from datakit.trainer.interface import PADDING_SEGMENT, Output, Tokens
+from datakit.trainer.interface import PADDING_SEGMENT, Output, Tokens, check_sizes
 from datakit.trainer.layers import attention, cross_entropy, next_tokens, rms_norm, rotary_table, rotate
 from datakit.trainer.models.grug import remat
 from datakit.trainer.moe import Backend, experts
@@ -65,9 +65,7 @@ class Config:
     loss_piece: int | None = None  # positions whose logits exist at a time; None: what fits in memory
 
     def __post_init__(self) -> None:
-        sizes = (self.vocabulary, self.hidden, self.layers, self.heads, self.kv_heads, self.expert_width)
-        if min(sizes) < 1:
-            raise UsageError(f"every size of a model is at least 1: {self}")
+        check_sizes(self, ("vocabulary", "hidden", "layers", "heads", "kv_heads", "head_width", "expert_width"))
         if self.heads % self.kv_heads:
             raise UsageError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})")
         if self.head_width % 2:

@@ -1,0 +1,113 @@
+"""Whether a resumed run goes as fast as before: a run is killed with SIGKILL and started again, several times.
+
+    python -m benchmarks.resume                    # three kills, 40 steps a start
+    python -m benchmarks.resume --kills 5 --steps 100 --json resume.json
+
+The model is that of benchmarks/train_text.toml on random tokens, through the real loader, loop and checkpoints. Each
+start is a process of its own; its figures are the rows that it wrote to metrics.jsonl. The first steps after a start
+are left out of its median (they compile, and fill the queues) and counted in "to the first step". What to look at is
+the ratio of each start's median to that of the first: a busy machine moves them by what its own p10 and p90 say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from datakit.loader import ArraySource, Component, Loader, Mixture
+from datakit.trainer.checkpoint import MARKER
+from datakit.trainer.config import parse_run
+from datakit.trainer.metrics import FILE_NAME
+from datakit.trainer.train import train
+
+RUN = Path(__file__).with_name("train_text.toml")
+VOCABULARY, DOCUMENT, DOCUMENTS = 8192, 1000, 2000
+WARM = 3  # steps after a start that no median counts
+
+
+def run_to_the_end(folder: Path, steps: int, save_every: int) -> None:
+    """The run in this process, from wherever it stands."""
+    document = tomllib.loads(RUN.read_text(encoding="utf-8"))
+    data = document.pop("data")
+    document |= {"steps": steps, "checkpoint": {"keep_every": save_every}, "evaluation": {}}
+    document |= {"compilation_cache": str(folder / "compiled")}
+    document["model"] |= {"vocabulary": VOCABULARY}
+    tokens = np.random.default_rng(0).integers(0, VOCABULARY, DOCUMENT * DOCUMENTS, dtype=np.uint16)
+    component = Component(ArraySource(tokens, np.full(DOCUMENTS, DOCUMENT)))
+    mixture = Mixture(
+        {"random": component},
+        {"random": 1.0},
+        sequence_length=data["sequence_length"],
+        batch_size=data["batch_size"],
+    )
+    with Loader(mixture) as loader:
+        train(parse_run(document, str(RUN)), loader, str(folder))
+
+
+def start(folder: Path, steps: int, save_every: int, kill_after: int | None) -> dict[str, Any]:
+    """One start: killed once the checkpoint of step `kill_after` stands, or let run to the end. Its rows' figures."""
+    before, begun = len(rows_of(folder)), time.perf_counter()
+    arguments = ["--in", str(folder), "--total", str(steps), "--steps", str(save_every)]
+    process = subprocess.Popen([sys.executable, "-m", "benchmarks.resume", *arguments], stderr=subprocess.DEVNULL)
+    first = None
+    while process.poll() is None:
+        if first is None and len(rows_of(folder)) > before:
+            first = time.perf_counter() - begun
+        if kill_after and list(folder.glob(f"*/train-*/checkpoints/step-{kill_after:09d}/{MARKER}")):
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        time.sleep(0.02)
+    if process.returncode not in (0, -signal.SIGKILL):
+        raise SystemExit(f"the run ended with {process.returncode}")
+    seconds = [row["throughput/duration"] for row in rows_of(folder)[before:]][WARM:]
+    low, middle, high = np.quantile(seconds, (0.1, 0.5, 0.9))
+    return {"steps": len(seconds) + WARM, "first_step": first, "p10": low, "median": middle, "p90": high}
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    """Every whole row that any start has written, in the order of writing."""
+    files = list(folder.glob(f"*/train-*/{FILE_NAME}"))
+    lines = files[0].read_text(encoding="utf-8").splitlines(keepends=True) if files else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--kills", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=40, help="between one start's checkpoint and the next one's")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--in", dest="folder", type=Path, help=argparse.SUPPRESS)  # of one start, with its total
+    parser.add_argument("--total", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.folder:
+        run_to_the_end(options.folder, options.total, options.steps)
+        return
+    total, starts = options.steps * (options.kills + 1), []
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(options.kills + 1):
+            kill_after = (number + 1) * options.steps if number < options.kills else None
+            one = start(Path(folder), total, options.steps, kill_after)
+            starts.append(one | {"of_first": one["median"] / starts[0]["median"] if starts else 1.0})
+            print(
+                f"start {number + 1}: {one['first_step']:5.1f} s to the first step, then {one['median'] * 1e3:7.1f} ms "
+                f"a step (p10 {one['p10'] * 1e3:.1f}, p90 {one['p90'] * 1e3:.1f}), {starts[-1]['of_first']:.2f} of the "
+                f"first start's",
+                flush=True,
+            )
+    if options.json:
+        options.json.write_text(json.dumps(starts, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
