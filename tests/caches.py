@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from datakit.engine.finish import finish_step
+from datakit.engine.finish import Tally, finish_step
 from datakit.engine.inline import run_plan_inline
 from datakit.engine.task import Step, StepInput
 from datakit.storage.manifest import Manifest
@@ -41,7 +41,7 @@ def tokenize_step(directory: str | Path, inputs: Sequence[StepInput], tokenizer:
 def run(made: Step) -> Manifest:
     """Run a step to its manifest, in this process."""
     output, results = run_plan_inline(stage.plan(made), made.directory)
-    return finish_step(made, output, results)
+    return finish_step(made, output, Tally.of(results))
 
 
 def make_cache(

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from datakit.download import stage as download_stage
 from datakit.download.listing import list_source, listing_digest, source_base
-from datakit.engine.finish import finish_step
+from datakit.engine.finish import Tally, finish_step
 from datakit.engine.inline import run_plan_inline, run_task_inline
 from datakit.engine.task import Output, Plan, Step, StepInput, TaskResult
 from datakit.normalize import stage as normalize_stage
@@ -66,7 +66,7 @@ def download(root: Path | str, url: str, include: Sequence[str] = (), exclude: S
     operations = {"base": base, "files": [asdict(file) for file in files]}
     step = Step("download", SOURCE, directory, "0" * 32, {"listing": listing_digest(files)}, (), operations)
     output, results = run_plan_inline(download_stage.plan(step), directory)
-    return StepInput("download", SOURCE, directory, finish_step(step, output, results))
+    return StepInput("download", SOURCE, directory, finish_step(step, output, Tally.of(results)))
 
 
 def normalize_step(root: Path | str, url: str, **config: Any) -> Step:
@@ -84,7 +84,7 @@ def normalize(root: Path | str, url: Path | str, backwards: bool = False, **conf
     step = normalize_step(root, str(url), **config)
     plan = normalize_stage.plan(step)
     output, results = run_backwards(plan, step.directory) if backwards else run_plan_inline(plan, step.directory)
-    return Normalized(step.directory, finish_step(step, output, results), results)
+    return Normalized(step.directory, finish_step(step, output, Tally.of(results)), results)
 
 
 def run_backwards(plan: Plan, directory: str) -> tuple[Output, list[TaskResult]]:

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 from datakit.engine import leftovers
 from datakit.engine.executor import Executor
-from datakit.engine.finish import finish_step, remove_exchange, tidy_up, write_over_limit
+from datakit.engine.finish import Tally, finish_step, remove_exchange, tidy_up, write_over_limit
 from datakit.engine.ledger import LedgerWriter, PhaseLine, driver_name, finished, read_ledger, task_digests
-from datakit.engine.phase_run import OvertakenError, PhaseRun
+from datakit.engine.phase_run import OvertakenError, PhaseRun, Told
 from datakit.engine.quarantine import require_allowed
 from datakit.engine.task import Output, Phase, Plan, Step, Task, TaskResult, encode
 from datakit.engine.watch import Watch
@@ -70,19 +70,13 @@ class StepRun:
         leftovers.remove_dead_files(step.directory)
         self._done = finished(read_ledger(step.directory))
         self._sizes = {info.path: info.size for info in urls.listing(step.directory)} if self._done else {}
-        self._results: list[TaskResult] = []
+        self._tally = Tally()
         self.ledger.begin()
 
     def run(self, plan: Plan) -> Manifest:
-        """Drive the plan to its Output, phase by phase, then write the manifest."""
+        """Drive the plan to its Output, then write the manifest."""
         try:
-            phase = next(plan)
-            while True:
-                results = self._run_phase(phase)
-                self._results += results
-                phase = plan.send(results)
-        except StopIteration as stop:
-            output: Output = stop.value
+            output = self._drive(plan)
         except StorageError:
             standing = find_manifest(self.step.directory)
             if standing is None:
@@ -90,7 +84,16 @@ class StepRun:
             raise OvertakenError(standing) from None  # its owner tidied up under our hands
         self.ledger.flush()
         leftovers.remove_dead_files(self.step.directory)  # also of those that were still dying when we began
-        return finish_step(self.step, output, self._results)
+        return finish_step(self.step, output, self._tally)
+
+    def _drive(self, plan: Plan) -> Output:
+        """Phase by phase. What its tasks are and what they said is not kept, unless the plan does."""
+        try:
+            phase = next(plan)
+            while True:
+                phase = plan.send(self._run_phase(phase))
+        except StopIteration as stop:
+            return stop.value
 
     def _run_phase(self, phase: Phase) -> list[TaskResult]:
         digests = task_digests(phase)
@@ -103,7 +106,8 @@ class StepRun:
             self.ledger.append(PhaseLine(phase.name, keys, sizes, time.time()))
             executor = self._executor()
             self.watch.phase_started(self.step, phase, len(results), executor.slots)
-            running = PhaseRun(phase, digests, executor, self, list(results.values()))
+            told = Told(self.step, self.ledger, self.watch)
+            running = PhaseRun(phase, digests, executor, told, list(results.values()))
             results |= running.run(pending, self._share(phase, digests))
         ordered = [results[task.key] for task in phase.tasks]
         try:
@@ -111,6 +115,7 @@ class StepRun:
         except PartialError as error:
             write_over_limit(self.step, phase.name, ordered, str(error))
             raise PartialError(f"{self.step.stage} of {self.step.dataset}: {error}") from error
+        self._tally.enter(ordered)
         return ordered
 
     def _share(self, phase: Phase, digests: Mapping[str, str]) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -25,15 +26,32 @@ QUARANTINE_FILE = "quarantine/records.jsonl"
 EXCHANGE_FOLDER = "exchange"
 
 
-def finish_step(step: Step, output: Output, results: Sequence[TaskResult]) -> Manifest:
+@dataclass
+class Tally:
+    """What a step's results come to: the sums of their counters, and the records that they left out."""
+
+    counters: Counter[str] = field(default_factory=Counter)
+    quarantined: list[QuarantinedRecord] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, results: Sequence[TaskResult]) -> Tally:
+        """Of all of them."""
+        tally = cls()
+        tally.enter(results)
+        return tally
+
+    def enter(self, results: Sequence[TaskResult]) -> None:
+        """Those of a phase more."""
+        for result in results:
+            self.counters.update(result.counters)
+            self.quarantined += result.quarantined
+
+
+def finish_step(step: Step, output: Output, tally: Tally) -> Manifest:
     """Write the quarantine list, then the manifest, then tidy up."""
     counters = Counter(output.counters)
-    for result in results:
-        counters.update(result.counters)
-    quarantined = sorted(
-        (record for result in results for record in result.quarantined),
-        key=lambda record: (record.file, record.position, record.reason),
-    )
+    counters.update(tally.counters)  # not `+`, which forgets what was counted as zero
+    quarantined = sorted(tally.quarantined, key=lambda record: (record.file, record.position, record.reason))
     if quarantined:
         _write_quarantine(step, quarantined)
     manifest = Manifest(

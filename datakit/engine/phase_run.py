@@ -10,15 +10,15 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, cast
+from dataclasses import dataclass, replace
+from typing import NamedTuple, cast
 
 from datakit import errors
 from datakit.engine.budgets import Budgets
 from datakit.engine.executor import Attempt, Cause, Executor, Outcome
 from datakit.engine.finish import write_partial
 from datakit.engine.halving import Halving
-from datakit.engine.ledger import attempt_line
+from datakit.engine.ledger import LedgerWriter, attempt_line
 from datakit.engine.policy import (
     DEATHS,
     Breaker,
@@ -30,12 +30,10 @@ from datakit.engine.policy import (
     next_attempt,
 )
 from datakit.engine.quarantine import Allowance
-from datakit.engine.task import Phase, Task, TaskResult
+from datakit.engine.task import Phase, Step, Task, TaskResult
+from datakit.engine.watch import Watch
 from datakit.errors import InputError, NoSpaceError, PartialError, StepFailedError
 from datakit.storage.manifest import Manifest, find_manifest
-
-if TYPE_CHECKING:
-    from datakit.engine.driver import StepRun
 
 WINDOW = 3  # attempts in flight for each slot
 WAIT_SECONDS = 0.5
@@ -49,6 +47,15 @@ class OvertakenError(Exception):
     def __init__(self, manifest: Manifest) -> None:
         super().__init__("the step stands")
         self.manifest = manifest
+
+
+@dataclass(frozen=True)
+class Told:
+    """The step of which a phase is a part, and who hears of its attempts."""
+
+    step: Step
+    ledger: LedgerWriter
+    watch: Watch
 
 
 class _Waiting(NamedTuple):
@@ -65,11 +72,11 @@ class PhaseRun:
     """One run of one phase."""
 
     def __init__(
-        self, phase: Phase, digests: Mapping[str, str], executor: Executor, run: StepRun, found: Sequence[TaskResult]
+        self, phase: Phase, digests: Mapping[str, str], executor: Executor, told: Told, found: Sequence[TaskResult]
     ) -> None:
         """`found`: the results that an earlier run left."""
-        self._step, self._phase, self._digests = run.step, phase, digests
-        self._executor, self._ledger, self._watch = executor, run.ledger, run.watch
+        self._step, self._phase, self._digests = told.step, phase, digests
+        self._executor, self._ledger, self._watch = executor, told.ledger, told.watch
         self._queue: list[_Waiting] = []
         self._number = 0
         self._records: dict[str, TaskRecord] = {}
