@@ -1,10 +1,11 @@
 """What the engine costs beside the work: real driver, real children, tasks that only sleep and write one small fact.
 
-    python -m benchmarks.engine_overhead [--workers 4] [--tiny 100000]
+    python -m benchmarks.engine_overhead [--workers 4] [--tiny 100000] [--ray]
 
 Prints a table: slot time a task beside its work for 5,000 tasks of 10 ms (batched, and one child each); then, for many
 tiny tasks that write a file each, the driver's memory and CPU a task, and how long it takes to see that the step is
-done, and that all of its tasks are although the manifest is gone. Takes a minute or two.
+done, and that all of its tasks are although the manifest is gone. Takes a minute or two. With `--ray`, all on a private
+Ray cluster of so many workers: its attempts are handed to Ray, its driver publishes metrics there.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from datakit.engine.executor import Executor
 from datakit.engine.ledger import AttemptLine, read_ledger
 from datakit.engine.local import LocalExecutor
 from datakit.engine.progress import LineView
+from datakit.engine.ray_metrics import RayMetrics
 from datakit.engine.task import Plan
 from datakit.engine.watch import Several, Watch
 from tests import poison_tasks
@@ -43,25 +45,32 @@ print(time.monotonic() - started, len(manifest.partitions))
 """
 
 
-def timed(plan: Plan, directory: Path, workers: int) -> float:
-    """Seconds of a run with all the displays that a user has."""
-    local = LocalExecutor(workers)
-    watch: Watch = Several([LineView(open("/dev/null", "w")), EventLog(str(directory / "runs"))])  # noqa: SIM115
-    executors: list[Executor] = [local]
+def timed(plan: Plan, directory: Path, workers: int, ray: bool) -> float:
+    """Seconds of a run with all the displays that a user has; the cluster is up before."""
+    executor = _on_ray(directory, workers) if ray else LocalExecutor(workers)
+    watches: list[Watch] = [LineView(open("/dev/null", "w")), EventLog(str(directory / "runs"))]  # noqa: SIM115
+    watch = Several([*watches, RayMetrics()] if ray else watches)
+    executors: list[Executor] = [executor]
     try:
         started = time.monotonic()
         run_step(poison_tasks.poison_step(str(directory)), plan, executors.pop, RunOptions(), watch)
         return time.monotonic() - started
     finally:
-        local.close()
+        executor.close()
 
 
-def slot_time(tasks: int, seconds: float, workers: int, batched: bool) -> tuple[float, float]:
+def _on_ray(directory: Path, workers: int) -> Executor:
+    from datakit.engine.ray import RayExecutor
+
+    return RayExecutor("local", str(directory), workers)
+
+
+def slot_time(tasks: int, seconds: float, workers: int, batched: bool, ray: bool) -> tuple[float, float]:
     """(slot milliseconds beside the work a task, by the wall clock; the same by the ledger)."""
     directory = Path(tempfile.mkdtemp(prefix="datakit-overhead-"))
     try:
         plan = poison_tasks.naps(tasks, seconds) if batched else poison_tasks.naps(tasks, seconds, tiny=False)
-        wall = timed(plan, directory, workers)
+        wall = timed(plan, directory, workers, ray)
         lines = [line for line in read_ledger(str(directory)) if isinstance(line, AttemptLine)]
         beside = sum(line.seconds - line.work_seconds for line in lines)
         return 1000 * (wall * workers / tasks - seconds), 1000 * beside / tasks
@@ -69,12 +78,12 @@ def slot_time(tasks: int, seconds: float, workers: int, batched: bool) -> tuple[
         shutil.rmtree(directory)
 
 
-def many(tasks: int, workers: int) -> None:
+def many(tasks: int, workers: int, ray: bool) -> None:
     """The driver's own cost with many tasks; run in a process of its own, so that its peak memory is its own."""
     directory = Path(tempfile.mkdtemp(prefix="datakit-many-"))
     try:
         before = resource.getrusage(resource.RUSAGE_SELF)
-        wall = timed(poison_tasks.files(tasks), directory, workers)
+        wall = timed(poison_tasks.files(tasks), directory, workers, ray)
         after = resource.getrusage(resource.RUSAGE_SELF)
         cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         print(
@@ -102,16 +111,18 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=psutil.cpu_count() or 1)
     parser.add_argument("--tiny", type=int, default=100_000)
     parser.add_argument("--only-many", action="store_true", help="only the second part")
+    parser.add_argument("--ray", action="store_true", help="on a private Ray cluster")
     options = parser.parse_args()
     if not options.only_many:
         for batched in (True, False):
-            wall, ledger = slot_time(5000, 0.010, options.workers, batched)
+            wall, ledger = slot_time(5000, 0.010, options.workers, batched, options.ray)
             how = "many to a child" if batched else "a child each"
             print(f"5,000 tasks of 10 ms, {how}: {wall:.2f} ms of slot time beside the work each ({ledger:.2f} in it)")
         command = [sys.executable, "-m", "benchmarks.engine_overhead", "--only-many"]
+        command += ["--ray"] if options.ray else []
         subprocess.run([*command, "--workers", str(options.workers), "--tiny", str(options.tiny)], check=True)
         return
-    many(options.tiny, options.workers)
+    many(options.tiny, options.workers, options.ray)
 
 
 if __name__ == "__main__":

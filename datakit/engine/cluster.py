@@ -31,6 +31,11 @@ LIBRARIES = (
 AUTHENTICATION = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 _TOKEN = secrets.token_hex(32)  # one a process: Ray keeps the first that it sees
 CONNECT_SECONDS = 5.0
+ADDRESS_VARIABLE, ADDRESS_FILE = "RAY_ADDRESS", "/tmp/ray/ray_current_cluster"
+AUTO_REMEDY = (
+    "start a cluster (`ray start --head`), or name one: --ray HOST:PORT; "
+    f"`unset {ADDRESS_VARIABLE}`, or `ray stop`, makes this machine forget one that is gone"
+)
 READ_TRIES, READ_WAIT_SECONDS = 4, 0.5  # a network mount may see a new file a little later
 
 
@@ -84,6 +89,24 @@ def assert_reachable(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
     except OSError as error:
         raise UsageError(f"no Ray cluster answers at {address} ({error}); `ray status` shows the address") from error
+
+
+def auto_address() -> str:
+    """What "auto" means: RAY_ADDRESS, else what the last `ray start` on this machine left.
+
+    Either may name a cluster that is long gone, so it is tried. Raises UsageError; AUTO_REMEDY is what to do then.
+    """
+    address, origin = os.environ.get(ADDRESS_VARIABLE, ""), ADDRESS_VARIABLE
+    if not address:
+        path, origin = Path(ADDRESS_FILE), ADDRESS_FILE
+        address = path.read_text().strip() if path.exists() else ""
+    if not address:
+        raise UsageError(f"auto finds no Ray cluster: {ADDRESS_VARIABLE} is not set and {ADDRESS_FILE} is not there")
+    try:
+        assert_reachable(address)
+    except UsageError as error:
+        raise UsageError(f"auto means {address} (from {origin}): {error}") from error
+    return address
 
 
 @contextmanager

@@ -34,7 +34,6 @@ OPEN_FILES = 1024
 SKEW_SECONDS, REFUSED_SECONDS = 60.0, 600.0  # S3 refuses requests that are 15 minutes off
 CONNECT_SECONDS = 5.0
 GIB = 1 << 30
-RAY_ADDRESS_FILE = "/tmp/ray/ray_current_cluster"
 CLOCKS = {"s3": "https://s3.amazonaws.com", "gs": "https://storage.googleapis.com", "hf": "https://huggingface.co"}
 
 
@@ -276,18 +275,7 @@ def _authentication() -> Finding:
 
 def _stale_address() -> Finding:
     """`auto` follows RAY_ADDRESS or a file that the last `ray start` left, whose cluster may be long gone."""
-    path = Path(RAY_ADDRESS_FILE)
-    address = os.environ.get("RAY_ADDRESS") or (path.read_text().strip() if path.exists() else "")
-    if not address:
-        text = f"auto finds no cluster: RAY_ADDRESS is not set and {path} is not there"
-        return Finding(
-            "ray address", State.PROBLEM, text, "start one (`ray start --head`), or name it: --ray HOST:PORT"
-        )
     try:
-        cluster.assert_reachable(address)
+        return Finding("ray address", State.OK, f"auto means {cluster.auto_address()}, which answers")
     except DatakitError as error:
-        origin = "unset RAY_ADDRESS" if os.environ.get("RAY_ADDRESS") else f"remove {path} (`ray stop` does)"
-        return Finding(
-            "ray address", State.PROBLEM, f"auto means {address}: {error}", f"{origin}, or start the cluster"
-        )
-    return Finding("ray address", State.OK, f"auto means {address}, which answers")
+        return Finding("ray address", State.PROBLEM, str(error), cluster.AUTO_REMEDY)

@@ -34,7 +34,7 @@ class Attempt:
 
     more: further tasks, done one after another in the same child: for tasks that are too small for one each.
     alone: nothing may run beside it that could take from its memory: nothing at all on its node, where its budget is
-    more than its CPUs' share of the node's memory. fine, skip, tolerance: see TaskContext.
+    more than its CPUs' share of the node's memory. fine, skip, tolerance: see TaskContext. stage: for people to see.
     """
 
     task: Task
@@ -51,6 +51,7 @@ class Attempt:
     fine: tuple[Held, ...] = ()
     skip: tuple[QuarantinedRecord, ...] = ()
     tolerance: Tolerance = field(default_factory=Tolerance)
+    stage: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,6 +146,7 @@ class PhaseRun:
             hang_seconds=phase.hang_seconds,
             more=more,
             tolerance=phase.tolerance,
+            stage=self._step.stage,
         )
 
     def _again(self, attempt: Attempt, wait: float = 0.0) -> None:

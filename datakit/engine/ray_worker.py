@@ -2,17 +2,19 @@
 
 Ray reuses its worker processes, so a fork server boots once for each of them and an attempt costs what it costs
 locally. The Ray worker itself has many threads and never forks; when it dies, its fork server sees the end of the
-control socket and takes the children along. This module does not import ray.
+control socket and takes the children along. Of ray it asks one question, in each worker process once: which node it is.
 """
 
 from __future__ import annotations
 
 import os
+from functools import cache
 
 from datakit.engine import isolate
 from datakit.engine.cluster import Expected, examine, require
 from datakit.engine.executor import Attempt, Cause, Outcome
 from datakit.engine.forkserver import ZygotePool
+from datakit.engine.ray_nodes import has_accelerators
 from datakit.engine.task import decode, encode
 from datakit.errors import DatakitError, InputError
 
@@ -20,8 +22,13 @@ _ZYGOTES = ZygotePool()
 _CHECKED: set[bytes] = set()
 
 
-def run_attempt(data: bytes, expected: bytes) -> bytes:
-    """One attempt, from msgpack to msgpack. `expected`: what this node must have in common with the driver."""
+def run_attempt(data: bytes, expected: bytes, sparing: bool) -> bytes | None:
+    """One attempt, from msgpack to msgpack; None where it is not for this node, and nothing was done.
+
+    `expected`: what this node must have in common with the driver. `sparing`: not on a node with accelerators.
+    """
+    if sparing and _has_accelerators():
+        return None
     attempt = decode(data, Attempt)
     try:
         _check_once(expected)
@@ -38,6 +45,14 @@ def run_attempt(data: bytes, expected: bytes) -> bytes:
             node=os.uname().nodename,
         )
         return encode(outcome)
+
+
+@cache
+def _has_accelerators() -> bool:
+    import ray
+
+    own = ray.get_runtime_context().get_node_id()
+    return any(node["NodeID"] == own and has_accelerators(node) for node in ray.nodes())
 
 
 def _check_once(expected: bytes) -> None:

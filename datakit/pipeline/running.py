@@ -18,6 +18,7 @@ from datakit.engine.executor import Executor
 from datakit.engine.finish import read_quarantine
 from datakit.engine.local import LocalExecutor
 from datakit.engine.quarantine import unlisted
+from datakit.engine.ray_metrics import RayMetrics
 from datakit.engine.task import Tolerance
 from datakit.engine.watch import PeakMemory, Several, Silent, Watch
 from datakit.errors import InputError, PartialError
@@ -186,7 +187,8 @@ class _Run:
         if self._watch is None and not reused:
             directory = run_directory(self.graph.root, self.graph.recipe.name, self.options.driver)
             log = EventLog(directory)
-            self._watch, self.log = Several([self.user_watch, log]), log.url
+            metrics = [RayMetrics()] if self.executors.ray is not None else []
+            self._watch, self.log = Several([self.user_watch, log, *metrics]), log.url
         return self._watch or self.user_watch
 
     def raise_partial(self) -> None:
