@@ -85,6 +85,7 @@ def two_nodes(root: Path, head_cpus: int = 1) -> Iterator[TwoNodes]:
         address = f"{_own_address()}:{port}"
         environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "PYTHONPATH": ROOT_OF_THE_CODE}
         environment |= {"RAY_health_check_period_ms": "500", "RAY_health_check_failure_threshold": "3"}
+        environment |= {"RAY_worker_register_timeout_seconds": "20"}  # until a worker that died as it started is missed
         environment |= {"RAY_worker_niceness": "0"}  # by default 15, and on a busy machine hardly a turn
         common = ["--object-store-memory", str(80 << 20), "--disable-usage-stats", "--block"]
         ray = [sys.executable, "-m", "ray.scripts.scripts", "start"]
