@@ -180,7 +180,7 @@ class _Round:
         everything = self._processes()
         servers = {process.pid for process in everything if _is_fork_server(process)}
         if kind == "worker":
-            return [process.pid for process in everything if _title(process).startswith("ray::")]
+            return [process.pid for process in everything if _is_worker(_title(process))]
         parents = {pid: _parent(pid) for pid in servers}
         return [pid for pid in servers if (parents[pid] in servers) == (kind == "child")]
 
@@ -236,6 +236,11 @@ def _is_fork_server(process: psutil.Process) -> bool:
         return any("datakit.engine.zygote" in word for word in process.cmdline())
     except psutil.Error:
         return False
+
+
+def _is_worker(title: str) -> bool:
+    """Whether it is Ray's worker process; its agents, whose death ends a raylet, also the head's, have such titles."""
+    return title.startswith("ray::") and not title.endswith("Agent")
 
 
 def _title(process: psutil.Process) -> str:

@@ -132,7 +132,7 @@ def attempts_on(node: psutil.Process) -> list[tuple[str, psutil.Process]]:
             worker = members.get(server.ppid()) if server else None
             title = worker.cmdline()[0] if worker else ""
             if server and title.startswith("ray::") and "datakit.engine.zygote" in " ".join(server.cmdline()):
-                found.append((title.removeprefix("ray::"), process))
+                found.append((title.split()[-1].removeprefix("ray::"), process))  # "ray::dedup verify"
         except (psutil.Error, IndexError):
             continue
     return found
