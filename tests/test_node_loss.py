@@ -18,7 +18,7 @@ from tests.node_loss import Run, run, workers
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 
-def test_a_node_lost_in_every_stage_changes_no_byte(tmp_path: Path) -> None:
+def test_nodes_lost_in_stage_after_stage_change_no_byte(tmp_path: Path) -> None:
     recipe = write_shelf(tmp_path / "shelf", sources=1)
     datakit.run(recipe, root=tmp_path / "quiet", workers=2)
     (tmp_path / "private").mkdir()
