@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from tests.s3 import s3_root
 from tests.stdlib_shelf import write_shelf
 from tests.trees import tree
 
-pytest.importorskip("ray")
+if importlib.util.find_spec("ray") is None:  # importing it here would be before our settings for it
+    pytest.skip("datakit[ray] is not installed", allow_module_level=True)
 
 from tests.node_loss import Run, run, workers
 
