@@ -25,7 +25,7 @@ import psutil
 from datakit.engine.ledger import AttemptLine, read_ledger
 from datakit.storage import urls
 from tests import chaos_faults
-from tests.cluster import MARK, ROOT_OF_THE_CODE, TwoNodes, processes_with, wait_until
+from tests.cluster import MARK, ROOT_OF_THE_CODE, TwoNodes, family, processes_with, wait_until
 from tests.processes import kill
 from tests.stdlib_shelf import write_shelf
 from tests.trees import tree
@@ -96,7 +96,6 @@ class _Round:
             made.mkdir(parents=True)
         self._log = folder / "driver.log"
         self._mark = uuid.uuid4().hex
-        self._second = nodes.second if nodes else None
         self._report = Report(seed)
 
     def run(self, kills: int, hangs: bool) -> Report:
@@ -169,21 +168,19 @@ class _Round:
         self._report.kills.append(kind)
         if kind in ("raylet", "node"):
             assert self._nodes is not None
-            for process in _family(self._second):  # a node without its raylet ends by itself, but not at once
+            for process in family(self._nodes.second):  # a node without its raylet ends by itself, but not at once
                 _end(process.pid)
-            self._second = self._nodes.start_second()
-            object.__setattr__(self._nodes, "second", self._second)
+            self._nodes.second = self._nodes.start_second()
         return 1
 
     def _victims(self, kind: str) -> list[int]:
-        if kind == "node":
-            return [process.pid for process in _family(self._second)]
-        if kind == "raylet":
-            return [process.pid for process in _family(self._second) if _title(process) == "raylet"]
+        if kind in ("node", "raylet"):
+            assert self._nodes is not None
+            return [process.pid for process in family(self._nodes.second) if kind == "node" or _title(process) == kind]
         everything = self._processes()
         servers = {process.pid for process in everything if _is_fork_server(process)}
         if kind == "worker":
-            return [process.pid for process in everything if _title(process).startswith("ray::")]
+            return [process.pid for process in everything if _is_worker(_title(process))]
         parents = {pid: _parent(pid) for pid in servers}
         return [pid for pid in servers if (parents[pid] in servers) == (kind == "child")]
 
@@ -241,6 +238,11 @@ def _is_fork_server(process: psutil.Process) -> bool:
         return False
 
 
+def _is_worker(title: str) -> bool:
+    """Whether it is Ray's worker process; its agents, whose death ends a raylet, also the head's, have such titles."""
+    return title.startswith("ray::") and not title.endswith("Agent")
+
+
 def _title(process: psutil.Process) -> str:
     try:
         words = process.cmdline()
@@ -254,13 +256,6 @@ def _parent(pid: int) -> int:
         return psutil.Process(pid).ppid()
     except psutil.Error:
         return 0
-
-
-def _family(process: psutil.Process | None) -> list[psutil.Process]:
-    try:
-        return [] if process is None else [*process.children(recursive=True), process]
-    except psutil.Error:
-        return []
 
 
 def _end(pid: int) -> None:

@@ -58,11 +58,11 @@ def marked() -> Iterator[str]:
             kill(processes_with(mark))
 
 
-@dataclass(frozen=True)
+@dataclass
 class TwoNodes:
     """A cluster of two nodes with one slot each. The second one does not see what is below `private_root`.
 
-    mark: what everything of it carries. start_second: after the second one was lost, another one in its place.
+    mark: what everything of it carries. start_second: another one like the second, such as after that was lost.
     """
 
     address: str
@@ -74,7 +74,7 @@ class TwoNodes:
 
 
 @contextmanager
-def two_nodes(root: Path) -> Iterator[TwoNodes]:
+def two_nodes(root: Path, head_cpus: int = 1) -> Iterator[TwoNodes]:
     """Two `ray start`s with token authentication; the second in a mount namespace with an empty disk over `root`."""
     with marked() as mark:
         folder = Path(f"/tmp/{mark[:8]}")  # short: Ray puts sockets there
@@ -85,11 +85,15 @@ def two_nodes(root: Path) -> Iterator[TwoNodes]:
         address = f"{_own_address()}:{port}"
         environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "PYTHONPATH": ROOT_OF_THE_CODE}
         environment |= {"RAY_health_check_period_ms": "500", "RAY_health_check_failure_threshold": "3"}
-        common = ["--num-cpus", "1", "--object-store-memory", str(80 << 20), "--disable-usage-stats", "--block"]
+        environment |= {"RAY_worker_register_timeout_seconds": "20"}  # until a worker that died as it started is missed
+        environment |= {"RAY_worker_niceness": "0"}  # by default 15, and on a busy machine hardly a turn
+        common = ["--object-store-memory", str(80 << 20), "--disable-usage-stats", "--block"]
         ray = [sys.executable, "-m", "ray.scripts.scripts", "start"]
         head = [*ray, "--head", "--port", str(port), "--temp-dir", str(folder), "--include-dashboard", "false", *common]
+        head += ["--num-cpus", str(head_cpus)]
         hide = 'mount -t tmpfs tmpfs "$1" || exit 77; shift; exec "$@"'
         second = [*_unshare(), "sh", "-c", hide, "sh", str(root), *ray, "--address", address, *common]
+        second += ["--num-cpus", "1"]
         processes: list[subprocess.Popen[bytes]] = []
 
         def start(command: list[str]) -> psutil.Process:
@@ -108,6 +112,30 @@ def two_nodes(root: Path) -> Iterator[TwoNodes]:
         for process in processes:
             process.wait(10)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def family(node: psutil.Process) -> list[psutil.Process]:
+    """All processes of a node: `ray start`, and what it has started; none where it is gone."""
+    try:
+        return [*node.children(recursive=True), node]
+    except psutil.Error:
+        return []
+
+
+def attempts_on(node: psutil.Process) -> list[tuple[str, psutil.Process]]:
+    """(phase, child) of every attempt that runs there: a fork server's copy of itself, below a Ray worker."""
+    found = []
+    members = {process.pid: process for process in family(node)}
+    for process in members.values():
+        try:
+            server = members.get(process.ppid())
+            worker = members.get(server.ppid()) if server else None
+            title = worker.cmdline()[0] if worker else ""
+            if server and title.startswith("ray::") and "datakit.engine.zygote" in " ".join(server.cmdline()):
+                found.append((title.split()[-1].removeprefix("ray::"), process))  # "ray::dedup verify"
+        except (psutil.Error, IndexError):
+            continue
+    return found
 
 
 def _own_address() -> str:

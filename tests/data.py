@@ -1,4 +1,4 @@
-"""Where the real texts for tests lie: $DATAKIT_DATA, or `shared/data` beside the checkout."""
+"""Where the real texts for tests are, $DATAKIT_DATA or `shared/data` beside the checkout, and a recipe of them all."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data"
+CORPUS = Path(__file__).parents[1] / "benchmarks" / "text_corpus.toml"
 
 
 def data_dir() -> Path:
@@ -21,3 +22,11 @@ def need_data() -> Path:
     if not (folder / "TOKENS.tsv").exists():
         pytest.skip(f"no real texts at {folder}; set DATAKIT_DATA")
     return folder
+
+
+def corpus_recipe(folder: Path) -> Path:
+    """The benchmarks' recipe of all 13 files, with its paths where the texts are on this machine."""
+    text = CORPUS.read_text().replace("../../shared/data", str(need_data()))
+    path = folder / CORPUS.name
+    path.write_text(text)
+    return path

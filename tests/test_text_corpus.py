@@ -13,7 +13,7 @@ import pytest
 
 import datakit
 from datakit.storage.manifest import Manifest
-from tests.data import need_data
+from tests.data import corpus_recipe, need_data
 from tests.s3 import s3_root
 from tests.trees import manifests, tree
 
@@ -23,12 +23,8 @@ TOKENIZER = "tokenizers/gpt-neox-olmo-dolma-v1_5.json"
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The recipe of the benchmark, with its paths where the texts are on this machine."""
-    data = need_data()
-    text = (HOUSE / "benchmarks" / "text_corpus.toml").read_text().replace("../../shared/data", str(data))
-    path = tmp_path_factory.mktemp("corpus") / "text_corpus.toml"
-    path.write_text(text)
-    return path
+    """The recipe of the benchmark."""
+    return corpus_recipe(tmp_path_factory.mktemp("corpus"))
 
 
 @pytest.fixture(scope="module")

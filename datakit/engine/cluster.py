@@ -7,6 +7,7 @@ on all nodes before the first task, and once more in each worker process, since 
 
 from __future__ import annotations
 
+import errno
 import importlib.metadata
 import os
 import secrets
@@ -64,7 +65,6 @@ class NodeReport:
 def nonce_below(root: str) -> Iterator[Expected]:
     """Leaves a nonce below `root` while the block runs. Raises RootError where the root cannot be written."""
     folder = urls.join(root, FOLDER)
-    leftovers.remove_dead_files(folder)
     nonce, url = uuid.uuid4().hex, urls.join(folder, atomic.temporary_name("nonce"))
     atomic.commit_bytes(nonce.encode(), url)
     try:
@@ -75,9 +75,23 @@ def nonce_below(root: str) -> Iterator[Expected]:
             _remove_if_empty(Path(urls.local_path(folder)))
 
 
+def remove_dead_nonces(root: str) -> None:
+    """Remove what drivers that were killed left below a local root; a run that finds all done would ask nobody."""
+    folder = urls.join(root, FOLDER)
+    if urls.is_local(root):
+        with suppress(PermissionError):  # of those who may only read, nobody expects it
+            if leftovers.remove_dead_files(folder):
+                _remove_if_empty(Path(urls.local_path(folder)))
+
+
 def _remove_if_empty(folder: Path) -> None:
-    if folder.exists() and not any(folder.iterdir()):
+    try:
         folder.rmdir()
+    except (
+        OSError
+    ) as error:  # another driver's nonce may be there, or come at this moment; or it was the first to leave
+        if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
+            raise
 
 
 def assert_reachable(address: str) -> None:

@@ -23,7 +23,7 @@ from datakit.engine.task import decode, encode
 from datakit.errors import InputError
 
 TRAVELLING = ("AWS_", "DATAKIT_", "FSSPEC_", "HF_TOKEN")  # environment variables that storage needs on the nodes
-ANSWER_SECONDS = 60.0
+ANSWER_SECONDS = 90.0  # Ray misses a worker process that died while it started after 60 s, and starts another then
 TRIES, WAIT_SECONDS = 6, 1.0
 
 

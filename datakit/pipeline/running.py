@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+from datakit.engine.cluster import remove_dead_nonces
 from datakit.engine.driver import RunOptions, run_step
 from datakit.engine.events import EventLog
 from datakit.engine.executor import Executor
@@ -97,6 +98,7 @@ def run(
     root = urls.absolute(root)
     graph = build(recipe, Look(root, offline=offline), until)
     removed = remove_own_steps(graph) if fresh else []
+    remove_dead_nonces(root)
     executors = _Executors(workers, ray, root)
     run_of_graph = _Run(graph, executors, watch or Silent())
     try:

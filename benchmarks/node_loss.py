@@ -1,0 +1,71 @@
+"""A node lost in the middle of every phase of the real run, two nodes, root on S3: it must finish with the same bytes.
+
+    python -m benchmarks.node_loss [--phases sort,encode] [--latency 0.05]
+
+The recipe is that of `benchmarks.full_run` (13 files, 121 MB, 8 sources). An undisturbed run comes first; then for each
+of its phases a run in which a node dies with half of the phase's attempts behind it, one in hand; and at last one run
+that loses a node in every phase. A line each, and exit code 1 if bytes differ, a phase could not be struck, or no
+attempt was lost. `tests/node_loss.py` says how a node is lost. The server waits `--latency` seconds before it answers a
+read, as a remote one does, so the short phases can be met, too. A run takes a minute or two on 2 cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.data import corpus_recipe
+from tests.node_loss import Run, Workers, run, workers
+from tests.s3 import s3_root
+
+TRIES = 3  # a phase may be over before the moment that was meant: then the first attempt that is seen
+
+
+def shaken(recipe: Path, cluster: Workers, latency: float, strikes: Mapping[str, int], tries: int = TRIES) -> Run:
+    """A run in a root of its own, again where a phase could not be met."""
+    with s3_root(latency=latency) as root:
+        result = run(recipe, root, cluster, strikes)
+    missed = strikes.keys() - set(result.struck)
+    if not missed or tries == 1:
+        return result
+    earlier = {phase: 1 if phase in missed else number for phase, number in strikes.items()}
+    return shaken(recipe, cluster, latency, earlier, tries - 1)
+
+
+def line(name: str, result: Run, strikes: Mapping[str, int], quiet: Run) -> tuple[bool, str]:
+    """Whether all is well, and a line for people."""
+    missed = sorted(strikes.keys() - set(result.struck))
+    troubles = result.troubles(quiet) + [f"phase {phase} could not be struck" for phase in missed]
+    verdict = "TROUBLE: " + "; ".join(troubles) if troubles else "same bytes"
+    nodes, lost = len(result.struck), sum(result.lost.values())
+    return not troubles, f"{name:24} {result.seconds:6.1f} s, nodes lost {nodes}, attempts lost {lost}: {verdict}"
+
+
+def main() -> int:
+    """Run, and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--phases", default="", help="only these, with commas between them; all by default")
+    parser.add_argument("--latency", type=float, default=0.05)
+    options = parser.parse_args()
+    good = True
+    with tempfile.TemporaryDirectory(prefix="datakit-node-loss-") as folder, workers(Path(folder)) as cluster:
+        recipe = corpus_recipe(Path(folder))
+        with s3_root(latency=options.latency) as root:
+            quiet = run(recipe, root, cluster)
+        print(f"undisturbed: {quiet.seconds:.1f} s, {len(quiet.tree)} files", flush=True)
+        half = {phase: max(1, quiet.seen[phase] // 2) for phase in quiet.phases}
+        wanted = options.phases.split(",") if options.phases else list(half)
+        rounds = {"/".join((quiet.phases[phase][0], phase)): {phase: half[phase]} for phase in wanted}
+        for name, strikes in {**rounds, "all of them in one run": {phase: half[phase] for phase in wanted}}.items():
+            result = shaken(recipe, cluster, options.latency, strikes)
+            well, text = line(name, result, strikes, quiet)
+            print(text, flush=True)
+            good &= well
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
