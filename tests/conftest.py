@@ -20,6 +20,9 @@ os.environ["XLA_FLAGS"] = " ".join(
 )
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+# As `datakit.engine.ray` does before it imports Ray, which reads it then: here some test may import Ray first.
+os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
+
 settings.register_profile("datakit", deadline=None)
 settings.load_profile("datakit")
 
