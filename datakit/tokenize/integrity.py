@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -33,6 +34,7 @@ from datakit.tokenize.layout import (
 from datakit.tokenize.lengths import LENGTHS_SUFFIX, TYPE, disagreement, lengths_bytes
 
 READERS = 4
+ReadList = Callable[[str], np.ndarray]
 LISTS = (LENGTHS_SUFFIX, DOCUMENTS_SUFFIX)
 REMEDY = "remove the cache's directory and make it again (`datakit run`)"
 
@@ -142,7 +144,9 @@ def find_damage(
         broken = {damage.url for damage in damaged}
         shards = [(urls.join(directory, partition.path), partition) for partition in manifest.partitions]
         whole = [(place, shard) for place, shard in shards if not broken & {place + suffix for suffix in LISTS}]
-        damaged += [damage for damage in pool.map(_compare_lists, whole) if damage is not None]
+        read_list = _reader_of_lists()
+        compare = partial(_compare_lists, read_list=read_list)
+        damaged += [damage for damage in pool.map(compare, whole) if damage is not None]
     return total, damaged
 
 
@@ -170,24 +174,27 @@ def _compare(file: CacheFile) -> tuple[int, Damage | None]:
     return size, None
 
 
-def _compare_lists(shard: tuple[str, Partition]) -> Damage | None:
+def _compare_lists(shard: tuple[str, Partition], read_list: ReadList | None) -> Damage | None:
     """Whether the lengths of a shard's documents are those of its tokens and of its list; both files are as written."""
     place, partition = shard
     data = urls.read_bytes(place + LENGTHS_SUFFIX)
     difference = disagreement(data, partition)
-    listed = _listed_lengths(place + DOCUMENTS_SUFFIX) if difference is None else None
+    listed = read_list(place + DOCUMENTS_SUFFIX) if read_list is not None and difference is None else None
     if listed is not None and not np.array_equal(listed, np.frombuffer(data, TYPE)):
         difference = f"and {place + DOCUMENTS_SUFFIX} have different lengths"
     return Damage(place + LENGTHS_SUFFIX, difference) if difference is not None else None
 
 
-def _listed_lengths(url: str) -> np.ndarray | None:
-    """The lengths in a list of documents; None on a machine without pyarrow, where its checksum has to do."""
+def _reader_of_lists() -> ReadList | None:
+    """Gives the lengths in a list of documents; None on a machine without pyarrow, where their checksums have to do.
+
+    Not asked for in each thread: imports that fail at the same time see each other's half-made modules.
+    """
     try:
         from datakit.storage.parquet import read_shard
     except ModuleNotFoundError:
         return None
-    return read_shard(url, ["tokens"]).column("tokens").to_numpy()
+    return lambda url: read_shard(url, ["tokens"]).column("tokens").to_numpy()
 
 
 def _compare_tokenizer(url: str, sha256: str) -> tuple[int, Damage | None]:
