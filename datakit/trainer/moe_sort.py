@@ -28,10 +28,19 @@ class Sorted(NamedTuple):
 def sort_by_expert(expert: Int[Array, "T K"], experts: int) -> Sorted:
     """A stable sort without padding: an expert sees its tokens in their order."""
     flat = expert.reshape(-1)
-    order = jnp.argsort(flat, stable=True).astype(jnp.int32)
+    order = _argsort(flat, experts)
     row = jnp.zeros_like(order).at[order].set(jnp.arange(order.size, dtype=jnp.int32), unique_indices=True)
     counts = jnp.sum(flat[:, None] == jnp.arange(experts), axis=0, dtype=jnp.int32)
     return Sorted(order // expert.shape[1], row.reshape(expert.shape), counts)
+
+
+def _argsort(expert: Int[Array, " A"], experts: int) -> Int[Array, " A"]:
+    """Stable. Expert and place as one number sort three times as fast on a CPU as a pair, wherever they fit in one."""
+    size = expert.size
+    if experts * size > jnp.iinfo(jnp.uint32).max:
+        return jnp.argsort(expert, stable=True).astype(jnp.int32)
+    place = jnp.arange(size, dtype=jnp.uint32)
+    return (jnp.sort(expert.astype(jnp.uint32) * size + place, stable=False) % size).astype(jnp.int32)
 
 
 def by_row(share: Float[Array, "T K"], order: Sorted) -> Float[Array, " R"]:
