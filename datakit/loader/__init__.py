@@ -15,7 +15,7 @@ from datakit.loader.plan import Plan
 from datakit.loader.preview import Preview, contributions
 from datakit.loader.schedule import Schedule
 from datakit.loader.source import ArraySource, RangeSource, TokenSource
-from datakit.loader.validation import held_out_mixture, training_source, validation_source
+from datakit.loader.validation import held_out_mixture, one_pass, training_source, validation_source
 
 __all__ = [
     "ArraySource",
@@ -41,6 +41,7 @@ __all__ = [
     "held_out_mixture",
     "load_mixture",
     "load_mixture_file",
+    "one_pass",
     "open_source",
     "training_source",
     "validation_source",

@@ -38,9 +38,15 @@ def validation_source(component: Component, name: str) -> TokenSource:
 def held_out_mixture(mixture: Mixture, name: str, *, sequence_length: int, batch_size: int) -> Mixture:
     """One pass, in order, over the held-out documents of one component."""
     component = mixture.components[name]
-    shuffle = Shuffle("none", block_tokens=component.shuffle.block_tokens)
+    in_order = Shuffle("none", block_tokens=component.shuffle.block_tokens)
+    held = Component(validation_source(component, name), shuffle=in_order)
+    return one_pass(mixture, name, held, sequence_length=sequence_length, batch_size=batch_size)
+
+
+def one_pass(mixture: Mixture, name: str, component: Component, *, sequence_length: int, batch_size: int) -> Mixture:
+    """`component` alone, once, the last batch padded; memory and padding as in `mixture`."""
     return Mixture(
-        {name: Component(validation_source(component, name), shuffle=shuffle)},
+        {name: component},
         {name: 1.0},
         sequence_length=sequence_length,
         batch_size=batch_size,

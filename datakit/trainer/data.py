@@ -38,7 +38,7 @@ import jax
 import numpy as np
 
 from datakit.errors import LoaderError, RecipeError, TokenizerError, UsageError
-from datakit.loader import Component, Loader, Mixture, Shuffle, held_out_mixture, open_source
+from datakit.loader import Component, Loader, Mixture, Shuffle, held_out_mixture, one_pass, open_source
 from datakit.loader.cache_source import CacheSource
 from datakit.loader.mixture_file import load_mixture, mixture_of
 from datakit.recipe import absolute
@@ -153,14 +153,8 @@ def _evaluations(mixture: Mixture, sets: Mapping[str, CacheSource]) -> dict[str,
     for tag, source in sets.items():
         if tag in passes:
             raise UsageError(f"[data.evaluation.{tag}] has the name of a component that holds documents out; rename it")
-        passes[tag] = Mixture(
-            {tag: Component(source, shuffle=Shuffle("none"))},
-            {tag: 1.0},
-            sequence_length=length,
-            batch_size=rows,
-            stop="first_exhausted",
-            final_batch="pad",
-            memory_bytes=mixture.memory_bytes,
+        passes[tag] = one_pass(
+            mixture, tag, Component(source, shuffle=Shuffle("none")), sequence_length=length, batch_size=rows
         )
     return {tag: _Pass(one) for tag, one in passes.items()}
 
