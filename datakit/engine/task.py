@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from datakit.storage.manifest import InputReference, Manifest, Partition
 
-Plan = Generator["Phase", "list[TaskResult]", "Output"]
+Plan = Generator["Phase", "Sequence[TaskResult]", "Output"]
 BATCH_HANG_SECONDS = 600.0  # for tasks that move with every few MiB
 HANG_SECONDS = 1800.0  # the reference tokenizer takes up to 2 s for a MB, and may have 256 MiB in hand
 
