@@ -100,17 +100,17 @@ class StepRun:
         if len({task.key for task in phase.tasks}) != len(phase.tasks):
             raise ValueError(f"{self.step.stage}, phase {phase.name}: two tasks have the same key")
         digests = Digests(phase)
-        results = {task.key: found for task in phase.tasks if (found := self._find(phase, task, digests))}
-        pending = [task for task in phase.tasks if task.key not in results]
+        found = {task.key: packed for task in phase.tasks if (packed := self._find(phase, task, digests))}
+        pending, made = [task for task in phase.tasks if task.key not in found], {}
         if pending:
             keys, sizes = [task.key for task in phase.tasks], [task.input_bytes for task in phase.tasks]
             self.ledger.append(PhaseLine(phase.name, keys, sizes, time.time()))
             executor = self._executor()
-            self.watch.phase_started(self.step, phase, len(results), executor.slots)
+            self.watch.phase_started(self.step, phase, len(found), executor.slots)
             told = Told(self.step, self.ledger, self.watch)
-            running = PhaseRun(phase, digests, executor, told, Results(results.values()))
-            results |= running.run(pending, self._share(phase, digests))
-        ordered = Results(results[task.key] for task in phase.tasks)
+            running = PhaseRun(phase, digests, executor, told, Results(found.values()))
+            made = running.run(pending, self._share(phase, digests))
+        ordered = Results(found.get(task.key) or made[task.key] for task in phase.tasks)
         try:
             require_allowed(phase.tolerance, ordered)
         except PartialError as error:
