@@ -158,16 +158,18 @@ def overshoot(options: argparse.Namespace) -> None:
     try:
         for library, size, count in [("numpy", 64, 200), ("numpy", 256, 200), *((name, 192, 16) for name in LIBRARIES)]:
             _bombs(local, library, size * MIB, count)
+        _bombs(local, "numpy", 64 * MIB, 400, quiet=True)
     finally:
         local.close()
         for hog in hogs:
             hog.kill()
 
 
-def _bombs(local: LocalExecutor, library: str, budget: int, count: int) -> None:
-    """So many attempts that grow without end."""
-    arguments, preloads = {"library": library, "at_once": False}, (Preload("numpy"), Preload("tests.memory_tasks"))
+def _bombs(local: LocalExecutor, library: str, budget: int, count: int, quiet: bool = False) -> None:
+    """So many attempts that grow without end, at once or after up to 30 ms of doing nothing."""
+    preloads = Preload("numpy"), Preload("tests.memory_tasks")
     for number in range(count):
+        arguments = {"library": library, "at_once": False, "pause": number % 31 / 1000 if quiet else 0.0}
         task = Task(str(number), "tests.memory_tasks:overfill", arguments)
         local.submit(Attempt(task, "test", "/nowhere", 1, 1, budget, preloads))
     outcomes: list[Outcome] = []
@@ -176,7 +178,7 @@ def _bombs(local: LocalExecutor, library: str, budget: int, count: int) -> None:
     assert {outcome.cause for outcome in outcomes} == {Cause.MEMORY}
     over = sorted(outcome.peak_memory / budget for outcome in outcomes)
     many, most = sum(share > 1.1 for share in over), over[9 * count // 10]
-    print(f"{library:12} {budget // MIB:4} MiB  {many:3} of {count} over 1.1;  "
+    print(f"{library:12} {budget // MIB:4} MiB{', quiet first' if quiet else ''}  {many:3} of {count} over 1.1;  "
           f"median {over[count // 2]:.2f}, 9 of 10 below {most:.2f}, largest {over[-1]:.2f}")  # fmt: skip
 
 

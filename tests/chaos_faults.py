@@ -15,7 +15,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -89,7 +89,7 @@ def _ticket(*task: Any) -> tuple[str, str]:
 
 def faulty(plan: Plan) -> Plan:
     """The same plan, with the preload in every phase."""
-    results: list[TaskResult] | None = None
+    results: Sequence[TaskResult] | None = None
     try:
         while True:
             phase: Phase = next(plan) if results is None else plan.send(results)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 from datakit.engine.task import TaskContext, TaskResult
@@ -20,7 +21,8 @@ TOKENIZER = json.dumps({
 
 
 def overfill(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """`library` takes more than it may; `at_once` in one request."""
+    """`library` takes more than it may, after `pause` seconds; `at_once` in one request."""
+    time.sleep(arguments.get("pause", 0.0))
     LIBRARIES[arguments["library"]](arguments["at_once"])
     return TaskResult()
 

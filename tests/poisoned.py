@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +23,7 @@ LOOP = "PILL-LOOP"
 
 def poisoned(plan: Plan, hang_seconds: float = 1.0) -> Plan:
     """The same plan, with the crashes in every child."""
-    results: list[TaskResult] | None = None
+    results: Sequence[TaskResult] | None = None
     try:
         while True:
             phase: Phase = next(plan) if results is None else plan.send(results)

@@ -221,7 +221,7 @@ def test_ten_thousand_shards_open_by_their_manifest_alone(small: Path, tmp_path:
     sums = {"shards": 10_000, "documents": 10_000 * first.rows, "tokens": 10_000 * (first.tokens or 0), "text_bytes": 1}
     details["sources"] = {"novels": sums}
     made = msgspec.structs.replace(found, partitions=partitions, totals=totals_of(partitions), details=details)
-    (tmp_path / "manifest.json").write_bytes(manifests.encode(made))
+    (tmp_path / "manifest.json").write_bytes(b"".join(manifests.pieces(made)))
     cache = open_cache(str(tmp_path))
     assert cache.tokens == sums["tokens"]
     assert cache.shards[9_999].token_start == 9_999 * (first.tokens or 0)
@@ -322,7 +322,7 @@ def put_checksum(directory: Path, index: int) -> None:
     manifest = read_manifest(str(directory))
     place = directory / f"{manifest.partitions[index].path}.lengths"
     manifest.details["shards"][index]["lengths_xxh3"] = hash_file(place)[0]
-    (directory / "manifest.json").write_bytes(manifests.encode(manifest))
+    (directory / "manifest.json").write_bytes(b"".join(manifests.pieces(manifest)))
 
 
 def test_a_cache_of_the_format_before_is_refused_with_the_next_step() -> None:

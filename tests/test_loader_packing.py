@@ -162,6 +162,7 @@ def packed_real(name: str, length: int, policy: str = "split") -> tuple[ArraySou
 def test_real_documents_pack_with_at_most_three_percent_padding(name: str, length: int) -> None:
     need_data()
     source, sequences, padding = packed_real(name, length)
+    print(f"\n{name} at {length}: {padding:.2%} padding")
     assert padding <= 0.03
     again = packed_real(name, length)[1]
     assert np.array_equal(sequences, again)

@@ -39,7 +39,7 @@ NAME = "dedup"
 FORMAT_VERSION = 1
 TASK_BYTES = 64 << 20  # of input, a task
 FAN_IN = 16  # forests, a merge
-Results = Generator[Phase, list[TaskResult], list[TaskResult]]
+Results = Generator[Phase, Sequence[TaskResult], Sequence[TaskResult]]
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def _tasks(function: str, sizes: Sequence[int], **more: Any) -> tuple[Task, ...]
 
 def _exact(
     step: Step, parts: list[Part], sources: list[str], shared: dict[str, Any]
-) -> Generator[Phase, list[TaskResult], list[str]]:
+) -> Generator[Phase, Sequence[TaskResult], list[str]]:
     if len(sources) < 2:
         return []
     results = yield Phase("exact", exact.tasks(parts), shared, PRELOADS)
@@ -127,7 +127,7 @@ def _exact(
 
 def _forests(
     step: Step, parts: list[Part], config: Config, shared: dict[str, Any]
-) -> Generator[Phase, list[TaskResult], list[tuple[str, int]]]:
+) -> Generator[Phase, Sequence[TaskResult], list[tuple[str, int]]]:
     """The forests, (path, edges) each, FAN_IN at the most."""
     buckets = bucket_count(sum(part.rows for part in parts), config.bands, TASK_BYTES)
     tasks = _tasks("bands:route", [part.signature_bytes for part in parts], buckets=buckets)

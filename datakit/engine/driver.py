@@ -9,16 +9,17 @@ of its ledger, and only the missing tasks are submitted.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from datakit.engine import leftovers
 from datakit.engine.executor import Executor
 from datakit.engine.finish import Tally, finish_step, remove_exchange, tidy_up, write_over_limit
-from datakit.engine.ledger import LedgerWriter, PhaseLine, driver_name, finished, read_ledger, task_digests
+from datakit.engine.ledger import Digests, LedgerWriter, PhaseLine, driver_name, finished, place, read_ledger
 from datakit.engine.phase_run import OvertakenError, PhaseRun, Told
 from datakit.engine.quarantine import require_allowed
-from datakit.engine.task import Output, Phase, Plan, Step, Task, TaskResult, encode
+from datakit.engine.results import Results, unpack
+from datakit.engine.task import Output, Phase, Plan, Step, Task, encode
 from datakit.engine.watch import Watch
 from datakit.errors import PartialError, StorageError
 from datakit.storage import atomic, urls
@@ -95,21 +96,21 @@ class StepRun:
         except StopIteration as stop:
             return stop.value
 
-    def _run_phase(self, phase: Phase) -> list[TaskResult]:
-        digests = task_digests(phase)
-        if len(digests) != len(phase.tasks):
+    def _run_phase(self, phase: Phase) -> Results:
+        if len({task.key for task in phase.tasks}) != len(phase.tasks):
             raise ValueError(f"{self.step.stage}, phase {phase.name}: two tasks have the same key")
-        results = {task.key: found for task in phase.tasks if (found := self._find(phase, task, digests[task.key]))}
-        pending = [task for task in phase.tasks if task.key not in results]
+        digests = Digests(phase)
+        found = {task.key: packed for task in phase.tasks if (packed := self._find(phase, task, digests))}
+        pending, made = [task for task in phase.tasks if task.key not in found], {}
         if pending:
-            keys, sizes = list(digests), [task.input_bytes for task in phase.tasks]
+            keys, sizes = [task.key for task in phase.tasks], [task.input_bytes for task in phase.tasks]
             self.ledger.append(PhaseLine(phase.name, keys, sizes, time.time()))
             executor = self._executor()
-            self.watch.phase_started(self.step, phase, len(results), executor.slots)
+            self.watch.phase_started(self.step, phase, len(found), executor.slots)
             told = Told(self.step, self.ledger, self.watch)
-            running = PhaseRun(phase, digests, executor, told, list(results.values()))
-            results |= running.run(pending, self._share(phase, digests))
-        ordered = [results[task.key] for task in phase.tasks]
+            running = PhaseRun(phase, digests, executor, told, Results(found.values()))
+            made = running.run(pending, self._share(phase, digests))
+        ordered = Results(found.get(task.key) or made[task.key] for task in phase.tasks)
         try:
             require_allowed(phase.tolerance, ordered)
         except PartialError as error:
@@ -118,18 +119,18 @@ class StepRun:
         self._tally.enter(ordered)
         return ordered
 
-    def _share(self, phase: Phase, digests: Mapping[str, str]) -> str | None:
+    def _share(self, phase: Phase, digests: Digests) -> str | None:
         """Write what all tasks of the phase need, once, where every node can read it."""
         if not phase.shared:
             return None
         data = encode(phase.shared)
-        path = f"{SHARED_FOLDER}/{phase.name}-{next(iter(digests.values()))}.msgpack"
+        path = f"{SHARED_FOLDER}/{phase.name}-{digests.of(phase.tasks[0])}.msgpack"
         atomic.commit_bytes(data, urls.join(self.step.directory, path))
         return path
 
-    def _find(self, phase: Phase, task: Task, digest: str) -> TaskResult | None:
-        """The result of an earlier run, if all that it wrote still is there with its size."""
-        result = self._done.get((phase.name, task.key, digest))
-        if result is None or any(self._sizes.get(output.path) != output.bytes for output in result.outputs):
+    def _find(self, phase: Phase, task: Task, digests: Digests) -> bytes | None:
+        """The packed result of an earlier run, if all that it wrote still is there with its size."""
+        packed = self._done.get(place(phase.name, task.key, digests.of(task))) if self._done else None
+        if packed is None or any(self._sizes.get(output.path) != output.bytes for output in unpack(packed).outputs):
             return None
-        return result
+        return packed

@@ -10,7 +10,7 @@ Cost: one copy of the data; memory is one window of 64 MiB whatever the runs' si
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,7 +26,7 @@ WINDOW_BYTES = 64 << 20
 MEMORY_BYTES = 512 << 20
 
 
-def merged(step: Step, phase: str, runs: list[str], readers: int) -> Generator[Phase, list[TaskResult], list[str]]:
+def merged(step: Step, phase: str, runs: list[str], readers: int) -> Generator[Phase, Sequence[TaskResult], list[str]]:
     """`runs = yield from merged(step, "route", runs, readers)`: merged first if runs x readers is above a million."""
     if len(runs) * readers <= MOST_READS:
         return runs

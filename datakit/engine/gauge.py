@@ -29,7 +29,7 @@ from datakit.engine.limits import limit_reserves, reserve_limit, used_memory
 
 SELDOM_SECONDS, OFTEN_SECONDS = 0.05, 0.00025
 FASTEST_BYTES = 16 << 30  # a second; 4 were seen
-LATE_SECONDS = 0.02  # a look may be, on a busy machine
+LATE_SECONDS = 0.1  # a look may be, on a busy machine; with 0.02, a bomb just begun was often taken for slow
 WALL, WALL_SECONDS = 0.05, 0.25  # above the budget, as a part of it; after the last fast growth
 ENTRIES = 4096
 CHILD = struct.Struct("<qqqq")  # pid, budget, bytes in use and reserved at its start: written by the fork server

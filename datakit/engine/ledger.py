@@ -22,7 +22,8 @@ import msgspec
 import xxhash
 
 from datakit.engine.executor import Cause, Outcome
-from datakit.engine.task import Phase, TaskResult, encode
+from datakit.engine.results import pack
+from datakit.engine.task import Phase, Task, TaskResult, encode
 from datakit.errors import CorruptError
 from datakit.storage import atomic, urls
 
@@ -44,6 +45,8 @@ class PhaseLine(msgspec.Struct, tag="phase", tag_field="kind", frozen=True):
 
 class AttemptLine(msgspec.Struct, tag="attempt", tag_field="kind", frozen=True, omit_defaults=True):
     """An attempt has ended. `digest` covers the task's function and arguments: a result counts for no other task.
+
+    One that is done without a result had only a part of a task, in search of what kills it (`halving.py`).
 
     peak_memory is what counts against the budget, peak_resident all that was resident (see Outcome).
     """
@@ -77,12 +80,18 @@ KEPT = tuple(name for name in AttemptLine.__struct_fields__ if name in Outcome._
 Line = PhaseLine | AttemptLine | DriverLine
 
 
-def task_digests(phase: Phase) -> dict[str, str]:
-    """Key -> what the task is: its function, arguments and the data it shares, 32 hex digits."""
-    shared = xxhash.xxh3_128_hexdigest(encode(phase.shared))  # once: it may be a megabyte, and tasks a hundred thousand
-    return {
-        task.key: xxhash.xxh3_128_hexdigest(encode([task.function, task.arguments, shared])) for task in phase.tasks
-    }
+class Digests:
+    """What each task of a phase is, as 32 hex digits: its function, its arguments and the data that all share.
+
+    Worked out when asked for, in some microseconds: 100,000 of them would be 13 MB of a driver.
+    """
+
+    def __init__(self, phase: Phase) -> None:
+        self._shared = xxhash.xxh3_128_hexdigest(encode(phase.shared))  # once: it may be a megabyte
+
+    def of(self, task: Task) -> str:
+        """Of one task, or of a half of it, which is another one."""
+        return xxhash.xxh3_128_hexdigest(encode([task.function, task.arguments, self._shared]))
 
 
 def driver_name() -> str:
@@ -182,10 +191,15 @@ def read_ledger(directory: str) -> Iterator[Line]:
                 raise CorruptError(f"{segment}, line {number + 1}: {error}; remove the file to redo it") from error
 
 
-def finished(lines: Iterable[Line]) -> dict[tuple[str, str, str], TaskResult]:
-    """The results of the tasks that are done, by (phase, key, digest)."""
-    done: dict[tuple[str, str, str], TaskResult] = {}
+def finished(lines: Iterable[Line]) -> dict[str, bytes]:
+    """The packed results of the tasks that are done, by their `place`."""
+    done: dict[str, bytes] = {}
     for line in lines:
         if isinstance(line, AttemptLine) and line.cause is Cause.DONE and line.result is not None:
-            done.setdefault((line.phase, line.key, line.digest), line.result)
+            done.setdefault(place(line.phase, line.key, line.digest), pack(line.result))
     return done
+
+
+def place(phase: str, key: str, digest: str) -> str:
+    """A task of a step, as one string: 100,000 tuples of three would be 20 MB more."""
+    return f"{phase}\n{key}\n{digest}"

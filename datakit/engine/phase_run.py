@@ -1,24 +1,21 @@
 """The pending tasks of one phase: submitted in order of size, judged, tried again, and what fails told by name.
 
-The queue holds a few numbers a task, and attempts are made when a slot asks for them, so a phase of 100,000 tasks is
-small. Order: retries first (a typo shows at once), then the biggest input; attempts that must run alone come when
-nothing else is left, so nobody waits for them. Records that may not be dropped yet wait until all others are done.
+Attempts are made when a slot asks for them, so a phase of 100,000 tasks is small. In which order they go, `queue.py`
+says. Records that may not be dropped yet wait until all others are done.
 """
 
 from __future__ import annotations
 
-import heapq
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, cast
 
 from datakit import errors
 from datakit.engine.budgets import Budgets
 from datakit.engine.executor import Attempt, Cause, Executor, Outcome
 from datakit.engine.finish import write_partial
 from datakit.engine.halving import Halving
-from datakit.engine.ledger import LedgerWriter, attempt_line
+from datakit.engine.ledger import Digests, LedgerWriter, attempt_line
 from datakit.engine.policy import (
     DEATHS,
     Breaker,
@@ -30,6 +27,8 @@ from datakit.engine.policy import (
     next_attempt,
 )
 from datakit.engine.quarantine import Allowance
+from datakit.engine.queue import Queue
+from datakit.engine.results import pack
 from datakit.engine.task import Phase, Step, Task, TaskResult
 from datakit.engine.watch import Watch
 from datakit.errors import InputError, NoSpaceError, PartialError, StepFailedError
@@ -38,7 +37,6 @@ from datakit.storage.manifest import Manifest, find_manifest
 WINDOW = 3  # attempts in flight for each slot
 WAIT_SECONDS = 0.5
 SHOWN = 20
-AT_ONCE, LAST = 0, 1  # ranks in the queue
 
 
 class OvertakenError(Exception):
@@ -58,38 +56,27 @@ class Told:
     watch: Watch
 
 
-class _Waiting(NamedTuple):
-    """A place in the queue. ready: 0 for a task that was never tried, -1 for a retry, else when it may be tried."""
-
-    rank: int
-    ready: float
-    size: int
-    number: int
-    attempt: Task | Attempt
-
-
 class PhaseRun:
     """One run of one phase."""
 
     def __init__(
-        self, phase: Phase, digests: Mapping[str, str], executor: Executor, told: Told, found: Sequence[TaskResult]
+        self, phase: Phase, digests: Digests, executor: Executor, told: Told, found: Sequence[TaskResult]
     ) -> None:
         """`found`: the results that an earlier run left."""
         self._step, self._phase, self._digests = told.step, phase, digests
         self._executor, self._ledger, self._watch = executor, told.ledger, told.watch
-        self._queue: list[_Waiting] = []
-        self._number = 0
+        self._queue = Queue()
         self._records: dict[str, TaskRecord] = {}
         self._running: dict[str, Attempt] = {}
-        self._results: dict[str, TaskResult] = {}
+        self._results: dict[str, bytes] = {}  # packed
         self._failed: dict[str, TaskRecord] = {}
         self._parked: dict[str, Attempt] = {}
         self._halving: dict[str, Halving] = {}
         self._budgets, self._breaker = Budgets(phase), Breaker()
         self._allowance = Allowance(phase.tolerance, found)
 
-    def run(self, pending: Sequence[Task], shared: str | None) -> dict[str, TaskResult]:
-        """Every task's result. Raises PartialError where some failed, after all others are done."""
+    def run(self, pending: Sequence[Task], shared: str | None) -> dict[str, bytes]:
+        """Every task's packed result. Raises PartialError where some failed, after all others are done."""
         self._shared = shared
         try:
             self._drive(pending)
@@ -101,9 +88,7 @@ class PhaseRun:
         return self._results
 
     def _drive(self, pending: Sequence[Task]) -> None:
-        self._queue = [_Waiting(AT_ONCE, 0.0, -task.input_bytes, number, task) for number, task in enumerate(pending)]
-        heapq.heapify(self._queue)
-        self._number = len(self._queue)
+        self._queue = Queue(pending)
         while self._queue or self._running or self._parked:
             if not self._queue and not self._running:
                 self._settle()
@@ -118,26 +103,19 @@ class PhaseRun:
     def _submit(self) -> None:
         slots = self._executor.slots
         room = WINDOW * slots - len(self._running)
-        while self._queue and room > 0 and self._queue[0].ready <= time.monotonic():
-            waiting = heapq.heappop(self._queue)
-            attempt = waiting.attempt
-            if isinstance(attempt, Task):
-                attempt = self._first_attempt(attempt, slots)
+        while room > 0 and (next_one := self._queue.take(time.monotonic())) is not None:
+            attempt = self._first_attempt(next_one, slots) if isinstance(next_one, Task) else next_one
             self._running[attempt.task.key] = attempt
             self._executor.submit(attempt)
             room -= 1
         if self._queue and not self._running:
-            time.sleep(min(WAIT_SECONDS, max(0.0, self._queue[0].ready - time.monotonic())))
+            time.sleep(min(WAIT_SECONDS, self._queue.ready_in(time.monotonic())))
 
     def _first_attempt(self, task: Task, slots: int) -> Attempt:
         """A first attempt, with further tasks where they are tiny."""
-        more: list[Task] = []
-        for _ in range(self._budgets.batch(len(self._queue), slots) - 1):
-            if not self._queue or not isinstance(self._queue[0].attempt, Task):
-                break
-            more.append(cast(Task, heapq.heappop(self._queue).attempt))
+        more = self._queue.take_fresh(self._budgets.batch(len(self._queue), slots) - 1)
         memory = max(self._budgets.first(one) for one in (task, *more))
-        return self._attempt(task, memory, tuple(more))
+        return self._attempt(task, memory, more)
 
     def _attempt(self, task: Task, memory: int, more: tuple[Task, ...] = ()) -> Attempt:
         phase = self._phase
@@ -157,10 +135,7 @@ class PhaseRun:
         )
 
     def _again(self, attempt: Attempt, wait: float = 0.0) -> None:
-        self._number += 1
-        ready = time.monotonic() + wait if wait else -1.0
-        rank = LAST if attempt.alone else AT_ONCE
-        heapq.heappush(self._queue, _Waiting(rank, ready, 0, self._number, attempt))
+        self._queue.put_back(attempt, time.monotonic() + wait if wait else 0.0)
 
     # --- what comes back
 
@@ -184,11 +159,12 @@ class PhaseRun:
             self._again(self._attempt(task, self._budgets.declared(task)))
 
     def _enter(self, attempt: Attempt, outcome: Outcome) -> None:
-        key = outcome.key
-        self._ledger.append(attempt_line(outcome, self._digests[key]))
+        key, digest = outcome.key, self._digests.of(attempt.task)
         if key in self._halving:
+            self._ledger.append(attempt_line(replace(outcome, result=None), digest))  # never the whole task's
             self._halve_on(key, attempt, outcome)
             return
+        self._ledger.append(attempt_line(outcome, digest))
         if outcome.cause is Cause.DONE and key not in self._records:
             self._finish(attempt, outcome)
             return
@@ -216,7 +192,7 @@ class PhaseRun:
 
     def _finish(self, attempt: Attempt, outcome: Outcome) -> None:
         assert outcome.result is not None
-        self._results[outcome.key] = outcome.result
+        self._results[attempt.task.key] = pack(outcome.result)  # the task's own key: the outcome's is a copy
         self._allowance.enter(outcome.key, outcome.result)
         self._budgets.enter(attempt.task, outcome)
         self._breaker.enter(Verdict.DONE, outcome)

@@ -112,7 +112,7 @@ def _after(before: TaskStatus | None, line: AttemptLine) -> TaskStatus:
     return TaskStatus(
         line.phase,
         line.key,
-        "retrying" if failed else "done",
+        "done" if line.result is not None else "retrying",
         (before.attempts if before else 0) + 1,
         f"{line.cause}: {line.message}" if failed else (before.last_failure if before else ""),
         line.seconds,

@@ -19,6 +19,7 @@ many tasks need goes once into `Phase.shared`, which is written to the step's di
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +31,7 @@ import pyarrow as pa
 
 from datakit.storage.manifest import InputReference, Manifest, Partition
 
-Plan = Generator["Phase", "list[TaskResult]", "Output"]
+Plan = Generator["Phase", "Sequence[TaskResult]", "Output"]
 BATCH_HANG_SECONDS = 600.0  # for tasks that move with every few MiB
 HANG_SECONDS = 1800.0  # the reference tokenizer takes up to 2 s for a MB, and may have 256 MiB in hand
 
@@ -76,6 +77,9 @@ class Task:
     arguments: dict[str, Any]
     input_bytes: int = 0  # for the order (biggest first), the memory budget and the ETA
     halves: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "function", sys.intern(self.function))  # one string, not 100,000 equal ones
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ Cost: about 0.7 us a document. Memory: the document lists of a few shards.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,7 @@ def _task(first: int, last: int) -> Task:
     return Task(f"{first:08d}", f"{__name__}:count_task", {"first": first, "last": last}, input_bytes=last - first)
 
 
-def _require_all_tokens(step: Step, counted: list[TaskResult]) -> None:
+def _require_all_tokens(step: Step, counted: Sequence[TaskResult]) -> None:
     """Each token is owned by one block."""
     seen = sum(result.counters["packing/tokens"] for result in counted)
     if seen != step.parameters["tokens"]:

@@ -7,6 +7,7 @@ a reader needs is a required field: a missing one is an error, never a zero.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from datakit.storage.fingerprint import canonical_json
 FORMAT = "datakit.manifest/1"
 FILE_NAME = "manifest.json"
 PARTIAL_NAME = "partial.json"
+PIECE = 1000  # partitions
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -102,10 +104,23 @@ def totals_of(partitions: list[Partition]) -> Totals:
     )
 
 
-def encode(manifest: Manifest) -> bytes:
-    """Canonical JSON, indented for people; the same manifest gives the same bytes."""
-    plain = msgspec.to_builtins(manifest) | {"format": manifest.format}
-    return msgspec.json.format(canonical_json(plain), indent=1) + b"\n"
+def pieces(manifest: Manifest) -> Iterator[bytes]:
+    """Canonical JSON, indented for people; the same manifest gives the same bytes.
+
+    Some partitions at a time: 100,000 as one text, and again with indents, would be the peak of a driver's memory.
+    """
+    plain = msgspec.to_builtins(msgspec.structs.replace(manifest, partitions=[])) | {"format": manifest.format}
+    frame = msgspec.json.format(canonical_json(plain), indent=1) + b"\n"
+    if not manifest.partitions:
+        yield frame
+        return
+    before, after = frame.split(b'\n "partitions": []')  # no string holds a raw line feed, and nothing else one space
+    yield before + b'\n "partitions": ['
+    for start in range(0, len(manifest.partitions), PIECE):
+        some = msgspec.json.encode(manifest.partitions[start : start + PIECE], order="sorted")
+        lines = msgspec.json.format(some, indent=1)[1:-2].replace(b"\n", b"\n ")  # one level deeper, without brackets
+        yield b"," + lines if start else lines
+    yield b"\n ]" + after
 
 
 def decode(data: bytes, url: str) -> Manifest:
@@ -140,4 +155,8 @@ def find_manifest(directory: str) -> Manifest | None:
 
 def write_manifest(manifest: Manifest, directory: str) -> None:
     """Create the manifest; the last write of a step. Raises DivergentOutputError if another one stands."""
-    atomic.commit_bytes(encode(manifest), manifest_url(directory))
+    url = manifest_url(directory)
+    with atomic.staging(url) as path:
+        with path.open("wb") as file:
+            file.writelines(pieces(manifest))
+        atomic.commit_file(path, url)

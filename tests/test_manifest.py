@@ -1,0 +1,45 @@
+"""A manifest's bytes: canonical, however many partitions it has, and read back as what was written."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datakit.storage import manifest as manifests
+from datakit.storage.manifest import Manifest, Partition, Quarantine, totals_of
+
+numbers = st.integers(0, 2**62)
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+partitions = st.lists(
+    st.builds(Partition, text, text, numbers, numbers, text, tokens=st.none() | numbers, first_id=st.none() | text)
+)
+
+
+def made(parts: list[Partition], name: str = "d") -> Manifest:
+    """A manifest with these partitions, and with what looks like them elsewhere."""
+    parameters = {"partitions": [], "share": 1e-05, name: '\n "partitions": []'}
+    totals = totals_of(parts)
+    return Manifest("s", name, "f", "i", parameters, [], [], parts, totals, {}, Quarantine(3), {"partitions": []})
+
+
+@given(partitions, text)
+def test_its_bytes_are_those_of_sorted_json_with_indents(parts: list[Partition], name: str) -> None:
+    manifest = made(parts, name)
+    data = b"".join(manifests.pieces(manifest))
+    plain = msgspec.to_builtins(manifest) | {"format": manifest.format}
+    whole = json.dumps(plain, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode()
+    assert data == msgspec.json.format(whole, indent=1) + b"\n"
+    assert manifests.decode(data, "here") == manifest
+
+
+def test_pieces_fit_together() -> None:
+    for count in (1, manifests.PIECE - 1, manifests.PIECE, manifests.PIECE + 1, 2 * manifests.PIECE + 1):
+        manifest = made([Partition(f"{number}.parquet", "s", number, 1, "x") for number in range(count)])
+        pieces = list(manifests.pieces(manifest))
+        assert max(map(len, pieces)) < 200 * manifests.PIECE
+        data = b"".join(pieces)
+        assert data == msgspec.json.format(data, indent=1) + b"\n"
+        assert manifests.decode(data, "here") == manifest
