@@ -66,15 +66,43 @@ def digest_records(arguments: dict[str, Any], shared: dict[str, Any], context: T
 
 
 def write_parts(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Writes a file for each name; one of them kills it, with no record in hand, until the step has a file `mended`."""
+    """Writes a file for each name; one of them kills it, with no record in hand, until the step has a file `mended`.
+
+    Where there is a file `foe`, the first attempt to begin without the bad name is killed by somebody else.
+    """
     outputs = []
     mended = urls.exists(urls.join(context.step_directory, "mended"))
+    foe = urls.join(context.step_directory, "foe")
+    if urls.exists(foe) and shared["poison"] not in arguments["names"]:
+        urls.remove(foe)
+        os.kill(os.getpid(), signal.SIGKILL)
     for name in arguments["names"]:
         if name == shared["poison"] and not mended:
             os.kill(os.getpid(), signal.SIGSEGV)
         committed = atomic.commit_bytes(name.encode(), urls.join(context.step_directory, name))
         outputs.append(OutputFile(name, committed.bytes, committed.xxh3, 1))
     return TaskResult(tuple(outputs))
+
+
+def read_one_by_one(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
+    """Has each record in hand from before it is read, as row groups of one; reading `poison` kills, wanted or not."""
+    left_out = []
+    for row in range(arguments["first"], arguments["first"] + 3):
+        context.hold(FILE, row, 1)
+        if row == shared["poison"]:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        left_out += context.records(FILE, [row], lambda row: None)[1]
+        context.release()
+    return TaskResult(quarantined=tuple(left_out), records=3)
+
+
+def copy(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
+    """Copies a file of the step; with `until`, an error until that one is there."""
+    if arguments["until"] and not urls.exists(urls.join(context.step_directory, arguments["until"])):
+        raise ValueError("not yet")
+    data = urls.read_bytes(urls.join(context.step_directory, arguments["source"]))
+    committed = atomic.commit_bytes(data, urls.join(context.step_directory, arguments["target"]))
+    return TaskResult((OutputFile(arguments["target"], committed.bytes, committed.xxh3, 1),))
 
 
 def nap(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
@@ -124,6 +152,24 @@ def parts(names: list[str], poison: str) -> Plan:
     """One task that writes all names."""
     task = Task("all", f"{__name__}:write_parts", {"names": names}, halves="names")
     results = yield Phase("parts", (task,), {"poison": poison})
+    return Output([Partition(o.path, "test", 1, o.bytes, o.xxh3) for r in results for o in r.outputs], SCHEMA)
+
+
+def readings(tasks: int, poison: int, tolerance: Tolerance) -> Plan:
+    """Tasks of three records each, one of which kills whoever reads it."""
+    listed = tuple(Task(f"{n:02d}", f"{__name__}:read_one_by_one", {"first": 3 * n}) for n in range(tasks))
+    yield Phase("read", listed, {"poison": poison}, PRELOADS, tolerance=tolerance)
+    return Output([], SCHEMA)
+
+
+def copies() -> Plan:
+    """`in` to `exchange/middle`, and that to `one` and `two`; `two` waits for a file `mended`."""
+
+    def task(source: str, target: str, until: str = "") -> Task:
+        return Task(target, f"{__name__}:copy", {"source": source, "target": target, "until": until})
+
+    yield Phase("first", (task("in", "exchange/middle"),))
+    results = yield Phase("second", (task("exchange/middle", "one"), task("exchange/middle", "two", "mended")))
     return Output([Partition(o.path, "test", 1, o.bytes, o.xxh3) for r in results for o in r.outputs], SCHEMA)
 
 

@@ -21,13 +21,13 @@ SIGN, ENCODE = "PILL-SIGN", "PILL-ENCODE"
 LOOP = "PILL-LOOP"
 
 
-def poisoned(plan: Plan, hang_seconds: float = 1.0) -> Plan:
-    """The same plan, with the crashes in every child."""
+def poisoned(plan: Plan, hang_seconds: float = 1.0, fault: str = "install") -> Plan:
+    """The same plan, with the crashes in every child; `fault`: which function here brings them."""
     results: Sequence[TaskResult] | None = None
     try:
         while True:
             phase: Phase = next(plan) if results is None else plan.send(results)
-            preloads = (*phase.preloads, Preload("tests.poisoned", "tests.poisoned:install"))
+            preloads = (*phase.preloads, Preload("tests.poisoned", f"tests.poisoned:{fault}"))
             results = yield replace(phase, preloads=preloads, hang_seconds=hang_seconds)
     except StopIteration as stop:
         return stop.value
@@ -46,6 +46,18 @@ def install() -> None:
     _guard(datakit.dedup.signature, "sign", SIGN, lambda texts, **rules: _bytes(texts))
     _guard(FastEncoder, "encode_batch", ENCODE, lambda encoder, texts: "\n".join(texts).encode())
     _guard(pq.ParquetWriter, "write_table", WRITE, _texts_of)
+
+
+def break_row_group() -> None:
+    """Row group 3 of any Parquet file kills who decodes it."""
+    read = pq.ParquetFile.read_row_group
+
+    def reading(self: Any, i: int, *arguments: Any, **others: Any) -> Any:
+        if i == 3:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return read(self, i, *arguments, **others)
+
+    pq.ParquetFile.read_row_group = reading
 
 
 def _bytes(texts: Any) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from datakit.engine.task import Phase, Task
 from datakit.engine.watch import Silent
 from datakit.errors import ColumnError, CorruptError, PartialError, StepFailedError
 from datakit.storage.manifest import Manifest, find_manifest
-from tests import engine_tasks
+from tests import engine_tasks, poison_tasks
 from tests.processes import ended
 
 
@@ -66,6 +67,24 @@ def test_a_step_ends_with_a_manifest_that_sums_its_tasks(tmp_path: Path) -> None
     assert [partition.path for partition in manifest.partitions] == [f"number-{index:03d}.txt" for index in range(12)]
     assert find_manifest(str(tmp_path)) == manifest
     assert not (tmp_path / "exchange").exists()
+
+
+def test_what_a_phase_made_of_other_files_is_not_taken_for_what_it_would_make_now(tmp_path: Path) -> None:
+    def again() -> Manifest:
+        with executor(2) as local:
+            step = poison_tasks.poison_step(str(tmp_path))
+            return run_step(step, poison_tasks.copies(), lambda: local, RunOptions(), Silent())
+
+    (tmp_path / "in").write_text("old")
+    with pytest.raises(PartialError):
+        again()
+    (tmp_path / "mended").touch()
+    (tmp_path / "in").write_text("new")
+    shutil.rmtree(tmp_path / "exchange")  # so the first phase is done again, with another outcome
+    with pytest.raises(PartialError, match="one exists with other content"):
+        again()
+    (tmp_path / "one").unlink()
+    assert len({partition.xxh3 for partition in again().partitions}) == 1
 
 
 def test_a_step_that_is_done_starts_no_executor(tmp_path: Path) -> None:
@@ -188,7 +207,7 @@ import sys
 from datakit.engine.driver import RunOptions, run_step
 from datakit.engine.local import LocalExecutor
 from datakit.engine.watch import Silent
-from tests import engine_tasks
+from tests import engine_tasks, poison_tasks
 from tests.processes import ended
 local = LocalExecutor(2)
 plan = engine_tasks.numbers(6, faults={3: "sleep"}, markers=sys.argv[2])

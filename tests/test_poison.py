@@ -154,23 +154,6 @@ def test_a_hang_says_where_it_is(tmp_path: Path) -> None:
     assert "poison_tasks.py" in outcome.message and "in _loop" in outcome.message
 
 
-def test_without_a_record_in_hand_the_input_is_halved_to_name_the_entry(tmp_path: Path) -> None:
-    names = [f"part-{number}" for number in range(13)]
-    with pytest.raises(StepFailedError, match=r"SIGSEGV.*; it is in part-9"):
-        run(tmp_path, poison_tasks.parts(names, "part-9"))
-    assert len(attempts(tmp_path)) <= 2 + 4
-
-
-def test_what_the_halves_wrote_is_never_taken_for_the_whole(tmp_path: Path) -> None:
-    names = [f"part-{number}" for number in range(13)]
-    for _ in range(2):
-        with pytest.raises(StepFailedError, match="it is in part-9"):
-            run(tmp_path, poison_tasks.parts(names, "part-9"))
-        assert [task.state for task in read_status(str(tmp_path)).tasks] == ["failed"]
-    (tmp_path / "mended").touch()
-    assert [part.path for part in run(tmp_path, poison_tasks.parts(names, "part-9")).partitions] == names
-
-
 def test_tiny_tasks_share_children_and_have_an_entry_each(tmp_path: Path) -> None:
     manifest = run(tmp_path, poison_tasks.naps(600, 0.001))
     assert manifest.details["children"] < 150

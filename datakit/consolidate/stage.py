@@ -226,7 +226,7 @@ def _consolidate_one(
                 ends = [ends[0] if ends else kept["id"][0].as_py(), kept["id"][-1].as_py()]
                 text_bytes += int(row_sizes(kept.select(["text"])).sum())
                 writer.write(kept)
-        context.release()
+            context.release()
     info = writer.info
     if rows_in != pair["rows"] or info.rows != rows_in - dropped.total():
         raise CorruptError(

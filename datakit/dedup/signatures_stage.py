@@ -171,7 +171,7 @@ def sign_partition(arguments: dict[str, Any], shared: dict[str, Any], context: T
             windows += int(signed.windows.sum(dtype=np.int64))
             reasons += np.bincount(signed.reason, minlength=len(REASONS))
             context.report(rows, text_bytes)
-        context.release()
+            context.release()
     output = OutputFile(arguments["path"], writer.info.bytes, writer.info.xxh3, rows)
     counters = {
         "signatures/documents": rows,

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import xxhash
+
 from datakit.engine import leftovers
 from datakit.engine.executor import Executor
 from datakit.engine.finish import Tally, finish_step, remove_exchange, tidy_up, write_over_limit
@@ -23,7 +25,7 @@ from datakit.engine.task import Output, Phase, Plan, Step, Task, encode
 from datakit.engine.watch import Watch
 from datakit.errors import PartialError, StorageError
 from datakit.storage import atomic, urls
-from datakit.storage.manifest import Manifest, find_manifest
+from datakit.storage.manifest import PARTIAL_NAME, Manifest, find_manifest
 
 SHARED_FOLDER = "exchange/shared"
 
@@ -71,7 +73,8 @@ class StepRun:
         leftovers.remove_dead_files(step.directory)
         self._done = finished(read_ledger(step.directory))
         self._sizes = {info.path: info.size for info in urls.listing(step.directory)} if self._done else {}
-        self._tally = Tally()
+        self._tally, self._before = Tally(), xxhash.xxh3_128()
+        self._begun = False
         self.ledger.begin()
 
     def run(self, plan: Plan) -> Manifest:
@@ -99,13 +102,14 @@ class StepRun:
     def _run_phase(self, phase: Phase) -> Results:
         if len({task.key for task in phase.tasks}) != len(phase.tasks):
             raise ValueError(f"{self.step.stage}, phase {phase.name}: two tasks have the same key")
-        digests = Digests(phase)
+        digests = Digests(phase, self._before.hexdigest())
         found = {task.key: packed for task in phase.tasks if (packed := self._find(phase, task, digests))}
         pending, made = [task for task in phase.tasks if task.key not in found], {}
         if pending:
             keys, sizes = [task.key for task in phase.tasks], [task.input_bytes for task in phase.tasks]
             self.ledger.append(PhaseLine(phase.name, keys, sizes, time.time()))
             executor = self._executor()
+            self._forget_failures()
             self.watch.phase_started(self.step, phase, len(found), executor.slots)
             told = Told(self.step, self.ledger, self.watch)
             running = PhaseRun(phase, digests, executor, told, Results(found.values()))
@@ -117,7 +121,14 @@ class StepRun:
             write_over_limit(self.step, phase.name, ordered, str(error))
             raise PartialError(f"{self.step.stage} of {self.step.dataset}: {error}") from error
         self._tally.enter(ordered)
+        ordered.enter(self._before)
         return ordered
+
+    def _forget_failures(self) -> None:
+        """What an earlier run gave up is tried again: its list no longer says how things stand."""
+        if not self._begun:
+            urls.remove(urls.join(self.step.directory, PARTIAL_NAME))
+        self._begun = True
 
     def _share(self, phase: Phase, digests: Digests) -> str | None:
         """Write what all tasks of the phase need, once, where every node can read it."""

@@ -81,13 +81,14 @@ Line = PhaseLine | AttemptLine | DriverLine
 
 
 class Digests:
-    """What each task of a phase is, as 32 hex digits: its function, its arguments and the data that all share.
+    """What each task of a phase is, as 32 hex digits: its function and arguments, what all share, and `before`.
 
-    Worked out when asked for, in some microseconds: 100,000 of them would be 13 MB of a driver.
+    That is what came of the phases before: this one may read what they wrote, under names that stay the same when they
+    are done again and write something else. Worked out when asked for: 100,000 of them would be 13 MB of a driver.
     """
 
-    def __init__(self, phase: Phase) -> None:
-        self._shared = xxhash.xxh3_128_hexdigest(encode(phase.shared))  # once: it may be a megabyte
+    def __init__(self, phase: Phase, before: str) -> None:
+        self._shared = xxhash.xxh3_128_hexdigest(encode(phase.shared)) + before  # once: it may be a megabyte
 
     def of(self, task: Task) -> str:
         """Of one task, or of a half of it, which is another one."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NoReturn
 
 from datakit import errors
 from datakit.engine.budgets import Budgets
@@ -24,6 +25,7 @@ from datakit.engine.policy import (
     backoff_seconds,
     drop_proposed,
     judge,
+    may_go_on,
     next_attempt,
 )
 from datakit.engine.quarantine import Allowance
@@ -173,8 +175,7 @@ class PhaseRun:
         if verdict is Verdict.DONE:
             self._finish(attempt, outcome)
         elif verdict is Verdict.REFUSE:
-            self._watch.attempt_ended(outcome, verdict)
-            raise _refusal(outcome)
+            self._refuse(outcome)
         elif verdict is Verdict.RETRY:
             self._watch.attempt_ended(outcome, verdict)
             self._again(self._next(attempt, record), backoff_seconds(record))
@@ -197,6 +198,10 @@ class PhaseRun:
         self._budgets.enter(attempt.task, outcome)
         self._breaker.enter(Verdict.DONE, outcome)
         self._watch.attempt_ended(outcome, Verdict.DONE)
+
+    def _refuse(self, outcome: Outcome) -> NoReturn:
+        self._watch.attempt_ended(outcome, Verdict.REFUSE)
+        raise _refusal(outcome)
 
     def _propose(self, key: str, attempt: Attempt, outcome: Outcome) -> None:
         record = self._records[key]
@@ -231,7 +236,14 @@ class PhaseRun:
     def _halve_on(self, key: str, attempt: Attempt, outcome: Outcome) -> None:
         halving, record = self._halving[key], self._records[key]
         record.attempts += 1
-        halving.enter(outcome.cause is not Cause.DONE)
+        if outcome.cause in DEATHS or outcome.cause is Cause.DONE:
+            halving.enter(outcome.cause in DEATHS)
+        elif outcome.cause is Cause.REFUSED:
+            self._refuse(outcome)
+        elif not may_go_on(record, outcome):
+            record.last = outcome
+            self._fail(key, outcome)
+            return
         if halving.found is None:
             self._watch.attempt_ended(outcome, Verdict.RETRY)
             self._again(replace(attempt, number=record.attempts + 1, task=halving.next_task()))

@@ -104,6 +104,8 @@ def _judge_death(record: TaskRecord, outcome: Outcome, exhausted: bool) -> Verdi
     held = outcome.held
     if held is None or (outcome.cause is Cause.MEMORY and not exhausted):
         return None
+    if held.records == 1 and any((held.file, held.position) == (gone.file, gone.position) for gone in record.skip):
+        return None  # it kills although nobody works on it any more: whoever reads it does, or something else
     if held.records == 1 and any(batch.holds(held.file, held.position) for batch in record.fine):
         record.proposed = QuarantinedRecord(held.file, held.position, outcome.cause.value)
         return Verdict.PROPOSE
@@ -115,6 +117,12 @@ def _judge_death(record: TaskRecord, outcome: Outcome, exhausted: bool) -> Verdi
 
 def _is_known(record: TaskRecord, held: Held) -> bool:
     return any((batch.file, batch.position) == (held.file, held.position) for batch in record.fine)
+
+
+def may_go_on(record: TaskRecord, outcome: Outcome) -> bool:
+    """Enter an end that says nothing of the records (no death, nothing done); whether the same may be tried again."""
+    record.causes[outcome.cause] += 1
+    return outcome.cause is Cause.CANCELLED or record.causes[outcome.cause] < TRIES[outcome.cause]
 
 
 def drop_proposed(record: TaskRecord) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import overload
 
 import msgspec
+import xxhash
 
 from datakit.engine.task import TaskResult
 
@@ -26,6 +27,11 @@ class Results(Sequence[TaskResult]):
 
     def __init__(self, packed: Iterable[bytes]) -> None:
         self._packed = list(packed)
+
+    def enter(self, digest: xxhash.xxh3_128) -> None:
+        """Feed them to a checksum."""
+        for packed in self._packed:
+            digest.update(packed)
 
     def __len__(self) -> int:
         return len(self._packed)

@@ -212,6 +212,8 @@ class TaskContext:
     ) -> tuple[np.ndarray | None, list[QuarantinedRecord]]:
         """Take a batch of records in hand: call it right before working on them, once for each kind of work.
 
+        Call `release` when the work is done and before more is read: what kills the reader is not in this batch.
+
         `files`: the file of all of them, or one for each. Where this batch was in hand when an earlier attempt died,
         each record is first given to `alone(row)`: the same work on one record, for nothing, so that the one that kills
         is found in hand. What is written comes from the batch as a whole in any case, and so is the same.
@@ -225,6 +227,9 @@ class TaskContext:
             for row in range(len(positions)) if kept is None else np.flatnonzero(kept).tolist():
                 self.hold(files if isinstance(files, str) else files[row], int(positions[row]), 1)
                 alone(row)
+        if kept is not None and not kept.any():
+            self.release()
+            return kept, left_out
         self.hold(files if isinstance(files, str) else files[0], int(positions[0]), len(positions))
         return kept, left_out
 

@@ -246,7 +246,7 @@ def route_slice(arguments: dict[str, Any], shared: dict[str, Any], context: Task
             router.route(_in_hand(block, reading, shared["buckets"]), writer)
             bytes_read += block.bytes_read
             context.report(findings.counters["normalize/records_in"], bytes_read)
-        context.release()
+            context.release()
     router.check_text()
     details = {"runs": writer.runs, "schemas": router.schemas(), "text_bytes": router.text_bytes}
     return TaskResult(

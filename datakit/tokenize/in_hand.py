@@ -39,7 +39,7 @@ class InHand:
             if len(batch.ids):
                 self.ends = (self.ends[0] or batch.ids[0].as_py(), batch.ids[-1].as_py())
                 yield batch
-        self.context.release()
+            self.context.release()
 
 
 def _only(batch: TextBatch, rows: Any) -> TextBatch:
