@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sysconfig
-import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +16,7 @@ import pytest
 import xxhash
 from fsspec.implementations.memory import MemoryFileSystem
 
-from datakit.download import listing, transfer
+from datakit.download import hashes, listing, transfer
 from datakit.download.hashes import HashCache
 from datakit.download.listing import SourceFile, list_source, listing_digest, pinned, source_base
 from datakit.download.stage import files_base, plan
@@ -136,14 +135,15 @@ def test_a_hub_url_is_pinned_to_its_revision() -> None:
 # --- remembered hashes
 
 
-def age(folder: Path, seconds: int = 100) -> None:
-    for path in folder.rglob("*"):
-        if path.is_file():
-            os.utime(path, (time.time() - seconds, time.time() - seconds))
+@pytest.fixture
+def later() -> Iterator[None]:
+    """All files have been left alone for a while."""
+    with patch.object(hashes, "SETTLED_NS", -1):
+        yield
 
 
+@pytest.mark.usefixtures("later")
 def test_hashes_are_remembered_and_forgotten(tree: Path, tmp_path: Path) -> None:
-    age(tree)
     root = str(tmp_path / "root")
     first = list_source(str(tree), [], [], HashCache.of_source(root, "tree"))
     with patch.object(listing.atomic, "hash_file", side_effect=AssertionError("hashed again")):
@@ -157,14 +157,39 @@ def test_hashes_are_remembered_and_forgotten(tree: Path, tmp_path: Path) -> None
     assert list(remembered) == ["a.jsonl", "b/d/e.txt", "b/d/h.jsonl.gz"]
 
 
+@pytest.mark.usefixtures("later")
+def test_a_time_that_was_put_back_does_not_hide_a_change(tree: Path, tmp_path: Path) -> None:
+    """As `touch -r` and `rsync --inplace --times` do."""
+    os.utime(tree / "a.jsonl", ns=(10**18, 10**18))
+    root = str(tmp_path / "root")
+    list_source(str(tree), [], [], HashCache.of_source(root, "tree"))
+    with open(tree / "a.jsonl", "r+b") as file:
+        file.write(b"A")
+    os.utime(tree / "a.jsonl", ns=(10**18, 10**18))
+    changed = list_source(str(tree), [], [], HashCache.of_source(root, "tree"))
+    assert changed[0] == SourceFile("a.jsonl", 7, xxh3(b"A.jsonl"))
+
+
+@pytest.mark.usefixtures("later")
+def test_a_cache_of_an_older_form_is_made_anew(tree: Path, tmp_path: Path) -> None:
+    path, state = tmp_path / "root/.cache/hashes-tree.json", os.stat(tree / "a.jsonl")
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"a.jsonl": [state.st_size, state.st_mtime_ns, state.st_ino, "0" * 32]}))
+    files = list_source(str(tree), [], [], HashCache.of_source(str(tmp_path / "root"), "tree"))
+    assert files[0].checksum == xxh3(b"a.jsonl")
+    assert json.loads(path.read_text())["a.jsonl"][-1] == xxh3(b"a.jsonl")
+
+
 def test_a_file_of_this_moment_is_not_remembered(tree: Path, tmp_path: Path) -> None:
-    """A second change in the same tick of the clock would leave size and time as they are."""
+    """A second change in the same tick of the clock would leave size and times as they are, whatever they say."""
+    for path in tree.rglob("*.*"):
+        os.utime(path, (1, 1))
     list_source(str(tree), [], [], HashCache.of_source(str(tmp_path), "tree"))
     assert not (tmp_path / ".cache").exists()
 
 
+@pytest.mark.usefixtures("later")
 def test_a_frozen_cache_writes_nothing_and_a_broken_one_is_ignored(tree: Path, tmp_path: Path) -> None:
-    age(tree)
     root = str(tmp_path / "root")
     list_source(str(tree), [], [], HashCache.of_source(root, "tree", frozen=True))
     assert not (tmp_path / "root").exists()
