@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,9 @@ from datakit.download.listing import SourceFile, list_source, listing_digest, pi
 from datakit.download.stage import files_base, plan
 from datakit.engine.inline import run_plan_inline
 from datakit.engine.task import Output, Step
-from datakit.errors import NoInputError, NotFoundError, StorageError, UnreadableError
+from datakit.errors import ChangedInputError, NoInputError, NotFoundError, StorageError, UnreadableError
 from datakit.storage import urls
+from datakit.storage.atomic import Committed
 from tests.s3 import s3_root
 from tests.sources import download
 
@@ -235,7 +236,7 @@ class FlakyFileSystem(MemoryFileSystem):
         return super()._strip_protocol(str(path).replace("flaky://", "memory://"))
 
     def info(self, path: str, **options: Any) -> dict[str, Any]:
-        return {**super().info(path, **options), "ETag": f'"{type(self).etag}"'}
+        return {**super().info(path, **options), "ETag": type(self).etag and f'"{type(self).etag}"'}
 
     def find(
         self, path: str, maxdepth: Any = None, withdirs: bool = False, detail: bool = False, **options: Any
@@ -283,6 +284,14 @@ def flaky() -> Iterator[type[FlakyFileSystem]]:
         yield FlakyFileSystem
 
 
+CHANGED = r"a\.txt: it has changed since it was listed \(checksum v1, now v2\); run again"
+
+
+def fetch(file: SourceFile, folder: Path, progress: Callable[[int], None] = lambda done: None) -> Committed:
+    url, target = f"flaky://shelf/{file.path}", str(folder / file.path)
+    return transfer.fetch(url, target, file.size, file.checksum, progress)
+
+
 def test_a_broken_transfer_goes_on_where_it_was(flaky: type[FlakyFileSystem], tmp_path: Path) -> None:
     flaky.broken = [TimeoutError("slow"), ConnectionResetError("gone"), None]
     output = run(step_for("flaky://shelf", str(tmp_path)))
@@ -326,12 +335,45 @@ def test_a_refusal_is_not_repeated(
 def test_a_file_that_changed_since_it_was_listed_is_refused(flaky: type[FlakyFileSystem], tmp_path: Path) -> None:
     step = step_for("flaky://shelf", str(tmp_path))
     flaky.etag = "v2"
-    with pytest.raises(StorageError, match=r"has changed since it was listed \(checksum v1, now v2\); run again"):
+    with pytest.raises(ChangedInputError, match=CHANGED):
         run(step)
     flaky.etag = "v1"
     flaky().pipe("/shelf/a.txt", b"0123456789" * 6)
-    with pytest.raises(StorageError, match="longer than the 50 bytes of the listing"):
+    with pytest.raises(ChangedInputError, match="longer than the 50 bytes of the listing"):
         run(step)
+
+
+@pytest.mark.parametrize("moment", ["after a break", "after the last byte"])
+def test_a_file_that_is_replaced_while_it_is_fetched_is_refused(
+    flaky: type[FlakyFileSystem], tmp_path: Path, moment: str
+) -> None:
+    (listed,) = list_source("flaky://shelf", [], [])
+
+    def replace(*_: object) -> None:
+        flaky.etag = "v2"
+        flaky().pipe("/shelf/a.txt", b"9876543210" * 5)
+
+    if moment == "after a break":
+        flaky.broken = [ConnectionResetError("gone"), None]
+    with patch.object(transfer.time, "sleep", replace), pytest.raises(ChangedInputError, match=CHANGED):
+        fetch(listed, tmp_path, lambda done: replace() if done == 50 else None)
+    assert not list(tmp_path.iterdir()), "nothing of two files is kept"
+
+
+@pytest.mark.parametrize("broken", [[], [TimeoutError("slow"), ConnectionResetError("gone"), None]])
+def test_where_the_store_has_no_checksums_the_content_is_compared(
+    flaky: type[FlakyFileSystem], tmp_path: Path, broken: list[Exception | None]
+) -> None:
+    flaky.etag = ""
+    (listed,) = list_source("flaky://shelf", [], [])
+    assert listed.checksum == xxh3(b"0123456789" * 5)
+    flaky.broken = list(broken)
+    assert fetch(listed, tmp_path).xxh3 == listed.checksum
+    flaky().pipe("/shelf/a.txt", b"9876543210" * 5)
+    flaky.broken = list(broken)
+    with pytest.raises(ChangedInputError, match=r"a\.txt: it has changed since it was listed"):
+        fetch(listed, tmp_path / "another")
+    assert not list((tmp_path / "another").iterdir())
 
 
 def test_a_store_without_checksums_is_read_to_hash(tmp_path: Path) -> None:
