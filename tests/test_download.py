@@ -181,6 +181,21 @@ def test_a_cache_of_an_older_form_is_made_anew(tree: Path, tmp_path: Path) -> No
     assert json.loads(path.read_text())["a.jsonl"][-1] == xxh3(b"a.jsonl")
 
 
+def test_a_file_that_changes_while_it_is_hashed_is_in_no_listing(tree: Path) -> None:
+    hash_file = listing.atomic.hash_file
+
+    def appended(path: Path) -> tuple[str, int]:
+        found = hash_file(path)
+        if path.name == "a.jsonl":
+            path.write_text("a.jsonl and more")
+        return found
+
+    with patch.object(listing.atomic, "hash_file", appended):
+        with pytest.raises(ChangedInputError, match=r"a\.jsonl changed while it was listed; run again"):
+            list_source(str(tree), [], [])
+        assert list_source(str(tree), [], ["a.jsonl"])
+
+
 def test_a_file_of_this_moment_is_not_remembered(tree: Path, tmp_path: Path) -> None:
     """A second change in the same tick of the clock would leave size and times as they are, whatever they say."""
     for path in tree.rglob("*.*"):
