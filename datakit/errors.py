@@ -8,6 +8,7 @@
     |   |-- EmptyStageError          a stage that yields no record
     |   |-- ColumnError              a missing text column, or two files whose columns do not fit together
     |   |-- UnreadableError          an input that cannot be opened or decoded
+    |   |-- ChangedInputError        an input that is no longer what was listed
     |   |-- RootError                an output root without permission, space, or not shared by the nodes
     |   |-- TokenizerError           a tokenizer file that cannot be used, or is not the one of the cache
     |   `-- LoaderError              a mixture, schedule or packing that cannot be
@@ -67,6 +68,10 @@ class ColumnError(InputError):
 
 class UnreadableError(InputError):
     """An input file that cannot be opened or decoded."""
+
+
+class ChangedInputError(InputError):
+    """An input file that is no longer what was listed: what is read now is of no listing."""
 
 
 class RootError(InputError):

@@ -73,10 +73,11 @@ def normalize_step(root: Path | str, url: str, **config: Any) -> Step:
     """A normalize step that is ready to be planned."""
     upstream = download(root, url)
     base = download_stage.files_base(source_base(url), upstream.directory)
+    files = list_source(url, (), ())
+    listed = {file.path: (file.size, file.mtime_ns, file.checksum) for file in files if file.mtime_ns is not None}
+    operations = {"base": base, "listed": listed}
     parameters = {"source": SOURCE, **config}
-    return Step(
-        "normalize", SOURCE, urls.join(str(root), "normalize"), "1" * 32, parameters, (upstream,), {"base": base}
-    )
+    return Step("normalize", SOURCE, urls.join(str(root), "normalize"), "1" * 32, parameters, (upstream,), operations)
 
 
 def normalize(root: Path | str, url: Path | str, backwards: bool = False, **config: Any) -> Normalized:

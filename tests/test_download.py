@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sysconfig
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,15 @@ import pytest
 import xxhash
 from fsspec.implementations.memory import MemoryFileSystem
 
-from datakit.download import listing, transfer
+from datakit.download import hashes, listing, transfer
 from datakit.download.hashes import HashCache
 from datakit.download.listing import SourceFile, list_source, listing_digest, pinned, source_base
 from datakit.download.stage import files_base, plan
 from datakit.engine.inline import run_plan_inline
 from datakit.engine.task import Output, Step
-from datakit.errors import NoInputError, NotFoundError, StorageError, UnreadableError
+from datakit.errors import ChangedInputError, NoInputError, NotFoundError, StorageError, UnreadableError
 from datakit.storage import urls
+from datakit.storage.atomic import Committed
 from tests.s3 import s3_root
 from tests.sources import download
 
@@ -136,14 +136,15 @@ def test_a_hub_url_is_pinned_to_its_revision() -> None:
 # --- remembered hashes
 
 
-def age(folder: Path, seconds: int = 100) -> None:
-    for path in folder.rglob("*"):
-        if path.is_file():
-            os.utime(path, (time.time() - seconds, time.time() - seconds))
+@pytest.fixture
+def later() -> Iterator[None]:
+    """All files have been left alone for a while."""
+    with patch.object(hashes, "SETTLED_NS", -1):
+        yield
 
 
+@pytest.mark.usefixtures("later")
 def test_hashes_are_remembered_and_forgotten(tree: Path, tmp_path: Path) -> None:
-    age(tree)
     root = str(tmp_path / "root")
     first = list_source(str(tree), [], [], HashCache.of_source(root, "tree"))
     with patch.object(listing.atomic, "hash_file", side_effect=AssertionError("hashed again")):
@@ -157,14 +158,54 @@ def test_hashes_are_remembered_and_forgotten(tree: Path, tmp_path: Path) -> None
     assert list(remembered) == ["a.jsonl", "b/d/e.txt", "b/d/h.jsonl.gz"]
 
 
+@pytest.mark.usefixtures("later")
+def test_a_time_that_was_put_back_does_not_hide_a_change(tree: Path, tmp_path: Path) -> None:
+    """As `touch -r` and `rsync --inplace --times` do."""
+    os.utime(tree / "a.jsonl", ns=(10**18, 10**18))
+    root = str(tmp_path / "root")
+    list_source(str(tree), [], [], HashCache.of_source(root, "tree"))
+    with open(tree / "a.jsonl", "r+b") as file:
+        file.write(b"A")
+    os.utime(tree / "a.jsonl", ns=(10**18, 10**18))
+    changed = list_source(str(tree), [], [], HashCache.of_source(root, "tree"))
+    assert changed[0] == SourceFile("a.jsonl", 7, xxh3(b"A.jsonl"))
+
+
+@pytest.mark.usefixtures("later")
+def test_a_cache_of_an_older_form_is_made_anew(tree: Path, tmp_path: Path) -> None:
+    path, state = tmp_path / "root/.cache/hashes-tree.json", os.stat(tree / "a.jsonl")
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"a.jsonl": [state.st_size, state.st_mtime_ns, state.st_ino, "0" * 32]}))
+    files = list_source(str(tree), [], [], HashCache.of_source(str(tmp_path / "root"), "tree"))
+    assert files[0].checksum == xxh3(b"a.jsonl")
+    assert json.loads(path.read_text())["a.jsonl"][-1] == xxh3(b"a.jsonl")
+
+
+def test_a_file_that_changes_while_it_is_hashed_is_in_no_listing(tree: Path) -> None:
+    hash_file = listing.atomic.hash_file
+
+    def appended(path: Path) -> tuple[str, int]:
+        found = hash_file(path)
+        if path.name == "a.jsonl":
+            path.write_text("a.jsonl and more")
+        return found
+
+    with patch.object(listing.atomic, "hash_file", appended):
+        with pytest.raises(ChangedInputError, match=r"a\.jsonl changed while it was listed; run again"):
+            list_source(str(tree), [], [])
+        assert list_source(str(tree), [], ["a.jsonl"])
+
+
 def test_a_file_of_this_moment_is_not_remembered(tree: Path, tmp_path: Path) -> None:
-    """A second change in the same tick of the clock would leave size and time as they are."""
+    """A second change in the same tick of the clock would leave size and times as they are, whatever they say."""
+    for path in tree.rglob("*.*"):
+        os.utime(path, (1, 1))
     list_source(str(tree), [], [], HashCache.of_source(str(tmp_path), "tree"))
     assert not (tmp_path / ".cache").exists()
 
 
+@pytest.mark.usefixtures("later")
 def test_a_frozen_cache_writes_nothing_and_a_broken_one_is_ignored(tree: Path, tmp_path: Path) -> None:
-    age(tree)
     root = str(tmp_path / "root")
     list_source(str(tree), [], [], HashCache.of_source(root, "tree", frozen=True))
     assert not (tmp_path / "root").exists()
@@ -210,7 +251,7 @@ class FlakyFileSystem(MemoryFileSystem):
         return super()._strip_protocol(str(path).replace("flaky://", "memory://"))
 
     def info(self, path: str, **options: Any) -> dict[str, Any]:
-        return {**super().info(path, **options), "ETag": f'"{type(self).etag}"'}
+        return {**super().info(path, **options), "ETag": type(self).etag and f'"{type(self).etag}"'}
 
     def find(
         self, path: str, maxdepth: Any = None, withdirs: bool = False, detail: bool = False, **options: Any
@@ -258,6 +299,14 @@ def flaky() -> Iterator[type[FlakyFileSystem]]:
         yield FlakyFileSystem
 
 
+CHANGED = r"a\.txt: it has changed since it was listed \(checksum v1, now v2\); run again"
+
+
+def fetch(file: SourceFile, folder: Path, progress: Callable[[int], None] = lambda done: None) -> Committed:
+    url, target = f"flaky://shelf/{file.path}", str(folder / file.path)
+    return transfer.fetch(url, target, file.size, file.checksum, progress)
+
+
 def test_a_broken_transfer_goes_on_where_it_was(flaky: type[FlakyFileSystem], tmp_path: Path) -> None:
     flaky.broken = [TimeoutError("slow"), ConnectionResetError("gone"), None]
     output = run(step_for("flaky://shelf", str(tmp_path)))
@@ -301,12 +350,45 @@ def test_a_refusal_is_not_repeated(
 def test_a_file_that_changed_since_it_was_listed_is_refused(flaky: type[FlakyFileSystem], tmp_path: Path) -> None:
     step = step_for("flaky://shelf", str(tmp_path))
     flaky.etag = "v2"
-    with pytest.raises(StorageError, match=r"has changed since it was listed \(checksum v1, now v2\); run again"):
+    with pytest.raises(ChangedInputError, match=CHANGED):
         run(step)
     flaky.etag = "v1"
     flaky().pipe("/shelf/a.txt", b"0123456789" * 6)
-    with pytest.raises(StorageError, match="longer than the 50 bytes of the listing"):
+    with pytest.raises(ChangedInputError, match="longer than the 50 bytes of the listing"):
         run(step)
+
+
+@pytest.mark.parametrize("moment", ["after a break", "after the last byte"])
+def test_a_file_that_is_replaced_while_it_is_fetched_is_refused(
+    flaky: type[FlakyFileSystem], tmp_path: Path, moment: str
+) -> None:
+    (listed,) = list_source("flaky://shelf", [], [])
+
+    def replace(*_: object) -> None:
+        flaky.etag = "v2"
+        flaky().pipe("/shelf/a.txt", b"9876543210" * 5)
+
+    if moment == "after a break":
+        flaky.broken = [ConnectionResetError("gone"), None]
+    with patch.object(transfer.time, "sleep", replace), pytest.raises(ChangedInputError, match=CHANGED):
+        fetch(listed, tmp_path, lambda done: replace() if done == 50 else None)
+    assert not list(tmp_path.iterdir()), "nothing of two files is kept"
+
+
+@pytest.mark.parametrize("broken", [[], [TimeoutError("slow"), ConnectionResetError("gone"), None]])
+def test_where_the_store_has_no_checksums_the_content_is_compared(
+    flaky: type[FlakyFileSystem], tmp_path: Path, broken: list[Exception | None]
+) -> None:
+    flaky.etag = ""
+    (listed,) = list_source("flaky://shelf", [], [])
+    assert listed.checksum == xxh3(b"0123456789" * 5)
+    flaky.broken = list(broken)
+    assert fetch(listed, tmp_path).xxh3 == listed.checksum
+    flaky().pipe("/shelf/a.txt", b"9876543210" * 5)
+    flaky.broken = list(broken)
+    with pytest.raises(ChangedInputError, match=r"a\.txt: it has changed since it was listed"):
+        fetch(listed, tmp_path / "another")
+    assert not list((tmp_path / "another").iterdir())
 
 
 def test_a_store_without_checksums_is_read_to_hash(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from datakit.errors import ColumnError, InputError
 from datakit.normalize import blocks
 from datakit.normalize.config import Config
 from datakit.normalize.findings import Findings
+from datakit.normalize.inputs import Inputs
 from datakit.normalize.reading import Block, Reading
 from datakit.normalize.slices import Piece, read_piece
 from tests.data import need_data
@@ -29,7 +30,9 @@ def read(directory: Path, data: bytes, block_bytes: int = 1 << 20, **config: Any
     (directory / "in.jsonl").write_bytes(data)
     findings = Findings(Tolerance(1000))
     with patch.object(blocks, "BLOCK_BYTES", block_bytes):
-        found = list(read_piece(Reading(str(directory), Config(**config), findings), Piece("in.jsonl", "json", 0)))
+        found = list(
+            read_piece(Reading(Inputs(str(directory)), Config(**config), findings), Piece("in.jsonl", "json", 0))
+        )
     return found, findings
 
 

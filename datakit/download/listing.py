@@ -13,13 +13,13 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import xxhash
 
 from datakit.download.hashes import HashCache
-from datakit.errors import NoInputError, UnreadableError, suggestion
+from datakit.errors import ChangedInputError, NoInputError, UnreadableError, suggestion
 from datakit.storage import atomic, globs, urls
 from datakit.storage.fingerprint import canonical_json
 from datakit.storage.globs import Place
@@ -30,11 +30,15 @@ HASHING_THREADS = 4
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file of a source: its path relative to the source's base, its size in bytes, its checksum."""
+    """A file of a source: its path relative to the source's base, its size in bytes, its checksum.
+
+    mtime_ns: of a local file when it was listed. It is not part of what the file is: it tells whether it still is that.
+    """
 
     path: str
     size: int
     checksum: str
+    mtime_ns: int | None = field(default=None, compare=False)
 
 
 def source_base(url: str) -> str:
@@ -73,12 +77,10 @@ def list_source(
         _check_name(info)
     local = urls.is_local(place.base)
     with ThreadPoolExecutor(HASHING_THREADS) as pool:
-        checksums = list(
-            pool.map(lambda info: _local_checksum(info, cache) if local else _store_checksum(info), chosen)
-        )
+        files = list(pool.map(lambda info: _local_file(info, cache) if local else _remote_file(info), chosen))
     if cache is not None:
         cache.save()
-    return [SourceFile(info.path, info.size, checksum) for info, checksum in zip(chosen, checksums, strict=True)]
+    return files
 
 
 def listing_digest(files: Sequence[SourceFile]) -> str:
@@ -93,22 +95,29 @@ def _check_name(info: FileInfo) -> None:
         raise UnreadableError(f"the file name {os.fsencode(info.url)!r} is not UTF-8; rename or exclude it") from error
 
 
-def _local_checksum(info: FileInfo, cache: HashCache | None) -> str:
+def _local_file(info: FileInfo, cache: HashCache | None) -> SourceFile:
     try:
         state = os.stat(info.url)
-        known = cache.get(info.path, state) if cache is not None else None
-        if known is not None:
-            return known
-        xxh3, _ = atomic.hash_file(Path(info.url))
+        xxh3 = cache.get(info.path, state) if cache is not None else None
+        if xxh3 is None:
+            xxh3 = _hashed(info, state)
+            if cache is not None:
+                cache.put(info.path, state, xxh3)
     except OSError as error:
         raise UnreadableError(f"{info.url} cannot be read: {error.strerror}; mend or exclude it") from error
-    if cache is not None:
-        cache.put(info.path, state, xxh3)
+    return SourceFile(info.path, state.st_size, xxh3, state.st_mtime_ns)
+
+
+def _hashed(info: FileInfo, before: os.stat_result) -> str:
+    xxh3, length = atomic.hash_file(Path(info.url))
+    after = os.stat(info.url)
+    if (before.st_size, before.st_mtime_ns) != (length, after.st_mtime_ns):
+        raise ChangedInputError(f"{info.url} changed while it was listed; run again when nobody writes to it")
     return xxh3
 
 
-def _store_checksum(info: FileInfo) -> str:
-    return info.checksum or atomic.hash_url(info.url)[0]
+def _remote_file(info: FileInfo) -> SourceFile:
+    return SourceFile(info.path, info.size, info.checksum or atomic.hash_url(info.url)[0])
 
 
 def _nothing(url: str, place: Place, every: Sequence[FileInfo], include: Sequence[str], exclude: Sequence[str]) -> str:

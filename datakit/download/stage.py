@@ -56,7 +56,8 @@ def plan(step: Step) -> Plan:
 
 
 def _task(base: str, number: int, file: dict[str, Any]) -> Task:
-    return Task(f"{number:06d}", f"{__name__}:fetch_file", {"base": base, **file}, input_bytes=file["size"])
+    arguments = {"base": base, **{name: file[name] for name in ("path", "size", "checksum")}}
+    return Task(f"{number:06d}", f"{__name__}:fetch_file", arguments, input_bytes=file["size"])
 
 
 def _check_complete(files: Sequence[dict[str, Any]], copies: Sequence[tuple[str, OutputFile]]) -> None:

@@ -1,21 +1,26 @@
 """One remote file, streamed into the step's directory: whole and proven, or not at all.
 
-Chunks of 8 MiB are hashed and counted as they pass through a local temporary file; the size is compared with the
-listing before the file gets its name. A break goes on from the byte that was reached, with growing pauses; a refusal
-(401, 403) or a file that changed since it was listed ends at once, since waiting would not help.
+Chunks of 8 MiB are hashed and counted as they pass through a local temporary file. What is there is compared with the
+listing (the store's checksum) whenever the file is opened and once more after its last byte; where the store has no
+checksums, the hash of what came is compared with that of the listing, before the file gets its name. A break goes on
+from the byte that was reached, with growing pauses; a refusal (401, 403) or a file that changed since it was listed
+ends at once, since waiting would not help.
 
-Cost: one pass over the network, disk space for one file, and constant memory.
+Cost: one pass over the network, one or two requests a file beside, disk space for one file, and constant memory.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from datakit.errors import NotFoundError, StorageError
+import xxhash
+
+from datakit.errors import ChangedInputError, DatakitError, NotFoundError, StorageError
 from datakit.storage import atomic, urls
 from datakit.storage.atomic import Committed
 
@@ -28,21 +33,16 @@ _TRANSIENT_MODULES = ("aiohttp", "botocore", "requests", "urllib3", "httpx", "ht
 def fetch(url: str, target: str, size: int, checksum: str, progress: Callable[[int], None]) -> Committed:
     """Copy `url` to `target`; `size` and `checksum` are those of the listing, `progress` is told the bytes so far.
 
-    Raises StorageError, NotFoundError.
+    Raises ChangedInputError, StorageError, NotFoundError.
     """
-    file_system, path = urls.filesystem(url)
     with atomic.staging(target) as local:
-        done, breaks = 0, 0
-        while done < size or not local.exists():
+        transfer = _Transfer(*urls.filesystem(url), local, size, checksum)
+        breaks = 0
+        while not transfer.proven:
             try:
-                if done == 0:
-                    _check_unchanged(file_system, path, url, checksum)
-                for length in _copy(file_system, path, local, done, size):
-                    done += length
+                for done in transfer.go_on():
                     breaks = 0
                     progress(done)
-                if done < size:
-                    raise EOFError(f"it ended after {done} of {size} bytes")
             except Exception as error:
                 breaks += 1
                 if not _is_transient(error):
@@ -53,33 +53,66 @@ def fetch(url: str, target: str, size: int, checksum: str, progress: Callable[[i
         return atomic.commit_file(local, target)
 
 
-def _copy(file_system: Any, path: str, local: Path, start: int, size: int) -> Any:
-    """Append the bytes from `start` on to `local`; yields the length of each chunk once it is written."""
-    with open(local, "r+b" if start else "wb") as sink, _open(file_system, path) as source:
-        sink.truncate(start)
-        sink.seek(start)
-        source.seek(start)
-        while chunk := source.read(CHUNK_BYTES):
-            start += len(chunk)
-            if start > size:
-                raise StorageError(f"it is longer than the {size} bytes of the listing: it has changed since")
-            sink.write(chunk)
-            sink.flush()
-            yield len(chunk)
+@dataclass
+class _Transfer:
+    """How far a file has come. What was read so far is hashed: a store without checksums is asked for the content."""
 
+    file_system: Any
+    path: str
+    local: Path
+    size: int
+    checksum: str
+    done: int = 0
+    proven: bool = False
+    _content: Any = field(default_factory=xxhash.xxh3_128)
 
-def _open(file_system: Any, path: str) -> BinaryIO:
-    return file_system.open(path, "rb", cache_type="none", block_size=CHUNK_BYTES)
+    def go_on(self) -> Iterator[int]:
+        """Copy what is missing, and prove the whole; yields the bytes so far after each chunk."""
+        if self.done < self.size or not self.local.exists():
+            yield from self._copy()
+        if self.done < self.size:
+            raise EOFError(f"it ended after {self.done} of {self.size} bytes")
+        if not self._is_as_listed():
+            self._require(self._content.hexdigest())
+        self.proven = True
 
+    def _copy(self) -> Iterator[int]:
+        with (
+            open(self.local, "r+b" if self.done else "wb") as sink,
+            self.file_system.open(self.path, "rb", cache_type="none", block_size=CHUNK_BYTES) as source,
+        ):
+            self._is_as_listed(source)
+            sink.truncate(self.done)
+            sink.seek(self.done)
+            source.seek(self.done)
+            while chunk := source.read(CHUNK_BYTES):
+                if self.done + len(chunk) > self.size:
+                    raise ChangedInputError(f"it is longer than the {self.size} bytes of the listing")
+                sink.write(chunk)
+                sink.flush()
+                self._content.update(chunk)
+                self.done += len(chunk)
+                yield self.done
 
-def _check_unchanged(file_system: Any, path: str, url: str, checksum: str) -> None:
-    now = urls.checksum_of(file_system.info(path))
-    if now is not None and now != checksum:
-        raise StorageError(f"it has changed since it was listed (checksum {checksum}, now {now})")
+    def _is_as_listed(self, source: Any = None) -> bool:
+        """Whether the store's checksum is that of the listing, raising if it is another; False if there is none.
+
+        source: just opened; where its driver asked the store for that, it is not asked again.
+        """
+        told = getattr(source, "details", None)
+        now = urls.checksum_of(told) if isinstance(told, dict) else None
+        now = now or urls.checksum_of(self.file_system.info(self.path))
+        if now is not None:
+            self._require(now)
+        return now is not None
+
+    def _require(self, now: str) -> None:
+        if now != self.checksum:
+            raise ChangedInputError(f"it has changed since it was listed (checksum {self.checksum}, now {now})")
 
 
 def _is_transient(error: Exception) -> bool:
-    if isinstance(error, StorageError | PermissionError | FileNotFoundError):
+    if isinstance(error, DatakitError | PermissionError | FileNotFoundError):
         return False
     if getattr(error, "status", None) in (401, 403):
         return False
@@ -91,8 +124,8 @@ def _refusal(url: str, error: Exception) -> Exception:
         return NotFoundError(f"{url} was listed but is not there any more; run again to list anew")
     if isinstance(error, PermissionError) or getattr(error, "status", None) in (401, 403):
         return StorageError(f"{url} may not be read: {error}; {_credentials(url)}")
-    if isinstance(error, StorageError):
-        return StorageError(f"{url}: {error}; run again to list anew")
+    if isinstance(error, ChangedInputError):
+        return ChangedInputError(f"{url}: {error}; run again to list anew")
     return error
 
 

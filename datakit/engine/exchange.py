@@ -13,7 +13,7 @@ on a warm disk; two files a run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -42,12 +42,25 @@ class ExchangeWriter:
     outputs: the files, for TaskResult.outputs. runs: their relative paths, for TaskResult.details["runs"].
     """
 
-    def __init__(self, context: TaskContext, phase: str, key: str, buckets: int, budget_bytes: int = 256 << 20) -> None:
-        """`buckets` is a power of two, up to 2**31; `budget_bytes` bounds the memory."""
+    def __init__(
+        self,
+        context: TaskContext,
+        phase: str,
+        key: str,
+        buckets: int,
+        budget_bytes: int = 256 << 20,
+        *,
+        before_commit: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`buckets` is a power of two, up to 2**31; `budget_bytes` bounds the memory.
+
+        before_commit: raises where the rows so far must not stand. A run that stands is compared with, for good.
+        """
         if buckets < 1 or buckets & (buckets - 1) or buckets > 1 << 31:
             raise ValueError(f"{buckets} buckets: it must be a power of two up to 2**31")
         self._directory, self._prefix, self._buckets = context.step_directory, f"exchange/{phase}/{key}", buckets
         self._run_bytes = min(max(1, budget_bytes // 2), 1 << 30)  # a column of 32-bit offsets must stay below 2 GiB
+        self._before_commit = before_commit
         self._bucket_type = np.uint16 if buckets <= 1 << 16 else np.uint32
         self._tables: list[pa.Table] = []
         self._pending: list[np.ndarray] = []
@@ -105,6 +118,7 @@ class ExchangeWriter:
         url = urls.join(self._directory, path)
         with atomic.staging(url) as local:
             index = _write_run(local, table, bucket, self._buckets, most)
+            self._before_commit()
             data = atomic.commit_file(local, url)
         sidecar = atomic.commit_bytes(index.encode(), url + INDEX_SUFFIX)
         self._outputs.append(OutputFile(path, data.bytes, data.xxh3, table.num_rows))

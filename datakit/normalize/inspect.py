@@ -21,6 +21,7 @@ from datakit.errors import InputError, NoInputError, UnreadableError
 from datakit.normalize import formats
 from datakit.normalize.config import Config
 from datakit.normalize.findings import Findings
+from datakit.normalize.inputs import Inputs
 from datakit.normalize.reading import Block, Reading
 from datakit.normalize.route import hash_texts
 from datakit.normalize.schema_union import fit, is_bytes, unite
@@ -99,7 +100,7 @@ def _inspect_format(base: str, name: str, files: Sequence[FileInfo], problems: l
     for number in sorted({0, len(files) // 2, len(files) - 1})[:SAMPLED_FILES]:
         findings = Findings(Tolerance(TOLERATED))
         try:
-            blocks += _first_block(Reading(base, Config(), findings), Piece(files[number].path, name, 0))
+            blocks += _first_block(Reading(Inputs(base), Config(), findings), Piece(files[number].path, name, 0))
         except InputError as error:
             problems.append(str(error))
         problems += [f"{record.file}:{record.position}: {record.reason}" for record in findings.left_out[:3]]

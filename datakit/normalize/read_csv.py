@@ -32,13 +32,14 @@ def read_csv(reading: Reading, path: str, delimiter: str) -> Blocks:
     """The records of a file."""
     cutter = _RecordCutter(ord(delimiter), max(reading.config.max_document_bytes, BLOCK_BYTES))
     reader = _RecordReader(path, delimiter, reading)
-    try:
-        for cut in cutter.blocks(chunks(reading.base, path)):
-            yield from reader.read(*cut)
-    except DamagedError as error:
-        for cut in cutter.whole_records():
-            yield from reader.read(*cut)
-        reading.findings.unreadable(path, cutter.position, f"{error}; what follows is lost")
+    with reading.inputs.open(path) as file:
+        try:
+            for cut in cutter.blocks(chunks(file, path)):
+                yield from reader.read(*cut)
+        except DamagedError as error:
+            for cut in cutter.whole_records():
+                yield from reader.read(*cut)
+            reading.findings.unreadable(path, cutter.position, f"{error}; what follows is lost")
 
 
 class _RecordCutter:

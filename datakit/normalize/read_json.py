@@ -32,13 +32,14 @@ def read_json(reading: Reading, path: str, start: int = 0, stop: int | None = No
         inside=start > 0,
     )
     reader = _BlockReader(path, reading)
-    try:
-        for offset, block in cutter.blocks(chunks(reading.base, path, cutter.position)):
-            yield from reader.read(offset, block)
-    except DamagedError as error:
-        for offset, block in cutter.whole_lines():
-            yield from reader.read(offset, block)
-        findings.unreadable(path, cutter.position, f"{error}; what follows is lost")
+    with reading.inputs.open(path) as file:
+        try:
+            for offset, block in cutter.blocks(chunks(file, path, cutter.position)):
+                yield from reader.read(offset, block)
+        except DamagedError as error:
+            for offset, block in cutter.whole_lines():
+                yield from reader.read(offset, block)
+            findings.unreadable(path, cutter.position, f"{error}; what follows is lost")
 
 
 class _BlockReader:

@@ -9,8 +9,9 @@ Cost: Parquet decodes at 500 to 900 MB/s of text a core; Arrow files are mapped.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -32,10 +33,15 @@ _DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)  # the last: a name o
 
 def read_parquet(reading: Reading, path: str, start: int = 0, stop: int | None = None) -> Blocks:
     """The rows of row groups [start, stop) of a file; `stop` None is its end."""
-    file = open_parquet(urls.join(reading.base, path), path)
-    if file is None:
-        reading.findings.unreadable(path, 0, "its footer cannot be read, so none of its rows can")
-        return
+    with reading.inputs.open(path) as source:
+        file = open_parquet(source, path)
+        if file is None:
+            reading.findings.unreadable(path, 0, "its footer cannot be read, so none of its rows can")
+        else:
+            yield from _row_groups(reading, path, file, start, stop)
+
+
+def _row_groups(reading: Reading, path: str, file: pq.ParquetFile, start: int, stop: int | None) -> Blocks:
     with file:
         metadata = file.metadata
         row = sum(metadata.row_group(group).num_rows for group in range(start))
@@ -59,10 +65,9 @@ def read_parquet(reading: Reading, path: str, start: int = 0, stop: int | None =
             row = end
 
 
-def open_parquet(url: str, path: str) -> pq.ParquetFile | None:
+def open_parquet(source: BinaryIO, path: str) -> pq.ParquetFile | None:
     """A Parquet file, or None where its footer is damaged. Raises UnreadableError for another kind of file."""
-    check_head(path, urls.read_range(url, 0, HEAD_BYTES), PARQUET)
-    source: Any = urls.local_path(url) if urls.is_local(url) else urls.open_read(url)
+    check_head(path, source.read(HEAD_BYTES), PARQUET)
     try:
         return pq.ParquetFile(source, page_checksum_verification=True)
     except _DAMAGE as error:
@@ -76,31 +81,38 @@ def _rows(size: int, rows: int) -> int:
 
 def read_arrow(reading: Reading, path: str) -> Blocks:
     """The rows of an Arrow IPC file or stream."""
-    url = urls.join(reading.base, path)
-    head = urls.read_range(url, 0, HEAD_BYTES)
-    if not head.startswith(STREAM_HEAD):
-        check_head(path, head, ARROW)
-    row = 0
-    try:
-        for batch in _arrow_batches(url, head):
-            for start in range(0, batch.num_rows, step := _rows(batch.nbytes, batch.num_rows)):
-                part = batch.slice(start, step)
-                yield _block(reading, path, part, row)
-                row += part.num_rows
-    except _DAMAGE as error:
-        _raise_if_device(error, path)
-        reading.findings.unreadable(path, row, "what follows cannot be decoded")
+    with reading.inputs.open(path) as source:
+        head = source.read(HEAD_BYTES)
+        if not head.startswith(STREAM_HEAD):
+            check_head(path, head, ARROW)
+        row = 0
+        try:
+            for batch in _arrow_batches(_mapped(reading, path, source), head):
+                for start in range(0, batch.num_rows, step := _rows(batch.nbytes, batch.num_rows)):
+                    part = batch.slice(start, step)
+                    yield _block(reading, path, part, row)
+                    row += part.num_rows
+        except _DAMAGE as error:
+            _raise_if_device(error, path)
+            reading.findings.unreadable(path, row, "what follows cannot be decoded")
 
 
-def _arrow_batches(url: str, head: bytes) -> Iterator[pa.RecordBatch]:
-    source: Any = pa.memory_map(urls.local_path(url)) if urls.is_local(url) else urls.open_read(url)
-    with source:
-        if head.startswith(STREAM_HEAD):
-            yield from pa.ipc.open_stream(source)
-        else:
-            with pa.ipc.open_file(source) as reader:
-                for number in range(reader.num_record_batches):
-                    yield reader.get_batch(number)
+def _mapped(reading: Reading, path: str, source: BinaryIO) -> Any:
+    """A local file's bytes without a copy; of a remote file the reader itself."""
+    if not urls.is_local(reading.inputs.base):
+        source.seek(0)
+        return source
+    reading.inputs.keep_watching(path)
+    return pa.BufferReader(pa.py_buffer(mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ)))
+
+
+def _arrow_batches(source: Any, head: bytes) -> Iterator[pa.RecordBatch]:
+    if head.startswith(STREAM_HEAD):
+        yield from pa.ipc.open_stream(source)
+    else:
+        with pa.ipc.open_file(source) as reader:
+            for number in range(reader.num_record_batches):
+                yield reader.get_batch(number)
 
 
 def _raise_if_device(error: BaseException, path: str) -> None:

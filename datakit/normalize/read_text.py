@@ -41,17 +41,18 @@ def _read(reading: Reading, path: str) -> bytes | None:
     if kept is not None:
         findings.unreadable(path, 0, left_out[0].reason)
         return None
-    pieces, size = [], 0
-    try:
-        for piece in chunks(reading.base, path):
-            size += len(piece)
-            if size > limit + len(BYTE_ORDER_MARK):
-                findings.unreadable(path, 0, f"longer than max_document_bytes ({limit})")
-                return None
-            pieces.append(piece)
-    except (DamagedError, UnreadableError) as error:
-        findings.unreadable(path, 0, str(error))
-        return None
+    with reading.inputs.open(path) as file:
+        pieces, size = [], 0
+        try:
+            for piece in chunks(file, path):
+                size += len(piece)
+                if size > limit + len(BYTE_ORDER_MARK):
+                    findings.unreadable(path, 0, f"longer than max_document_bytes ({limit})")
+                    return None
+                pieces.append(piece)
+        except (DamagedError, UnreadableError) as error:
+            findings.unreadable(path, 0, str(error))
+            return None
     return b"".join(pieces).removeprefix(BYTE_ORDER_MARK)
 
 

@@ -12,23 +12,24 @@ import pyarrow as pa
 from datakit.engine.task import TaskContext, Tolerance
 from datakit.normalize.config import Config
 from datakit.normalize.findings import Findings
+from datakit.normalize.inputs import Inputs
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A task's view of a source: where its files lie, how they are read, and where to say what is wrong with them.
+    """A task's view of a source: its files, how they are read, and where to say what is wrong with them.
 
     context: where records are taken in hand; by default nobody looks.
     """
 
-    base: str
+    inputs: Inputs
     config: Config
     findings: Findings
     context: TaskContext = field(default_factory=lambda: TaskContext("", Path()))
 
     def for_nothing(self) -> Reading:
         """The same, but what is found goes nowhere: for trying one record."""
-        return Reading(self.base, self.config, Findings(Tolerance(1 << 62)))
+        return Reading(self.inputs, self.config, Findings(Tolerance(1 << 62)))
 
 
 @dataclass(frozen=True)

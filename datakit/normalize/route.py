@@ -23,6 +23,7 @@ from datakit.errors import ColumnError, suggestion
 from datakit.normalize import formats
 from datakit.normalize.config import Config, config_of
 from datakit.normalize.findings import Findings
+from datakit.normalize.inputs import Inputs
 from datakit.normalize.predicate import Predicate, Transform
 from datakit.normalize.reading import Block, Reading
 from datakit.normalize.schema_union import fit, is_bytes, unite
@@ -238,10 +239,12 @@ def route_slice(arguments: dict[str, Any], shared: dict[str, Any], context: Task
     config = config_of(shared["config"])
     findings = Findings(context.tolerance)
     router = Router(config, findings, shared["buckets"])
-    reading = Reading(shared["base"], config, findings, context)
+    inputs = Inputs(shared["base"], arguments.get("listed", {}))
+    reading = Reading(inputs, config, findings, context)
     pieces = [Piece(**piece) for piece in arguments["pieces"]]
     bytes_read = 0
-    with ExchangeWriter(context, PHASE, arguments["key"], shared["buckets"], BUDGET_BYTES) as writer:
+    place = (context, PHASE, arguments["key"], shared["buckets"])
+    with ExchangeWriter(*place, BUDGET_BYTES, before_commit=inputs.check) as writer:
         for block in read_slice(reading, pieces):
             router.route(_in_hand(block, reading, shared["buckets"]), writer)
             bytes_read += block.bytes_read

@@ -68,11 +68,11 @@ def _pieces(base: str, path: str, size: int, config: Config) -> Iterator[Piece]:
 
 
 def _row_group_ranges(base: str, path: str, weight: int) -> Iterator[Piece]:
-    file = open_parquet(urls.join(base, path), path)
-    if file is None:
-        yield Piece(path, formats.PARQUET, weight)
-        return
-    with file:
+    with urls.open_read(urls.join(base, path)) as source:
+        file = open_parquet(source, path)
+        if file is None:
+            yield Piece(path, formats.PARQUET, weight)
+            return
         sizes = [file.metadata.row_group(group).total_byte_size for group in range(file.metadata.num_row_groups)]
     start = gathered = 0
     for group, size in enumerate(sizes):

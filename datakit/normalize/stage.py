@@ -11,7 +11,7 @@ merge. Every record that came in is written, or counted under the reason for whi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -54,13 +54,17 @@ PRELOADS = (Preload(__name__), Preload(f"{__package__}.warm", f"{__package__}.wa
 
 
 def plan(step: Step) -> Plan:
-    """`step.parameters["source"]` names the source, `step.operations["base"]` says where its files lie."""
+    """`step.parameters["source"]` names the source, `step.operations["base"]` says where its files lie.
+
+    `step.operations["listed"]`, where they are read in place: path -> (size, modification time in ns, xxh3-128).
+    """
     config = config_of(step.parameters)
     base, upstream = step.operations["base"], step.inputs[0].manifest
     slices = cut_slices(base, [(file.path, file.bytes) for file in upstream.partitions], config)
     bucket_bits = _bucket_bits(slices, config)
     shared = {"base": base, "config": spelled_out(config), "buckets": 1 << bucket_bits}
-    tasks = tuple(_route_task(number, pieces) for number, pieces in enumerate(slices))
+    listed = step.operations.get("listed", {})
+    tasks = tuple(_route_task(number, pieces, listed) for number, pieces in enumerate(slices))
     routed = yield Phase(
         route.PHASE,
         tasks,
@@ -96,9 +100,11 @@ def plan(step: Step) -> Plan:
     )
 
 
-def _route_task(number: int, pieces: Sequence[Piece]) -> Task:
+def _route_task(number: int, pieces: Sequence[Piece], listed: Mapping[str, tuple[int, int, str]]) -> Task:
+    """Its arguments hold what was listed of its own files alone: a file that was touched makes no other task anew."""
     key = f"{number:05d}"
-    arguments = {"key": key, "pieces": [piece.plain() for piece in pieces]}
+    mine = {piece.path: listed[piece.path] for piece in pieces if piece.path in listed}
+    arguments = {"key": key, "pieces": [piece.plain() for piece in pieces], "listed": mine}
     return Task(key, f"{__name__}:route_slice", arguments, input_bytes=sum(piece.weight for piece in pieces))
 
 

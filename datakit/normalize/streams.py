@@ -19,7 +19,6 @@ import zstandard
 from isal import igzip_lib
 
 from datakit.normalize.formats import MAGIC, check_head, compression_of, is_skippable
-from datakit.storage import urls
 
 INPUT_BYTES = 1 << 20
 ZSTD_INPUT_BYTES = 8 << 10  # its decompressor has no bound on output: 128 KiB for each 4 bytes of input at the worst
@@ -68,21 +67,19 @@ _ERRORS: tuple[type[Exception], ...] = (
 )
 
 
-def chunks(base: str, path: str, start: int = 0) -> Iterator[bytes]:
-    """The content of a file, decompressed as its name says; plain files from byte `start` on.
+def chunks(file: BinaryIO, path: str, start: int = 0) -> Iterator[bytes]:
+    """The content of an open file, decompressed as its name says; plain files from byte `start` on.
 
     Raises UnreadableError for a file of another kind, DamagedError after the last good byte.
     """
     compression = compression_of(path)
-    with urls.open_read(urls.join(base, path)) as file:
-        head = file.read(HEAD_BYTES)
-        check_head(path, head, compression)
-        file.seek(start)
-        if compression is None:
-            while data := file.read(OUTPUT_BYTES):
-                yield data
-        else:
-            yield from _decompressed(file, *_OPENERS[compression], MAGIC[compression])
+    check_head(path, file.read(HEAD_BYTES), compression)
+    file.seek(start)
+    if compression is None:
+        while data := file.read(OUTPUT_BYTES):
+            yield data
+    else:
+        yield from _decompressed(file, *_OPENERS[compression], MAGIC[compression])
 
 
 def _decompressed(file: BinaryIO, opener: Callable[[], Any], input_bytes: int, magic: bytes) -> Iterator[bytes]:

@@ -204,6 +204,7 @@ def step_of(located: Located, upstream: dict[str, Located]) -> Step:
         above = upstream[node.upstream[0][1]]
         assert above.node.state is not None
         operations["base"] = download.files_base(above.node.state.base, above.directory)
+        operations["listed"] = above.node.state.listed()
     return Step(
         node.stage, node.dataset, located.directory, located.fingerprint, node.parameters, tuple(inputs), operations
     )

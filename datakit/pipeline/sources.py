@@ -49,6 +49,11 @@ class SourceState:
         """What the download step is told beside its parameters."""
         return {"base": self.base, "files": [asdict(file) for file in self.files or ()]}
 
+    def listed(self) -> dict[str, tuple[int, int, str]]:
+        """What files that are read in place must still be when they are read: path -> (size, time in ns, xxh3-128)."""
+        files = [(file, file.mtime_ns) for file in self.files or ()]
+        return {file.path: (file.size, time, file.checksum) for file, time in files if time is not None}
+
 
 def look_at(source: Source, config: Config, look: Look) -> SourceState:
     """The state of one source. Raises NoInputError, RecipeError, and whatever the listing raises."""

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import xxhash
 
@@ -34,6 +35,7 @@ __all__ = [
     "commit_bytes",
     "commit_file",
     "hash_file",
+    "hash_open",
     "hash_url",
     "owner_of",
     "replace_bytes",
@@ -125,21 +127,22 @@ def replace_bytes(data: bytes, url: str) -> None:
 
 def hash_file(path: Path) -> tuple[str, int]:
     """xxh3-128 (32 hex digits) and size of a local file, in constant memory."""
-    digest, length = xxhash.xxh3_128(), 0
     with open(path, "rb") as file:
-        while chunk := file.read(HASH_CHUNK):
-            digest.update(chunk)
-            length += len(chunk)
-    return digest.hexdigest(), length
+        return hash_open(file)
 
 
 def hash_url(url: str) -> tuple[str, int]:
     """xxh3-128 and size of any file, streamed."""
-    digest, length = xxhash.xxh3_128(), 0
     with urls.open_read(url) as file:
-        while chunk := file.read(HASH_CHUNK):
-            digest.update(chunk)
-            length += len(chunk)
+        return hash_open(file)
+
+
+def hash_open(file: BinaryIO) -> tuple[str, int]:
+    """xxh3-128 and size of what an open file still has."""
+    digest, length = xxhash.xxh3_128(), 0
+    while chunk := file.read(HASH_CHUNK):
+        digest.update(chunk)
+        length += len(chunk)
     return digest.hexdigest(), length
 
 
