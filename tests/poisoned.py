@@ -50,14 +50,20 @@ def install() -> None:
 
 def break_row_group() -> None:
     """Row group 3 of any Parquet file kills who decodes it."""
-    read = pq.ParquetFile.read_row_group
+    read, iterate = pq.ParquetFile.read_row_group, pq.ParquetFile.iter_batches
 
     def reading(self: Any, i: int, *arguments: Any, **others: Any) -> Any:
         if i == 3:
             os.kill(os.getpid(), signal.SIGSEGV)
         return read(self, i, *arguments, **others)
 
+    def iterating(self: Any, *arguments: Any, row_groups: Any = None, **others: Any) -> Any:
+        if row_groups == [3]:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        yield from iterate(self, *arguments, row_groups=row_groups, **others)
+
     pq.ParquetFile.read_row_group = reading
+    pq.ParquetFile.iter_batches = iterating
 
 
 def _bytes(texts: Any) -> bytes:

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from datakit.consolidate import stage as consolidate
 from datakit.engine.driver import RunOptions, run_step
 from datakit.engine.executor import Cause
+from datakit.engine.finish import read_quarantine
 from datakit.engine.local import LocalExecutor
 from datakit.engine.status import read_status
 from datakit.engine.task import Tolerance
 from datakit.engine.watch import Silent
 from datakit.errors import PartialError, StepFailedError
+from datakit.normalize import stage as normalize
 from datakit.storage import parquet
 from tests import poison_tasks
 from tests.partitions import normalized, step, words
 from tests.poisoned import poisoned
+from tests.sources import normalize_step
 from tests.test_poison import attempts, run
 
 NAMES = [f"part-{number}" for number in range(13)]
@@ -68,6 +74,22 @@ def test_what_kills_the_reader_is_not_blamed_on_the_document_before(
     finally:
         local.close()
     assert "to blame" not in str(caught.value)
+
+
+def test_a_document_alone_in_its_row_group_that_kills_the_decoder_can_be_left_out(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"text": words(1, 8)}), tmp_path / "in" / "long.parquet", row_group_size=1)
+    made = normalize_step(tmp_path / "out", str(tmp_path / "in"))
+    made = replace(made, operations={**made.operations, "max_quarantined": 1})
+    local = LocalExecutor(1)
+    try:
+        plan = poisoned(normalize.plan(made), fault="break_row_group")
+        manifest = run_step(made, plan, lambda: local, RunOptions(), Silent())
+    finally:
+        local.close()
+    assert manifest.totals.rows == 7
+    (gone,) = read_quarantine(made.directory)
+    assert (gone.file, gone.position, gone.reason) == ("long.parquet", 3, "crash")
 
 
 def test_a_run_that_goes_on_is_not_called_partial(tmp_path: Path) -> None:

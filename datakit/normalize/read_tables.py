@@ -48,6 +48,10 @@ def _row_groups(reading: Reading, path: str, file: pq.ParquetFile, start: int, s
         for group in range(start, metadata.num_row_groups if stop is None else stop):
             info = metadata.row_group(group)
             end = row + info.num_rows
+            if info.num_rows == 1 and (path, row) in reading.context.skip:  # it may be the decoder that it kills
+                reading.findings.unreadable(path, row, reading.context.skip[path, row])
+                row = end
+                continue
             batches = file.iter_batches(
                 _rows(info.total_byte_size, info.num_rows), row_groups=[group], use_threads=False
             )
