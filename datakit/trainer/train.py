@@ -35,7 +35,7 @@ from datakit.trainer.alone import alone_in
 from datakit.trainer.batches import BatchSource, Feed, Placed
 from datakit.trainer.checkpoint import Marker, Writer, candidates
 from datakit.trainer.config import Run
-from datakit.trainer.evaluate import BatchesOf, evaluate_all
+from datakit.trainer.evaluate import BatchesOf, check_tags, evaluate_all
 from datakit.trainer.figures import Figures
 from datakit.trainer.hosts import any_says, is_first, meet
 from datakit.trainer.interface import load_model
@@ -89,6 +89,7 @@ def train(
         say(f"{directory} is finished")
         return Outcome(directory, run.steps, done.details["figures"], done.details["comparison"])
     check_trackers(run.log.trackers)
+    check_tags(evaluations or {})
     use_compilation_cache(run)
     trainer, say = trainer_of(run, devices), say if is_first() else _nobody
     with alone_in(directory) if is_first() else nullcontext(), jax.set_mesh(trainer.mesh):
@@ -138,7 +139,8 @@ class _Loop:
         place = (self.directory, log.trackers, log.project, name)
         metrics = open_metrics(*place, told) if is_first() else Metrics(())
         try:
-            with Feed(self.source, self.trainer.mesh, self.start.step, self.run.steps) as feed, _signals() as asked:
+            span = (self.run.model.vocabulary, self.start.step, self.run.steps)
+            with Feed(self.source, self.trainer.mesh, *span) as feed, _signals() as asked:
                 state, row = self._steps(feed, metrics, asked)
             row = row or last_row(self.directory, self.run.steps)  # none: it ended between its last save and here
             row |= self._evaluate(state)
