@@ -41,7 +41,7 @@ from datakit.trainer.hosts import any_says, is_first, meet
 from datakit.trainer.interface import load_model
 from datakit.trainer.metrics import Metrics, check_trackers, last_row, open_metrics
 from datakit.trainer.progress import Progress
-from datakit.trainer.restart import Start, begin
+from datakit.trainer.restart import Start, begin, refuse_afresh
 from datakit.trainer.step import Trainer
 from datakit.trainer.weights import Tree, make_mesh, parameter_count
 
@@ -86,6 +86,7 @@ def train(
         raise UsageError(f"--root {root}: a run is written to a disk, local or shared; give a directory")
     done = find_manifest(directory)
     if done is not None:
+        refuse_afresh(run, directory)
         say(f"{directory} is finished")
         return Outcome(directory, run.steps, done.details["figures"], done.details["comparison"])
     check_trackers(run.log.trackers)
@@ -207,7 +208,8 @@ class _Loop:
 
     def _marker(self, state: Tree, permanent: bool) -> Marker:
         counts = dict(self.figures.counts)
-        return Marker(int(state["step"]), self.writer.run, self.mixture, counts, self.start.norms, permanent, {})
+        start, step = self.start, int(state["step"])
+        return Marker(step, self.writer.run, self.mixture, counts, start.norms, permanent, {}, start.origin)
 
     def _predict(self, placed: Placed) -> None:
         """Before the first step: what the run should reach."""
