@@ -12,18 +12,21 @@ import jax
 from datakit.errors import CheckpointError
 from datakit.trainer.weights import Tree
 
+OF_THE_MODEL = ("params/", "model/")  # other parts of a state follow from these and the optimizer
+
 
 def check_fit(there: Any, here: Tree, whole: bool, place: str) -> None:
     """Raises CheckpointError for the first difference. `whole` False: `there` may have more than `here`'s parts."""
     saved, wanted = _shapes(there), _shapes(here)
-    names = sorted(wanted.keys() | {name for name in saved if whole or name.split("/")[0] in here})
-    wrong = [name for name in names if wanted.get(name) != saved.get(name)]
+    names = wanted.keys() | {name for name in saved if whole or name.split("/")[0] in here}
+    wrong = sorted(name for name in names if wanted.get(name) != saved.get(name))
     if wrong:
-        name = wrong[0]
+        name = next((name for name in wrong if name.startswith(OF_THE_MODEL)), wrong[0])
+        table = "[model]" if name.startswith(OF_THE_MODEL) else "[optimizer]"
         raise CheckpointError(
             f"{place} holds another state than this run's: {name} is {_shown(saved.get(name))} there and "
             f"{_shown(wanted.get(name))} here ({len(wrong)} of {len(names)} arrays differ); "
-            f"give [model]{' and [optimizer]' if whole else ''} as in the run that wrote it"
+            f"give {table} as in the run that wrote it"
         )
 
 
