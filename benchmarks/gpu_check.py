@@ -83,7 +83,7 @@ def train_speed(sequences: int, length: int, steps: int, flops: float = 1e19, hi
     run = Run(name="gpu-check", steps=1000, model=plan.model, optimizer=plan.optimizer)
     trainer, seconds = trainer_of(run), []
     with jax.set_mesh(trainer.mesh):
-        state, batch = trainer.fresh(0), place(Random(sequences, length), trainer.mesh).batch
+        state, batch = trainer.fresh(0), place(Random(sequences, length), trainer.mesh, trainer.config.vocabulary).batch
         for _ in range(steps):
             begun = time.perf_counter()
             state, results = trainer.advance(state, batch)

@@ -87,6 +87,18 @@ def test_what_cannot_be_held_out_is_named() -> None:
         validation_source(Component(counting([100])), "web")
 
 
+def test_components_that_read_the_same_tokens_hold_the_same_out() -> None:
+    source = counting(random_lengths(7, 60, 50))
+    held, other, nothing = (Component(source, validation_tokens=tokens) for tokens in (200, 64, 0))
+    packed = Component(counting(random_lengths(7, 60, 50)), Packing(), validation_tokens=200)
+    Mixture({"a": held, "short": packed}, {"a": 1, "short": 1})
+    Mixture({"a": held, "unused": nothing}, {"a": 1})
+    both, first, last = {"a": 1, "b": 1}, {"a": 1}, {"b": 1}
+    for second, weights in ((nothing, both), (other, both), (other, first), (nothing, last)):
+        with pytest.raises(LoaderError, match=r"'a' and 'b' read the same tokens, .* would train on what"):
+            Mixture({"a": held, "b": second}, weights)
+
+
 def test_a_simulated_long_run_repeats_its_data_as_often() -> None:
     """A run of 1 M tokens that stands for 10 M keeps a tenth of each component, so epochs are those of the long run."""
     lengths = random_lengths(3, 4000, 500)

@@ -13,13 +13,15 @@ import pytest
 
 from benchmarks.ngram import Counts, bits_per_byte, predictions, score
 from datakit.cli import main
-from datakit.errors import LoaderError, RecipeError, TokenizerError, UsageError
+from datakit.errors import CheckpointError, LoaderError, RecipeError, TokenizerError, UsageError
 from datakit.loader import ArraySource, Component, Loader, Mixture
 from datakit.tables import read_toml
 from datakit.trainer import commands
+from datakit.trainer.checkpoint import candidates
 from datakit.trainer.commands import evaluate_file, load_run, train_file
 from datakit.trainer.metrics import read_metrics
 from datakit.trainer.train import train
+from tests.test_trainer_train import largest_file
 from tests.trainer_runs import TextBytes, shakespeare, small_run
 
 pytest.importorskip("pyarrow")
@@ -109,6 +111,22 @@ def test_evaluating_the_checkpoint_gives_the_run_s_figures(root: Path, directory
             assert found.figures[name] == pytest.approx(trained_figures[name], rel=1e-6)
 
 
+def test_evaluating_takes_an_older_checkpoint_where_the_newest_is_damaged(root: Path, tmp_path: Path) -> None:
+    lines: list[str] = []
+    overrides = [f'compilation_cache="{root}/compiled"', "checkpoint.keep_every=4"]
+    text = (root / "run.toml").read_text().replace("{root}/cache", f"{root}/cache")
+    (tmp_path / "run.toml").write_text(text.replace('cache = "cache"', f'cache = "{root}/cache"'))
+    directory = train_file(tmp_path / "run.toml", str(tmp_path), overrides, say=lambda _: None).directory
+    newest, older = candidates([f"{directory}/checkpoints"], lambda _: None)
+    damaged = largest_file(newest)
+    damaged.write_bytes(bytes(damaged.stat().st_size))
+    found = evaluate_file(tmp_path / "run.toml", str(tmp_path), overrides=overrides, say=lines.append)
+    assert (found.step, found.checkpoint) == (4, str(older.path))
+    assert [line for line in lines if line.startswith(f"warning: {newest.path} is damaged")]
+    with pytest.raises(CheckpointError, match="none of the 1 checkpoints"):
+        evaluate_file(tmp_path / "run.toml", str(tmp_path), str(newest.path), overrides, say=lines.append)
+
+
 def call(*arguments: str) -> object:
     """A command's exit code; a group of commands leaves by SystemExit."""
     try:
@@ -145,6 +163,10 @@ def test_the_command_line(root: Path, directory: str, capsys: pytest.CaptureFixt
         (["data.evaluation.x.cash=1"], LoaderError, "did you mean 'cache'"),
         (["data.mixture=mix.toml"], RecipeError, "beside `mixture`, batch_size, components,"),
         (["data={}"], RecipeError, "no data"),
+        (["data.components.code.source=web"], LoaderError, r"'code' and 'web' read the same tokens.* 0 and 400"),
+        (['data.components.code={cache="cache"}'], LoaderError, r"'code' would train on documents that 'web' holds"),
+        (['data.evaluation={"web/x"={cache="cache"}}'], UsageError, "'web' is the parent of 'web/x'"),
+        (["data.evaluation.ema.cache=cache"], UsageError, "evaluation 'ema': eval/ema/"),
         (["nonsense"], UsageError, "is not of the form key=value"),
         (["steps.x=1"], UsageError, "'steps' is a value, not a table"),
     ],

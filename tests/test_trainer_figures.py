@@ -181,7 +181,7 @@ def test_stages_follow_the_sequences() -> None:
 
 def test_a_feed_keeps_order_passes_errors_on_and_ends_its_thread() -> None:
     text, mesh = TextBytes(SENTENCE), weights.make_mesh()
-    with Feed(text, mesh, 3, 6) as feed:
+    with Feed(text, mesh, 256, 3, 6) as feed:
         for step in (3, 4, 5):
             placed = feed.next()
             assert placed is not None
@@ -194,11 +194,11 @@ def test_a_feed_keeps_order_passes_errors_on_and_ends_its_thread() -> None:
             yield self.batch(0)
             raise OSError("the disk is gone")
 
-    with Feed(Broken(SENTENCE), mesh, 0, 9) as feed:
+    with Feed(Broken(SENTENCE), mesh, 256, 0, 9) as feed:
         feed.next()
         with pytest.raises(OSError, match="the disk is gone"):
             feed.next()
-    with Feed(text, mesh, 0, 10**6):
+    with Feed(text, mesh, 256, 0, 10**6):
         pass  # left early
     assert not [thread for thread in threading.enumerate() if thread.name == "datakit-loader-batches"]
 
@@ -207,7 +207,7 @@ def test_padding_is_not_counted() -> None:
     rows = TextBytes(SENTENCE).batch(0)
     segments = rows.segments.copy()
     segments[:, 16:] = 0
-    placed = place(Rows(rows.tokens, segments, rows.loss_mask), weights.make_mesh())
+    placed = place(Rows(rows.tokens, segments, rows.loss_mask), weights.make_mesh(), 256)
     assert (placed.sequences, placed.tokens) == (8, 8 * 16)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import xxhash
 
 from datakit.errors import LoaderError, suggestion
-from datakit.loader.source import borders_touching
+from datakit.loader.source import TokenSource, borders_touching
 from datakit.tokenize.lengths import starts_of
 from datakit.tokenize.reader import Cache, open_cache
 
@@ -41,8 +41,9 @@ class CacheSource:
         self._listed = 0
         self._lock = threading.Lock()
         self.dtype = np.dtype(cache.contract.dtype)
-        name = f"{cache.manifest.identity}/{source or ''}"
-        self.identity = cache.manifest.identity if source is None else xxhash.xxh3_128_hexdigest(name.encode())
+        self.cache_identity = cache.manifest.identity
+        name = f"{self.cache_identity}/{source or ''}"
+        self.identity = self.cache_identity if source is None else xxhash.xxh3_128_hexdigest(name.encode())
 
     def __reduce__(self) -> tuple:
         return open_source, (self.url, self.source)
@@ -91,3 +92,10 @@ class CacheSource:
 def open_source(url: str, source: str | None = None) -> CacheSource:
     """The token cache in directory `url`, or one of its sources."""
     return CacheSource(open_cache(url), source)
+
+
+def share_tokens(one: TokenSource, other: TokenSource) -> bool:
+    """Whether two sources have tokens in common, as far as their names tell: a text's copies elsewhere are not seen."""
+    if isinstance(one, CacheSource) and isinstance(other, CacheSource) and one.cache_identity == other.cache_identity:
+        return None in (one.source, other.source) or one.source == other.source
+    return one.identity == other.identity

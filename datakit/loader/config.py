@@ -16,12 +16,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 
 import numpy as np
 
 from datakit.errors import LoaderError, suggestion
 from datakit.loader.apportion import MAX_BLOCK
 from datakit.loader.blocks import BLOCK_TOKENS
+from datakit.loader.cache_source import share_tokens
 from datakit.loader.packing import Packing
 from datakit.loader.schedule import Schedule, SlotAxis
 from datakit.loader.source import TokenSource
@@ -144,6 +146,7 @@ class Mixture:
         for name, component in self.components.items():
             component.check(name)
         self._check_stages()
+        self._check_held_out()
         _ = self.lengths, self.batches
 
     @property
@@ -187,3 +190,22 @@ class Mixture:
                 raise LoaderError(f"stage {number}: the weight of {name!r} is {weight}; it must be 0 or more")
         if not any(weight > 0 for weight in weights.values()):
             raise LoaderError(f"stage {number}: no component has a weight above 0")
+
+    def _check_held_out(self) -> None:
+        """What one component holds out, another must not train on."""
+        used = self.used()
+        for (a, one), (b, other) in combinations(sorted(self.components.items()), 2):
+            at_risk = (a in used and other.validation_tokens) or (b in used and one.validation_tokens)
+            if not at_risk or not share_tokens(one.source, other.source):
+                continue
+            if one.source.identity != other.source.identity:
+                raise LoaderError(
+                    f"component {a!r} would train on documents that {b!r} holds out, or the other way round: one reads "
+                    "a cache and the other a source of it; give each a source of its own, or no validation_tokens"
+                )
+            if one.validation_tokens != other.validation_tokens:
+                raise LoaderError(
+                    f"components {a!r} and {b!r} read the same tokens, but their validation_tokens are "
+                    f"{one.validation_tokens:,} and {other.validation_tokens:,}: one would train on what the other "
+                    "holds out; give both the same"
+                )

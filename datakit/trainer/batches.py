@@ -68,9 +68,9 @@ class Placed(NamedTuple):
 class Feed:
     """The batches from `start` on, placed ahead. Use it in a `with` statement."""
 
-    def __init__(self, source: BatchSource, mesh: Mesh, start: int, stop: int) -> None:
+    def __init__(self, source: BatchSource, mesh: Mesh, vocabulary: int, start: int, stop: int) -> None:
         self.waited = 0.0  # seconds, of the last `next`
-        self._placed = in_background(_placed(source, mesh, start, stop), AHEAD)
+        self._placed = in_background(_placed(source, mesh, vocabulary, start, stop), AHEAD)
 
     def next(self) -> Placed | None:
         """The next batch; None after the last one. Raises what the source raised."""
@@ -86,17 +86,18 @@ class Feed:
         self._placed.close()
 
 
-def _placed(source: BatchSource, mesh: Mesh, start: int, stop: int) -> Iterator[Placed]:
+def _placed(source: BatchSource, mesh: Mesh, vocabulary: int, start: int, stop: int) -> Iterator[Placed]:
     batches = source.iterate(start, stop)
     try:
         for batch in batches:
-            yield place(batch, mesh)
+            yield place(batch, mesh, vocabulary)
     finally:
         batches.close()
 
 
-def place(batch: HostBatch, mesh: Mesh) -> Placed:
-    """A batch split by rows over the devices. Raises UsageError where it does not come out even."""
+def place(batch: HostBatch, mesh: Mesh, vocabulary: int) -> Placed:
+    """A batch split by rows over the devices. Raises UsageError where it does not come out even, or for unknown ids."""
+    _check_ids(batch.tokens, vocabulary)
     rows, length = batch.tokens.shape
     sequences = rows * jax.process_count()
     if sequences % mesh.size:
@@ -106,6 +107,17 @@ def place(batch: HostBatch, mesh: Mesh) -> Placed:
     placed = Tokens(*(jax.make_array_from_process_local_data(sharding, array) for array in arrays))
     share = np.count_nonzero(batch.segments != PADDING_SEGMENT) / (rows * length)
     return Placed(placed, sequences, round(share * sequences * length))
+
+
+def _check_ids(tokens: Any, vocabulary: int) -> None:
+    """On a device an id that is too large reads the last row of the embedding, and nothing tells."""
+    least, most = int(tokens.min()), int(tokens.max())
+    if least < 0 or most >= vocabulary:
+        wrong = least if least < 0 else most
+        raise UsageError(
+            f"a batch holds the id {wrong}, but the model's vocabulary has {vocabulary} ids; "
+            "give model.vocabulary the size of the data's tokenizer"
+        )
 
 
 def stage_at(record: Mapping[str, Any], sequences: int) -> tuple[int, dict[str, float]] | None:

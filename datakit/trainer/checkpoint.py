@@ -7,7 +7,8 @@
 A rolling checkpoint is written every few minutes and the last two are kept; the final one, and one every `keep_every`
 steps where that is asked for, are permanent. A new one is committed before an older one goes, and the marker goes
 before the files. A directory without a marker, with a missing or short file, or with a wrong checksum does not count:
-the next older one is taken, and a warning says so. Whatever is killed at whatever moment, the last good one stands.
+the next older one is taken, and a warning says so. Neither does one of another name, such as somebody's copy. Whatever
+is killed at whatever moment, the last good one stands.
 
 Saving costs the training loop one copy to host memory; the rest runs beside it. Restoring takes any number of devices:
 orbax reads each array into the sharding that is asked for. Checksums cost one more read of what is restored.
@@ -15,9 +16,11 @@ orbax reads each array into the sharding that is asked for. Checksums cost one m
 
 from __future__ import annotations
 
+import os
+import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,13 +31,16 @@ import xxhash
 from etils import epath
 
 from datakit.errors import CheckpointError, UsageError
-from datakit.trainer.hosts import is_first, meet
+from datakit.storage import urls
+from datakit.trainer.fit import check_fit
+from datakit.trainer.hosts import is_first
 from datakit.trainer.weights import Tree
 
 FORMAT = "datakit.checkpoint/1"
 MARKER = "commit.json"
 SET_ASIDE = "set-aside.json"  # the marker of a checkpoint that a later start passed over
 STATE = "state"
+NAME = re.compile(r"step-(\d{9,})")
 HASH_CHUNK = 4 << 20
 Say = Callable[[str], None]
 
@@ -56,6 +62,12 @@ class Checkpoints:
             raise UsageError("checkpoint.keep_temporary is at least 1: without a checkpoint nothing can go on")
         if self.keep_every is not None and self.keep_every < 1:
             raise UsageError(f"checkpoint.keep_every is {self.keep_every}; it is at least 1 step, or left out")
+        root = self.temporary_root
+        if root is not None and urls.is_local(root) and not os.path.isabs(os.path.expanduser(root)):
+            raise UsageError(
+                f"checkpoint.temporary_root is {root!r}; give an absolute path or a URL, "
+                "so that the run finds its checkpoints from any working directory"
+            )
 
 
 class Marker(msgspec.Struct, frozen=True):
@@ -68,6 +80,7 @@ class Marker(msgspec.Struct, frozen=True):
     norms: dict[str, float]  # of the parameters when the run began
     permanent: bool
     files: dict[str, tuple[int, str]]  # relative path: bytes, xxh3-128
+    origin: dict[str, Any] | None = None  # the other run's checkpoint that this run began with
     format: str = FORMAT
 
 
@@ -90,19 +103,29 @@ class Candidate:
                 return f"{name} does not match its checksum"
         return None
 
+    def named(self) -> dict[str, Any]:
+        """What tells it from every other one: its place, its step and the hash of its marker."""
+        return {"checkpoint": str(self.path), "step": self.marker.step, "marker": _hash(self.path / MARKER)}
+
+
+def step_folders(folder: str) -> Iterator[tuple[int, epath.Path]]:
+    """(step, path) of what has a checkpoint's name in a folder, whole or not, in the order of steps."""
+    place = epath.Path(folder)
+    for path in sorted(place.glob("step-*")) if place.exists() else []:
+        match = NAME.fullmatch(path.name)
+        if match:
+            yield int(match[1]), path
+
 
 def candidates(folders: list[str], say: Say) -> list[Candidate]:
     """All checkpoints in these folders that seem whole, the newest first."""
-    found = []
-    for folder in map(epath.Path, folders):
-        for path in sorted(folder.glob("step-*")) if folder.exists() else []:
-            candidate = _read(path, say)
-            if candidate is not None:
-                found.append(candidate)
+    read = [candidate_at(path, say) for folder in folders for _, path in step_folders(folder)]
+    found = [candidate for candidate in read if candidate is not None]
     return sorted(found, key=lambda one: (one.marker.step, one.marker.permanent), reverse=True)
 
 
-def _read(path: epath.Path, say: Say) -> Candidate | None:
+def candidate_at(path: epath.Path, say: Say) -> Candidate | None:
+    """The checkpoint in a directory, if it seems whole."""
     try:
         marker = msgspec.json.decode((path / MARKER).read_bytes(), type=Marker)
     except FileNotFoundError:
@@ -123,41 +146,22 @@ def _read(path: epath.Path, say: Say) -> Candidate | None:
     return candidate
 
 
-def restore_newest(found: list[Candidate], like: Tree, say: Say) -> tuple[Tree, Candidate] | None:
-    """The newest state that can be read, in the shapes and shardings of `like`; None if there is none."""
-    for candidate in found:
-        damage = candidate.damage(checksums=True)  # on every host: all must take the same one
-        if damage:
-            say(f"warning: {candidate.path} is damaged ({damage}); taking an older one")
-            continue
-        try:
-            return restore(candidate, like), candidate
-        except (ValueError, KeyError, OSError) as error:
-            say(f"warning: {candidate.path} cannot be read ({type(error).__name__}: {error}); taking an older one")
-    return None
-
-
-def set_aside(found: list[Candidate], step: int, say: Say) -> None:
-    """Let checkpoints beyond `step` no longer count: the run begins there (-1: afresh), and theirs is another course.
-
-    Their files stay; only the marker gets another name. Else the next start would take them for the newest.
-    """
-    meet("checkpoints are read")
-    begins = "afresh" if step < 0 else f"at step {step:,}"
-    for candidate in found:
-        if candidate.marker.step > step and is_first():
-            (candidate.path / MARKER).rename(candidate.path / SET_ASIDE)
-            say(f"warning: {candidate.path} is set aside: the run begins {begins}")
-
-
 def restore(candidate: Candidate, like: Tree) -> Tree:
-    """One state; `like` has a ShapeDtypeStruct with a sharding, or an array, at each leaf."""
+    """One state; `like` has a ShapeDtypeStruct with a sharding, or an array, at each leaf.
+
+    Raises CheckpointError where that is another model's or optimizer's state.
+    """
+    _check_fit(candidate, like, whole=True)
     with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
         return checkpointer.restore(candidate.path / STATE, args=ocp.args.StandardRestore(_abstract(like)))
 
 
 def restore_weights(candidate: Candidate, like: Tree) -> Tree:
-    """A part of a state: its "params" and "model", whatever optimizer it was trained with."""
+    """A part of a state, e.g. its "params" and "model", whatever optimizer it was trained with.
+
+    Raises CheckpointError where that is another model's.
+    """
+    _check_fit(candidate, like, whole=False)
     abstract = _abstract(like)
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
         arguments = ocp.checkpoint_utils.construct_restore_args(abstract)
@@ -165,6 +169,12 @@ def restore_weights(candidate: Candidate, like: Tree) -> Tree:
             candidate.path / STATE,
             args=ocp.args.PyTreeRestore(item=abstract, restore_args=arguments, partial_restore=True),
         )
+
+
+def _check_fit(candidate: Candidate, like: Tree, whole: bool) -> None:
+    with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
+        there = checkpointer.metadata(candidate.path / STATE).item_metadata.tree
+    check_fit(there, like, whole, str(candidate.path))
 
 
 def _abstract(like: Tree) -> Tree:
@@ -201,7 +211,7 @@ class Writer:
         permanent = marker.permanent or self._kept(marker.step)
         marker = msgspec.structs.replace(marker, run=self.run, permanent=permanent)
         path = epath.Path(self.permanent if permanent else self.temporary) / f"step-{marker.step:09d}"
-        if permanent and _read(path, lambda _: None) is not None:
+        if permanent and candidate_at(path, lambda _: None) is not None:
             return  # committed by an earlier attempt at the same run
         if is_first():
             (path / MARKER).unlink(missing_ok=True)
@@ -243,9 +253,8 @@ class Writer:
             (candidate.path / MARKER).unlink(missing_ok=True)  # first, so that a half-removed one does not count
             candidate.path.rmtree()
         for folder in {self.permanent, self.temporary}:
-            for path in epath.Path(folder).glob("step-*"):
-                named = any((path / name).exists() for name in (MARKER, SET_ASIDE))
-                if int(path.name.removeprefix("step-")) < step and not named:
+            for number, path in step_folders(folder):
+                if number < step and not any((path / name).exists() for name in (MARKER, SET_ASIDE)):
                     path.rmtree()
 
 

@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from etils import epath
 
 from datakit.errors import CheckpointError, UsageError, suggestion
 from datakit.storage import urls
 from datakit.tables import read_toml
-from datakit.trainer.checkpoint import candidates, restore_weights
+from datakit.trainer.checkpoint import Candidate, candidate_at, candidates, restore_weights
+from datakit.trainer.choice import checkpoint_folders, restore_newest
 from datakit.trainer.config import Run, parse_run, with_overrides
 from datakit.trainer.data import Data, open_data
 from datakit.trainer.evaluate import evaluate_all
 from datakit.trainer.record import run_directory
-from datakit.trainer.restart import checkpoint_folders
 from datakit.trainer.train import Outcome, say_on_stderr, train, trainer_of, use_compilation_cache
 
 RUNS = Path(__file__).with_name("runs")
@@ -93,20 +94,27 @@ def evaluate_file(
     run, data = load_run(path, root, overrides)
     with data.loader() as loader:
         directory = run_directory(root, run, loader.record())
-    if checkpoint is None:
-        folders = list(dict.fromkeys(checkpoint_folders(run, directory)))
-    else:
-        folders = [urls.parent(urls.absolute(checkpoint))]
-    found = candidates(folders, say)
-    found = [one for one in found if checkpoint is None or one.path.name == urls.name(checkpoint)]
-    if not found:
-        raise CheckpointError(f"no valid checkpoint in {checkpoint or ' or '.join(folders)}; train the run first")
+    found = _checkpoints(run, directory, checkpoint, say)
     if not data.evaluations:
         raise UsageError(f"{path}: nothing to evaluate; give a component validation_tokens, or add [data.evaluation.x]")
     use_compilation_cache(run)
     trainer = trainer_of(run, devices)
     with jax.set_mesh(trainer.mesh):
         parts = ("params", "model", *(("ema",) if run.optimizer.ema else ()))
-        state = restore_weights(found[0], {name: trainer.like()[name] for name in parts})
+        like = {name: trainer.like()[name] for name in parts}
+        state, taken = restore_newest(found, like, say, restore_weights)
         figures = evaluate_all(trainer, state, data.evaluations, data.token_bytes, run.evaluation.batches)
-    return Evaluated(str(found[0].path), found[0].marker.step, figures)
+    return Evaluated(str(taken.path), taken.marker.step, figures)
+
+
+def _checkpoints(run: Run, directory: str, checkpoint: str | None, say: Say) -> list[Candidate]:
+    """The one asked for, or all of the run, the newest first."""
+    places = list(dict.fromkeys(checkpoint_folders(directory, run.checkpoint.temporary_root)))
+    if checkpoint is None:
+        found = candidates(places, say)
+    else:
+        places = [urls.absolute(checkpoint)]
+        found = [one for one in [candidate_at(epath.Path(places[0]), say)] if one is not None]
+    if not found:
+        raise CheckpointError(f"no valid checkpoint in {' or '.join(places)}; train the run first")
+    return found

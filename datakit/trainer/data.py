@@ -46,7 +46,7 @@ from datakit.storage import urls
 from datakit.storage.manifest import InputReference, find_manifest, manifest_url
 from datakit.tables import decoded
 from datakit.tokenize.reader import Cache, open_cache
-from datakit.trainer.evaluate import BatchesOf, token_byte_lengths
+from datakit.trainer.evaluate import BatchesOf, check_tags, token_byte_lengths
 
 ROOT = "{root}/"
 MULTIPLE = 128  # of which a vocabulary is, where a run names none: matrix units like it
@@ -156,6 +156,7 @@ def _evaluations(mixture: Mixture, sets: Mapping[str, CacheSource]) -> dict[str,
         passes[tag] = one_pass(
             mixture, tag, Component(source, shuffle=Shuffle("none")), sequence_length=length, batch_size=rows
         )
+    check_tags(passes)
     return {tag: _Pass(one) for tag, one in passes.items()}
 
 

@@ -37,6 +37,7 @@ from datakit.trainer.batches import HostBatch, place
 from datakit.trainer.step import Trainer
 from datakit.trainer.weights import Tree
 
+AVERAGED = "ema"  # the tag below which the figures of averaged weights stand
 BatchesOf = Callable[[], Iterable[HostBatch]]
 
 
@@ -60,6 +61,22 @@ class Totals:
     def bits_per_byte(self) -> float | None:
         """Total bits over total bytes; None where no bytes are known."""
         return self.nats / math.log(2) / self.bytes if self.bytes else None
+
+
+def check_tags(tags: Iterable[str]) -> None:
+    """Raises UsageError for a tag whose figures would have the names of others."""
+    names = sorted(tags)
+    for tag in names:
+        if tag.split("/")[0] == AVERAGED:
+            raise UsageError(
+                f"evaluation {tag!r}: eval/{AVERAGED}/ is where the figures of averaged weights stand; rename it"
+            )
+        above = [parent for parent in _parents(tag) if parent in names]
+        if above:
+            raise UsageError(
+                f"evaluation {above[0]!r} is the parent of {tag!r}, and the figures of all below it would take the "
+                f"place of its own; rename it, e.g. to {above[0] + '/all'!r}"
+            )
 
 
 def evaluate(
@@ -91,7 +108,7 @@ def evaluate_all(
     figures = evaluate(trainer, state["params"], state["model"], tags, token_bytes, limit)
     if "ema" in state:
         averaged = evaluate(trainer, state["ema"]["params"], state["ema"]["model"], tags, token_bytes, limit)
-        figures |= {name.replace("eval/", "eval/ema/", 1): value for name, value in averaged.items()}
+        figures |= {name.replace("eval/", f"eval/{AVERAGED}/", 1): value for name, value in averaged.items()}
     return figures
 
 
@@ -101,7 +118,8 @@ def measure(
     """The sums over some batches."""
     totals = Totals()
     for batch in batches:
-        losses, weights, tokens = trainer.evaluate(params, model_state, place(batch, trainer.mesh).batch)
+        placed = place(batch, trainer.mesh, trainer.config.vocabulary).batch
+        losses, weights, tokens = trainer.evaluate(params, model_state, placed)
         totals += count(np.asarray(losses), np.asarray(weights), np.asarray(tokens), token_bytes)
     return totals
 

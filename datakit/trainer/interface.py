@@ -40,7 +40,7 @@ class Output(NamedTuple):
 class Model(Protocol):
     """A model file. Its state is what training carries beside parameters and gradients never touch."""
 
-    Config: type
+    Config: type  # with a field `vocabulary`: how many ids there are
 
     def weights(self, config: Any) -> Tree:
         """The table of `weights.Weight`s."""

@@ -99,7 +99,7 @@ def finish(
             totals=Totals(counts["sequences"], sum(file.bytes for file in files), tokens=counts["tokens"]),
             counters={f"{STAGE}/{name}": count for name, count in sorted(counts.items())},
             quarantine=Quarantine(0),
-            details={"mixture": mixture, "code": code_version(run.kind), **outcome},
+            details={"mixture": mixture, "code": code_version(run.kind), "origin": checkpoint.marker.origin, **outcome},
         ),
         directory,
     )

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from datakit.errors import CheckpointError
-from datakit.storage import urls
+import jax
+import jax.numpy as jnp
+
+from datakit.errors import CheckpointError, UsageError
 from datakit.trainer.batches import BatchSource
-from datakit.trainer.checkpoint import Candidate, candidates, restore_newest, restore_weights, set_aside
+from datakit.trainer.checkpoint import Candidate, candidates, restore_weights
+from datakit.trainer.choice import checkpoint_folders, committed, folders_of, restore_newest, set_aside, unreadable
 from datakit.trainer.config import Run
+from datakit.trainer.hosts import is_first
+from datakit.trainer.metrics import FILE_NAME
 from datakit.trainer.step import Trainer, measured_norms
 from datakit.trainer.weights import Tree
 
-FOLDER = "checkpoints"
+START_AFRESH = "set checkpoint.load = false to start afresh"
+ROWS_SET_ASIDE = "metrics-set-aside.jsonl"
 Say = Callable[[str], None]
 
 
@@ -28,75 +35,99 @@ class Start:
     norms: dict[str, float]
     folders: tuple[str, str]  # for permanent and for rolling checkpoints
     resumed_from: int | None
+    origin: dict[str, Any] | None  # the other run's checkpoint, where it began with one
 
 
 def begin(run: Run, trainer: Trainer, source: BatchSource, directory: str, mixture: dict[str, Any], say: Say) -> Start:
     """See the module. Raises CheckpointError, and what the source raises for a changed mixture."""
-    folders = checkpoint_folders(run, directory)
-    found = candidates(list(dict.fromkeys(folders)), say)
+    folders = checkpoint_folders(directory, run.checkpoint.temporary_root)
+    places = list(dict.fromkeys(folders))
+    found = candidates(places, say)
     fingerprint = run.fingerprint(mixture)
-    own = [one for one in found if one.marker.run == fingerprint]
-    if len(own) < len(found):
+    if any(one.marker.run != fingerprint for one in found):
         raise CheckpointError(f"{folders[1]} holds checkpoints of another run; give this one a folder of its own")
     if run.checkpoint.load is False:
-        set_aside(own, -1, say)
+        set_aside(places, -1, say)
+        _set_rows_aside(Path(directory), say)
         return _afresh(run, trainer, folders, say)
-    if not own and run.resume_from is not None:
-        own = candidates([_checkpoints_of(run.resume_from)], say)
-        if not own:
-            raise CheckpointError(f"resume_from = {run.resume_from!r}: no valid checkpoint is there")
-        return _resume(own, trainer, source, folders, say)
-    if own:
-        start = _resume(own, trainer, source, folders, say)
-        set_aside(own, start.step, say)
+    if found:
+        start = _resume(found, trainer, source, folders, say)
+        set_aside(places, start.step, say)
         return start
+    damaged = committed(places)
+    if damaged:
+        raise unreadable(len(damaged), " or ".join(places), START_AFRESH)
+    if run.resume_from is not None:
+        others = _of_another(run, "resume_from", run.resume_from, say)
+        return _resume(others, trainer, source, folders, say, "resume_from")
     if run.checkpoint.load:
-        places = " or ".join(dict.fromkeys(folders))
         raise CheckpointError(
-            f"checkpoint.load is true, but there is no valid checkpoint in {places}; check the run's name and settings "
-            "(any change of its content is another run), or leave load out to start afresh"
+            f"checkpoint.load is true, but there is no valid checkpoint in {' or '.join(places)}; check the run's name "
+            "and settings (any change of its content is another run), or leave load out to start afresh"
         )
     return _afresh(run, trainer, folders, say)
 
 
-def checkpoint_folders(run: Run, directory: str) -> tuple[str, str]:
-    """(permanent, rolling); the same where no temporary root is set."""
-    permanent = urls.join(directory, FOLDER)
-    root = run.checkpoint.temporary_root
-    if root is None:
-        return permanent, permanent
-    base = urls.absolute(root)
-    return permanent, urls.join(base, run.name, urls.name(directory), FOLDER)
-
-
-def _checkpoints_of(place: str) -> str:
-    return urls.absolute(place) if urls.name(place) == FOLDER else urls.join(urls.absolute(place), FOLDER)
-
-
-def _resume(found: list[Candidate], trainer: Trainer, source: BatchSource, folders: tuple[str, str], say: Say) -> Start:
-    restored = restore_newest(found, trainer.like(), say)
-    if restored is None:
-        raise CheckpointError(
-            f"none of the {len(found)} checkpoints in {found[0].path.parent} can be read; set checkpoint.load = false "
-            "to start afresh"
+def refuse_afresh(run: Run, directory: str) -> None:
+    """Raises UsageError where a finished run is asked to start afresh: nothing would be trained."""
+    if run.checkpoint.load is False:
+        raise UsageError(
+            f"{directory} is finished, so checkpoint.load = false cannot start it afresh; move the directory away to "
+            "train again, or leave load out"
         )
-    state, candidate = restored
+
+
+def _of_another(run: Run, setting: str, place: str, say: Say) -> list[Candidate]:
+    folders = folders_of(place, run.checkpoint.temporary_root)
+    found = candidates(folders, say)
+    if not found:
+        raise CheckpointError(f"{setting} = {place!r}: no valid checkpoint is there ({' or '.join(folders)})")
+    return found
+
+
+def _resume(
+    found: list[Candidate],
+    trainer: Trainer,
+    source: BatchSource,
+    folders: tuple[str, str],
+    say: Say,
+    setting: str | None = None,
+) -> Start:
+    """Go on from the newest of `found`: this run's own, or those of the run that `setting` names."""
+    advice = START_AFRESH if setting is None else f"name another run in {setting}"
+    state, candidate = restore_newest(found, trainer.like(), say, advice=advice)
     marker = candidate.marker
     for change in source.verify(marker.mixture, marker.step):
         say(f"the mixture changes from here on: {change}")
     say(f"resumed from step {marker.step:,} of {candidate.path}")
-    return Start(state, marker.step, marker.counts, marker.norms, folders, marker.step)
+    origin = marker.origin if setting is None else {"by": setting, **candidate.named()}
+    return Start(state, marker.step, marker.counts, marker.norms, folders, marker.step, origin)
 
 
 def _afresh(run: Run, trainer: Trainer, folders: tuple[str, str], say: Say) -> Start:
-    state = trainer.fresh(run.seed)
+    state, origin = trainer.fresh(run.seed), None
     if run.initialize_from is not None:
-        found = candidates([_checkpoints_of(run.initialize_from)], say)
-        if not found:
-            raise CheckpointError(f"initialize_from = {run.initialize_from!r}: no valid checkpoint is there")
-        state |= restore_weights(found[0], {name: state[name] for name in ("params", "model")})
-        say(f"fresh start with the weights of step {found[0].marker.step:,} of {found[0].path}")
+        setting = "initialize_from"
+        found = _of_another(run, setting, run.initialize_from, say)
+        like = {name: state[name] for name in ("params", "model")}
+        weights, candidate = restore_newest(found, like, say, restore_weights, f"name another run in {setting}")
+        state |= weights
+        if "ema" in state:
+            state["ema"] = jax.tree.map(jnp.copy, weights)  # copies: a step gives all of the state's buffers away
+        origin = {"by": setting, **candidate.named()}
+        say(f"fresh start with the weights of step {candidate.marker.step:,} of {candidate.path}")
     else:
         say("fresh start")
     norms = measured_norms(trainer, state["params"])
-    return Start(state, 0, {"sequences": 0, "tokens": 0}, norms, folders, None)
+    return Start(state, 0, {"sequences": 0, "tokens": 0}, norms, folders, None, origin)
+
+
+def _set_rows_aside(directory: Path, say: Say) -> None:
+    """Figures of the attempts before are not those of this one."""
+    rows, aside = directory / FILE_NAME, directory / ROWS_SET_ASIDE
+    if not (is_first() and rows.exists()):
+        return
+    with aside.open("ab") as file:
+        file.write(rows.read_bytes())
+    rows.unlink()
+    say(f"warning: the rows of {rows} were added to {aside.name}: the run begins afresh")

@@ -35,13 +35,13 @@ from datakit.trainer.alone import alone_in
 from datakit.trainer.batches import BatchSource, Feed, Placed
 from datakit.trainer.checkpoint import Marker, Writer, candidates
 from datakit.trainer.config import Run
-from datakit.trainer.evaluate import BatchesOf, evaluate_all
+from datakit.trainer.evaluate import BatchesOf, check_tags, evaluate_all
 from datakit.trainer.figures import Figures
 from datakit.trainer.hosts import any_says, is_first, meet
 from datakit.trainer.interface import load_model
 from datakit.trainer.metrics import Metrics, check_trackers, last_row, open_metrics
 from datakit.trainer.progress import Progress
-from datakit.trainer.restart import Start, begin
+from datakit.trainer.restart import Start, begin, refuse_afresh
 from datakit.trainer.step import Trainer
 from datakit.trainer.weights import Tree, make_mesh, parameter_count
 
@@ -86,9 +86,11 @@ def train(
         raise UsageError(f"--root {root}: a run is written to a disk, local or shared; give a directory")
     done = find_manifest(directory)
     if done is not None:
+        refuse_afresh(run, directory)
         say(f"{directory} is finished")
         return Outcome(directory, run.steps, done.details["figures"], done.details["comparison"])
     check_trackers(run.log.trackers)
+    check_tags(evaluations or {})
     use_compilation_cache(run)
     trainer, say = trainer_of(run, devices), say if is_first() else _nobody
     with alone_in(directory) if is_first() else nullcontext(), jax.set_mesh(trainer.mesh):
@@ -138,7 +140,8 @@ class _Loop:
         place = (self.directory, log.trackers, log.project, name)
         metrics = open_metrics(*place, told) if is_first() else Metrics(())
         try:
-            with Feed(self.source, self.trainer.mesh, self.start.step, self.run.steps) as feed, _signals() as asked:
+            span = (self.run.model.vocabulary, self.start.step, self.run.steps)
+            with Feed(self.source, self.trainer.mesh, *span) as feed, _signals() as asked:
                 state, row = self._steps(feed, metrics, asked)
             row = row or last_row(self.directory, self.run.steps)  # none: it ended between its last save and here
             row |= self._evaluate(state)
@@ -205,7 +208,8 @@ class _Loop:
 
     def _marker(self, state: Tree, permanent: bool) -> Marker:
         counts = dict(self.figures.counts)
-        return Marker(int(state["step"]), self.writer.run, self.mixture, counts, self.start.norms, permanent, {})
+        start, step = self.start, int(state["step"])
+        return Marker(step, self.writer.run, self.mixture, counts, start.norms, permanent, {}, start.origin)
 
     def _predict(self, placed: Placed) -> None:
         """Before the first step: what the run should reach."""
