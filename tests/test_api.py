@@ -169,6 +169,22 @@ def test_quarantined_records_change_what_downstream_is(tmp_path: Path) -> None:
     assert datakit.run(recipe, tmp_path / "root", settings=["normalize.max_quarantined=5"]).reused
 
 
+def test_a_step_that_another_driver_finishes_meanwhile_is_held_to_this_recipes_limit(tmp_path: Path) -> None:
+    write_lines(tmp_path / "texts" / "a.jsonl", [prose(number) for number in range(20)])
+    with (tmp_path / "texts" / "a.jsonl").open("a") as file:
+        file.write('{"text": "broken\n' * 30)  # so many that the task gives up, and finds the step done
+    recipe = Recipe("r", (Source("s", str(tmp_path / "texts")),))
+    root = tmp_path / "root"
+
+    class Overtaking(Silent):
+        def phase_started(self, step, phase, done, slots) -> None:
+            if phase.name == "route":
+                datakit.run(recipe, root, settings=["normalize.max_quarantined=30"], until="normalize")
+
+    with pytest.raises(InputError, match=r"30 records are in quarantine.*max_quarantined = 0"):
+        datakit.run(recipe, root, until="normalize", watch=Overtaking())
+
+
 def test_a_limit_on_removal_is_no_part_of_identity_but_always_asked(
     done: tuple[Path, datakit.RunResult], tmp_path: Path
 ) -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,9 +22,10 @@ from datakit.engine.driver import RunOptions, run_step
 from datakit.engine.executor import Attempt, Cause, Outcome
 from datakit.engine.ledger import AttemptLine, read_ledger
 from datakit.engine.local import LocalExecutor
-from datakit.engine.task import Phase, Task
+from datakit.engine.policy import Verdict
+from datakit.engine.task import Phase, Step, Task
 from datakit.engine.watch import Silent
-from datakit.errors import ColumnError, CorruptError, PartialError, StepFailedError
+from datakit.errors import ColumnError, CorruptError, NotFoundError, PartialError, StepFailedError
 from datakit.storage.manifest import Manifest, find_manifest
 from tests import engine_tasks, poison_tasks
 from tests.processes import ended
@@ -248,6 +249,52 @@ def test_an_output_that_vanished_is_made_again(tmp_path: Path) -> None:
     (tmp_path / "number-004.txt").unlink()
     run(tmp_path)
     assert outputs(tmp_path) == before
+
+
+class Meddler(Silent):
+    """Does something to the step's directory when the second phase begins."""
+
+    def __init__(self, meddle: Callable[[], object]) -> None:
+        self._meddle = meddle
+        self.done: list[str] = []
+
+    def phase_started(self, step: Step, phase: Phase, done: int, slots: int) -> None:
+        if phase.name == "second":
+            self._meddle()
+
+    def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
+        self.done += [outcome.key, *(one.key for one in outcome.more)]
+
+
+def meddled(directory: Path, meddle: Callable[[], object]) -> tuple[Manifest, list[str]]:
+    """The step of numbers with one, and the tasks that it ran."""
+    watch, plan = Meddler(meddle), engine_tasks.numbers(6)
+    with executor() as local:
+        step = engine_tasks.number_step(str(directory))
+        return run_step(step, plan, lambda: local, RunOptions(), watch), watch.done
+
+
+def test_an_output_that_vanishes_while_the_run_goes_on_is_missed_and_made_again(tmp_path: Path) -> None:
+    step, untouched = tmp_path / "step", run(tmp_path / "untouched")
+
+    def tidy() -> None:
+        (step / "number-002.txt").unlink()
+        (step / "number-004.txt").unlink()
+
+    with pytest.raises(NotFoundError, match=r"number-002\.txt is missing from .*step; .* run again"):
+        meddled(step, tidy)
+    assert find_manifest(str(step)) is None
+    manifest, done = meddled(step, lambda: None)
+    assert (manifest, sorted(done)) == (untouched, ["number-002", "number-004"])
+    assert outputs(step) == outputs(tmp_path / "untouched")
+
+
+def test_an_output_that_changes_while_the_run_goes_on_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "number-002.txt"
+    with pytest.raises(CorruptError, match=r"number-002\.txt .* has 4 bytes, its task wrote 1; .* remove it and run"):
+        meddled(tmp_path, lambda: path.write_text("else"))
+    path.unlink()
+    assert meddled(tmp_path, lambda: None)[1] == ["number-002"]
 
 
 def test_a_torn_last_line_of_the_ledger_is_forgiven_and_any_other_is_not(tmp_path: Path) -> None:

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import xxhash
 import zstandard
 
+from datakit.engine.task import TaskContext
 from datakit.errors import ColumnError, EmptyStageError, PartialError, RecipeError, UnreadableError
 from datakit.normalize import slices
 from datakit.normalize.config import Config
@@ -238,6 +240,58 @@ def test_too_many_unusable_records_are_listed_by_place(tmp_path: Path) -> None:
     assert result.manifest.quarantine.records == 2
     assert result.manifest.identity != result.manifest.fingerprint
     check_contract(result)
+
+
+@pytest.mark.parametrize("places", [range(25), range(0, 10_000, 400)], ids=["at the beginning", "everywhere"])
+def test_a_share_is_one_of_all_records_wherever_the_unusable_ones_are(tmp_path: Path, places: range) -> None:
+    lines = [b"broken" if number in places else b'{"text": "number %d"}' % number for number in range(10_000)]
+    (tmp_path / "in.jsonl").write_bytes(b"\n".join(lines))
+    result = normalize(tmp_path / "enough", tmp_path / "in.jsonl", max_quarantined=0.01)
+    assert (result["records_out"], result["quarantined"]) == (9975, 25)
+    with pytest.raises(PartialError, match=r"25 records cannot be used, and max_quarantined allows 20;"):
+        normalize(tmp_path / "too little", tmp_path / "in.jsonl", max_quarantined=0.002)
+
+
+def test_a_bad_file_among_good_ones_is_within_a_share(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for name in range(20):
+        line = b"broken\n" if name == 0 else b'{"text": "in file %d"}\n' % name
+        (tmp_path / "in" / f"{name:02d}.jsonl").write_bytes(line * 500)
+    assert normalize(tmp_path, tmp_path / "in", max_quarantined=0.05)["quarantined"] == 500
+
+
+def test_a_bad_row_group_before_a_good_one_is_within_a_share(tmp_path: Path) -> None:
+    texts = pa.table({"text": [f"number {number}" for number in range(4000)]})
+    pq.write_table(texts, tmp_path / "in.parquet", row_group_size=2000, write_page_checksum=True)
+    column = pq.ParquetFile(tmp_path / "in.parquet").metadata.row_group(0).column(0)
+    data = bytearray((tmp_path / "in.parquet").read_bytes())
+    data[4 + column.total_compressed_size // 2] ^= 0xFF
+    (tmp_path / "in.parquet").write_bytes(data)
+    assert normalize(tmp_path, tmp_path / "in.parquet", max_quarantined=0.5)["quarantined"] == 2000
+
+
+@pytest.mark.parametrize("line", [b'{"text": 5, "body": "%s"}\n', b'[{"text": "%s"}]\n'])
+@pytest.mark.parametrize("limit", [0.5, 100, 0.0])
+def test_where_nothing_can_be_used_only_the_beginning_is_read(tmp_path: Path, line: bytes, limit: float) -> None:
+    """A mistake in the recipe is the same in every record: it must show at once, in a stream of any length."""
+    (tmp_path / "in.jsonl.gz").write_bytes(gzip.compress((line % (b"word " * 40)) * 200_000, 1))  # 46 MB
+    read = []
+
+    def counted(context: TaskContext, files: Any, positions: np.ndarray, alone: Any) -> Any:
+        read.append(int(positions[-1]))
+        return records(context, files, positions, alone)
+
+    records = TaskContext.records
+    with patch.object(TaskContext, "records", counted), pytest.raises(PartialError, match=r"(more than|first) [0-9]+"):
+        normalize(tmp_path, tmp_path / "in.jsonl.gz", max_quarantined=limit)
+    assert max(read) < 9 << 20
+
+
+def test_a_slice_of_long_documents_none_of_which_can_be_used_is_given_up(tmp_path: Path) -> None:
+    """Or a mistake in the recipe would show only when all slices were read."""
+    (tmp_path / "in.jsonl").write_bytes((b'{"text": 5, "body": "%s"}\n' % (b"word " * 40_000)) * 200)  # 40 MB
+    with pytest.raises(PartialError, match=r"200 of the first 200 records cannot be used, and max_quarantined .* 0\.5"):
+        normalize(tmp_path, tmp_path / "in.jsonl", max_quarantined=0.5)
 
 
 def test_text_rules_are_applied_and_counted(tmp_path: Path) -> None:

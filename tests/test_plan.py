@@ -207,6 +207,14 @@ def test_mistakes_are_found_before_anything_runs(shelf: Path, tmp_path: Path) ->
         assert not (tmp_path / "shelf" / "shelf").exists()
 
 
+@pytest.mark.parametrize("table", ["normalize", "dedup", "consolidate", "tokenize"])
+@pytest.mark.parametrize("limit", ["-1", "5.0", "-0.5", "nan"])
+def test_a_limit_that_cannot_be_is_refused_by_every_stage(shelf: Path, table: str, limit: str) -> None:
+    with pytest.raises(RecipeError, match=rf"max_quarantined is {limit}; it is a number of records, or a share"):
+        configure(load_recipe(shelf).with_overrides([f"{table}.max_quarantined={limit}"]))
+    configure(load_recipe(shelf).with_overrides([f"{table}.max_quarantined=0.001"]))
+
+
 def test_a_tokenizer_that_is_not_there_is_an_input_error(shelf: Path, tmp_path: Path) -> None:
     shelf.write_text(shelf.read_text().partition("[tokenize]")[0] + '[tokenize]\ntokenizer = "absent.json"\n')
     with pytest.raises(TokenizerError, match=r"absent\.json"):

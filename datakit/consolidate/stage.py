@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from datakit.consolidate import card
 from datakit.consolidate.join import Joined, join
 from datakit.engine.grouping import neighbours
+from datakit.engine.quarantine import check_limit
 from datakit.engine.task import (
     BATCH_HANG_SECONDS,
     Output,
@@ -72,6 +73,7 @@ class Config:
         for reason in self.drop:
             if reason not in REASONS:
                 raise RecipeError(f"consolidate.drop: unknown reason {reason!r}; {suggestion(reason, REASONS)}")
+        check_limit(self.max_quarantined)
 
 
 # --- plan

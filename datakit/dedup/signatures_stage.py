@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 
 from datakit.dedup.curve import s_curve
 from datakit.dedup.words import UNICODE_VERSION
+from datakit.engine.quarantine import check_limit
 from datakit.engine.task import (
     BATCH_HANG_SECONDS,
     Output,
@@ -77,6 +78,7 @@ class SignatureConfig:
         ):
             if not low <= getattr(self, name) <= high:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be from {low} to {high}")
+        check_limit(self.max_quarantined)
 
 
 def config_of(step: Step, kind: type[T]) -> T:

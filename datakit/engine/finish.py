@@ -2,11 +2,15 @@
 
 Counters are summed over the results in the ledger, so the totals are the same with and without crashes. What the step
 needed only on its way (exchange files, shared plan data) is removed once the manifest stands, never before.
+
+Before it is written, all that tasks said they wrote is looked for, in one listing: a run may take days, and meanwhile
+somebody, or something that tidies up, may have removed a file that was done long ago.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,7 +20,7 @@ import msgspec
 from datakit.engine import leftovers
 from datakit.engine.policy import TaskRecord
 from datakit.engine.task import Output, QuarantinedRecord, Step, TaskResult, input_references
-from datakit.errors import RootError
+from datakit.errors import CorruptError, NotFoundError, RootError
 from datakit.storage import atomic, urls
 from datakit.storage.fingerprint import identity
 from datakit.storage.manifest import PARTIAL_NAME, Manifest, Quarantine, totals_of, write_manifest
@@ -28,10 +32,15 @@ EXCHANGE_FOLDER = "exchange"
 
 @dataclass
 class Tally:
-    """What a step's results come to: the sums of their counters, and the records that they left out."""
+    """What a step's results come to: the sums of their counters, the records that they left out, and what they wrote.
+
+    written: the files that must still be there at the end, a line of JSON each: [path, bytes]. 5 MB where 100,000
+    tuples would be 20.
+    """
 
     counters: Counter[str] = field(default_factory=Counter)
     quarantined: list[QuarantinedRecord] = field(default_factory=list)
+    written: bytearray = field(default_factory=bytearray)
 
     @classmethod
     def of(cls, results: Sequence[TaskResult]) -> Tally:
@@ -45,10 +54,17 @@ class Tally:
         for result in results:
             self.counters.update(result.counters)
             self.quarantined += result.quarantined
+            for output in result.outputs:
+                if not output.path.startswith(f"{EXCHANGE_FOLDER}/"):
+                    self.written += msgspec.json.encode([output.path, output.bytes]) + b"\n"
 
 
 def finish_step(step: Step, output: Output, tally: Tally) -> Manifest:
-    """Write the quarantine list, then the manifest, then tidy up."""
+    """Write the quarantine list, then the manifest, then tidy up.
+
+    Raises NotFoundError, CorruptError where an output is not as its task left it.
+    """
+    _require_outputs(step, tally.written)
     counters = Counter(output.counters)
     counters.update(tally.counters)  # not `+`, which forgets what was counted as zero
     quarantined = sorted(tally.quarantined, key=lambda record: (record.file, record.position, record.reason))
@@ -72,6 +88,32 @@ def finish_step(step: Step, output: Output, tally: Tally) -> Manifest:
     urls.remove(urls.join(step.directory, PARTIAL_NAME))
     remove_exchange(step)
     return manifest
+
+
+def _require_outputs(step: Step, written: bytearray) -> None:
+    """All that the tasks wrote is there, with its size."""
+    if not written:
+        return
+    sizes = {info.path: info.size for info in urls.listing(step.directory)}
+    for line in io.BytesIO(written):
+        path, size = msgspec.json.decode(line)
+        if sizes.get(path) != size:
+            _require_output(step, path, size)
+
+
+def _require_output(step: Step, path: str, size: int) -> None:
+    """The same of one file, which is asked for by its name: on a network's disk a listing may lag behind."""
+    try:
+        found = urls.size(urls.join(step.directory, path))
+    except NotFoundError as error:
+        raise NotFoundError(
+            f"{path} is missing from {step.directory}; something removed it while the run went on; run again"
+        ) from error
+    if found != size:
+        raise CorruptError(
+            f"{path} in {step.directory} has {found} bytes, its task wrote {size}; something changed it while the run "
+            "went on; remove it and run again"
+        )
 
 
 def tidy_up(step: Step) -> None:

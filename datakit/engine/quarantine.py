@@ -8,10 +8,11 @@ the order in which tasks ran: either all of it fits, or the step ends partial.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from datakit.engine.task import QuarantinedRecord, TaskResult, Tolerance
-from datakit.errors import PartialError
+from datakit.errors import PartialError, RecipeError
 
 SHOWN = 20
 
@@ -54,6 +55,12 @@ class Allowance:
         return self._tolerance.allowed(self._records + round(expected))
 
 
+def check_limit(limit: int | float) -> None:
+    """Raises RecipeError for a max_quarantined that is neither a number of records nor a share of them."""
+    if not 0 <= limit <= (1 if isinstance(limit, float) else math.inf):  # a nan is neither
+        raise RecipeError(f"max_quarantined is {limit}; it is a number of records, or a share from 0.0 to 1.0")
+
+
 def unlisted(records: Sequence[QuarantinedRecord], tolerance: Tolerance) -> int:
     """How many of these count."""
     listed = set(tolerance.listed)
@@ -68,7 +75,7 @@ def require_allowed(tolerance: Tolerance, results: Sequence[TaskResult]) -> None
         raise PartialError(complaint(left_out, allowed, sum(record.records for record in left_out)))
 
 
-def complaint(left_out: Sequence[QuarantinedRecord], allowed: int, count: int | str) -> str:
+def complaint(left_out: Sequence[QuarantinedRecord], allowed: int | float, count: int | str) -> str:
     """The message for too many unusable records: the first of them, by file and position, and what to do."""
     first = "\n".join(f"  {record.file}:{record.position}: {record.reason}" for record in left_out[:SHOWN])
     return (

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from datakit.engine.quarantine import check_limit
 from datakit.errors import RecipeError, suggestion
 from datakit.normalize.formats import AUTO, FORMATS
 
@@ -46,10 +47,7 @@ class Config:
         for name in ("max_document_bytes", "whitespace_run", "partition_bytes"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise RecipeError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if self.max_quarantined < 0 or (isinstance(self.max_quarantined, float) and self.max_quarantined > 1):
-            raise RecipeError(
-                f"max_quarantined is {self.max_quarantined}; it is a number of records, or a share from 0.0 to 1.0"
-            )
+        check_limit(self.max_quarantined)
 
 
 def config_of(parameters: dict[str, Any]) -> Config:

@@ -26,12 +26,20 @@ LEAVING = (
     "normalize/transform_dropped",
     QUARANTINED,
 )
+ENOUGH = 1000  # things left out: a small file that is bad may be the first one of a slice
+NEXT_TO_ALL = 0.9  # the rest may be blank, and so be read whatever the recipe says
 MENDED = ("normalize/invalid_utf8", "normalize/nul", "normalize/whitespace_runs")
 
 
 @dataclass
 class Findings:
-    """Of one task. `tolerance`: how many records may be left out; a task that finds clearly more gives up."""
+    """Of one task. `tolerance`: how many records may be left out; a task that finds clearly more gives up.
+
+    Of a number that is certain as soon as it is passed. A share is one of all records of the step, which no task knows:
+    a bad file among a thousand good ones is well within it. So that is for the end to say, and a task gives up only
+    where next to nothing of what it read can be used (`give_up`): that is a mistake in the recipe or another kind of
+    file, and would be so for every other task.
+    """
 
     tolerance: Tolerance
     counters: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys((IN, *LEAVING, *MENDED, ADDED), 0)))
@@ -52,9 +60,20 @@ class Findings:
         self.counters[QUARANTINED] += records
         self.left_out.append(QuarantinedRecord(file, position, reason, records))
         self._unlisted += unlisted(self.left_out[-1:], self.tolerance)
-        allowed = self.tolerance.allowed(self.counters[IN])
-        if self._unlisted > allowed + SHOWN:
-            raise PartialError(complaint(self.left_out, allowed, f"more than {allowed + SHOWN}"))
+        limit = self.tolerance.limit
+        if (isinstance(limit, int) or not limit) and self._unlisted > limit + SHOWN:
+            raise PartialError(complaint(self.left_out, limit, f"more than {limit + SHOWN}"))
+
+    def give_up(self, enough: int = ENOUGH) -> None:
+        """Raises PartialError where a share is allowed, `enough` things were left out, and next to nothing else met.
+
+        To be called between blocks: inside one, its bad records may be met before its good ones. A row group that does
+        not decode is one thing, however many records it holds.
+        """
+        limit, read = self.tolerance.limit, self.counters[IN]
+        most = max(limit, NEXT_TO_ALL) * read
+        if isinstance(limit, float) and len(self.left_out) >= enough and self._unlisted > most:
+            raise PartialError(complaint(self.left_out, limit, f"{self._unlisted} of the first {read}"))
 
 
 def conservation(counters: Mapping[str, int]) -> str | None:

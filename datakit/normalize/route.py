@@ -10,6 +10,8 @@ writer's budget.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +20,7 @@ import xxhash
 from pyarrow import types
 
 from datakit.engine.exchange import ExchangeWriter
+from datakit.engine.quarantine import SHOWN
 from datakit.engine.task import TaskContext, TaskResult
 from datakit.errors import ColumnError, suggestion
 from datakit.normalize import formats
@@ -27,7 +30,7 @@ from datakit.normalize.inputs import Inputs
 from datakit.normalize.predicate import Predicate, Transform
 from datakit.normalize.reading import Block, Reading
 from datakit.normalize.schema_union import fit, is_bytes, unite
-from datakit.normalize.slices import Piece, read_slice
+from datakit.normalize.slices import SLICE_BYTES, Piece, read_slice
 from datakit.normalize.text_rules import apply_rules, buffers_of
 from datakit.storage.ids import ids_from_digests
 
@@ -35,6 +38,7 @@ PHASE = "route"
 HIGH, LOW, TEXT = "high", "low", "text"  # our columns in the exchange; upstream columns have a prefix
 UPSTREAM = "."
 BUDGET_BYTES = 256 << 20
+WHOLE_SLICE_BYTES = SLICE_BYTES // 2  # a source whose slices are smaller is read in no time
 
 
 class Sink(Protocol):
@@ -238,6 +242,7 @@ def route_slice(arguments: dict[str, Any], shared: dict[str, Any], context: Task
     """The task: see the module."""
     config = config_of(shared["config"])
     findings = Findings(context.tolerance)
+    context = replace(context, hold=_after_giving_up(findings, context))
     router = Router(config, findings, shared["buckets"])
     inputs = Inputs(shared["base"], arguments.get("listed", {}))
     reading = Reading(inputs, config, findings, context)
@@ -250,6 +255,8 @@ def route_slice(arguments: dict[str, Any], shared: dict[str, Any], context: Task
             bytes_read += block.bytes_read
             context.report(findings.counters["normalize/records_in"], bytes_read)
             context.release()
+    if sum(piece.weight for piece in pieces) >= WHOLE_SLICE_BYTES:
+        findings.give_up(SHOWN)
     router.check_text()
     details = {"runs": writer.runs, "schemas": router.schemas(), "text_bytes": router.text_bytes}
     return TaskResult(
@@ -260,6 +267,19 @@ def route_slice(arguments: dict[str, Any], shared: dict[str, Any], context: Task
         records=findings.counters["normalize/records_in"],
         bytes_read=bytes_read,
     )
+
+
+def _after_giving_up(findings: Findings, context: TaskContext) -> Callable[[str, int, int], None]:
+    """The context's `hold`, which readers call when a block begins: only then those before it are counted as a whole.
+
+    A compressed stream may be one slice of many GB, all of it bad: the end of the slice would be too late.
+    """
+
+    def hold(file: str, position: int, records: int) -> None:
+        findings.give_up()
+        context.hold(file, position, records)
+
+    return hold
 
 
 def _in_hand(block: Block, reading: Reading, buckets: int) -> Block:

@@ -2,8 +2,8 @@
 
     temporary files        of a process of this host that is gone, or older than the age
     exchange files         of a step that is done (its run was killed between the manifest and the tidying up)
-    unfinished steps       a directory that has a ledger but no manifest, in which nothing changed for the age, and
-                           which no living process of this host works on
+    unfinished steps       a directory that has a ledger but no manifest, in which nothing changed for the age (by its
+                           ledger's lines and its files' times), and which no living process of this host works on
 
 A finished step is never touched, whatever its parameters; nor is a folder that datakit did not make: a step's name and
 its ledger are the proof. An unfinished step is what a resumed run goes on from, so only old ones are counted.
@@ -90,12 +90,15 @@ def _is_exchange(path: str) -> bool:
 
 def _held(directory: str, files: list[FileInfo], age_seconds: float) -> bool:
     """Whether a run may still work on the step: a process of it lives here, or something changed lately."""
-    lines = [line for line in read_ledger(directory) if isinstance(line, DriverLine)]
-    if any(_is_running(line.driver) for line in lines):
-        return True
-    changed = max(line.time for line in lines) if lines else 0.0
+    changed = 0.0
+    for line in read_ledger(directory):
+        if isinstance(line, DriverLine) and _is_running(line.driver):
+            return True
+        changed = max(changed, line.time)
     if urls.is_local(directory):
         changed = max([changed, *(os.path.getmtime(info.url) for info in files)])
+    elif time.time() - changed >= age_seconds:  # tasks may take longer: ask the store, too
+        changed = max(changed, urls.last_change(directory))
     return time.time() - changed < age_seconds
 
 

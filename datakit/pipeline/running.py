@@ -176,8 +176,7 @@ class _Run:
         except PartialError as error:
             self._off[node.label] = str(error)
             return None
-        if reused:
-            _check_tolerances(node, located.directory, manifest)
+        _check_tolerances(node, located.directory, manifest)
         self._done[node.label] = finished(located, manifest)
         seconds = time.monotonic() - started
         return StepResult(
@@ -207,7 +206,10 @@ def _came_in(manifest: Manifest) -> int:
 
 
 def _check_tolerances(node: Node, directory: str, manifest: Manifest) -> None:
-    """Refuse a step that was done under a looser limit than this recipe sets: tolerances are in no fingerprint."""
+    """Refuse a step that was done under a looser limit than this recipe sets: tolerances are in no fingerprint.
+
+    Asked of each step, not only of those that were done before: another driver may have finished it under our hands.
+    """
     limits = node.operations
     tolerance = Tolerance(limits.get("max_quarantined", 0), tuple(limits.get("quarantine", ())))
     records = unlisted(read_quarantine(directory), tolerance) if manifest.quarantine.records else 0

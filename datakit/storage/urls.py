@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, BinaryIO, TypeVar, cast
 
 from datakit.errors import RootError, StorageError
@@ -25,6 +26,7 @@ SPLITTER = "://"
 REMOVAL_TRIES = 50
 REMOVAL_PAUSE_SECONDS = 0.02
 PARALLEL_REQUESTS = 8
+TIME_KEYS = ("LastModified", "mtime", "last_modified", "created")  # of S3, GCS, Azure, fsspec's memory
 CHECKSUM_KEYS = ("ETag", "etag", "md5Hash", "sha256", "blob_id")
 T = TypeVar("T")
 
@@ -209,6 +211,25 @@ def _remote_listing(url: str) -> Iterator[FileInfo]:
         relative_path = path.removeprefix(prefix)
         if info["type"] == "file" and not any(part.startswith(".") for part in relative_path.split("/")):
             yield FileInfo(join(url, relative_path), relative_path, int(info["size"] or 0), checksum_of(info))
+
+
+def last_change(url: str) -> float:
+    """When a file below a remote directory was last written (one listing): seconds since 1970, by the store's clock.
+
+    0 where the store does not say.
+    """
+    with read_errors(url):
+        file_system, root = filesystem(url)
+        try:
+            entries = file_system.find(root, detail=True).values()
+        except FileNotFoundError:
+            return 0.0
+    return max((_seconds(info[key]) for info in entries for key in TIME_KEYS if info.get(key)), default=0.0)
+
+
+def _seconds(moment: datetime | float | str) -> float:
+    moment = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+    return moment.timestamp() if isinstance(moment, datetime) else moment
 
 
 def checksum_of(info: dict[str, object]) -> str | None:

@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from datakit.engine.grouping import neighbours
 from datakit.engine.preload import preloaded
+from datakit.engine.quarantine import check_limit
 from datakit.engine.task import (
     Output,
     OutputFile,
@@ -119,6 +120,7 @@ class Config:
             raise RecipeError(
                 "tokenize.tokenizer_version is for a tokenizer of one's own; a file is known by its content"
             )
+        check_limit(self.max_quarantined)
 
 
 # --- plan
