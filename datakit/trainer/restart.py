@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from datakit.errors import CheckpointError
+from datakit.errors import CheckpointError, UsageError
 from datakit.storage import urls
 from datakit.trainer.batches import BatchSource
 from datakit.trainer.checkpoint import Candidate, candidates, restore_newest, restore_weights, set_aside
@@ -45,6 +45,11 @@ def begin(run: Run, trainer: Trainer, source: BatchSource, directory: str, mixtu
         own = candidates([_checkpoints_of(run.resume_from)], say)
         if not own:
             raise CheckpointError(f"resume_from = {run.resume_from!r}: no valid checkpoint is there")
+        if own[0].marker.step > run.steps:
+            raise UsageError(
+                f"resume_from = {run.resume_from!r} is at step {own[0].marker.step:,}, and this run has {run.steps:,} "
+                "steps; give it more, or resume from an earlier run"
+            )
         return _resume(own, trainer, source, folders, say)
     if own:
         start = _resume(own, trainer, source, folders, say)
