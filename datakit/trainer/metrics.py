@@ -20,8 +20,8 @@ MFU is 100 x 3 x (forward FLOPs of a token, output matrix included, attention un
 devices), with the dense bf16 peak of the device. Recomputation and routing do not count as useful work.
 
 Rates are over `duration`, as in other trainers: they tell what the devices do when they have a batch. A run that waits
-for data shows it in loading_time, and in the line that a person watches, whose rates are over all of the time. FLOPs are
-those of all positions of a batch, padding included, because the devices compute it; tokens are those that are no
+for data shows it in loading_time, and in the line that a person watches, whose rates are over all of the time. FLOPs
+are those of all positions of a batch, padding included, because the devices compute it; tokens are those that are no
 padding. total_gflops and total_tokens are of the whole run, whatever stopped in between.
 
 A row with a checkpoint or an evaluation is written before them and again, complete, behind them: where a step stands
