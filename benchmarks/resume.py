@@ -57,12 +57,12 @@ def run_to_the_end(folder: Path, steps: int, save_every: int) -> None:
 
 def start(folder: Path, steps: int, save_every: int, kill_after: int | None) -> dict[str, Any]:
     """One start: killed once the checkpoint of step `kill_after` stands, or let run to the end. Its rows' figures."""
-    before, begun = len(rows_of(folder)), time.perf_counter()
+    before, begun = set(rows_of(folder)), time.perf_counter()
     arguments = ["--in", str(folder), "--total", str(steps), "--steps", str(save_every)]
     process = subprocess.Popen([sys.executable, "-m", "benchmarks.resume", *arguments], stderr=subprocess.DEVNULL)
     first = None
     while process.poll() is None:
-        if first is None and len(rows_of(folder)) > before:
+        if first is None and set(rows_of(folder)) - before:
             first = time.perf_counter() - begun
         if kill_after and list(folder.glob(f"*/train-*/checkpoints/step-{kill_after:09d}/{MARKER}")):
             process.send_signal(signal.SIGKILL)
@@ -70,16 +70,17 @@ def start(folder: Path, steps: int, save_every: int, kill_after: int | None) -> 
         time.sleep(0.02)
     if process.returncode not in (0, -signal.SIGKILL):
         raise SystemExit(f"the run ended with {process.returncode}")
-    seconds = [row["throughput/duration"] for row in rows_of(folder)[before:]][WARM:]
+    rows = [json.loads(line) for line in rows_of(folder) if line not in before]
+    seconds = list({row["global_step"]: row["throughput/duration"] for row in rows}.values())[WARM:]
     low, middle, high = np.quantile(seconds, (0.1, 0.5, 0.9))
     return {"steps": len(seconds) + WARM, "first_step": first, "p10": low, "median": middle, "p90": high}
 
 
-def rows_of(folder: Path) -> list[dict[str, Any]]:
-    """Every whole row that any start has written, in the order of writing."""
+def rows_of(folder: Path) -> list[str]:
+    """The whole lines of figures; no two are alike, for they hold times."""
     files = list(folder.glob(f"*/train-*/{FILE_NAME}"))
     lines = files[0].read_text(encoding="utf-8").splitlines(keepends=True) if files else []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    return [line for line in lines if line.endswith("\n")]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -114,7 +114,7 @@ def test_other_vocabularies_are_refused() -> None:
 
 
 def test_rows_of_figures_are_json_whatever_they_hold(tmp_path: Path) -> None:
-    opened = metrics.open_metrics(str(tmp_path), (), "project", "run", {})
+    opened = metrics.open_metrics(str(tmp_path), 0, (), "project", "run", {})
     flat = metrics.flatten("train", {"router/load": np.eye(2), "router/routing_entropy": np.ones(2), "z_loss": 0.5})
     opened.log(1, flat | {"train/loss": float("nan")})
     opened.log(2, {"train/loss": 1.0})
@@ -136,7 +136,7 @@ def test_a_torn_last_row_is_taken_off(tmp_path: Path) -> None:
     whole, torn = '{"global_step": 1, "train/loss": 2.0}\n', '{"global_step": 2, "train/lo'
     (tmp_path / metrics.FILE_NAME).write_text(whole + torn)
     assert [row["global_step"] for row in metrics.read_metrics(str(tmp_path))] == [1]
-    opened = metrics.open_metrics(str(tmp_path), (), "project", "run", {})
+    opened = metrics.open_metrics(str(tmp_path), 1, (), "project", "run", {})
     opened.log(2, {"train/loss": 1.0})
     opened.close()
     assert [row["train/loss"] for row in metrics.read_metrics(str(tmp_path))] == [2.0, 1.0]
@@ -144,7 +144,7 @@ def test_a_torn_last_row_is_taken_off(tmp_path: Path) -> None:
 
 def test_tensorboard_where_it_is_installed(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
-    opened = metrics.open_metrics(str(tmp_path), ("tensorboard",), "project", "run", {})
+    opened = metrics.open_metrics(str(tmp_path), 0, ("tensorboard",), "project", "run", {})
     opened.log(1, {"train/loss": 2.0, "throughput/device_kind": "cpu"})
     opened.close()
     assert list((tmp_path / "tensorboard").iterdir())

@@ -46,6 +46,9 @@ class TextBytes:
         assert stop is not None
         yield from (self.batch(step) for step in range(start, stop))
 
+    def outline(self, steps: int) -> list[tuple[int, int, int]]:
+        return [(steps, self.rows, self.length)]
+
     def record(self) -> dict[str, Any]:
         return {"fingerprint": f"text-{self.seed}-{self.rows}x{self.length}", "stages": [[0, {"text": 1.0}]]}
 

@@ -160,6 +160,17 @@ class Loader:
         streams = zip(self.plan.names, self.plan.streams, strict=True)
         return {name: dict(stream.packing_counters) for name, stream in streams if stream.settings.packing is not None}
 
+    def outline(self, steps: int) -> list[tuple[int, int, int]]:
+        """The first `steps` batches in order: (how many, rows of each over all hosts, length).
+
+        Raises LoaderError, naming the component that ends first, where the run has fewer.
+        """
+        self.plan.require(steps)
+        sizes, lengths = self.mixture.batches, self.plan.lengths
+        begins = sorted({step for step, _ in (*sizes.pairs, *lengths.pairs) if step < steps})
+        pieces = zip(begins, [*begins[1:], steps], strict=False)
+        return [(end - begin, sizes.at(begin), lengths.at(begin)) for begin, end in pieces]
+
     def record(self) -> dict[str, Any]:
         """What this run reads, as plain values for a checkpoint."""
         return record.record_of(self.plan)

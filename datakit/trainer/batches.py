@@ -44,6 +44,10 @@ class BatchSource(Protocol):
         """The batches `start`..`stop - 1`."""
         ...
 
+    def outline(self, steps: int) -> list[tuple[int, int, int]]:
+        """The first `steps` batches in order: (how many, sequences in each, length). Raises where there are fewer."""
+        ...
+
     def record(self) -> dict[str, Any]:
         """What the batches are made of, with a "fingerprint"; kept in checkpoints."""
         ...

@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from datakit.trainer.batches import Placed, stage_at
 from datakit.trainer.config import Run
+from datakit.trainer.interface import load_model
 from datakit.trainer.metrics import flatten, peak_flops
 from datakit.trainer.step import Trainer
 from datakit.trainer.watch import alarms
 
+Outline = Sequence[tuple[int, int, int]]  # batches, sequences in each, length: see `BatchSource.outline`
 PARTS = ("loss", "cross_entropy_loss", "aux_loss_weighted")
 NORM = "params_norm/"
 
 
+def training_flops(run: Run, outline: Outline, with_head: bool = True) -> float:
+    """Three times the forward pass over every position of these batches, padding included."""
+    per_token = load_model(run.kind).flops_per_token
+    return sum(
+        3 * per_token(run.model, length, with_head=with_head) * batches * sequences * length
+        for batches, sequences, length in outline
+    )
+
+
 @dataclass
 class Figures:
-    """Rows of one run. `norms` are those of its beginning, `counts` sum the sequences and tokens so far."""
+    """Rows of one run. `norms` are those of its beginning; `counts` and `flops` are sums over the steps so far."""
 
     run: Run
     trainer: Trainer
     mixture: dict[str, Any]
     norms: dict[str, float]
     counts: dict[str, int]
+    flops: float
+    stage: tuple[int, dict[str, float]] | None  # of the mixture, as the rows so far tell it
     say: Callable[[str], None]
     _alarmed: set[str] = field(default_factory=set)
-    _stage: tuple[int, dict[str, float]] | None = None
 
     def row(self, step: int, results: Any, placed: Placed, seconds: dict[str, float]) -> dict[str, Any]:
         """The figures after `step` steps; `seconds` holds its duration and loading_time."""
@@ -43,17 +55,18 @@ class Figures:
         return row | self._changed_stage() | self._alarms(step, results["optim"])
 
     def _rates(self, placed: Placed, duration: float) -> dict[str, Any]:
-        """FLOPs are counted with the output matrix, three times the forward pass."""
+        """See `metrics.py` for what counts."""
         sequences, length = placed.sequences, placed.batch.tokens.shape[1]
-        per_token = 3 * self.trainer.model.flops_per_token(self.run.model, length)
+        flops = training_flops(self.run, [(1, sequences, length)])
+        self.flops += flops
+        per_token, rate = flops / (sequences * length), flops / duration
         device, devices = self.trainer.mesh.devices.flat[0].device_kind, self.trainer.mesh.size
-        rate = per_token * sequences * length / duration
         row = {
             "examples_per_second": sequences / duration,
             "tokens_per_second": placed.tokens / duration,
             "total_tokens": self.counts["tokens"],
             "gflops_per_second": rate / 1e9,
-            "total_gflops": per_token * self.counts["tokens"] / 1e9,
+            "total_gflops": self.flops / 1e9,
             "flops_per_token_analytic": per_token,
             "flops_per_example_analytic": per_token * length,
             "flops_per_example": per_token * length,
@@ -67,9 +80,9 @@ class Figures:
 
     def _changed_stage(self) -> dict[str, Any]:
         stage = stage_at(self.mixture, self.counts["sequences"] - 1)
-        if stage is None or stage == self._stage:
+        if stage is None or stage == self.stage:
             return {}
-        self._stage = stage
+        self.stage = stage
         return {"mixture/stage": stage[0], **{f"mixture/weight/{name}": share for name, share in stage[1].items()}}
 
     def _alarms(self, step: int, figures: Mapping[str, Any]) -> dict[str, float]:

@@ -8,10 +8,10 @@
 | train/router/{routing_entropy_mean, load_balancing_loss, router_z_loss} | means over the layers |
 | train/router/layer_{i}/{routing_entropy, load_balancing_loss, router_z_loss, routing_hist} | each layer's |
 | optim/learning_rate/<group>, optim/grad_norm/<family>, optim/params_norm/<group> | of the optimizer |
-| throughput/{duration, loading_time, hook_time} | seconds of the step, of waiting for data, of all else between steps |
-| throughput/{examples_per_second, tokens_per_second, total_tokens, gflops_per_second, total_gflops, mfu} | rates |
+| throughput/{duration, loading_time, hook_time} | seconds: the step, the wait for data, checkpoint and evaluation |
+| throughput/{examples_per_second, tokens_per_second, total_tokens, gflops_per_second, total_gflops, mfu} | see below |
 | mixture/stage, mixture/weight/<component> | when they change |
-| data/* | the loader's own |
+| data/* | the loader's own, counted from the last start on and with the batches that it has read ahead |
 | eval/* | see `evaluate.py` |
 | alarm/<group> | a norm outside of its band, as a multiple of its first value |
 | grad, params, updates, opt_state /norm/<weight> | where watched |
@@ -19,7 +19,14 @@
 MFU is 100 x 3 x (forward FLOPs of a token, output matrix included, attention unhalved) x tokens / (seconds x peak x
 devices), with the dense bf16 peak of the device. Recomputation and routing do not count as useful work.
 
-A resumed run appends: where a step stands twice in the file, the later line holds.
+Rates are over `duration`, as in other trainers: they tell what the devices do when they have a batch. A run that waits
+for data shows it in loading_time, and in the line that a person watches, whose rates are over all of the time. FLOPs
+are those of all positions of a batch, padding included, because the devices compute it; tokens are those that are no
+padding. total_gflops and total_tokens are of the whole run, whatever stopped in between.
+
+A row with a checkpoint or an evaluation is written before them and again, complete, behind them: where a step stands
+twice in the file, the later line holds. What a run finds beyond the step at which it begins is moved to
+metrics.set-aside.jsonl.
 """
 
 from __future__ import annotations
@@ -31,6 +38,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -39,6 +47,7 @@ import numpy as np
 from datakit.errors import UsageError, suggestion
 
 FILE_NAME = "metrics.jsonl"
+SET_ASIDE = "metrics.set-aside.jsonl"  # rows of steps that a later start did again, or not at all
 TRACKERS = {"tensorboard": "tensorboardX", "trackio": "trackio", "wandb": "wandb"}  # and the package of each
 PEAK_FLOPS = {  # dense bf16, by what the name of the device begins with
     "NVIDIA H100 PCIe": 756e12,
@@ -94,14 +103,20 @@ class Tracker(Protocol):
 class JsonLines:
     """The tracker that is always there. Numbers that JSON has no word for are written as null.
 
-    A process that was killed while it wrote leaves a torn last line: it is taken off before the next row.
+    A process that was killed while it wrote leaves a torn last line: it is taken off before the next row. So are rows
+    beyond `start`, the step at which the run begins: their steps are done again, or never.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, start: int) -> None:
         Path(folder).mkdir(parents=True, exist_ok=True)
         path = Path(folder) / FILE_NAME
         self._file = path.open("a", encoding="utf-8")
-        os.truncate(path, len("".join(whole_lines(path)).encode()))
+        lines = whole_lines(path)
+        kept = list(takewhile(lambda line: json.loads(line)["global_step"] <= start, lines))
+        if len(kept) < len(lines):
+            with (Path(folder) / SET_ASIDE).open("a", encoding="utf-8") as aside:
+                aside.writelines(lines[len(kept) :])
+        os.truncate(path, len("".join(kept).encode()))
 
     def log(self, step: int, row: Mapping[str, Any]) -> None:
         self._file.write(json.dumps({"global_step": step, **_finite(row)}, sort_keys=True) + "\n")
@@ -180,15 +195,23 @@ def check_trackers(names: Iterable[str]) -> None:
             raise UsageError(f"log.trackers: {name} is not installed; pip install {TRACKERS[name]}")
 
 
-def open_metrics(folder: str, names: Iterable[str], project: str, run: str, config: dict[str, Any]) -> Metrics:
+def open_metrics(
+    folder: str, start: int, names: Iterable[str], project: str, run: str, config: dict[str, Any]
+) -> Metrics:
     """The JSON lines in `folder`, and the trackers by name, which `check_trackers` has seen; `run` says which run."""
-    trackers: list[Tracker] = [JsonLines(folder)]
+    trackers: list[Tracker] = [JsonLines(folder, start)]
     for name in names:
         if name == "tensorboard":
             trackers.append(TensorBoard(folder))
         else:
             trackers.append(Hosted(importlib.import_module(TRACKERS[name]), project, run, config))
     return Metrics(trackers)
+
+
+def has_rows(folder: str) -> bool:
+    """Whether an earlier start has left any."""
+    path = Path(folder) / FILE_NAME
+    return path.exists() and path.stat().st_size > 0
 
 
 def last_row(folder: str, step: int) -> dict[str, Any]:

@@ -1,37 +1,46 @@
-"""The line that a person watches: step, loss, tokens/s, MFU, time left. On standard error, a line every few seconds."""
+"""The line that a person watches: step, loss, tokens/s, MFU, time left. On standard error, a line every few seconds.
+
+Its rates are over all of the time, that of waiting for data included; where that is much, the line says so.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 REMEMBERED = 20  # steps whose median duration makes rate and time left
+MUCH = 0.05  # of the time, waiting for data
 
 
 @dataclass
 class Progress:
-    """The last steps' durations; `say` writes a line."""
+    """The last steps' durations, and what of them was waiting for data; `say` writes a line."""
 
     steps: int
     seconds: float
     say: Callable[[str], None]
     _durations: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    _waits: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     _said: float = float("-inf")
 
-    def step(self, done: int, loss: float, tokens: int, duration: float, mfu: float | None) -> None:
+    def step(self, done: int, tokens: int, duration: float, row: Mapping[str, Any]) -> None:
         """Note a step that took `duration` seconds, data and hooks included; say so if it is time."""
         self._durations.append(duration)
+        self._waits.append(row["throughput/loading_time"])
         now = time.monotonic()
         if now - self._said < self.seconds and done < self.steps:
             return
         self._said = now
         usual = sorted(self._durations)[len(self._durations) // 2]
-        shown = f"{mfu:.1f} %" if mfu is not None else "unknown here"
+        mfu, waiting = row.get("throughput/mfu"), sum(self._waits) / sum(self._durations)
+        shown = f"{mfu * row['throughput/duration'] / usual:.1f} %" if mfu is not None else "unknown here"
+        wait = f"  {waiting:.0%} of it waiting for data" if waiting > MUCH else ""
         self.say(
-            f"step {done:,}/{self.steps:,}  loss {loss:.4f}  {compact(tokens / usual)} tokens/s  MFU {shown}  "
-            f"{clock((self.steps - done) * usual)} left"
+            f"step {done:,}/{self.steps:,}  loss {row['train/loss']:.4f}  {compact(tokens / usual)} tokens/s  "
+            f"MFU {shown}  {clock((self.steps - done) * usual)} left{wait}"
         )
 
 

@@ -27,6 +27,7 @@ from datakit.storage.manifest import InputReference, Manifest, Partition, Quaran
 from datakit.trainer import sizing
 from datakit.trainer.checkpoint import Candidate
 from datakit.trainer.config import STAGE, Run
+from datakit.trainer.figures import Outline, training_flops
 from datakit.trainer.interface import load_model
 
 PREDICTION = "prediction.json"
@@ -37,19 +38,19 @@ def run_directory(root: str, run: Run, mixture: dict[str, Any]) -> str:
     return urls.join(urls.absolute(root), run.name, f"{STAGE}-{short(run.fingerprint(mixture))}")
 
 
-def predict(run: Run, tokens: int, sequence: int) -> dict[str, Any]:
-    """What the run should reach. `tokens` are those of the whole run."""
-    flops = 3 * load_model(run.kind).flops_per_token(run.model, sequence, with_head=False) * tokens
-    law = sizing.predict(flops)
+def predict(run: Run, outline: Outline) -> dict[str, Any]:
+    """What the run should reach with these batches."""
+    tokens = sum(batches * sequences * length for batches, sequences, length in outline)
+    law = sizing.predict(training_flops(run, outline, with_head=False))
     expected = {"eval/macro_loss": law.macro_loss, "eval/macro_bpb": law.bits_per_byte} | run.expect
     return {"law": dataclasses.asdict(law), "tokens": tokens, "expected": expected, "named": sorted(run.expect)}
 
 
-def write_prediction(directory: str, run: Run, tokens: int, sequence: int) -> None:
+def write_prediction(directory: str, run: Run, outline: Outline) -> None:
     """Write it, unless an earlier start of the same run has."""
     url = urls.join(directory, PREDICTION)
     if not urls.exists(url):
-        data = json.dumps(predict(run, tokens, sequence), indent=1, sort_keys=True).encode() + b"\n"
+        data = json.dumps(predict(run, outline), indent=1, sort_keys=True).encode() + b"\n"
         atomic.commit_bytes(data, url)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,13 +14,10 @@ from datakit.trainer.batches import BatchSource
 from datakit.trainer.checkpoint import Candidate, candidates, restore_weights
 from datakit.trainer.choice import checkpoint_folders, committed, folders_of, restore_newest, set_aside, unreadable
 from datakit.trainer.config import Run
-from datakit.trainer.hosts import is_first
-from datakit.trainer.metrics import FILE_NAME
 from datakit.trainer.step import Trainer, measured_norms
 from datakit.trainer.weights import Tree
 
 START_AFRESH = "set checkpoint.load = false to start afresh"
-ROWS_SET_ASIDE = "metrics-set-aside.jsonl"
 Say = Callable[[str], None]
 
 
@@ -48,7 +44,6 @@ def begin(run: Run, trainer: Trainer, source: BatchSource, directory: str, mixtu
         raise CheckpointError(f"{folders[1]} holds checkpoints of another run; give this one a folder of its own")
     if run.checkpoint.load is False:
         set_aside(places, -1, say)
-        _set_rows_aside(Path(directory), say)
         return _afresh(run, trainer, folders, say)
     if found:
         start = _resume(found, trainer, source, folders, say)
@@ -59,6 +54,12 @@ def begin(run: Run, trainer: Trainer, source: BatchSource, directory: str, mixtu
         raise unreadable(len(damaged), " or ".join(places), START_AFRESH)
     if run.resume_from is not None:
         others = _of_another(run, "resume_from", run.resume_from, say)
+        reached = others[0].marker.step
+        if reached > run.steps:
+            raise UsageError(
+                f"resume_from = {run.resume_from!r} is at step {reached:,}, and this run has {run.steps:,} steps; give "
+                "it more, or resume from an earlier run"
+            )
         return _resume(others, trainer, source, folders, say, "resume_from")
     if run.checkpoint.load:
         raise CheckpointError(
@@ -120,14 +121,3 @@ def _afresh(run: Run, trainer: Trainer, folders: tuple[str, str], say: Say) -> S
         say("fresh start")
     norms = measured_norms(trainer, state["params"])
     return Start(state, 0, {"sequences": 0, "tokens": 0}, norms, folders, None, origin)
-
-
-def _set_rows_aside(directory: Path, say: Say) -> None:
-    """Figures of the attempts before are not those of this one."""
-    rows, aside = directory / FILE_NAME, directory / ROWS_SET_ASIDE
-    if not (is_first() and rows.exists()):
-        return
-    with aside.open("ab") as file:
-        file.write(rows.read_bytes())
-    rows.unlink()
-    say(f"warning: the rows of {rows} were added to {aside.name}: the run begins afresh")

@@ -8,8 +8,9 @@ is all that there is. After each step the loop waits for its figures (about a mi
 stops the run before anything of it is saved: DivergedError, exit code 4, the last good checkpoint untouched. On SIGTERM
 or Ctrl-C it finishes the step, saves, and ends.
 
-The order of things around a step: batch (placed ahead by a thread), step, then hooks (checkpoint, evaluation), then the
-row of figures. `throughput/hook_time` is what the hooks took, `loading_time` what the batch was waited for.
+The order of things around a step: batch (placed ahead by a thread), step, row of figures, then the hooks: checkpoint,
+evaluation, and the row again with what they brought. Whatever ends a run in between loses none of them: a start at a
+step whose evaluation is missing begins with it, the last step included.
 """
 
 from __future__ import annotations
@@ -20,26 +21,27 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from datakit.errors import DivergedError, UsageError
+from datakit.errors import CheckpointError, DivergedError, UsageError
 from datakit.storage import urls
 from datakit.storage.manifest import InputReference, find_manifest
 from datakit.trainer import record as records
 from datakit.trainer.alone import alone_in
-from datakit.trainer.batches import BatchSource, Feed, Placed
+from datakit.trainer.batches import BatchSource, Feed, stage_at
 from datakit.trainer.checkpoint import Marker, Writer, candidates
 from datakit.trainer.config import Run
 from datakit.trainer.evaluate import BatchesOf, check_tags, evaluate_all
-from datakit.trainer.figures import Figures
+from datakit.trainer.figures import Figures, training_flops
 from datakit.trainer.hosts import any_says, is_first, meet
 from datakit.trainer.interface import load_model
-from datakit.trainer.metrics import Metrics, check_trackers, last_row, open_metrics
+from datakit.trainer.metrics import Metrics, check_trackers, has_rows, last_row, open_metrics
+from datakit.trainer.predictable import check_evaluations
 from datakit.trainer.progress import Progress
 from datakit.trainer.restart import Start, begin, refuse_afresh
 from datakit.trainer.step import Trainer
@@ -90,12 +92,16 @@ def train(
         say(f"{directory} is finished")
         return Outcome(directory, run.steps, done.details["figures"], done.details["comparison"])
     check_trackers(run.log.trackers)
-    check_tags(evaluations or {})
+    outline, tags = source.outline(run.steps), dict(evaluations or {})
+    check_tags(tags)
     use_compilation_cache(run)
     trainer, say = trainer_of(run, devices), say if is_first() else _nobody
     with alone_in(directory) if is_first() else nullcontext(), jax.set_mesh(trainer.mesh):
+        check_evaluations(tags, run.evaluation.batches)
         start = begin(run, trainer, source, directory, mixture, say)
-        return _Loop(run, trainer, source, directory, start, dict(evaluations or {}), token_bytes, say).train(inputs)
+        if is_first():
+            records.write_prediction(directory, run, outline)
+        return _Loop(run, trainer, source, directory, start, tags, token_bytes, say).train(inputs)
 
 
 def trainer_of(run: Run, devices: Sequence[Any] | None = None) -> Trainer:
@@ -127,79 +133,105 @@ class _Loop:
     ) -> None:
         self.run, self.trainer, self.source, self.directory, self.say = run, trainer, source, directory, say
         self.evaluations, self.token_bytes = evaluations, token_bytes
-        self.start, self.mixture = start, source.record()
-        self.figures = Figures(run, trainer, self.mixture, start.norms, dict(start.counts), say)
+        self.start, self.mixture, self.profiling = start, source.record(), False
+        self.metrics = self._open_metrics()
+        counts, flops = dict(start.counts), training_flops(run, source.outline(start.step))
+        told = stage_at(self.mixture, counts["sequences"] - 1) if has_rows(directory) else None
+        self.figures = Figures(run, trainer, self.mixture, start.norms, counts, flops, told, say)
         self.writer = Writer(run.checkpoint, *start.folders, run.fingerprint(self.mixture), say)
-        self.profiling = False
 
-    def train(self, inputs: Sequence[InputReference]) -> Outcome:
-        """From the start to the manifest."""
+    def _open_metrics(self) -> Metrics:
+        if not is_first():
+            return Metrics(())
         log, parameters = self.run.log, parameter_count(self.trainer.table)
         told = self.run.content(self.mixture) | {"mixture": self.mixture, "parameter_count": parameters}
         name = f"{self.run.name}-{Path(self.directory).name.rpartition('-')[2]}"
-        place = (self.directory, log.trackers, log.project, name)
-        metrics = open_metrics(*place, told) if is_first() else Metrics(())
-        try:
+        return open_metrics(self.directory, self.start.step, log.trackers, log.project, name, told)
+
+    def train(self, inputs: Sequence[InputReference]) -> Outcome:
+        """From the start to the manifest."""
+        with closing(self.metrics), closing(self.writer):
             span = (self.run.model.vocabulary, self.start.step, self.run.steps)
-            with Feed(self.source, self.trainer.mesh, *span) as feed, _signals() as asked:
-                state, row = self._steps(feed, metrics, asked)
-            row = row or last_row(self.directory, self.run.steps)  # none: it ended between its last save and here
-            row |= self._evaluate(state)
-            metrics.log(self.run.steps, row)
-            self.writer.save(state, self._marker(state, permanent=True))
-        finally:
-            self._profile(None)
-            self.writer.close()
-            metrics.close()
+            feed = Feed(self.source, self.trainer.mesh, *span)
+            try:
+                with feed, _signals() as asked:
+                    row = self._steps(feed, asked)
+            finally:
+                self._profile(None)
         meet("the last checkpoint is committed")
         return self._finish(row, inputs)
 
-    def _steps(self, feed: Feed, metrics: Metrics, asked: threading.Event) -> tuple[Tree, dict[str, Any]]:
-        state, row = self.start.state, {}
+    def _steps(self, feed: Feed, asked: threading.Event) -> dict[str, Any]:
+        """The row of the last step."""
+        state, row = self.start.state, self._catch_up()
         progress = Progress(self.run.steps, self.run.log.progress_seconds, self.say)
         for step in range(self.start.step + 1, self.run.steps + 1):
             turn = time.perf_counter()
             placed = feed.next()
             if placed is None:
-                raise UsageError(
-                    f"the data end before step {step:,} of {self.run.steps:,}; train for fewer steps, or let the "
-                    "mixture start again"
-                )
-            if step == self.start.step + 1:
-                self._predict(placed)
+                raise self._ended_early(step, state)
             self._profile(step - 1)
             begun = time.perf_counter()
             watch = bool(self.run.log.watch) and (step - 1) % self.run.log.watch_every == 0
             state, results = self.trainer.advance(state, placed.batch, watch=watch)
             results = jax.device_get(results)
-            done = time.perf_counter()
-            row = self.figures.row(step, results, placed, {"duration": done - begun, "loading_time": feed.waited})
+            seconds = {"duration": time.perf_counter() - begun, "loading_time": feed.waited}
+            row = self.figures.row(step, results, placed, seconds)
             if not results["finite"]:
-                metrics.log(step, row)
+                self.metrics.log(step, row)
                 raise self._diverged(step, float(results["loss"]))
             due, ending = any_says(self.writer.due(step), asked.is_set())
-            row |= self._hooks(step, state, due or ending) | {"throughput/hook_time": time.perf_counter() - done}
-            if step % self.run.log.every == 0 or step == self.run.steps or _remarkable(row):
-                row |= {f"data/{name}": value for name, value in self.source.snapshot(step).items()}
-                metrics.log(step, row)
-            turn = time.perf_counter() - turn
-            progress.step(step, float(results["loss"]), placed.tokens, turn, row.get("throughput/mfu"))
+            row |= self._hooks(step, state, row, due, ending)
+            progress.step(step, placed.tokens, time.perf_counter() - turn, row)
             if ending:
                 raise KeyboardInterrupt
-        return state, row
+        return row
 
-    def _hooks(self, step: int, state: Tree, save: bool) -> dict[str, Any]:
-        """Checkpoint and evaluation, where they are due before the end."""
+    def _hooks(self, step: int, state: Tree, row: dict[str, Any], due: bool, ending: bool) -> dict[str, Any]:
+        """The row, checkpoint, evaluation, and the row again: so none is lost, whatever ends the run in between."""
+        begun, last, evaluates = time.perf_counter(), step == self.run.steps, self._evaluates_at(step)
+        saves, more = due or ending or last, {}
+        logs = step % self.run.log.every == 0 or last or evaluates or _remarkable(row)
+        if logs:
+            row |= {f"data/{name}": value for name, value in self.source.snapshot(step).items()}
+        if logs and (saves or evaluates):
+            self.metrics.log(step, row)
+        if saves:
+            self.writer.save(state, self._marker(state, permanent=last))
+        if evaluates and not ending:  # else the next start does
+            more = self._evaluate(state)
+        more["throughput/hook_time"] = time.perf_counter() - begun
+        if logs:
+            self.metrics.log(step, row | more)
+        return more
+
+    def _catch_up(self) -> dict[str, Any]:
+        """Of the step at which this start begins: its row, and what an earlier one that ended there left undone."""
+        step, state = self.start.step, self.start.state
+        row = last_row(self.directory, step) if is_first() else {}
         if step == self.run.steps:
-            return {}
-        if save:
-            self.writer.save(state, self._marker(state, permanent=False))
+            self.writer.save(state, self._marker(state, permanent=True))
+        begun_here = bool(row) or step == self.run.steps
+        evaluated = any(name.startswith("eval/") for name in row)
+        if any_says(is_first() and self._evaluates_at(step) and begun_here and not evaluated)[0]:
+            row |= self._evaluate(state)
+            self.metrics.log(step, row)
+        return row
+
+    def _evaluates_at(self, step: int) -> bool:
         every = self.run.evaluation.every
-        return self._evaluate(state) if every and step % every == 0 else {}
+        return bool(self.evaluations) and (step == self.run.steps or (every is not None and step % every == 0))
+
+    def _ended_early(self, step: int, state: Tree) -> UsageError:
+        """No batch for `step`: what was done before it is saved."""
+        if step > self.start.step + 1:
+            self.writer.save(state, self._marker(state, permanent=False))
+        return UsageError(
+            f"the data end before step {step:,} of {self.run.steps:,}; train for fewer steps, or let the mixture start "
+            "again"
+        )
 
     def _evaluate(self, state: Tree) -> dict[str, Any]:
-        if not self.evaluations:
-            return {}
         limit = self.run.evaluation.batches
         found = evaluate_all(self.trainer, state, self.evaluations, self.token_bytes, limit)
         bits = f", {found['eval/bpb']:.4f} bits per byte" if "eval/bpb" in found else ""
@@ -210,11 +242,6 @@ class _Loop:
         counts = dict(self.figures.counts)
         start, step = self.start, int(state["step"])
         return Marker(step, self.writer.run, self.mixture, counts, start.norms, permanent, {}, start.origin)
-
-    def _predict(self, placed: Placed) -> None:
-        """Before the first step: what the run should reach."""
-        length = placed.batch.tokens.shape[1]
-        records.write_prediction(self.directory, self.run, self.run.steps * placed.sequences * length, length)
 
     def _profile(self, step: int | None) -> None:
         """Begin and end the trace of the steps asked for; None ends it in any case."""
@@ -227,7 +254,10 @@ class _Loop:
             self.profiling = False
 
     def _diverged(self, step: int, loss: float) -> DivergedError:
-        self.writer.wait()
+        try:
+            self.writer.wait()
+        except CheckpointError as error:  # the lesser evil: the run still ends as a diverged one
+            self.say(f"warning: {error}")
         good = candidates(list(dict.fromkeys(self.start.folders)), lambda _: None)
         kept = f"the last good checkpoint is {good[0].path}" if good else "there is no checkpoint yet"
         what = "a gradient or a weight is no number" if math.isfinite(loss) else "the loss is no number"
@@ -243,6 +273,8 @@ class _Loop:
         kept = {name: value for name, value in kept.items() if not name.endswith("_time")}
         prediction = records.read_prediction(self.directory)
         comparison = records.compare(prediction, kept)
+        if "train/loss" not in kept:
+            self.say(f"warning: {self.directory} has no row of step {self.run.steps:,}; its training loss is not known")
         for name, pair in comparison.items():
             landmark = " (by a law fitted to larger budgets)" if pair["extrapolated"] else ""
             if pair["measured"] is not None:
