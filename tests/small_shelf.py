@@ -7,9 +7,12 @@ import os
 import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+
+from datakit.download.hashes import SETTLED_NS
 
 HOUSE = Path(__file__).resolve().parents[1]
 WORDS = [f"word{number}" for number in range(400)]
@@ -56,10 +59,12 @@ def make_shelf(folder: Path) -> Path:
                 [prose(1000 + n) for n in range(46)], "body")  # fmt: skip
     recipe = folder / "shelf.toml"
     recipe.write_text(RECIPE)
-    old = 1_600_000_000
-    for path in folder.rglob("*.jsonl"):
-        os.utime(path, (old, old))  # left alone for a while, so hashes are remembered
     return recipe
+
+
+def settle() -> None:
+    """Wait until files of this moment are old enough for their hashes to be remembered; else a later run does."""
+    time.sleep(SETTLED_NS / 1e9 + 0.1)
 
 
 def command(*arguments: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -95,6 +100,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `shelf/shelf.toml` and its finished run in `root`."""
     folder = tmp_path_factory.mktemp("finished")
     make_shelf(folder / "shelf")
+    settle()
     done = command("run", "shelf/shelf.toml", "--root", "root", cwd=folder)
     assert done.returncode == 0, done.stderr
     return folder

@@ -8,7 +8,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,13 +15,13 @@ import psutil
 import pytest
 
 import datakit
-from datakit.download.hashes import SETTLED_NS
 from datakit.storage import urls
 from tests.chaos import committed_twice
 from tests.cluster import ROOT_OF_THE_CODE, wait_until
 from tests.faulty_proxy import Proxy, faulty_proxy
 from tests.processes import ended
 from tests.s3 import s3_root
+from tests.small_shelf import settle
 from tests.stdlib_shelf import write_shelf
 from tests.trees import tree
 
@@ -36,7 +35,7 @@ MOST_REQUESTS = 300  # a run of 7 steps; 345 were counted with three sources, 10
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recipe of one source: each request through two servers in Python takes its time."""
     made = write_shelf(tmp_path_factory.mktemp("shelf"), sources=1)
-    time.sleep(SETTLED_NS / 1e9 + 0.1)  # hashes of younger files are not remembered, but written by the second run
+    settle()
     return made
 
 
