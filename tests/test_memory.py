@@ -68,6 +68,17 @@ def test_what_stays_below_its_budget_is_left_alone_however_fast_it_grows(used: f
     assert [outcome.message for outcome in outcomes] == [""] * 12
 
 
+@pytest.mark.parametrize(("budget", "cause"), [(64 << 20, Cause.MEMORY), (128 << 20, Cause.DONE)])
+def test_only_a_small_budget_bounds_what_is_reserved_and_not_used(budget: int, cause: Cause) -> None:
+    executor = LocalExecutor(1)
+    try:
+        task = Task("only", "tests.memory_tasks:fill", {"bytes": 16 << 20, "reserved": 200 << 20})
+        executor.submit(Attempt(task, "test", "/nowhere", 1, 1, budget))
+        assert executor.wait(60)[0].cause is cause
+    finally:
+        executor.close()
+
+
 def test_without_its_watcher_no_child_runs_on(tmp_path: Path) -> None:
     executor = LocalExecutor(1)
     try:

@@ -6,7 +6,9 @@ to 40 where more processes than CPUs want to run): both let bombs take half of a
 nothing else; yet no process is sure to run in time on a busy machine. So a child that grows so fast that it might be
 over its budget before it is seen again gets a *wall*: it may reserve no more than what is left of its budget, and a
 twentieth. The kernel keeps that limit, whoever else runs. It falls when the child grows slowly, since libraries may
-reserve more than they use. (That Arrow reserves little at a time, `forkserver.py` sees to.)
+reserve more than they use. (That Arrow reserves little at a time, `forkserver.py` sees to.) A budget below 128 MiB is
+passed between two looks that are only somewhat late, so such a child has its wall from the start to the end; one that
+reserves too much behind it is tried again with twice the budget, and then without.
 
 A look costs 6 microseconds. The next one is due when the child, were it to fill memory four times as fast, would have
 used up what is left: every 50 ms far from the budget, every quarter of a millisecond at it. The table is shared memory,
@@ -25,12 +27,12 @@ import struct
 import time
 from dataclasses import dataclass
 
-from datakit.engine.limits import limit_reserves, reserve_limit, used_memory
+from datakit.engine.limits import SMALL_BUDGET, WALL, limit_reserves, reserve_limit, used_memory
 
 SELDOM_SECONDS, OFTEN_SECONDS = 0.05, 0.00025
 FASTEST_BYTES = 16 << 30  # a second; 4 were seen
 LATE_SECONDS = 0.1  # a look may be, on a busy machine; with 0.02, a bomb just begun was often taken for slow
-WALL, WALL_SECONDS = 0.05, 0.25  # above the budget, as a part of it; after the last fast growth
+WALL_SECONDS = 0.25  # after the last fast growth
 ENTRIES = 4096
 CHILD = struct.Struct("<qqqq")  # pid, budget, bytes in use and reserved at its start: written by the fork server
 SEEN = struct.Struct("<qq??")  # most in use, most reserved, was it killed, has it a wall: written by the watcher
@@ -137,9 +139,10 @@ class _Watcher:
         look = _Look(now, used, now if fast else last.fast)
         look.due = now + min(max(room / FASTEST_BYTES, OFTEN_SECONDS), SELDOM_SECONDS)
         wall = look.wall(now)
-        if wall or last.wall(last.time):
+        if wall or last.wall(last.time) or budget < SMALL_BUDGET:
             generous = reserve_limit(reserved_at_start, budget)
-            limit_reserves(pid, min(generous, reserved + room + int(WALL * budget)) if wall else generous)
+            walled = min(generous, reserved + max(0, room) + int(WALL * budget))
+            limit_reserves(pid, walled if wall or budget < SMALL_BUDGET else generous)
         peak, most, over, _ = SEEN.unpack_from(self._table, start + CHILD.size)
         seen = max(peak, used), max(most, reserved), over or room < 0, wall
         SEEN.pack_into(self._table, start + CHILD.size, *seen)  # before it can be dead of it

@@ -23,6 +23,7 @@ from datakit.engine import cgroups
 MEMORY_SHARE = 0.85  # of the machine, for all attempts together
 PAGE = os.sysconf("SC_PAGE_SIZE")
 RESERVES = 3 << 30
+WALL, SMALL_BUDGET = 0.05, 128 << 20  # a wall's height above the budget, as a part of it; see `gauge.py`
 
 
 def memory_limit() -> int:
@@ -51,8 +52,9 @@ def reserve_limit(reserved: int, budget: int) -> int:
 
 
 def hold_reserves(budget: int) -> None:
-    """Set the limit for this process."""
-    limit_reserves(0, reserve_limit(used_memory("self")[1], budget))
+    """Set the limit for this process: with a small budget a wall right from the start, see `gauge.py`."""
+    reserved = used_memory("self")[1]
+    limit_reserves(0, reserved + int((1 + WALL) * budget) if budget < SMALL_BUDGET else reserve_limit(reserved, budget))
 
 
 def limit_reserves(pid: int, limit: int) -> None:
