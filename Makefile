@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: help demo demo-train gpu-check test lint types imports bench clean
+.PHONY: help demo demo-train gpu-check test soak lint types imports bench clean
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -28,6 +28,9 @@ gpu-check: $(VENV)/.train  ## on a machine with a GPU: kernels against the oracl
 
 test: $(VENV)/.dev lint imports types  ## lint, import arrows, types and tests
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup
+
+soak: $(VENV)/.dev  ## the long tests (at most 70 minutes)
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m soak
 
 lint: $(VENV)/.dev  ## style and format
 	$(BIN)/ruff check

@@ -27,14 +27,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from datakit.cache.contract import Contract
+from datakit.cache.layout import FORMAT, STAGE, CacheDetails, ShardFiles, SourceSums, array_form
+from datakit.cache.reader import Cache, open_cache
+from datakit.cache.writer import Documents, write_shard
 from datakit.engine.task import TaskContext
 from datakit.storage import manifest as manifests
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest, Partition, Quarantine, totals_of
-from datakit.tokenize.cache import Documents, write_shard
-from datakit.tokenize.contract import Contract
-from datakit.tokenize.layout import FORMAT, STAGE, CacheDetails, ShardFiles, SourceSums, array_form
-from datakit.tokenize.reader import Cache, open_cache
 
 LENGTH, BLOCK_SEQUENCES, BATCH = 4096, 256, 32
 BLOCK = LENGTH * BLOCK_SEQUENCES
@@ -204,7 +204,7 @@ from pathlib import Path
 def peak_memory():
     (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
     return int(line.split()[1]) / 1024
-from datakit.tokenize.reader import open_cache
+from datakit.cache.reader import open_cache
 before, began = peak_memory(), time.perf_counter()
 cache = open_cache(sys.argv[1])
 seconds = time.perf_counter() - began
@@ -219,7 +219,7 @@ print(f"{len(cache.shards)} shards, {cache.tokens:,} tokens: {seconds:.3f} s, {l
 
 def store(made: Made, latency: float) -> None:
     """The same cache behind a server that waits before each answer: tokens/s and memory."""
-    from tests.s3 import s3_root
+    from tests.support.s3 import s3_root
 
     with s3_root(latency=latency) as root:
         for path in sorted(made.cache.rglob("*")):
@@ -236,7 +236,7 @@ READ = """
 import sys, time
 import numpy as np
 from benchmarks.cache_read import BLOCK, LENGTH, BLOCKS_A_ROUND, batches_of_cache, peak_memory
-from datakit.tokenize.reader import open_cache
+from datakit.cache.reader import open_cache
 root, in_flight = sys.argv[1], int(sys.argv[2])
 cache = open_cache(root)
 blocks = np.random.default_rng(2).permutation(cache.tokens // BLOCK)[:BLOCKS_A_ROUND].tolist()

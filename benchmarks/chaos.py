@@ -4,7 +4,7 @@
 
 Prints a line a round and a summary; exit code 1 if a round left other bytes, a task was committed twice with different
 ones, or a process or a temporary file is left. A round takes two to three times as long as the recipe (5 to
-10 s). See `tests/chaos.py` for what is killed and checked.
+10 s). See `tests/support/faults/chaos.py` for what is killed and checked.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.chaos import Quiet, Report, run_round
-from tests.cluster import TwoNodes, two_nodes
+from tests.support.faults.chaos import Quiet, Report, run_round
+from tests.support.faults.cluster import TwoNodes, two_nodes
 
 
 def rounds(options: argparse.Namespace, folder: Path) -> list[Report]:

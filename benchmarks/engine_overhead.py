@@ -23,29 +23,29 @@ from pathlib import Path
 
 import psutil
 
-from datakit.engine.driver import RunOptions, run_step
-from datakit.engine.events import EventLog
 from datakit.engine.executor import Executor
-from datakit.engine.ledger import AttemptLine, LedgerWriter, driver_name, read_ledger
-from datakit.engine.local import LocalExecutor
-from datakit.engine.progress import LineView
-from datakit.engine.ray_metrics import RayMetrics
+from datakit.engine.ledger.ledger import AttemptLine, LedgerWriter, driver_name, read_ledger
+from datakit.engine.observe.event_log import EventLog
+from datakit.engine.observe.observer import Observer, ObserverGroup
+from datakit.engine.observe.progress import LineView
+from datakit.engine.ray_backend.metrics import RayMetrics
+from datakit.engine.scheduler.driver import RunOptions, run_step
 from datakit.engine.task import Plan
-from datakit.engine.watch import Several, Watch
+from datakit.engine.worker.local_executor import LocalExecutor
 from datakit.storage import urls
-from tests import poison_tasks
-from tests.faulty_proxy import faulty_proxy
-from tests.s3 import s3_root
+from tests.support.engine import poison_tasks
+from tests.support.faults.faulty_proxy import faulty_proxy
+from tests.support.s3 import s3_root
 
 PROBE = """
 import sys, time
-from datakit.engine.driver import RunOptions, run_step
-from datakit.engine.watch import Silent
+from datakit.engine.scheduler.driver import RunOptions, run_step
+from datakit.engine.observe.observer import SilentObserver
 from tests import poison_tasks
 started = time.monotonic()
 step = poison_tasks.poison_step(sys.argv[1])
 def refuse(): raise SystemExit("a worker was asked for")
-manifest = run_step(step, poison_tasks.files(int(sys.argv[2])), refuse, RunOptions(), Silent())
+manifest = run_step(step, poison_tasks.files(int(sys.argv[2])), refuse, RunOptions(), SilentObserver())
 print(time.monotonic() - started, len(manifest.partitions))
 """
 
@@ -53,19 +53,19 @@ print(time.monotonic() - started, len(manifest.partitions))
 def timed(plan: Plan, directory: Path, workers: int, ray: bool) -> float:
     """Seconds of a run with all the displays that a user has; the cluster is up before."""
     executor = _on_ray(directory, workers) if ray else LocalExecutor(workers)
-    watches: list[Watch] = [LineView(open("/dev/null", "w")), EventLog(str(directory / "runs"))]  # noqa: SIM115
-    watch = Several([*watches, RayMetrics()] if ray else watches)
+    watches: list[Observer] = [LineView(open("/dev/null", "w")), EventLog(str(directory / "runs"))]  # noqa: SIM115
+    observer = ObserverGroup([*watches, RayMetrics()] if ray else watches)
     executors: list[Executor] = [executor]
     try:
         started = time.monotonic()
-        run_step(poison_tasks.poison_step(str(directory)), plan, executors.pop, RunOptions(), watch)
+        run_step(poison_tasks.poison_step(str(directory)), plan, executors.pop, RunOptions(), observer)
         return time.monotonic() - started
     finally:
         executor.close()
 
 
 def _on_ray(directory: Path, workers: int) -> Executor:
-    from datakit.engine.ray import RayExecutor
+    from datakit.engine.ray_backend.executor import RayExecutor
 
     return RayExecutor("local", str(directory), workers)
 

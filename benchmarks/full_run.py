@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import datakit
-from datakit.engine.ledger import AttemptLine, DriverLine, read_ledger
+from datakit.engine.ledger.ledger import AttemptLine, DriverLine, read_ledger
 from datakit.storage.manifest import read_manifest
 
 RECIPE = Path(__file__).with_name("text_corpus.toml")

@@ -26,11 +26,11 @@ import jax
 import numpy as np
 
 from benchmarks.moe_layer import GPU_SHAPES, Shape, measure, moe_step, worst_error
-from datakit.trainer.batches import place
 from datakit.trainer.config import Run
-from datakit.trainer.metrics import peak_flops
-from datakit.trainer.moe import resolve
-from datakit.trainer.sizing import size
+from datakit.trainer.device_feed import place
+from datakit.trainer.metrics.trackers import peak_flops
+from datakit.trainer.models.experts import resolve
+from datakit.trainer.scaling import size
 from datakit.trainer.train import trainer_of
 
 CHECKED = Shape(4096, 512, 256, 32, 4)

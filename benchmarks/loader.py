@@ -26,12 +26,12 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from datakit.cache.contract import Contract
+from datakit.cache.layout import FORMAT, CacheDetails, SourceSums, array_form
+from datakit.cache.writer import Documents, TokenShard, write_shard
 from datakit.engine.task import TaskContext
 from datakit.loader import Component, Loader, Mixture, open_source
 from datakit.storage.manifest import Manifest, Partition, Quarantine, totals_of, write_manifest
-from datakit.tokenize.cache import Documents, TokenShard, write_shard
-from datakit.tokenize.contract import Contract
-from datakit.tokenize.layout import FORMAT, CacheDetails, SourceSums, array_form
 
 LENGTH, ROWS, BLOCK = 4096, 32, 256
 SHARD_TOKENS = 16_000_000

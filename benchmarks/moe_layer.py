@@ -23,9 +23,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from datakit.trainer import layers, router
-from datakit.trainer.metrics import peak_flops
-from datakit.trainer.moe import experts, resolve
+from datakit.trainer.metrics.trackers import peak_flops
+from datakit.trainer.models import layers, router
+from datakit.trainer.models.experts import experts, resolve
 
 CHECKED_TOKENS = 256
 TOLERANCE = {"float32": 2e-4, "bfloat16": 6e-2}

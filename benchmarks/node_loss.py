@@ -5,8 +5,9 @@
 The recipe is that of `benchmarks.full_run` (13 files, 121 MB, 8 sources). An undisturbed run comes first; then for each
 of its phases a run in which a node dies with half of the phase's attempts behind it, one in hand; and at last one run
 that loses a node in every phase. A line each, and exit code 1 if bytes differ, a phase could not be struck, or no
-attempt was lost. `tests/node_loss.py` says how a node is lost. The server waits `--latency` seconds before it answers a
-read, as a remote one does, so the short phases can be met, too. A run takes a minute or two on 2 cores.
+attempt was lost. `tests/support/faults/node_loss.py` says how a node is lost. The server waits `--latency` seconds
+before it answers a read, as a remote one does, so the short phases can be met, too. A run takes a minute or two on 2
+cores.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.data import corpus_recipe
-from tests.node_loss import Run, Workers, run, workers
-from tests.s3 import s3_root
+from tests.support.data import corpus_recipe
+from tests.support.faults.node_loss import Run, Workers, run, workers
+from tests.support.s3 import s3_root
 
 TRIES = 3  # a phase may be over before the moment that was meant: then the first attempt that is seen
 

@@ -24,19 +24,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from datakit.engine.driver import RunOptions, run_step
 from datakit.engine.executor import Attempt, Cause, Outcome
-from datakit.engine.finish import read_quarantine
-from datakit.engine.ledger import AttemptLine, read_ledger
-from datakit.engine.local import LocalExecutor
+from datakit.engine.ledger.ledger import AttemptLine, read_ledger
+from datakit.engine.observe.observer import SilentObserver
+from datakit.engine.scheduler.driver import RunOptions, run_step
+from datakit.engine.scheduler.finish import read_quarantine
 from datakit.engine.task import Plan, Preload, Step, Task, Tolerance
-from datakit.engine.watch import Silent
+from datakit.engine.worker.local_executor import LocalExecutor
 from datakit.errors import PartialError
 from datakit.normalize import stage as normalize_stage
 from datakit.storage.manifest import Manifest
-from tests import poison_tasks
-from tests.memory_tasks import LIBRARIES
-from tests.sources import normalize_step
+from tests.support.engine import poison_tasks
+from tests.support.engine.memory_tasks import LIBRARIES
+from tests.support.sources import normalize_step
 
 RECORDS, SECONDS, HANG_SECONDS = 10, 0.01, 0.5
 KINDS = ("bomb", "segfault", "loop")
@@ -48,7 +48,7 @@ def run(step: Step, plan: Plan, workers: int) -> Manifest | None:
     local = LocalExecutor(workers)
     started = time.monotonic()
     try:
-        return run_step(step, plan, lambda: local, RunOptions(), Silent())
+        return run_step(step, plan, lambda: local, RunOptions(), SilentObserver())
     except PartialError:
         return None
     finally:
@@ -167,10 +167,10 @@ def overshoot(options: argparse.Namespace) -> None:
 
 def _bombs(local: LocalExecutor, library: str, budget: int, count: int, quiet: bool = False) -> None:
     """So many attempts that grow without end, at once or after up to 30 ms of doing nothing."""
-    preloads = Preload("numpy"), Preload("tests.memory_tasks")
+    preloads = Preload("numpy"), Preload("tests.support.engine.memory_tasks")
     for number in range(count):
         arguments = {"library": library, "at_once": False, "pause": number % 31 / 1000 if quiet else 0.0}
-        task = Task(str(number), "tests.memory_tasks:overfill", arguments)
+        task = Task(str(number), "tests.support.engine.memory_tasks:overfill", arguments)
         local.submit(Attempt(task, "test", "/nowhere", 1, 1, budget, preloads))
     outcomes: list[Outcome] = []
     while len(outcomes) < count:

@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 
 from datakit.loader import ArraySource, Component, Loader, Mixture
-from datakit.trainer.checkpoint import MARKER
+from datakit.trainer.checkpoints.checkpoint import MARKER
 from datakit.trainer.config import parse_run
-from datakit.trainer.metrics import FILE_NAME
+from datakit.trainer.metrics.trackers import FILE_NAME
 from datakit.trainer.train import train
 
 RUN = Path(__file__).with_name("train_text.toml")

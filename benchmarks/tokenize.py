@@ -32,9 +32,9 @@ from datakit.engine.task import Step, StepInput
 from datakit.recipe import parse_recipe
 from datakit.storage.manifest import read_manifest
 from datakit.tokenize import stage
-from datakit.tokenize.batches import TextBatch, text_batches
-from datakit.tokenize.tokenizer import Tokenizer, hold_threads, load
-from tests.data import data_dir
+from datakit.tokenize.encoders.tokenizer import Tokenizer, hold_threads, load
+from datakit.tokenize.text_batches import TextBatch, text_batches
+from tests.support.data import data_dir
 
 KINDS = ("stage", "encoder", "fastokens", "tokenizers")
 TENTH = 10

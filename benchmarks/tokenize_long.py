@@ -13,9 +13,9 @@ import random
 import time
 from collections.abc import Callable
 
-from datakit.tokenize.long_texts import LongTexts
-from datakit.tokenize.tokenizer import Tokenizer, hold_threads, load
-from tests.data import data_dir
+from datakit.tokenize.encoders.long_texts import LongTexts
+from datakit.tokenize.encoders.tokenizer import Tokenizer, hold_threads, load
+from tests.support.data import data_dir
 
 SMALL, LARGE = 1_000_000, 16_000_000
 

@@ -23,8 +23,8 @@ from pathlib import Path
 
 from benchmarks.tokenize import batches, make_clean
 from benchmarks.tokenize_long import LARGE, hostile
-from datakit.tokenize.tokenizer import Tokenizer, hold_threads, load
-from tests.data import data_dir
+from datakit.tokenize.encoders.tokenizer import Tokenizer, hold_threads, load
+from tests.support.data import data_dir
 
 STATUS = Path("/proc/self/status")
 BATCH_CHARACTERS = 1 << 22

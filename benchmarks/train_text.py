@@ -19,9 +19,9 @@ from typing import Any
 
 import datakit
 from benchmarks.ngram import Counts, bits_per_byte, score
+from datakit.plots.training import plot_run
 from datakit.trainer.commands import load_run, train_file
-from datakit.trainer.metrics import read_metrics
-from datakit.trainer.plot import plot_run
+from datakit.trainer.metrics.trackers import read_metrics
 
 HERE = Path(__file__).parent
 RUN = HERE / "train_text.toml"

@@ -21,7 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 
 UNICODE = "15.1.0"
-TARGET = Path(__file__).resolve().parents[1] / "datakit" / "dedup" / "unicode_tables.bin"
+TARGET = Path(__file__).resolve().parents[1] / "datakit" / "text" / "unicode_tables.bin"
 CODE_POINTS = 0x110000
 
 # Scripts written without spaces, whose characters are words of their own: ranges (first, last) by script. Characters

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from datakit.api import RunPlan, RunResult, inspect, plan, run, status
+    from datakit.cache.reader import open_cache
     from datakit.errors import DatakitError
     from datakit.recipe import Recipe, load_recipe
-    from datakit.tokenize.reader import open_cache
 
 __all__ = [
     "DatakitError",
@@ -35,7 +35,7 @@ _HOMES = {
     "DatakitError": "datakit.errors",
     "Recipe": "datakit.recipe",
     "load_recipe": "datakit.recipe",
-    "open_cache": "datakit.tokenize.reader",
+    "open_cache": "datakit.cache.reader",
 }
 
 

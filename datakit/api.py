@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable
 
 from datakit import pipeline
-from datakit.engine.status import StepStatus, read_status, step_directories
-from datakit.engine.watch import Watch
+from datakit.engine.ledger.status import StepStatus, read_status, step_directories
+from datakit.engine.observe.observer import Observer
 from datakit.errors import InputError
 from datakit.pipeline import RawReport, RunPlan, RunResult, StepDescription
 from datakit.recipe import Recipe, load_recipe
@@ -29,9 +29,9 @@ def run(
     settings: Iterable[str] = (),
     offline: bool = False,
     fresh: bool = False,
-    watch: Watch | None = None,
+    observer: Observer | None = None,
 ) -> RunResult:
-    """Run a recipe (a name, a file or a Recipe); `settings` are as after `--set`. Silent unless a `watch` looks on.
+    """Run a recipe (a name, a file or a Recipe); `settings` are as after `--set`. Silent unless an `observer` is given.
 
     Raises InputError, PartialError, StepFailedError, StorageError: all are DatakitError.
     """
@@ -43,7 +43,7 @@ def run(
         until=until,
         offline=offline,
         fresh=fresh,
-        watch=watch,
+        observer=observer,
     )
 
 

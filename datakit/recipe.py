@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from datakit.errors import RecipeError, suggestion
-from datakit.tables import check_keys, convert, decoded, names_of, read_toml, toml_value
+from datakit.toml_config import check_keys, convert, decoded, names_of, read_toml, toml_value
 
 CATALOG = Path(__file__).with_name("catalog")
 NAME_RULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

@@ -13,14 +13,14 @@ from hypothesis import settings
 FAKE_DEVICES = 8
 # What is computed here is tiny and compiled often: compile fast, not well.
 FAST_COMPILE = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-SHAPED = ("layers", "models", "moe", "moe_sort", "moe_tiles", "optimizer", "router", "weights")
+SHAPED = ("models", "optimizer")
 
 os.environ["XLA_FLAGS"] = " ".join(
     [os.environ.get("XLA_FLAGS", ""), f"--xla_force_host_platform_device_count={FAKE_DEVICES}", FAST_COMPILE]
 )
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-# As `datakit.engine.ray` does before it imports Ray, which reads it then: here some test may import Ray first.
+# As `datakit.engine.ray_backend.executor` does before it imports Ray; here a test may import Ray first.
 os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
 
 settings.register_profile("datakit", deadline=None)
@@ -31,7 +31,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background jo
 
 collect_ignore_glob: list[str] = []
 if importlib.util.find_spec("jax") is None:
-    collect_ignore_glob.append("test_trainer_*.py")  # the report's header says so
+    collect_ignore_glob.append("trainer/*")  # the report's header says so
 elif importlib.util.find_spec("jaxtyping") and importlib.util.find_spec("beartype"):
     from jaxtyping import install_import_hook
 

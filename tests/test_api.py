@@ -11,14 +11,14 @@ import pytest
 
 import datakit
 from datakit import pipeline
-from datakit.engine import local
-from datakit.engine.policy import Verdict
-from datakit.engine.watch import Silent
+from datakit.engine.executor import Verdict
+from datakit.engine.observe.observer import SilentObserver
+from datakit.engine.worker import local_executor
 from datakit.errors import InputError, NoInputError, PartialError, RecipeError, StepFailedError
 from datakit.pipeline import StepDescription, running, stage_lines
 from datakit.recipe import Recipe, Source, load_recipe
-from tests.s3 import s3_root
-from tests.small_shelf import HOUSE, make_shelf, prose, shelf, tree, write_lines
+from tests.support.s3 import s3_root
+from tests.support.small_shelf import REPOSITORY, make_shelf, prose, shelf, tree, write_lines
 
 __all__ = ["shelf"]  # a fixture
 
@@ -42,7 +42,7 @@ def test_every_public_name_is_there_and_importing_loads_nothing() -> None:
     with pytest.raises(AttributeError, match="no attribute 'rnu'"):
         datakit.rnu  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
     script = "import sys, datakit; print(*{name.partition('.')[0] for name in sys.modules})"
-    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=HOUSE)
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=REPOSITORY)
     assert not {"numpy", "pyarrow", "msgspec", "cyclopts", "numba", "fsspec"} & set(loaded.stdout.split())
     assert (resources.files(datakit) / "py.typed").is_file()
     assert (resources.files(datakit) / "catalog" / "demo.toml").is_file()
@@ -76,7 +76,7 @@ def test_a_second_run_starts_no_worker(done: tuple[Path, datakit.RunResult], mon
         raise AssertionError("an executor was made")
 
     monkeypatch.setattr(running, "LocalExecutor", refuse)
-    monkeypatch.setattr(local, "LocalExecutor", refuse)
+    monkeypatch.setattr(local_executor, "LocalExecutor", refuse)
     again = datakit.run(recipe, root_of(recipe), ray="nowhere:1")
     assert again.reused
     assert again.log is None, "and it leaves no log"
@@ -131,7 +131,7 @@ def test_errors_are_one_tree(tmp_path: Path) -> None:
 
 
 def test_a_watch_sees_every_step_and_attempt(shelf: Path, tmp_path: Path) -> None:
-    class Notes(Silent):
+    class Notes(SilentObserver):
         def __init__(self) -> None:
             self.steps: list[str] = []
             self.verdicts: set[Verdict] = set()
@@ -143,7 +143,7 @@ def test_a_watch_sees_every_step_and_attempt(shelf: Path, tmp_path: Path) -> Non
             self.verdicts.add(verdict)
 
     notes = Notes()
-    result = datakit.run(shelf, tmp_path / "root", until="normalize", watch=notes)
+    result = datakit.run(shelf, tmp_path / "root", until="normalize", observer=notes)
     assert notes.steps == ["download novels", "download letters", "normalize novels", "normalize letters"]
     assert notes.verdicts == {Verdict.DONE}
     assert result.log is not None
@@ -176,13 +176,13 @@ def test_a_step_that_another_driver_finishes_meanwhile_is_held_to_this_recipes_l
     recipe = Recipe("r", (Source("s", str(tmp_path / "texts")),))
     root = tmp_path / "root"
 
-    class Overtaking(Silent):
+    class Overtaking(SilentObserver):
         def phase_started(self, step, phase, done, slots) -> None:
             if phase.name == "route":
                 datakit.run(recipe, root, settings=["normalize.max_quarantined=30"], until="normalize")
 
     with pytest.raises(InputError, match=r"30 records are in quarantine.*max_quarantined = 0"):
-        datakit.run(recipe, root, until="normalize", watch=Overtaking())
+        datakit.run(recipe, root, until="normalize", observer=Overtaking())
 
 
 def test_a_limit_on_removal_is_no_part_of_identity_but_always_asked(

@@ -13,9 +13,9 @@ from datakit.cli.console import bytes_text, note, say, say_json, table
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from datakit.tokenize.reader import Cache
-    from datakit.tokenize.summary import CacheSummary
-    from datakit.tokenize.token_text import Piece
+    from datakit.cache.reader import Cache
+    from datakit.cache.summary import CacheSummary
+    from datakit.tokenize.encoders.token_text import Piece
 
 Flag = Parameter(negative="", show_default=False)
 BACKGROUNDS = (236, 24, 236, 58)  # of the 256-colour palette: neighbours differ, light text stays readable
@@ -64,9 +64,9 @@ def show(
     json
         Print one JSON object.
     """
+    from datakit.cache.reader import open_cache
     from datakit.errors import UsageError
-    from datakit.tokenize.reader import open_cache
-    from datakit.tokenize.token_text import load_reference, pieces
+    from datakit.tokenize.encoders.token_text import load_reference, pieces
 
     if sum(choice is not None for choice in (document, step, position)) > 1:
         raise UsageError("give one of --document, --step and --position")
@@ -108,11 +108,11 @@ def stats(cache: str, /, *, plot: str | None = None, json: Annotated[bool, Flag]
     json
         Print one JSON object.
     """
+    from datakit.cache.reader import open_cache
+    from datakit.cache.summary import summarize
     from datakit.errors import TokenizerError
     from datakit.storage import urls
-    from datakit.tokenize.reader import open_cache
-    from datakit.tokenize.summary import summarize
-    from datakit.tokenize.token_text import load_reference, token_text
+    from datakit.tokenize.encoders.token_text import load_reference, token_text
 
     opened = open_cache(cache)
     summary = summarize(opened)
@@ -123,7 +123,7 @@ def stats(cache: str, /, *, plot: str | None = None, json: Annotated[bool, Flag]
         note(f"warning: ids without their text: {error}")
         names = {}
     if plot is not None:
-        from datakit.tokenize.plot import write_plot
+        from datakit.plots.cache import write_plot
 
         write_plot(summary, names, urls.absolute(plot))
         note(f"plot: {plot}")

@@ -32,9 +32,9 @@ def validate(cache: str, /, *, json: Annotated[bool, Flag] = False) -> int:
     json
         Print one JSON object.
     """
+    from datakit.cache.reader import open_cache
     from datakit.errors import CorruptError, NotFoundError
-    from datakit.tokenize.integrity import find_damage
-    from datakit.tokenize.reader import open_cache
+    from datakit.validate.token_cache import find_damage
 
     try:
         opened = open_cache(cache)
@@ -106,8 +106,8 @@ def import_cache(
         Print one JSON object.
     """
     from datakit.errors import UsageError
+    from datakit.interop import import_cache, levanter, megatron
     from datakit.storage import urls
-    from datakit.tokenize import importing, levanter, megatron
 
     place, target = urls.absolute(original), urls.absolute(directory)
     if levanter.is_levanter(place):
@@ -118,9 +118,9 @@ def import_cache(
             raise UsageError(f"{original}: tokens of this format can only be copied; say --copy")
     else:
         raise UsageError(f"{original}: neither {original}/shard_ledger.json nor {original}.idx is there")
-    made = importing.import_cache(
+    made = import_cache.import_cache(
         incoming, target, urls.absolute(tokenizer), layout=layout, source=name or urls.name(place), copy=copy,
-        ends=(add, bos, eos), watch=_progress("documents"),
+        ends=(add, bos, eos), progress=_progress("documents"),
     )  # fmt: skip
     totals = made.totals
     if json:
@@ -154,9 +154,9 @@ def export_cache(cache: str, prefix: str, /, *, source: str | None = None, json:
     json
         Print one JSON object.
     """
+    from datakit.cache.reader import open_cache
+    from datakit.interop.megatron import export_megatron
     from datakit.storage import urls
-    from datakit.tokenize.megatron import export_megatron
-    from datakit.tokenize.reader import open_cache
 
     done = export_megatron(open_cache(cache), urls.absolute(prefix), source)
     if json:

@@ -34,8 +34,8 @@ def doctor(
     json
         Print one JSON object.
     """
-    from datakit.engine.doctor import examine
-    from datakit.engine.findings import State
+    from datakit.doctor.finding import State
+    from datakit.doctor.machine import examine
 
     found = []
     for finding in examine(root, ray):

@@ -10,7 +10,7 @@ from datakit.cli.console import Cell, note, say, say_json, seconds_text, table
 
 if TYPE_CHECKING:
     from datakit.loader import Plan, Preview
-    from datakit.pipeline.packing import PackingResult
+    from datakit.pipeline.mixture_packing import PackingResult
 
 Flag = Parameter(negative="", show_default=False)
 PLOT_POINTS = 200
@@ -73,8 +73,8 @@ def preview(
     """
     from datakit.errors import UsageError
     from datakit.loader import Plan, contributions
-    from datakit.loader.mixture_file import load_mixture_file
-    from datakit.loader.preview_plot import check_plot, write_plot
+    from datakit.loader.mixture.toml_file import load_mixture_file
+    from datakit.plots.mixture import check_plot, write_plot
     from datakit.storage import urls
 
     for name, value in (("--steps", steps), ("--points", points)):
@@ -132,13 +132,13 @@ def pack(
     json
         Print one JSON object.
     """
-    from datakit.engine.progress import view_for_terminal
-    from datakit.loader.mixture_file import load_mixture
-    from datakit.pipeline.packing import pack_mixture
+    from datakit.engine.observe.progress import view_for_terminal
+    from datakit.loader.mixture.toml_file import load_mixture
+    from datakit.pipeline.mixture_packing import pack_mixture
 
     loaded = load_mixture(mixture)
     with view_for_terminal() as view:
-        results = pack_mixture(loaded, root, workers=workers, watch=view)
+        results = pack_mixture(loaded, root, workers=workers, observer=view)
     if json:
         say_json({"root": root, "reused": all(result.reused for result in results),
                   "steps": [_step_json(result) for result in results]})  # fmt: skip
@@ -202,7 +202,7 @@ def _ending(plan: Plan, wanted: int | None) -> str:
 
 
 def _show(plan: Plan, view: Preview, ending: str) -> None:
-    from datakit.loader.preview_plot import short
+    from datakit.plots.mixture import short
 
     total = max(1, int(view.tokens[-1].sum()))
     rows = [
@@ -229,7 +229,7 @@ def _show(plan: Plan, view: Preview, ending: str) -> None:
 
 def _over_time(view: Preview) -> str:
     """One line a point: of each component its share since the line before; tokens and epochs so far."""
-    from datakit.loader.preview_plot import short
+    from datakit.plots.mixture import short
 
     full = len(view.names) <= MOST_IN_FULL
     headers = ["until step", "tokens"]
@@ -251,7 +251,7 @@ def _kind(plan: Plan, name: str) -> str:
 
 def _held_out(plan: Plan, number: int) -> str | None:
     """Tokens of the component's source that training does not see."""
-    from datakit.loader.preview_plot import short
+    from datakit.plots.mixture import short
 
     away = plan.mixture.components[plan.names[number]].source.tokens - plan.streams[number].source.tokens
     return short(away) if away else None

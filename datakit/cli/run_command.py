@@ -57,7 +57,7 @@ def run(
     json
         Print one JSON object in place of the table.
     """
-    from datakit.engine.progress import view_for_terminal
+    from datakit.engine.observe.progress import view_for_terminal
     from datakit.pipeline import run as run_recipe
     from datakit.pipeline import stage_lines
     from datakit.recipe import load_recipe
@@ -65,7 +65,7 @@ def run(
     chosen = load_recipe(recipe).with_overrides(set_)
     with view_for_terminal() as view:
         result = run_recipe(
-            chosen, root, workers=workers, ray=ray, until=until, offline=offline, fresh=fresh, watch=view
+            chosen, root, workers=workers, ray=ray, until=until, offline=offline, fresh=fresh, observer=view
         )
     for line in result.notes:
         note(line)

@@ -42,7 +42,7 @@ def size(
     from datakit.trainer import require_jax
 
     require_jax()
-    from datakit.trainer.sizing import size as plan
+    from datakit.trainer.scaling import size as plan
 
     found = plan(flops, hidden, vocabulary=vocabulary, sequence=sequence, beta2_base=beta2_base)
     if json:

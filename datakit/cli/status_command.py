@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from datakit.cli.console import bytes_text, say, say_json, seconds_text, table
 
 if TYPE_CHECKING:
-    from datakit.engine.status import StepStatus, TaskStatus
+    from datakit.engine.ledger.status import StepStatus, TaskStatus
 
 HEADERS = ("phase", "task", "state", "attempts", "time", "peak / budget", "last failure")
 TASKS_SHOWN = 40

@@ -52,7 +52,7 @@ def train(
     json
         Print one JSON object.
     """
-    from datakit.engine.progress import view_for_terminal
+    from datakit.engine.observe.progress import view_for_terminal
     from datakit.errors import UsageError
     from datakit.pipeline import run
     from datakit.storage import atomic, urls
@@ -65,7 +65,7 @@ def train(
     try:
         with view_for_terminal() as view:
             result = run(
-                _recipe(inputs, vocabulary, special), scratch, workers=workers, until="train-tokenizer", watch=view
+                _recipe(inputs, vocabulary, special), scratch, workers=workers, until="train-tokenizer", observer=view
             )
         (trained,) = result.steps_of("train-tokenizer")
         atomic.commit_bytes(urls.read_bytes(urls.join(trained.directory, "tokenizer.json")), urls.absolute(output))

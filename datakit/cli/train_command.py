@@ -72,7 +72,7 @@ def plot(directory: str, /, *, output: str | None = None) -> int:
     output
         The picture to write (.png, .svg, .pdf); plot.png in the directory by default.
     """
-    from datakit.trainer.plot import plot_run
+    from datakit.plots.training import plot_run
 
     say(plot_run(directory, output))
     return 0

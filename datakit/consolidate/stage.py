@@ -22,7 +22,6 @@ import pyarrow.parquet as pq
 
 from datakit.consolidate import card
 from datakit.consolidate.join import Joined, join
-from datakit.engine.grouping import neighbours
 from datakit.engine.quarantine import check_limit
 from datakit.engine.task import (
     BATCH_HANG_SECONDS,
@@ -38,6 +37,7 @@ from datakit.engine.task import (
     TaskResult,
     tolerance_of,
 )
+from datakit.engine.task_grouping import neighbours
 from datakit.errors import CorruptError, EmptyStageError, RecipeError, suggestion
 from datakit.storage import atomic, urls
 from datakit.storage.manifest import Partition

@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from datakit.dedup import exact
-from datakit.dedup.parts import Part, from_plain, part_of
-from datakit.dedup.verify import VERDICT
-from datakit.engine.exchange import read_buckets
+from datakit.dedup import exact_duplicates
+from datakit.dedup.partitions import Part, from_plain, part_of
+from datakit.dedup.verification.verify import VERDICT
+from datakit.engine.exchange.exchange import read_buckets
 from datakit.engine.task import OutputFile, TaskContext, TaskResult
 from datakit.storage import urls
 from datakit.storage.ids import ids_to_arrow, partition_name
@@ -57,7 +57,7 @@ def write(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
     first, stop = arguments["first"], arguments["stop"]
     parts = from_plain(shared)
     verdicts = _verdicts(shared, context, [(first, stop)])
-    rows = _with_copies(verdicts, exact.removed_rows(shared, context, first, stop), parts, shared, context)
+    rows = _with_copies(verdicts, exact_duplicates.removed_rows(shared, context, first, stop), parts, shared, context)
     outputs: list[OutputFile] = []
     removed: list[list[int]] = []
     bounds: list[list[str | None]] = []

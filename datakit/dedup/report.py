@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from datakit.dedup.parts import Part
-from datakit.dedup.verify import LARGEST
+from datakit.dedup.partitions import Part
+from datakit.dedup.verification.verify import LARGEST
 from datakit.engine.task import TaskResult
 from datakit.errors import StepFailedError
 

@@ -20,18 +20,18 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from datakit.dedup import exact
+from datakit.dedup import exact_duplicates
 from datakit.dedup.attributes import SCHEMA
-from datakit.dedup.bands import bucket_count
-from datakit.dedup.curve import s_curve
-from datakit.dedup.parts import Part, all_parts, power_of_two, to_plain
+from datakit.dedup.clusters.bands import bucket_count
+from datakit.dedup.minhash.s_curve import s_curve
+from datakit.dedup.minhash.signatures_stage import PRELOADS, SignatureConfig, config_of, rules_of
+from datakit.dedup.partitions import Part, all_parts, power_of_two, to_plain
 from datakit.dedup.report import check_removal, cluster_report, removal_report
-from datakit.dedup.rules import COUNTED, MEASURES
-from datakit.dedup.signatures_stage import PRELOADS, SignatureConfig, config_of, rules_of
 from datakit.dedup.survivors import check_columns, check_prefer
-from datakit.engine.exchange import merged
-from datakit.engine.grouping import neighbours
+from datakit.dedup.verification.options import COUNTED, MEASURES
+from datakit.engine.exchange.exchange import merged
 from datakit.engine.task import Output, Phase, Plan, Step, Task, TaskResult
+from datakit.engine.task_grouping import neighbours
 from datakit.errors import suggestion
 from datakit.storage.manifest import Partition
 
@@ -121,7 +121,7 @@ def _exact(
 ) -> Generator[Phase, Sequence[TaskResult], list[str]]:
     if len(sources) < 2:
         return []
-    results = yield Phase("exact", exact.tasks(parts), shared, PRELOADS)
+    results = yield Phase("exact", exact_duplicates.tasks(parts), shared, PRELOADS)
     return (yield from merged(step, "exact", _runs(results), readers=2 * len(parts)))
 
 
@@ -130,12 +130,13 @@ def _forests(
 ) -> Generator[Phase, Sequence[TaskResult], list[tuple[str, int]]]:
     """The forests, (path, edges) each, FAN_IN at the most."""
     buckets = bucket_count(sum(part.rows for part in parts), config.bands, TASK_BYTES)
-    tasks = _tasks("bands:route", [part.signature_bytes for part in parts], buckets=buckets)
+    tasks = _tasks("clusters.bands:route", [part.signature_bytes for part in parts], buckets=buckets)
     routed = yield Phase("bands", tasks, shared, PRELOADS)
     runs = yield from merged(step, "bands", _runs(routed), readers=buckets)
     size = sum(output.bytes for result in routed for output in result.outputs) // buckets
     tasks = tuple(
-        Task(f"{number:05d}", "datakit.dedup.bands:connect", {"bucket": number}, size) for number in range(buckets)
+        Task(f"{number:05d}", "datakit.dedup.clusters.bands:connect", {"bucket": number}, size)
+        for number in range(buckets)
     )
     results = yield Phase("buckets", tasks, {"runs": runs}, PRELOADS)
     level = 0
@@ -153,7 +154,9 @@ def _merges(forests: Sequence[tuple[str, int]], level: int) -> Iterator[Task]:
     for number, start in enumerate(range(0, len(forests), FAN_IN)):
         group = forests[start : start + FAN_IN]
         arguments = {"forests": [path for path, _ in group], "name": f"merged-{level}-{number:05d}"}
-        yield Task(f"{number:05d}", "datakit.dedup.clusters:merge", arguments, 16 * sum(edges for _, edges in group))
+        yield Task(
+            f"{number:05d}", "datakit.dedup.clusters.forests:merge", arguments, 16 * sum(edges for _, edges in group)
+        )
 
 
 def _verdicts(step: Step, parts: list[Part], forests: Sequence[tuple[str, int]], shared: dict[str, Any]) -> Results:
@@ -161,7 +164,7 @@ def _verdicts(step: Step, parts: list[Part], forests: Sequence[tuple[str, int]],
     arguments, size = {"forests": [path for path, _ in forests]}, 16 * sum(edges for _, edges in forests)
     (labelled,) = yield Phase(
         "labels",
-        (Task("all", "datakit.dedup.clusters:label", arguments, size),),
+        (Task("all", "datakit.dedup.clusters.forests:label", arguments, size),),
         shared,
         PRELOADS,
         memory_per_input_byte=10.0,
@@ -170,12 +173,13 @@ def _verdicts(step: Step, parts: list[Part], forests: Sequence[tuple[str, int]],
     documents, text = sum(part.rows for part in parts), sum(part.text_bytes for part in parts)
     row_bytes = 1.3 * text / documents + 250  # the shingles of an average text, and what else is known about it
     buckets = power_of_two(labelled.details["rows"] * row_bytes / (2 * TASK_BYTES))
-    tasks = _tasks("cluster_shingles:route", [part.text_bytes for part in parts], buckets=buckets)
+    tasks = _tasks("verification.cluster_shingles:route", [part.text_bytes for part in parts], buckets=buckets)
     routed = yield Phase("shingles", tasks, {**shared, "runs": labels}, PRELOADS)
     runs = yield from merged(step, "shingles", _runs(routed), readers=buckets)
     size = sum(output.bytes for result in routed for output in result.outputs) // buckets
     tasks = tuple(
-        Task(f"{number:05d}", "datakit.dedup.verify:judge", {"bucket": number}, size) for number in range(buckets)
+        Task(f"{number:05d}", "datakit.dedup.verification.verify:judge", {"bucket": number}, size)
+        for number in range(buckets)
     )
     return (yield Phase("verify", tasks, {**shared, "runs": runs}, PRELOADS))
 

@@ -1,7 +1,8 @@
 """The seam between policy and machinery: submit an attempt, wait for any, say how many slots there are.
 
 All policy (retries, order, progress, what is a failure) is above this line, in the driver; a backend only runs attempts
-and reports honestly how each one ended. Two backends: `local.py` and `ray.py`.
+and reports honestly how each one ended. Two backends: `engine/worker/local_executor.py` and
+`engine/ray_backend/executor.py`.
 """
 
 from __future__ import annotations
@@ -89,6 +90,16 @@ class Outcome:
     node: str = ""
     held: Held | None = None
     more: tuple[Finished, ...] = ()
+
+
+class Verdict(StrEnum):
+    """What follows an attempt."""
+
+    DONE = "done"
+    RETRY = "retry"
+    PROPOSE = "propose"  # the record in hand is to blame: drop it, if that is allowed, and go on
+    FAIL = "fail"  # this task only; the others go on
+    REFUSE = "refuse"  # the whole step, with the user's error
 
 
 class Executor(Protocol):

@@ -1,7 +1,7 @@
 """Runs a stage's plan in this process: for debugging, and for the tests of one stage.
 
 `isolation = "inline"`: no fork, no retries, no ledger; a debugger stops where the error is. The driver proper is in
-`driver.py`.
+`engine/scheduler/driver.py`.
 """
 
 from __future__ import annotations

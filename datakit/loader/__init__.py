@@ -4,18 +4,18 @@ Needs numpy, msgspec and xxhash; a token cache as a source needs TensorStore.
 """
 
 from datakit.loader.adapters import BatchSource, SequenceSource
-from datakit.loader.batch import Batch
-from datakit.loader.cache_source import CacheSource, open_source
-from datakit.loader.config import Component, Mixture, Shuffle, SimulatedEpochs, Stage
 from datakit.loader.loader import Loader
-from datakit.loader.mixture_file import MixtureFile, load_mixture, load_mixture_file
-from datakit.loader.packing import Packing, count_blocks
-from datakit.loader.packing_counts import with_packing_counts
-from datakit.loader.plan import Plan
-from datakit.loader.preview import Preview, contributions
-from datakit.loader.schedule import Schedule
-from datakit.loader.source import ArraySource, RangeSource, TokenSource
-from datakit.loader.validation import held_out_mixture, one_pass, training_source, validation_source
+from datakit.loader.mixture.config import Component, Mixture, Shuffle, SimulatedEpochs, Stage
+from datakit.loader.mixture.packing import Packing, count_blocks
+from datakit.loader.mixture.packing_counts import with_packing_counts
+from datakit.loader.mixture.plan import Plan
+from datakit.loader.mixture.preview import Preview, contributions
+from datakit.loader.mixture.schedule import Schedule
+from datakit.loader.mixture.toml_file import MixtureFile, load_mixture, load_mixture_file
+from datakit.loader.mixture.validation import held_out_mixture, one_pass, training_source, validation_source
+from datakit.loader.reading.batch import Batch
+from datakit.loader.sources.cache_source import CacheSource, open_source
+from datakit.loader.sources.token_source import ArraySource, RangeSource, TokenSource
 
 __all__ = [
     "ArraySource",

@@ -21,16 +21,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from datakit.errors import LoaderError
-from datakit.loader import record
-from datakit.loader.background import in_background
-from datakit.loader.batch import Batch, empty_batch, fill
-from datakit.loader.config import Mixture
-from datakit.loader.metrics import Metrics
-from datakit.loader.packing import Counters
-from datakit.loader.plan import Pick, Plan
-from datakit.loader.pool import BlockPool
-from datakit.loader.rows import Rows, View
-from datakit.loader.window import Unit
+from datakit.loader.mixture import fingerprint
+from datakit.loader.mixture.config import Mixture
+from datakit.loader.mixture.packing import Counters
+from datakit.loader.mixture.plan import Pick, Plan
+from datakit.loader.mixture.window import Unit
+from datakit.loader.reading.batch import Batch, empty_batch, fill
+from datakit.loader.reading.block_pool import BlockPool
+from datakit.loader.reading.metrics import Metrics
+from datakit.loader.reading.prefetch import in_background
+from datakit.loader.sources.rows import Rows, View
 
 STAGE_AHEAD = 4  # mixture blocks before a stage begins, its components' blocks are wanted
 ROWS_AHEAD = 8  # batches whose single sequences (full shuffle) are wanted
@@ -173,11 +173,11 @@ class Loader:
 
     def record(self) -> dict[str, Any]:
         """What this run reads, as plain values for a checkpoint."""
-        return record.record_of(self.plan)
+        return fingerprint.record_of(self.plan)
 
     def verify(self, saved: dict[str, Any], step: int) -> list[str]:
         """Raises MixtureChangedError if the batches before `step` were others; returns what changes from there on."""
-        return record.verify(saved, self.record(), step)
+        return fingerprint.verify(saved, self.record(), step)
 
     # ---- reading
 

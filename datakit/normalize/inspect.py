@@ -20,12 +20,12 @@ from datakit.engine.task import Tolerance
 from datakit.errors import InputError, NoInputError, UnreadableError
 from datakit.normalize import formats
 from datakit.normalize.config import Config
-from datakit.normalize.findings import Findings
-from datakit.normalize.inputs import Inputs
-from datakit.normalize.reading import Block, Reading
+from datakit.normalize.readers.base import Block, Reading
+from datakit.normalize.readers.inputs import Inputs
+from datakit.normalize.readers.slices import Piece, read_piece
+from datakit.normalize.record_counts import Findings
 from datakit.normalize.route import hash_texts
 from datakit.normalize.schema_union import fit, is_bytes, unite
-from datakit.normalize.slices import Piece, read_piece
 from datakit.normalize.text_rules import apply_rules, buffers_of
 from datakit.storage import globs, urls
 from datakit.storage.ids import ids_to_arrow

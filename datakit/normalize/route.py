@@ -19,18 +19,18 @@ import pyarrow as pa
 import xxhash
 from pyarrow import types
 
-from datakit.engine.exchange import ExchangeWriter
+from datakit.engine.exchange.exchange import ExchangeWriter
 from datakit.engine.quarantine import SHOWN
 from datakit.engine.task import TaskContext, TaskResult
 from datakit.errors import ColumnError, suggestion
 from datakit.normalize import formats
 from datakit.normalize.config import Config, config_of
-from datakit.normalize.findings import Findings
-from datakit.normalize.inputs import Inputs
 from datakit.normalize.predicate import Predicate, Transform
-from datakit.normalize.reading import Block, Reading
+from datakit.normalize.readers.base import Block, Reading
+from datakit.normalize.readers.inputs import Inputs
+from datakit.normalize.readers.slices import SLICE_BYTES, Piece, read_slice
+from datakit.normalize.record_counts import Findings
 from datakit.normalize.schema_union import fit, is_bytes, unite
-from datakit.normalize.slices import SLICE_BYTES, Piece, read_slice
 from datakit.normalize.text_rules import apply_rules, buffers_of
 from datakit.storage.ids import ids_from_digests
 

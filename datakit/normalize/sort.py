@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from datakit.engine.exchange import read_buckets
+from datakit.engine.exchange.exchange import read_buckets
 from datakit.engine.task import OutputFile, TaskContext, TaskResult
 from datakit.normalize.route import HIGH, LOW, TEXT, UPSTREAM
 from datakit.normalize.schema_union import fit

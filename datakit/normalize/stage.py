@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datakit.engine.exchange import merged
+from datakit.engine.exchange.exchange import merged
 from datakit.engine.task import (
     BATCH_HANG_SECONDS,
     Output,
@@ -33,10 +33,10 @@ from datakit.engine.task import (
 from datakit.errors import ColumnError, DatakitError, EmptyStageError, suggestion
 from datakit.normalize import route, sort
 from datakit.normalize.config import Config, config_of
-from datakit.normalize.findings import IN, LEAVING, PREFIX, conservation
 from datakit.normalize.predicate import Predicate
+from datakit.normalize.readers.slices import Piece, cut_slices
+from datakit.normalize.record_counts import IN, LEAVING, PREFIX, conservation
 from datakit.normalize.schema_union import shown, storable, unite
-from datakit.normalize.slices import Piece, cut_slices
 from datakit.storage.fingerprint import spelled_out
 from datakit.storage.manifest import Partition
 
@@ -47,7 +47,10 @@ FORMAT_VERSION = 1
 OURS = ("id", "text", "source", "source_id")
 RENAMED = "upstream_"  # an upstream column under one of our names is kept with this prefix
 MOST_BITS = 20
-PRELOADS = (Preload(__name__), Preload(f"{__package__}.warm", f"{__package__}.warm:warm"))
+PRELOADS = (
+    Preload(__name__),
+    Preload("datakit.normalize.warm_kernels", "datakit.normalize.warm_kernels:warm"),
+)
 
 
 # --- plan

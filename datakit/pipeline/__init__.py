@@ -4,7 +4,7 @@ from datakit.normalize.inspect import RawReport
 from datakit.pipeline.garbage import Leftover, find_leftovers, remove_leftovers
 from datakit.pipeline.lineage import Ancestor, StepDescription, inspect
 from datakit.pipeline.planning import PlannedStep, RunPlan, plan
-from datakit.pipeline.report import StageLine, stage_lines
+from datakit.pipeline.run_summary import StageLine, stage_lines
 from datakit.pipeline.running import RunResult, StepResult, run
 
 __all__ = [

@@ -15,16 +15,16 @@ from typing import Any, TypeVar
 import msgspec
 
 from datakit.consolidate.stage import Config as ConsolidateConfig
-from datakit.dedup.signatures_stage import SignatureConfig
+from datakit.dedup.minhash.signatures_stage import SignatureConfig
 from datakit.dedup.stage import Config as DedupConfig
 from datakit.download.stage import Config as DownloadConfig
 from datakit.errors import RecipeError
 from datakit.normalize.stage import Config as NormalizeConfig
 from datakit.recipe import Recipe, Source
 from datakit.storage.fingerprint import spelled_out
-from datakit.tables import check_keys, convert, decoded, names_of
 from datakit.tokenize.stage import Config as TokenizeConfig
-from datakit.tokenize.train import Config as TrainConfig
+from datakit.tokenize.train_stage import Config as TrainConfig
+from datakit.toml_config import check_keys, convert, decoded, names_of
 
 T = TypeVar("T")
 TRAIN = "train"  # as the tokenizer's name: train one on the clean dataset

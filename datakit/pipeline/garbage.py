@@ -19,11 +19,11 @@ from pathlib import Path
 
 import psutil
 
-from datakit.engine.finish import EXCHANGE_FOLDER
-from datakit.engine.ledger import FOLDER as LEDGER
-from datakit.engine.ledger import DriverLine, read_ledger
+from datakit.engine.ledger.ledger import FOLDER as LEDGER
+from datakit.engine.ledger.ledger import DriverLine, read_ledger
+from datakit.engine.scheduler.finish import EXCHANGE_FOLDER
 from datakit.errors import InputError
-from datakit.pipeline.places import STEP_NAME
+from datakit.pipeline.root_layout import STEP_NAME
 from datakit.storage import atomic, urls
 from datakit.storage.manifest import FILE_NAME, PARTIAL_NAME
 from datakit.storage.urls import FileInfo

@@ -19,22 +19,22 @@ from types import ModuleType
 from typing import Any
 
 from datakit.consolidate import stage as consolidate
-from datakit.dedup import signatures_stage
 from datakit.dedup import stage as dedup
+from datakit.dedup.minhash import signatures_stage
 from datakit.download import stage as download
 from datakit.engine.task import Plan, Step, StepInput
 from datakit.errors import CorruptError, NotFoundError, TokenizerError, UsageError, suggestion
 from datakit.normalize import stage as normalize
 from datakit.pipeline.configure import TRAIN, Configuration, configure, parameters, tolerances
-from datakit.pipeline.places import STAGE_NAMES, check_root, dataset_home, source_home, stage_order, step_directory
+from datakit.pipeline.root_layout import STAGE_NAMES, check_root, dataset_home, source_home, stage_order, step_directory
 from datakit.pipeline.sources import Look, SourceState, look_at
 from datakit.recipe import Recipe
 from datakit.storage import urls
 from datakit.storage.fingerprint import fingerprint
 from datakit.storage.manifest import Manifest, find_manifest, manifest_url
 from datakit.tokenize import stage as tokenize
-from datakit.tokenize import train
-from datakit.tokenize.custom import is_custom
+from datakit.tokenize import train_stage
+from datakit.tokenize.encoders.custom import is_custom
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def build(recipe: Recipe, look: Look, until: str | None = None) -> Graph:
 
 def _wanted(settings: Configuration, until: str | None, recipe: Recipe) -> list[str]:
     """The stages that the recipe has, up to and with `until`."""
-    off = [(dedup, settings.dedup), (signatures_stage, settings.signatures), (train, settings.train)]
+    off = [(dedup, settings.dedup), (signatures_stage, settings.signatures), (train_stage, settings.train)]
     left_out = [module.NAME for module, config in [*off, (tokenize, settings.tokenize)] if config is None]
     names = [name for name in STAGE_NAMES if name not in left_out]
     if until is None:
@@ -145,8 +145,8 @@ def _dataset_nodes(recipe: Recipe, settings: Configuration, root: str) -> Iterat
     clean = ((consolidate.NAME, consolidate.NAME),)
     trained: tuple[tuple[str, str], ...] = ()
     if settings.train is not None:
-        yield _node(train, parameters(settings.train), clean, **mine)
-        trained = ((train.NAME, train.NAME),)
+        yield _node(train_stage, parameters(settings.train), clean, **mine)
+        trained = ((train_stage.NAME, train_stage.NAME),)
     if settings.tokenize is not None:
         content, operations = _tokenizer(settings)
         yield _node(tokenize, content, (*clean, *trained), operations=operations, **mine)

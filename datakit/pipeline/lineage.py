@@ -12,7 +12,7 @@ from typing import Any
 
 from datakit.errors import NotFoundError
 from datakit.normalize.inspect import RawReport, inspect_source
-from datakit.pipeline.places import STEP_NAME, stage_order, steps_in
+from datakit.pipeline.root_layout import STEP_NAME, stage_order, steps_in
 from datakit.storage import urls
 from datakit.storage.manifest import FILE_NAME, Column, InputReference, Manifest, find_manifest, read_manifest
 

@@ -18,13 +18,13 @@ import pyarrow as pa
 
 from datakit.engine.task import Output, OutputFile, Phase, Plan, Preload, Step, Task, TaskContext, TaskResult
 from datakit.errors import CorruptError, TaskError
-from datakit.loader.blocks import BlockAxis
-from datakit.loader.cache_source import open_source
-from datakit.loader.config import Component, SimulatedEpochs
-from datakit.loader.packing import Counters, Packing, count_blocks
-from datakit.loader.packing_counts import COUNTS_FILE, decode, encoded
-from datakit.loader.source import TokenSource
-from datakit.loader.validation import training_source
+from datakit.loader.mixture.config import Component, SimulatedEpochs
+from datakit.loader.mixture.packing import Counters, Packing, count_blocks
+from datakit.loader.mixture.packing_counts import COUNTS_FILE, decode, encoded
+from datakit.loader.mixture.validation import training_source
+from datakit.loader.sources.block_axis import BlockAxis
+from datakit.loader.sources.cache_source import open_source
+from datakit.loader.sources.token_source import TokenSource
 from datakit.storage import atomic, urls
 from datakit.storage.manifest import Partition
 

@@ -12,19 +12,19 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from datakit.engine.cluster import remove_dead_nonces
-from datakit.engine.driver import RunOptions, run_step
-from datakit.engine.events import EventLog
 from datakit.engine.executor import Executor
-from datakit.engine.finish import read_quarantine
-from datakit.engine.local import LocalExecutor
+from datakit.engine.observe.event_log import EventLog
+from datakit.engine.observe.observer import Observer, ObserverGroup, PeakMemory, SilentObserver
 from datakit.engine.quarantine import unlisted
-from datakit.engine.ray_metrics import RayMetrics
+from datakit.engine.ray_backend.agreement import remove_dead_nonces
+from datakit.engine.ray_backend.metrics import RayMetrics
+from datakit.engine.scheduler.driver import RunOptions, run_step
+from datakit.engine.scheduler.finish import read_quarantine
 from datakit.engine.task import Tolerance
-from datakit.engine.watch import PeakMemory, Several, Silent, Watch
+from datakit.engine.worker.local_executor import LocalExecutor
 from datakit.errors import InputError, PartialError
 from datakit.pipeline.graph import Graph, Located, Node, build, check_workers, finished, locate, step_of
-from datakit.pipeline.places import run_directory
+from datakit.pipeline.root_layout import run_directory
 from datakit.pipeline.sources import Look
 from datakit.recipe import Recipe
 from datakit.storage import urls
@@ -86,7 +86,7 @@ def run(
     until: str | None = None,
     offline: bool = False,
     fresh: bool = False,
-    watch: Watch | None = None,
+    observer: Observer | None = None,
 ) -> RunResult:
     """Run a recipe up to and with stage `until`. Raises InputError, PartialError, StepFailedError, StorageError.
 
@@ -100,7 +100,7 @@ def run(
     removed = remove_own_steps(graph) if fresh else []
     remove_dead_nonces(root)
     executors = _Executors(workers, ray, root)
-    run_of_graph = _Run(graph, executors, watch or Silent())
+    run_of_graph = _Run(graph, executors, observer or SilentObserver())
     try:
         steps = [step for node in graph.nodes if (step := run_of_graph.run(node)) is not None]
     finally:
@@ -138,7 +138,9 @@ class _Executors:
             if self.ray is None:
                 self._made = LocalExecutor(self.workers)
             else:
-                from datakit.engine.ray import RayExecutor  # Ray is optional, and takes a second to import
+                from datakit.engine.ray_backend.executor import (
+                    RayExecutor,  # Ray is optional, and takes a second to import
+                )
 
                 self._made = RayExecutor(self.ray, self.root, self.workers)
         return self._made
@@ -154,12 +156,12 @@ class _Run:
 
     graph: Graph
     executors: _Executors
-    user_watch: Watch
+    user_observer: Observer
     options: RunOptions = field(default_factory=RunOptions)
     log: str | None = None
     _done: dict[str, Located] = field(default_factory=dict)
     _off: dict[str, str] = field(default_factory=dict)  # label -> why the step did not end
-    _watch: Watch | None = None
+    _observer: Observer | None = None
 
     def run(self, node: Node) -> StepResult | None:
         """The step's result; None where it is off or ended partial."""
@@ -171,8 +173,8 @@ class _Run:
         located = locate(node, self._done)
         step, reused = step_of(located, self._done), located.manifest is not None
         try:
-            watch = Several([self._watch_for(reused), memory := PeakMemory()])
-            manifest = run_step(step, node.plan(step), self.executors.get, self.options, watch)
+            observer = ObserverGroup([self._observer_for(reused), memory := PeakMemory()])
+            manifest = run_step(step, node.plan(step), self.executors.get, self.options, observer)
         except PartialError as error:
             self._off[node.label] = str(error)
             return None
@@ -183,14 +185,14 @@ class _Run:
             node.stage, node.source, located.directory, manifest, reused, seconds, memory.peak, memory.budget
         )
 
-    def _watch_for(self, reused: bool) -> Watch:
-        """The user's watch; and the event log, from the first step on that must be run."""
-        if self._watch is None and not reused:
+    def _observer_for(self, reused: bool) -> Observer:
+        """The caller's observer; and the event log, from the first step on that must be run."""
+        if self._observer is None and not reused:
             directory = run_directory(self.graph.root, self.graph.recipe.name, self.options.driver)
             log = EventLog(directory)
             metrics = [RayMetrics()] if self.executors.ray is not None else []
-            self._watch, self.log = Several([self.user_watch, log, *metrics]), log.url
-        return self._watch or self.user_watch
+            self._observer, self.log = ObserverGroup([self.user_observer, log, *metrics]), log.url
+        return self._observer or self.user_observer
 
     def raise_partial(self) -> None:
         """Raises PartialError if any step ended without a manifest."""

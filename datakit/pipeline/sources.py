@@ -14,15 +14,15 @@ from typing import Any
 from datakit.download.hashes import HashCache
 from datakit.download.listing import SourceFile, list_source, listing_digest, pinned, source_base
 from datakit.download.stage import FORMAT_VERSION, NAME, Config
-from datakit.engine.ledger import DriverLine, read_ledger
+from datakit.engine.ledger.ledger import DriverLine, read_ledger
 from datakit.errors import DatakitError, NoInputError, RecipeError
 from datakit.pipeline.configure import parameters
-from datakit.pipeline.places import source_home, step_directory
+from datakit.pipeline.root_layout import source_home, step_directory
 from datakit.recipe import Source
 from datakit.storage import globs, urls
-from datakit.storage.faults import read_errors
 from datakit.storage.fingerprint import fingerprint
 from datakit.storage.manifest import FILE_NAME, find_manifest, read_manifest
+from datakit.storage.os_errors import read_errors
 
 LISTING = "listing"
 

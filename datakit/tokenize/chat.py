@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datakit.errors import CorruptError, RecipeError, suggestion
-from datakit.tokenize.encoders import Encoder
+from datakit.tokenize.encoders.base import Encoder
 
 FORMATS = {  # by name: what stands before and after a content
     "simple": ("<|{role}|>\n", "\n"),

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from datakit.cache.contract import Contract
 from datakit.errors import CorruptError, TokenizerError
-from datakit.tokenize.contract import Contract
 
 TRANSFORM_VERSION = 1
 

@@ -6,7 +6,7 @@ partitions, verifies a sample of each against the reference and writes their sha
 documents of the dataset, in number and order, or the step fails.
 
 A source's documents are texts, or, if `formats` says so, conversations (chat.py) or lists of tokens (prebuilt.py): what
-encodes them is in documents_in.py. Memory: some 300 MB for the tokenizers and a batch, and three times the shard's
+encodes them is in encode_documents.py. Memory: some 300 MB for the tokenizers and a batch, and three times the shard's
 tokens.
 """
 
@@ -22,8 +22,19 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from datakit.engine.grouping import neighbours
-from datakit.engine.preload import preloaded
+from datakit.cache.contract import Contract
+from datakit.cache.layout import (
+    FORMAT,
+    FREQUENT,
+    STAGE,
+    TOKENIZER_FILE,
+    CacheDetails,
+    ShardFiles,
+    SourceSums,
+    array_form,
+    shard_name,
+)
+from datakit.cache.writer import EMPTY_XXH3, TokenShard, write_shard
 from datakit.engine.quarantine import check_limit
 from datakit.engine.task import (
     Output,
@@ -37,36 +48,25 @@ from datakit.engine.task import (
     TaskResult,
     tolerance_of,
 )
+from datakit.engine.task_grouping import neighbours
+from datakit.engine.worker.preload import preloaded
 from datakit.errors import CorruptError, EmptyStageError, RecipeError, TokenizerError, suggestion
 from datakit.storage import atomic, urls
 from datakit.storage.fingerprint import spelled_out
 from datakit.storage.manifest import Partition
-from datakit.tokenize import train
-from datakit.tokenize.cache import EMPTY_XXH3, TokenShard, write_shard
+from datakit.tokenize import train_stage
 from datakit.tokenize.chat import chat_format
-from datakit.tokenize.contract import Contract
-from datakit.tokenize.custom import describe, is_custom
-from datakit.tokenize.documents_in import KINDS, Encoding, encoded_documents
-from datakit.tokenize.encoders import Encoder
-from datakit.tokenize.in_hand import InHand
-from datakit.tokenize.layout import (
-    FORMAT,
-    FREQUENT,
-    STAGE,
-    TOKENIZER_FILE,
-    CacheDetails,
-    ShardFiles,
-    SourceSums,
-    array_form,
-    shard_name,
-)
-from datakit.tokenize.policy import AnyTokenizer, make_contract
-from datakit.tokenize.tokenizer import ENCODERS, SPECIAL_STRINGS, hold_threads, parse
-from datakit.tokenize.verify import Verification
+from datakit.tokenize.encode_documents import KINDS, Encoding, encoded_documents
+from datakit.tokenize.encoders.base import Encoder
+from datakit.tokenize.encoders.custom import describe, is_custom
+from datakit.tokenize.encoders.tokenizer import ENCODERS, SPECIAL_STRINGS, hold_threads, parse
+from datakit.tokenize.guarded_batches import InHand
+from datakit.tokenize.make_contract import AnyTokenizer, make_contract
+from datakit.tokenize.reference_check import Verification
 
 NAME = STAGE
 FORMAT_VERSION = 3
-LOAD = "datakit.tokenize.tokenizer:load"
+LOAD = "datakit.tokenize.encoders.tokenizer:load"
 MEMORY = {  # bytes for a byte of text
     "uint16": 3.0,  # half a token, three times 2 bytes
     "uint32": 6.0,
@@ -82,14 +82,14 @@ class Config:
     """How documents become tokens.
 
     tokenizer: path or URL of a tokenizer.json; "train": a byte-level BPE trained on this dataset; "bytes"; or a
-    tokenizer of one's own, "package.module:function", with tokenizer_version (custom.py). encoder: "auto" takes
-    fastokens where it can load the tokenizer, else tokenizers; or one of the two. add: what stands around each
-    document, "eos", "bos", "both" or "none". bos, eos: these tokens by name; without, the usual name that the tokenizer
-    has. special_strings: a special token's string inside a text is that token ("keep"), or ordinary text ("text").
-    formats: by source, what its documents are: "text" (default), "chat" (a column of messages, in chat_format) or
-    "tokens" (a column of lists of ids, where loss_mask names a column beside it). max_quarantined: how many documents
-    that bring the encoder down may be left out; 0.001: a share. quarantine: documents ("partition:row") that may be
-    left out beside these.
+    tokenizer of one's own, "package.module:function", with tokenizer_version (tokenize/encoders/custom.py). encoder:
+    "auto" takes fastokens where it can load the tokenizer, else tokenizers; or one of the two. add: what stands around
+    each document, "eos", "bos", "both" or "none". bos, eos: these tokens by name; without, the usual name that the
+    tokenizer has. special_strings: a special token's string inside a text is that token ("keep"), or ordinary text
+    ("text"). formats: by source, what its documents are: "text" (default), "chat" (a column of messages, in
+    chat_format) or "tokens" (a column of lists of ids, where loss_mask names a column beside it). max_quarantined: how
+    many documents that bring the encoder down may be left out; 0.001: a share. quarantine: documents ("partition:row")
+    that may be left out beside these.
     """
 
     tokenizer: str
@@ -166,7 +166,7 @@ def _tokenizer_file(step: Step) -> bytes:
     named = step.parameters.get("tokenizer") or ""
     if is_custom(named):
         return describe(named, step.parameters.get("tokenizer_version"))
-    for trained in step.inputs_of(train.NAME):
+    for trained in step.inputs_of(train_stage.NAME):
         return urls.read_bytes(urls.join(trained.directory, TOKENIZER_FILE))
     path = step.operations["tokenizer_path"]
     data = urls.read_bytes(path)
@@ -178,7 +178,7 @@ def _tokenizer_file(step: Step) -> bytes:
 
 def _preloads(step: Step) -> tuple[Preload, ...]:
     tokenizer = urls.join(step.directory, TOKENIZER_FILE)
-    return (Preload(__name__), Preload("datakit.tokenize.tokenizer", LOAD, (tokenizer,)))
+    return (Preload(__name__), Preload("datakit.tokenize.encoders.tokenizer", LOAD, (tokenizer,)))
 
 
 def _partitions(directory: str, partitions: list[Partition]) -> Iterator[dict[str, Any]]:

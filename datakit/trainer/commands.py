@@ -12,13 +12,13 @@ from etils import epath
 
 from datakit.errors import CheckpointError, UsageError, suggestion
 from datakit.storage import urls
-from datakit.tables import read_toml
-from datakit.trainer.checkpoint import Candidate, candidate_at, candidates, restore_weights
-from datakit.trainer.choice import checkpoint_folders, restore_newest
+from datakit.toml_config import read_toml
+from datakit.trainer.checkpoints.checkpoint import Candidate, candidate_at, candidates, restore_weights
+from datakit.trainer.checkpoints.select import checkpoint_folders, restore_newest
 from datakit.trainer.config import Run, parse_run, with_overrides
 from datakit.trainer.data import Data, open_data
 from datakit.trainer.evaluate import evaluate_all
-from datakit.trainer.record import run_directory
+from datakit.trainer.run_manifest import run_directory
 from datakit.trainer.train import Outcome, say_on_stderr, train, trainer_of, use_compilation_cache
 
 RUNS = Path(__file__).with_name("runs")

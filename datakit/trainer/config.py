@@ -32,12 +32,11 @@ from typing import Any
 from datakit.errors import RecipeError, UsageError
 from datakit.recipe import NAME_RULE
 from datakit.storage.fingerprint import fingerprint
-from datakit.tables import check_keys, convert, names_of, toml_value
-from datakit.trainer.checkpoint import Checkpoints
-from datakit.trainer.interface import load_model
-from datakit.trainer.models import grug
+from datakit.toml_config import check_keys, convert, names_of, toml_value
+from datakit.trainer.checkpoints.checkpoint import Checkpoints
+from datakit.trainer.models import grug, load_model
+from datakit.trainer.norms import check_watch
 from datakit.trainer.optimizer import Optimizer
-from datakit.trainer.watch import check_watch
 
 STAGE = "train"
 VERSION = 1

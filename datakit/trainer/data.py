@@ -1,6 +1,6 @@
 """From the `[data]` table of a run to its batches: mixture, loader, validation sets, bytes of tokens.
 
-    [data]                                  # what a mixture file says (see loader/mixture_file.py), in place ...
+    [data]                                  # what a mixture file says (see loader/mixture/toml_file.py), in place ...
     sequence_length = 4096
     batch_size = 512
 
@@ -37,15 +37,15 @@ from typing import Any
 import jax
 import numpy as np
 
+from datakit.cache.reader import Cache, open_cache
 from datakit.errors import LoaderError, RecipeError, TokenizerError, UsageError
 from datakit.loader import Component, Loader, Mixture, Shuffle, held_out_mixture, one_pass, open_source
-from datakit.loader.cache_source import CacheSource
-from datakit.loader.mixture_file import load_mixture, mixture_of
+from datakit.loader.mixture.toml_file import load_mixture, mixture_of
+from datakit.loader.sources.cache_source import CacheSource
 from datakit.recipe import absolute
 from datakit.storage import urls
 from datakit.storage.manifest import InputReference, find_manifest, manifest_url
-from datakit.tables import decoded
-from datakit.tokenize.reader import Cache, open_cache
+from datakit.toml_config import decoded
 from datakit.trainer.evaluate import BatchesOf, check_tags, token_byte_lengths
 
 ROOT = "{root}/"

@@ -33,9 +33,10 @@ import jax
 import numpy as np
 
 from datakit.errors import TokenizerError, UsageError
-from datakit.trainer.batches import HostBatch, place
+from datakit.trainer.device_feed import HostBatch, place
+from datakit.trainer.models.weights import Tree
+from datakit.trainer.multihost import any_says
 from datakit.trainer.step import Trainer
-from datakit.trainer.weights import Tree
 
 AVERAGED = "ema"  # the tag below which the figures of averaged weights stand
 BatchesOf = Callable[[], Iterable[HostBatch]]
@@ -187,3 +188,18 @@ def token_byte_lengths(tokenizer: bytes, place: str) -> np.ndarray:
     for token in added:
         lengths[token["id"]] = 0 if token["special"] else len(token["content"].encode())
     return lengths
+
+
+def check_evaluations(tags: Mapping[str, BatchesOf], limit: int | None) -> None:
+    """Raises UsageError for a set without one in its first `limit` batches; mostly the first batch has one."""
+    for tag, batches in tags.items():
+        if not any(any_says(_has_prediction(batch))[0] for batch in islice(iter(batches()), limit)):
+            raise UsageError(
+                f"evaluation {tag!r} holds no token that can be predicted; give it more documents, or leave it out"
+            )
+
+
+def _has_prediction(batch: HostBatch) -> bool:
+    """The rule of `layers.next_tokens`, for this host's rows."""
+    counted = batch.loss_mask[:, 1:] & (batch.segments[:, 1:] == batch.segments[:, :-1])
+    return bool(counted.any())

@@ -13,8 +13,8 @@ import numpy as np
 
 from datakit.errors import UsageError
 from datakit.trainer.models import olmoe
-from datakit.trainer.shapes import Array
-from datakit.trainer.weights import Tree
+from datakit.trainer.models.shapes import Array
+from datakit.trainer.models.weights import Tree
 
 FAMILIES = {"olmoe": "whole", "mixtral": "none", "qwen3_moe": "head"}  # and how each norms queries and keys
 

@@ -27,8 +27,8 @@ import jax.numpy as jnp
 import optax
 
 from datakit.errors import UsageError
-from datakit.trainer.shapes import Array, Float, Int
-from datakit.trainer.weights import Group, Tree, Weight, leaves, map_weights
+from datakit.trainer.models.shapes import Array, Float, Int
+from datakit.trainer.models.weights import Group, Tree, Weight, leaves, map_weights
 
 FAMILIES: dict[Group, str] = {"adam": "adam", "router": "adam", "adamh": "adamh", "adamh_expert": "adamh_expert"}
 WHOLE = "all"  # AdamW's only family

@@ -20,11 +20,11 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from datakit.trainer import optimizer as optimizers
-from datakit.trainer.interface import Output, Tokens
+from datakit.trainer.models.protocol import Output, Tokens
+from datakit.trainer.models.shapes import Array
+from datakit.trainer.models.weights import Tree, initialize, shardings
+from datakit.trainer.norms import group_norms, watched
 from datakit.trainer.optimizer import Optimizer
-from datakit.trainer.shapes import Array
-from datakit.trainer.watch import group_norms, watched
-from datakit.trainer.weights import Tree, initialize, shardings
 
 
 @dataclass(frozen=True)

@@ -31,21 +31,20 @@ import jax
 from datakit.errors import CheckpointError, DivergedError, UsageError
 from datakit.storage import urls
 from datakit.storage.manifest import InputReference, find_manifest
-from datakit.trainer import record as records
-from datakit.trainer.alone import alone_in
-from datakit.trainer.batches import BatchSource, Feed, stage_at
-from datakit.trainer.checkpoint import Marker, Writer, candidates
+from datakit.trainer import run_manifest as records
+from datakit.trainer.checkpoints.checkpoint import Marker, Writer, candidates
 from datakit.trainer.config import Run
-from datakit.trainer.evaluate import BatchesOf, check_tags, evaluate_all
-from datakit.trainer.figures import Figures, training_flops
-from datakit.trainer.hosts import any_says, is_first, meet
-from datakit.trainer.interface import load_model
-from datakit.trainer.metrics import Metrics, check_trackers, has_rows, last_row, open_metrics
-from datakit.trainer.predictable import check_evaluations
-from datakit.trainer.progress import Progress
-from datakit.trainer.restart import Start, begin, refuse_afresh
+from datakit.trainer.device_feed import BatchSource, Feed, stage_at
+from datakit.trainer.evaluate import BatchesOf, check_evaluations, check_tags, evaluate_all
+from datakit.trainer.metrics.progress_line import Progress
+from datakit.trainer.metrics.step_metrics import Figures, training_flops
+from datakit.trainer.metrics.trackers import Metrics, check_trackers, has_rows, last_row, open_metrics
+from datakit.trainer.models import load_model
+from datakit.trainer.models.weights import Tree, make_mesh, parameter_count
+from datakit.trainer.multihost import any_says, is_first, meet
+from datakit.trainer.resume import Start, begin, refuse_afresh
+from datakit.trainer.run_lock import alone_in
 from datakit.trainer.step import Trainer
-from datakit.trainer.weights import Tree, make_mesh, parameter_count
 
 Say = Callable[[str], None]
 

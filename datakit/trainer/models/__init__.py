@@ -1,1 +1,25 @@
-"""Models: one file each, complete; a variant is a copy of one of them."""
+"""Models, one complete file each; a variant starts as a copy of one of them.
+
+`grug.py` and `olmoe.py` are models. The other modules hold the parts they share: the protocol a model file follows,
+layers, routers and experts.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from datakit.errors import UsageError, suggestion
+
+BUILT_IN = ("grug", "olmoe")
+
+
+def load_model(name: str) -> Any:
+    """Import a model by its built-in name, or by the import path of your own. Raises UsageError if there is none."""
+    path = f"{__name__}.{name}" if name in BUILT_IN else name
+    if path == name and "." not in name:
+        raise UsageError(f"no model {name!r}; {suggestion(name, BUILT_IN)} (name your own by its import path)")
+    try:
+        return importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        raise UsageError(f"model {name!r} cannot be imported: {error}") from error

@@ -29,8 +29,8 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from datakit.errors import UsageError
-from datakit.trainer.interface import PADDING_SEGMENT, Output, Tokens, check_sizes
-from datakit.trainer.layers import (
+from datakit.trainer.models.experts import SAVED_NAME, Backend, experts
+from datakit.trainer.models.layers import (
     GATES,
     attention,
     cross_entropy,
@@ -41,8 +41,8 @@ from datakit.trainer.layers import (
     rotary_table,
     rotate,
 )
-from datakit.trainer.moe import SAVED_NAME, Backend, experts
-from datakit.trainer.router import (
+from datakit.trainer.models.protocol import PADDING_SEGMENT, Output, Tokens, check_sizes
+from datakit.trainer.models.router import (
     balanced_bias,
     quantile_thresholds,
     router_logits,
@@ -50,8 +50,8 @@ from datakit.trainer.router import (
     sigmoid_route,
     statistics,
 )
-from datakit.trainer.shapes import Array, Bool, Float, Int
-from datakit.trainer.weights import BATCH, Tree, Weight, constrain, gathered, leaves, parameter_count
+from datakit.trainer.models.shapes import Array, Bool, Float, Int
+from datakit.trainer.models.weights import BATCH, Tree, Weight, constrain, gathered, leaves, parameter_count
 
 SIZES = ("vocabulary", "hidden", "layers", "heads", "kv_heads", "head_width", "shared_width", "gate_rank", "window")
 FULL_WINDOW_EVERY = 4  # layers 3, 7, 11, ... see the whole window

@@ -21,11 +21,11 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from datakit.errors import UsageError
-from datakit.trainer.interface import PADDING_SEGMENT, Output, Tokens, check_sizes
-from datakit.trainer.layers import attention, cross_entropy, next_tokens, rms_norm, rotary_table, rotate
+from datakit.trainer.models.experts import Backend, experts
 from datakit.trainer.models.grug import remat
-from datakit.trainer.moe import Backend, experts
-from datakit.trainer.router import (
+from datakit.trainer.models.layers import attention, cross_entropy, next_tokens, rms_norm, rotary_table, rotate
+from datakit.trainer.models.protocol import PADDING_SEGMENT, Output, Tokens, check_sizes
+from datakit.trainer.models.router import (
     RouterStatistics,
     balance_loss,
     router_logits,
@@ -33,8 +33,8 @@ from datakit.trainer.router import (
     softmax_route,
     statistics,
 )
-from datakit.trainer.shapes import Array, Bool, Float, Int
-from datakit.trainer.weights import BATCH, Tree, Weight, constrain, gathered, leaves, parameter_count
+from datakit.trainer.models.shapes import Array, Bool, Float, Int
+from datakit.trainer.models.weights import BATCH, Tree, Weight, constrain, gathered, leaves, parameter_count
 
 
 @dataclass(frozen=True)

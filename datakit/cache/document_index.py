@@ -1,0 +1,90 @@
+"""Finds documents in a cache: the id of a row, the row of an id. It reads as little of the shards' lists as it can.
+
+An id is looked for in the shards whose first and last id enclose it (ids ascend inside a shard, so that is about one a
+source), there in the row groups whose statistics enclose it (64 Ki documents each).
+
+It needs pyarrow, which a trainer may not have: this module is imported when somebody asks for a document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from datakit.cache.layout import DOCUMENTS_SUFFIX
+from datakit.cache.lru import Kept
+from datakit.errors import CorruptError
+from datakit.storage import urls
+from datakit.storage.manifest import Partition
+from datakit.storage.parquet import open_shard, read_shard
+
+GROUPS_KEPT = 4
+SCHEMA = pa.schema([("id", pa.string()), ("tokens", pa.uint32())])  # of shard-00017.docs.parquet
+
+
+def document_table(ids: pa.Array, lengths: np.ndarray) -> pa.Table:
+    """Rows for documents of these ids and lengths."""
+    return pa.table([ids.cast(pa.string()), pa.array(lengths.astype(np.uint32))], schema=SCHEMA)
+
+
+class DocumentIndex:
+    """See the module. Safe for many threads. `row_starts`: how many documents come before each shard [N + 1]."""
+
+    def __init__(self, directory: str, partitions: Sequence[Partition], row_starts: np.ndarray) -> None:
+        self._directory, self._partitions, self._row_starts = directory, partitions, row_starts
+        self._groups = Kept(GROUPS_KEPT)
+
+    def ids(self, index: int) -> Any:
+        """All ids of a shard (an Arrow array), not kept. Raises CorruptError unless there are as many as documents."""
+        ids = read_shard(self._url(index), ["id"]).column("id").combine_chunks()
+        rows = self._partitions[index].rows
+        if len(ids) != rows:
+            raise CorruptError(f"{self._url(index)} lists {len(ids)} documents; the manifest says {rows}")
+        return ids
+
+    def id_of(self, index: int, row: int) -> str:
+        """The id in this row of a shard."""
+        with open_shard(self._url(index)) as shard:
+            groups = [shard.metadata.row_group(group).num_rows for group in range(shard.metadata.num_row_groups)]
+            ends = np.cumsum(groups)
+            group = int(np.searchsorted(ends, row, "right"))
+            ids = self._ids(index, group, shard)
+        return ids[row - int(ends[group]) + groups[group]].as_py()
+
+    def find(self, identity: str) -> int | None:
+        """The row in the cache of the document with this id; of several sources' the first; None if there is none."""
+        for index, partition in enumerate(self._partitions):
+            if _encloses(partition.first_id, identity, partition.last_id):
+                for row in self._rows_with(index, identity):
+                    return int(self._row_starts[index]) + row
+        return None
+
+    def _rows_with(self, index: int, identity: str) -> Iterator[int]:
+        before = 0
+        with open_shard(self._url(index)) as shard:
+            for group in range(shard.metadata.num_row_groups):
+                described = shard.metadata.row_group(group)
+                statistics = described.column(0).statistics
+                if statistics is None or _encloses(statistics.min, identity, statistics.max):
+                    found = pc.index(self._ids(index, group, shard), pa.scalar(identity)).as_py()
+                    if found >= 0:
+                        yield before + found
+                before += described.num_rows
+
+    def _ids(self, index: int, group: int, shard: Any) -> Any:
+        def read() -> Any:
+            table = shard.read_row_group(group, columns=["id"], use_threads=False)
+            return table.column("id").combine_chunks()
+
+        return self._groups.get((index, group), read)
+
+    def _url(self, index: int) -> str:
+        return urls.join(self._directory, self._partitions[index].path) + DOCUMENTS_SUFFIX
+
+
+def _encloses(first: str | None, identity: str, last: str | None) -> bool:
+    return (first is None or first <= identity) and (last is None or identity <= last)

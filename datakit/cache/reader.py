@@ -1,0 +1,289 @@
+"""Opens a token cache and reads it: as one long line of tokens, in blocks ahead of time, or document by document.
+
+    cache = open_cache("data/demo/tokenize-0123456789ab")
+    cache.read(10_000, 14_096)                    # np.ndarray of 4096 tokens
+    for block in cache.blocks(): ...              # 1 Mi tokens at a time, the next ones already on their way
+    for document in cache.documents(): ...        # document.id, document.tokens
+    cache.document(cache.find("5f0c..."))         # the document with this id
+
+Opening is one read of the manifest: it holds the shards in order, their sizes and their arrays' metadata, so 10,000
+shards open in a fraction of a second and no listing is ever trusted. A position is (shard, offset) by binary search; a
+shard's array is opened when a read first comes to it. Tokens, and where documents begin, need numpy, TensorStore and
+msgspec; ids of documents need pyarrow. What does not fit together is refused: an unfinished cache, another stage's
+output, sums that do not add up, a file of another size, a missing shard.
+
+A read of a block of 1 Mi tokens is one system call where tokens are raw and on this machine's disk, else about five
+requests. Sequences are cut out of blocks: read one by one they cost ten times as much. Safe for many threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from datakit.cache import consistency, zarr_arrays
+from datakit.cache.contract import Contract
+from datakit.cache.layout import TOKENIZER_FILE, CacheDetails, ShardFiles
+from datakit.cache.lengths import read_lengths, starts_of
+from datakit.cache.lru import Kept
+from datakit.cache.read_ahead import BLOCK_TOKENS, IN_FLIGHT, Range, block_ranges, read_ahead
+from datakit.cache.shard_arrays import ShardArrays
+from datakit.errors import NotFoundError, TokenizerError
+from datakit.storage import urls
+from datakit.storage.manifest import Manifest, read_manifest
+
+if TYPE_CHECKING:
+    from datakit.cache.document_index import DocumentIndex
+
+CACHE_BYTES = 64 << 20
+STARTS_KEPT = 32  # shards
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Shard `index`: `tokens` tokens of the cache from `token_start` on, `rows` documents of it from `row_start` on."""
+
+    index: int
+    path: str
+    source: str
+    tokens: int
+    rows: int
+    token_start: int
+    row_start: int
+    bytes: int
+    xxh3: str
+    files: ShardFiles
+
+
+@dataclass(frozen=True)
+class Document:
+    """A document's id and its tokens, with what the contract puts around it."""
+
+    id: str
+    tokens: np.ndarray
+
+
+class Cache:
+    """See the module. Not for sharing between processes by fork once it has read: open one in each."""
+
+    def __init__(self, directory: str, manifest: Manifest, cache_bytes: int = CACHE_BYTES) -> None:
+        self.directory, self.manifest = directory, manifest
+        self._details = consistency.read_details(directory, manifest)
+        partitions = manifest.partitions
+        self._token_starts = starts_of([partition.tokens or 0 for partition in partitions])
+        self._row_starts = starts_of([partition.rows for partition in partitions])
+        self._arrays = ShardArrays(directory, manifest, self._details, cache_bytes)
+        self._starts, self._lists_read = Kept(STARTS_KEPT), 0
+
+    # --- what is in it
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens there are."""
+        return int(self._token_starts[-1])
+
+    @property
+    def documents_count(self) -> int:
+        """How many documents there are."""
+        return int(self._row_starts[-1])
+
+    @property
+    def contract(self) -> Contract:
+        """What the tokens mean."""
+        return self._details.contract
+
+    @property
+    def details(self) -> CacheDetails:
+        """Sums by source, the histogram of document lengths, the form of the arrays."""
+        return self._details
+
+    @cached_property
+    def shards(self) -> Sequence[Shard]:
+        """All shards, in the order of their tokens."""
+        return [self._shard(index) for index in range(len(self.manifest.partitions))]
+
+    @property
+    def requests(self) -> int:
+        """Reads of files or objects since this was opened; those by TensorStore are counted for the whole process."""
+        return self._arrays.requests + self._lists_read
+
+    # --- tokens
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Tokens [start, stop), uint16 or uint32 [stop - start], the caller's own. Raises IndexError, CorruptError."""
+        self._check_range(start, stop)
+        return self._arrays.read(list(self._locate(start, stop)))
+
+    @property
+    def has_loss_mask(self) -> bool:
+        """Whether some of its tokens are no targets."""
+        return self._details.loss_mask is not None
+
+    def read_loss_mask(self, start: int, stop: int) -> np.ndarray:
+        """Which of the tokens [start, stop) are targets, bool [stop - start]. Raises IndexError, CorruptError."""
+        self._check_range(start, stop)
+        return self._arrays.read_loss_mask(list(self._locate(start, stop)))
+
+    def read_async(self, start: int, stop: int) -> Future[np.ndarray]:
+        """`read`, begun now. At most 4 run at a time, in the order in which they were asked for; others wait."""
+        return self._pool.submit(self.read, start, stop)
+
+    def blocks(self, ranges: Iterable[Range] | None = None, in_flight: int = IN_FLIGHT) -> Iterator[np.ndarray]:
+        """These ranges of tokens (default: all, 1 Mi at a time), `in_flight` of them read ahead."""
+        return read_ahead(self.read, block_ranges(self.tokens) if ranges is None else ranges, in_flight)
+
+    def view(self) -> np.ndarray:
+        """All tokens as one read-only array: a memory map where one raw shard on this disk holds them, else a copy.
+
+        For small caches; a copy takes 2 or 4 bytes a token of memory.
+        """
+        filled = np.flatnonzero(np.diff(self._token_starts))
+        mapped = self._arrays.view(int(filled[0])) if len(filled) == 1 else None
+        whole = self.read(0, self.tokens) if mapped is None else mapped
+        whole.flags.writeable = False
+        return whole
+
+    def shard_view(self, index: int) -> np.ndarray | None:
+        """One shard's tokens as a read-only memory map; None unless they lie raw on this machine's disk."""
+        return self._arrays.view(index) if self.manifest.partitions[index].tokens else None
+
+    # --- documents
+
+    def document(self, row: int) -> Document:
+        """The document in this row, in the order of the cache. Raises IndexError."""
+        index, local = self._shard_of_row(row)
+        starts, base = self.document_starts(index), int(self._token_starts[index])
+        tokens = self.read(base + int(starts[local]), base + int(starts[local + 1]))
+        return Document(self._documents.id_of(index, local), tokens)
+
+    def documents(self) -> Iterator[Document]:
+        """All documents in order; tokens are read in blocks of about 1 Mi, or one longer document."""
+        for index in range(len(self.manifest.partitions)):
+            ids, starts = self._documents.ids(index), starts_of(self.document_lengths(index))
+            base, first = int(self._token_starts[index]), 0
+            while first < len(ids):
+                fitting = int(np.searchsorted(starts, starts[first] + BLOCK_TOKENS, "right")) - 1
+                last = max(fitting, first + 1)
+                block = self.read(base + int(starts[first]), base + int(starts[last]))
+                cuts = (starts[first : last + 1] - starts[first]).tolist()
+                names = ids.slice(first, last - first).to_pylist()
+                for name, begin, end in zip(names, cuts, cuts[1:], strict=False):
+                    yield Document(name, block[begin:end])
+                first = last
+
+    def find(self, identity: str) -> int | None:
+        """The row of the document with this id (32 hex digits), None if it is not here; reads about one row group."""
+        return self._documents.find(identity)
+
+    def row_at(self, position: int) -> int:
+        """The row of the document that the token at this position belongs to. Raises IndexError."""
+        if not 0 <= position < self.tokens:
+            raise IndexError(f"token {position} of {self.directory}, which has {self.tokens}")
+        index = int(np.searchsorted(self._token_starts, position, "right")) - 1
+        starts = self.document_starts(index)
+        local = int(np.searchsorted(starts, position - int(self._token_starts[index]), "right")) - 1
+        return int(self._row_starts[index]) + local
+
+    def position_of(self, row: int) -> int:
+        """Where the document in this row begins. Raises IndexError."""
+        index, local = self._shard_of_row(row)
+        return int(self._token_starts[index]) + int(self.document_starts(index)[local])
+
+    def source_of(self, row: int) -> str:
+        """The source of the document in this row. Raises IndexError."""
+        return self.manifest.partitions[self._shard_of_row(row)[0]].source
+
+    def document_lengths(self, index: int) -> np.ndarray:
+        """How many tokens each document of a shard has, uint32 [rows]: one read. Raises CorruptError."""
+        self._lists_read += 1
+        return read_lengths(self.directory, self.manifest.partitions[index])
+
+    def document_starts(self, index: int) -> np.ndarray:
+        """Where each document of a shard begins in it, and where the last one ends, int64 [rows + 1]; some are kept."""
+        return self._starts.get(index, lambda: starts_of(self.document_lengths(index)))
+
+    # --- integrity
+
+    @property
+    def tokenizer_url(self) -> str:
+        """Where the tokenizer.json lies that the cache was made with."""
+        return urls.join(self.directory, TOKENIZER_FILE)
+
+    def require_tokenizer(self, sha256: str) -> None:
+        """Raises TokenizerError unless the cache was made with the tokenizer.json of this sha256."""
+        self.contract.require(sha256, self.directory)
+
+    def require_encoding(self, encode: Callable[[str], Sequence[int]]) -> None:
+        """Raises TokenizerError where `encode` gives other ids for a golden string than the cache's tokenizer did.
+
+        For a tokenizer that is no tokenizer.json, or one whose file was saved anew. It must add no special token.
+        """
+        for golden in self.contract.golden:
+            found = list(encode(golden.text))
+            if found != golden.ids:
+                raise TokenizerError(
+                    f"the tokenizer gives {found} for {golden.text!r}; {self.directory} was made with one that gives "
+                    f"{golden.ids}. Use the tokenizer.json that lies beside the cache, or make the cache again"
+                )
+
+    # --- how
+
+    @cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="datakit-read")
+
+    @cached_property
+    def _documents(self) -> DocumentIndex:
+        from datakit.cache.document_index import DocumentIndex  # needs pyarrow, which a trainer may not have
+
+        return DocumentIndex(self.directory, self.manifest.partitions, self._row_starts)
+
+    def _check_range(self, start: int, stop: int) -> None:
+        if not 0 <= start <= stop <= self.tokens:
+            raise IndexError(f"tokens [{start}, {stop}) of {self.directory}, which has {self.tokens}")
+
+    def _shard_of_row(self, row: int) -> tuple[int, int]:
+        """(shard, row in it)."""
+        if not 0 <= row < self.documents_count:
+            raise IndexError(f"document {row} of {self.directory}, which has {self.documents_count}")
+        index = int(np.searchsorted(self._row_starts, row, "right")) - 1
+        return index, row - int(self._row_starts[index])
+
+    def _shard(self, index: int) -> Shard:
+        partition = self.manifest.partitions[index]
+        starts = int(self._token_starts[index]), int(self._row_starts[index])
+        tokens = int(self._token_starts[index + 1]) - starts[0]
+        files = self._details.shards[index]
+        sizes = (partition.bytes, partition.xxh3, files)
+        return Shard(index, partition.path, partition.source, tokens, partition.rows, *starts, *sizes)
+
+    def _locate(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """(shard, first, last token in it) of each stretch."""
+        index = int(np.searchsorted(self._token_starts, start, "right")) - 1
+        while start < stop:
+            begin, end = int(self._token_starts[index]), int(self._token_starts[index + 1])
+            if begin < end:
+                yield index, start - begin, min(stop, end) - begin
+            start, index = max(start, min(stop, end)), index + 1
+
+
+def open_cache(url: str, cache_bytes: int = CACHE_BYTES) -> Cache:
+    """The token cache in directory `url`: one read, of its manifest. `cache_bytes` bounds what is kept of reads.
+
+    Raises NotFoundError (unfinished, or not there), UsageError (not a token cache), CorruptError, RootError.
+    """
+    directory = urls.absolute(url)
+    zarr_arrays.key_value_store(directory)  # refuses a protocol that arrays are not read from
+    try:
+        manifest = read_manifest(directory)
+    except NotFoundError as error:
+        raise NotFoundError(
+            f"{directory} holds no finished token cache (it has no manifest.json); run its recipe again with "
+            f"`datakit run`, which goes on where it stopped"
+        ) from error
+    return Cache(directory, manifest, cache_bytes)

@@ -1,0 +1,55 @@
+"""What a cache holds, as numbers: documents by length, tokens by source, the most frequent tokens.
+
+All of it is in the manifest, so this costs one read; but a cache that was imported where it lies does not know its most
+frequent tokens, and then every token is read, at the speed of reading, to count them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from datakit.cache.layout import FREQUENT, SourceSums, most_frequent
+from datakit.cache.reader import Cache
+
+
+@dataclass(frozen=True)
+class CacheSummary:
+    """See the module. lengths: (from, below, documents). frequent: (id, how often), most frequent first."""
+
+    directory: str
+    documents: int
+    tokens: int
+    bytes: int
+    dtype: str
+    shards: int
+    lengths: list[tuple[int, int, int]]
+    sources: dict[str, SourceSums]
+    frequent: list[tuple[int, int]]
+
+
+def summarize(cache: Cache) -> CacheSummary:
+    """The numbers of a cache."""
+    details, totals = cache.details, cache.manifest.totals
+    filled = sorted(int(power) for power in details.lengths)
+    powers = [1 << place for place in range(filled[0].bit_length() - 1, filled[-1].bit_length())] if filled else []
+    return CacheSummary(
+        directory=cache.directory,
+        documents=cache.documents_count,
+        tokens=cache.tokens,
+        bytes=totals.bytes,
+        dtype=cache.contract.dtype.name,
+        shards=len(cache.manifest.partitions),
+        lengths=[(power // 2, power, details.lengths.get(str(power), 0)) for power in powers],
+        sources=details.sources,
+        frequent=[(number, count) for number, count in details.frequent] or counted(cache),
+    )
+
+
+def counted(cache: Cache, number: int = FREQUENT) -> list[tuple[int, int]]:
+    """The most frequent tokens, of equals the lower id first, by reading all."""
+    counts = np.zeros(cache.contract.vocabulary_size, np.int64)
+    for block in cache.blocks():
+        counts += np.bincount(block, minlength=len(counts))
+    return [(int(token), count) for token, count in most_frequent(counts, number).items()]

@@ -1,0 +1,120 @@
+"""Reads and writes shard arrays with TensorStore; nothing else in the package knows about TensorStore.
+
+Opening takes the array's metadata from the cache's manifest and reads nothing. A missing or damaged shard is an error;
+TensorStore alone would read a missing file as zeros. Memory: a pool of decoded chunks and indices with a hard bound,
+beside the blocks that are being read, each of which is held about twice while it is decoded.
+
+Writing encodes a whole shard in memory and writes each file once. Written piece by piece, TensorStore would rewrite
+the shard each time (8.5 times the bytes, measured); through a scratch directory, every token would be written twice.
+Memory beside the tokens: twice their size where they are stored raw, one and a half times where they are compressed.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import tensorstore
+
+from datakit.cache.layout import DATA_FILE, METADATA_FILE, ArrayForm
+from datakit.errors import CorruptError, RootError, StorageError
+from datakit.storage import urls
+
+DEFAULT_REGION = "us-east-1"
+REMOTE_REQUESTS = 32  # at once: a block is some five requests, and up to four blocks are in flight
+LOCAL_REQUESTS = 4
+DAMAGED = ("NOT_FOUND", "DATA_LOSS", "FAILED_PRECONDITION", "INVALID_ARGUMENT", "OUT_OF_RANGE")
+READS = "/tensorstore/kvstore/"
+
+
+def read_context(cache_bytes: int, local: bool) -> tensorstore.Context:
+    """What the arrays of one reader share: a bounded pool of decoded indices and chunks, threads, requests at once."""
+    requests = {"limit": LOCAL_REQUESTS if local else REMOTE_REQUESTS}
+    return tensorstore.Context(
+        {
+            "cache_pool": {"total_bytes_limit": cache_bytes},
+            "data_copy_concurrency": {"limit": os.cpu_count() or 1},
+            "file_io_concurrency": requests,
+            "s3_request_concurrency": requests,
+            "gcs_request_concurrency": requests,
+        }
+    )
+
+
+def open_array(
+    directory: str, metadata: dict[str, Any], context: tensorstore.Context, sparse: bool = False
+) -> tensorstore.TensorStore:
+    """The array with these metadata (its zarr.json) in `directory`, without a read.
+
+    sparse: a chunk that is not there stands for zeros, as others write them; ours are always there.
+    """
+    specification = {
+        "driver": "zarr3",
+        "kvstore": key_value_store(directory),
+        "metadata": metadata,
+        "recheck_cached_data": "open",
+        "fill_missing_data_reads": sparse,
+    }
+    return tensorstore.open(specification, open=True, read=True, assume_metadata=True, context=context).result()
+
+
+def finish(read: Any, place: str) -> np.ndarray:
+    """The result of a read that was begun. Raises CorruptError where the shard is missing or damaged, StorageError."""
+    try:
+        return read.result()
+    except ValueError as error:
+        message = str(error)
+        if any(status in message for status in DAMAGED):
+            raise CorruptError(
+                f"{place} is missing or damaged; `datakit validate` tells which files are: {message}"
+            ) from error
+        raise StorageError(f"{place} cannot be read: {message}") from error
+
+
+def requests_so_far() -> int:
+    """Reads of files and objects by TensorStore in this process, as it counts them itself."""
+    found = tensorstore.experimental_collect_matching_metrics(READS)
+    named = [metric for metric in found if metric["name"].endswith("/read")]
+    return sum(value.get("value", 0) for metric in named for value in metric["values"])
+
+
+def key_value_store(directory: str) -> dict[str, Any]:
+    """Where TensorStore finds a directory. Raises RootError for a protocol that token caches are not read from."""
+    if urls.is_local(directory):
+        return {"driver": "file", "path": f"{urls.local_path(directory)}/"}
+    protocol, _, rest = directory.partition(urls.SPLITTER)
+    bucket, _, path = rest.partition("/")
+    if protocol in ("gs", "gcs"):
+        return {"driver": "gcs", "bucket": bucket, "path": f"{path}/"}
+    if protocol != "s3":
+        raise RootError(
+            f"{directory}: token caches are read from a disk, from s3:// or from gs://; copy it to one of them"
+        )
+    store: dict[str, Any] = {"driver": "s3", "bucket": bucket, "path": f"{path}/", "aws_region": _region()}
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    if endpoint:
+        store["endpoint"] = endpoint.rstrip("/")
+    if "AWS_ACCESS_KEY_ID" in os.environ:  # else the driver looks everywhere, and complains of each place to stderr
+        store["aws_credentials"] = {"type": "environment"}
+    return store
+
+
+def _region() -> str:
+    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or DEFAULT_REGION
+
+
+def encode_array(values: np.ndarray, form: ArrayForm, cpus: int) -> tuple[bytes, bytes]:
+    """The two files of the array of `values` [T], T >= 1: its data and its metadata."""
+    specification = {
+        "driver": "zarr3",
+        "kvstore": {"driver": "memory"},
+        "metadata": form.metadata(len(values)),
+        "store_data_equal_to_fill_value": True,  # a chunk of token 0 is data; only then is a missing one an error
+        "context": {"data_copy_concurrency": {"limit": cpus}},
+    }
+    array = tensorstore.open(specification, create=True).result()
+    array.write(values).result()
+    files = array.kvstore
+    assert files is not None
+    return files[DATA_FILE], files[METADATA_FILE]

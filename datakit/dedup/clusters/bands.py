@@ -1,0 +1,114 @@
+"""Phases `bands` and `buckets`: documents with an equal band key come together, and become stars.
+
+A band's key is 64 bits with the band's number inside, so one exchange serves all bands: 16 bytes a (key, row). Rows
+that went as exact copies and documents that take no part are left out first. A bucket task keeps one row a distinct key
+as it folds over the runs, so a key that millions of documents share costs no more memory than another, and writes
+nothing but the spanning forest of its edges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from datakit.dedup import exact_duplicates
+from datakit.dedup.minhash.signatures_stage import key_names
+from datakit.dedup.partitions import Part, from_plain, power_of_two
+from datakit.engine.exchange.exchange import ExchangeWriter, read_buckets
+from datakit.engine.task import OutputFile, TaskContext, TaskResult
+from datakit.storage import urls
+from datakit.storage.parquet import ShardWriter, iterate_shard
+
+SCHEMA = pa.schema([("key", pa.uint64()), ("row", pa.uint64())])
+FOREST = pa.schema([("row", pa.uint64()), ("root", pa.uint64())])
+ROW_BYTES = 16
+COUNTED: tuple[str, ...] = ("dedup/too_short", "dedup/saturated")
+FOLD_ROWS = 4 << 20  # rows in hand before they are reduced: 64 MiB
+
+
+def top_bits(keys: np.ndarray, buckets: int) -> np.ndarray:
+    """The bucket, int64 [N], of well mixed uint64 keys among a power of two."""
+    bits = buckets.bit_length() - 1
+    return (keys >> np.uint64(64 - bits)).astype(np.int64) if bits else np.zeros(len(keys), np.int64)
+
+
+def route(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
+    """The task of `bands`: the band keys of parts [first, stop) to their buckets."""
+    first, stop, buckets = arguments["first"], arguments["stop"], arguments["buckets"]
+    parts = from_plain(shared)[first:stop]
+    removed = exact_duplicates.removed_rows(shared, context, first, stop)["row"].to_numpy()
+    counts = dict.fromkeys(COUNTED, 0)
+    with ExchangeWriter(context, "bands", f"{first:05d}", buckets, budget_bytes=128 << 20) as writer:
+        for part in parts:
+            for keys, rows in _taking_part(part, shared["bands"], removed, counts, context):
+                writer.write(pa.table([keys, rows], schema=SCHEMA), top_bits(keys, buckets))
+    size = sum(part.signature_bytes for part in parts)
+    records = sum(part.rows for part in parts)
+    return TaskResult(writer.outputs, counts, {"runs": writer.runs}, records=records, bytes_read=size)
+
+
+def _taking_part(
+    part: Part, bands: int, removed: np.ndarray, counts: dict[str, int], context: TaskContext
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """(keys, rows) of each row group, band after band; counts the documents of `part` that take no part."""
+    row = part.first_row
+    for table in iterate_shard(urls.join(context.step_directory, part.signatures), ["skipped", *key_names(bands)]):
+        stays = np.ones(table.num_rows, bool)
+        stays[removed[(removed >= row) & (removed < row + table.num_rows)].astype(np.int64) - row] = False
+        skipped = table["skipped"].combine_chunks()
+        for name in COUNTED:
+            matches = pc.call_function("equal", [skipped, name.removeprefix("dedup/")]).fill_null(False)
+            counts[name] += int((np.asarray(matches) & stays).sum())
+        taken = np.flatnonzero(stays & np.asarray(skipped.is_null()))
+        keys = np.concatenate([table[name].to_numpy()[taken] for name in key_names(bands)])
+        yield keys, np.tile((row + taken).astype(np.uint64), bands)
+        row += table.num_rows
+        context.report(row - part.first_row, 0)
+
+
+def connect(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
+    """The task of `buckets`: one bucket of band keys to the spanning forest of the rows that share one."""
+    from datakit.dedup.clusters.components import bucket_edges, spanning_forest  # brings the compiler: not for plans
+
+    bucket = arguments["bucket"]
+    keys, rows = np.empty(0, np.uint64), np.empty(0, np.uint64)
+    edges: list[tuple[np.ndarray, np.ndarray]] = []
+    waiting: list[tuple[np.ndarray, np.ndarray]] = []
+    records = 0
+
+    def fold() -> None:
+        nonlocal keys, rows
+        every = [(keys, rows), *waiting]
+        keys, rows, left, right = bucket_edges(*(np.concatenate([pair[i] for pair in every]) for i in range(2)))
+        waiting.clear()
+        edges[:] = [spanning_forest(*(np.concatenate([pair[i] for pair in [*edges, (left, right)]]) for i in range(2)))]
+
+    for table in read_buckets(context.step_directory, shared["runs"], bucket, bucket + 1, context.scratch):
+        waiting.append((table["key"].to_numpy(), table["row"].to_numpy()))
+        records += table.num_rows
+        if sum(len(pair[0]) for pair in waiting) >= FOLD_ROWS:
+            fold()
+            context.report(records, records * ROW_BYTES)
+    fold()
+    row, root = edges[0]
+    result = write_forest(row, root, f"exchange/forest/bucket-{bucket:05d}.parquet", context)
+    return TaskResult(result.outputs, {}, result.details, records=records, bytes_read=records * ROW_BYTES)
+
+
+def write_forest(row: np.ndarray, root: np.ndarray, path: str, context: TaskContext) -> TaskResult:
+    """A forest as a file, none if it has no edge; details: forests, their paths, and edges, their number."""
+    if not len(row):
+        return TaskResult(details={"forests": [], "edges": 0})
+    with ShardWriter(urls.join(context.step_directory, path), FOREST) as writer:
+        writer.write(pa.table([row, root], schema=FOREST))
+    output = OutputFile(path, writer.info.bytes, writer.info.xxh3, len(row))
+    return TaskResult((output,), details={"forests": [path], "edges": len(row)})
+
+
+def bucket_count(rows: int, bands: int, target: int) -> int:
+    """Into how many buckets band keys are routed, for tasks of about `target` bytes."""
+    return power_of_two(rows * bands * ROW_BYTES / target)

@@ -1,0 +1,59 @@
+"""Phases `forests` and `labels`: the buckets' forests merged in a tree of tasks, then every clustered row's component.
+
+A component's label is its smallest row. The last task holds the forest of all clustered documents: about 120 bytes for
+each. Labels go to the part that holds the row, so a later task reads those of its own documents only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from datakit.dedup.clusters.bands import write_forest
+from datakit.dedup.clusters.components import spanning_forest
+from datakit.dedup.partitions import from_plain, part_of, power_of_two
+from datakit.engine.exchange.exchange import ExchangeWriter, read_buckets
+from datakit.engine.task import TaskContext, TaskResult
+from datakit.storage import urls
+from datakit.storage.parquet import read_shard
+
+LABELS = pa.schema([("row", pa.uint64()), ("component", pa.uint64())])
+
+
+def merge(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
+    """The task of `forests`: some forests into one."""
+    row, root = _merged(arguments["forests"], context)
+    return write_forest(row, root, f"exchange/forest/{arguments['name']}.parquet", context)
+
+
+def label(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
+    """The task of `labels`: the last forests into (row, component) for every clustered row.
+
+    details: runs; rows, their number; components, their number.
+    """
+    row, root = _merged(arguments["forests"], context)
+    roots = np.unique(root)
+    rows, components = np.concatenate([roots, row]), np.concatenate([roots, root])
+    parts = from_plain(shared)
+    with ExchangeWriter(context, "labels", "all", power_of_two(len(parts))) as writer:
+        writer.write(pa.table([rows, components], schema=LABELS), part_of(rows, parts))
+    details = {"runs": writer.runs, "rows": len(rows), "components": len(roots)}
+    counters = {"dedup/clustered": len(rows), "dedup/clusters": len(roots)}
+    return TaskResult(writer.outputs, counters, details, records=len(rows))
+
+
+def _merged(forests: list[str], context: TaskContext) -> tuple[np.ndarray, np.ndarray]:
+    tables = [read_shard(urls.join(context.step_directory, path)) for path in forests]
+    edges = pa.concat_tables(tables)
+    return spanning_forest(edges["row"].to_numpy(), edges["root"].to_numpy())
+
+
+def labelled_rows(shared: dict[str, Any], context: TaskContext, first: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+    """(row, component), uint64, of the clustered rows in the parts [first, stop), ascending by row."""
+    tables = list(read_buckets(context.step_directory, shared["runs"], first, stop, context.scratch))
+    labels = pa.concat_tables([LABELS.empty_table(), *tables])
+    rows, components = labels["row"].to_numpy(), labels["component"].to_numpy()
+    order = np.argsort(rows)
+    return rows[order], components[order]

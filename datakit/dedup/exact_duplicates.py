@@ -1,0 +1,100 @@
+"""Phase `exact`: equal ids in two sources, found by a merge of ids alone; the first source of the recipe keeps.
+
+Ids are hashes of the text, sorted in every partition, and partitions hold ranges of 2**k, so a task takes a range of
+ids from each source: of a file that spans several ranges only the row groups that touch its own (by their statistics).
+It reads the ids beside the signatures, not the documents. Removed rows go to the part that holds them.
+
+Cost: a stable sort of sorted sequences, which is a merge. Memory: some 40 bytes an id of the range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from datakit.dedup.partitions import Part, from_plain, part_of, power_of_two
+from datakit.engine.exchange.exchange import ExchangeWriter, read_buckets
+from datakit.engine.task import Task, TaskContext, TaskResult
+from datakit.storage import urls
+from datakit.storage.ids import ids_from_arrow, partition_range
+from datakit.storage.parquet import open_shard
+
+SCHEMA = pa.schema([(name, pa.uint64()) for name in ("row", "high", "low", "kept_row")])
+ID_BYTES = 32
+TARGET_BYTES = 64 << 20
+
+
+def range_bits(parts: Sequence[Part]) -> int:
+    """Into how many ranges, as a power of two, ids are cut: tasks of about 64 MiB of ids, no finer than the files."""
+    wanted = power_of_two(sum(part.rows for part in parts) * ID_BYTES / TARGET_BYTES)
+    return (min(wanted, max(part.count for part in parts))).bit_length() - 1
+
+
+def tasks(parts: Sequence[Part]) -> tuple[Task, ...]:
+    """One a range of ids."""
+    bits = range_bits(parts)
+    size = sum(part.rows for part in parts) * ID_BYTES >> bits
+    return tuple(
+        Task(f"{index:05d}", "datakit.dedup.exact_duplicates:find_copies", {"range": index, "bits": bits}, size)
+        for index in range(1 << bits)
+    )
+
+
+def find_copies(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
+    """The task: the rows of a range of ids that an earlier source has too, and the rows that stay in their place."""
+    parts = from_plain(shared)
+    found = list(_ids_in_range(parts, arguments["range"], arguments["bits"], context.step_directory))
+    high, low, rows = (np.concatenate([entry[i] for entry in found] or [np.empty(0, np.uint64)]) for i in range(3))
+    removed, kept = copies(high, low)
+    table = pa.table([rows[removed], high[removed], low[removed], rows[kept]], schema=SCHEMA)
+    buckets = power_of_two(len(parts))
+    with ExchangeWriter(context, "exact", f"{arguments['range']:05d}", buckets, budget_bytes=64 << 20) as writer:
+        writer.write(table, part_of(rows[removed], parts))
+    return TaskResult(writer.outputs, details={"runs": writer.runs}, records=len(rows), bytes_read=len(rows) * ID_BYTES)
+
+
+def copies(high: np.ndarray, low: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Positions of the ids that stand earlier too, and of their first occurrences: int64 each, of equal length."""
+    order = np.argsort(high, kind="stable")
+    same = high[order[1:]] == high[order[:-1]]
+    if (same & (low[order[1:]] != low[order[:-1]])).any():  # halves of ids that agree by accident
+        order = np.lexsort((low, high))
+        same = high[order[1:]] == high[order[:-1]]
+    equal = np.zeros(len(order), bool)
+    equal[1:] = same & (low[order[1:]] == low[order[:-1]])
+    first = np.maximum.accumulate(np.where(equal, 0, np.arange(len(order))))
+    return order[equal], order[first[equal]]
+
+
+def _ids_in_range(
+    parts: Sequence[Part], index: int, bits: int, step_directory: str
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """(high, low, row), uint64, of each row group that has ids in range `index` of `2**bits`, in row order."""
+    smallest, largest = partition_range(index, bits)
+    for part in parts:
+        if not part.rows or not _overlaps(part, index, bits):
+            continue
+        with open_shard(urls.join(step_directory, part.signatures)) as shard:
+            row = part.first_row
+            for group in range(shard.metadata.num_row_groups):
+                about = shard.metadata.row_group(group)
+                bounds = about.column(0).statistics
+                if bounds is None or not bounds.has_min_max or (bounds.max >= smallest and bounds.min <= largest):
+                    high, low = ids_from_arrow(shard.read_row_group(group, columns=["id"], use_threads=False)["id"])
+                    inside = (high >> np.uint64(64 - bits)) == np.uint64(index) if bits else np.ones(len(high), bool)
+                    yield high[inside], low[inside], (row + np.flatnonzero(inside)).astype(np.uint64)
+                row += about.num_rows
+
+
+def _overlaps(part: Part, index: int, bits: int) -> bool:
+    """Whether range `index` of `2**bits` and a partition, which is range `part.index` of `part.count`, share ids."""
+    return index * part.count < (part.index + 1) << bits and part.index << bits < (index + 1) * part.count
+
+
+def removed_rows(shared: dict[str, Any], context: TaskContext, first: int, stop: int) -> pa.Table:
+    """The rows that were removed from the parts [first, stop), ascending by row, in the schema of this phase."""
+    tables = list(read_buckets(context.step_directory, shared["exact_runs"], first, stop, context.scratch))
+    return pa.concat_tables([SCHEMA.empty_table(), *tables]).combine_chunks().sort_by("row")

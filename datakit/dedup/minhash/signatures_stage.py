@@ -1,0 +1,216 @@
+"""Stage `signatures`: one Parquet file beside each normalized partition, with the band keys of its documents.
+
+It belongs to one source and depends on that source and on the parameters below alone, so a source that is added later
+recomputes nothing, and deduplication at another threshold reads no text but that of its candidates.
+
+    id        string             as normalized, in the same order
+    shingles  uint32             shingles with repeats: windows of `ngram` words
+    skipped   string, nullable   why the document takes no part: "too_short", "saturated" or "quarantined"
+    band_00 ... uint64           the band keys; two documents with equal keys in a band are candidates; 0 if skipped
+
+One column a band rather than a list: no repetition levels to decode, and any tool can join on one. The kernel signs 300
+to 500 MB of text a CPU-second; reading zstd-compressed Parquet costs about as much. Memory: one row group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from datakit.dedup.minhash.s_curve import s_curve
+from datakit.engine.quarantine import check_limit
+from datakit.engine.task import (
+    BATCH_HANG_SECONDS,
+    Output,
+    OutputFile,
+    Phase,
+    Plan,
+    Preload,
+    QuarantinedRecord,
+    Step,
+    Task,
+    TaskContext,
+    TaskResult,
+    tolerance_of,
+)
+from datakit.errors import CorruptError
+from datakit.storage import urls
+from datakit.storage.fingerprint import spelled_out
+from datakit.storage.ids import ids_from_arrow, strictly_ascending
+from datakit.storage.manifest import Partition
+from datakit.storage.parquet import ShardWriter, open_shard
+from datakit.text.unicode_words import UNICODE_VERSION
+
+NAME = "signatures"
+FORMAT_VERSION = 1
+PRELOADS = (Preload("datakit.dedup.warm_kernels", "datakit.dedup.warm_kernels:warm"),)
+MOST_WORDS = 64
+TOLERANCES = ("max_quarantined", "quarantine", "max_removal")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class SignatureConfig:
+    """What a signature is made of; stored signatures can be compared only if all of it is equal."""
+
+    bands: int = 14
+    rows: int = 8
+    ngram: int = 5
+    seed: int = 42
+    min_shingles: int = 5  # documents with fewer distinct ones are left alone: every short text looks like another
+    max_quarantined: int | float = field(default=0, kw_only=True)  # documents that no signature can be made of; a share
+    quarantine: tuple[str, ...] = field(default=(), kw_only=True)  # "partition:row" that may be beside these
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("bands", 1, 100),
+            ("rows", 1, 100),
+            ("ngram", 1, MOST_WORDS),
+            ("seed", 0, 2**63 - 1),
+            ("min_shingles", 1, 1000),
+        ):
+            if not low <= getattr(self, name) <= high:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be from {low} to {high}")
+        check_limit(self.max_quarantined)
+
+
+def config_of(step: Step, kind: type[T]) -> T:
+    """The stage's own config among a step's parameters and what it is told beside them (its tolerances)."""
+    known = {entry.name for entry in fields(kind)}  # pyright: ignore[reportArgumentType]
+    told = {**step.operations, **step.parameters}
+    return msgspec.convert({name: value for name, value in told.items() if name in known}, kind)
+
+
+def rules_of(config: SignatureConfig) -> dict[str, Any]:
+    """What a config says of the work itself: how much may be lost on the way decides about no byte."""
+    return {name: value for name, value in spelled_out(config).items() if name not in TOLERANCES}
+
+
+def schema(bands: int) -> pa.Schema:
+    """The columns of a signature file."""
+    keys = [pa.field(name, pa.uint64(), nullable=False) for name in key_names(bands)]
+    first = [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("shingles", pa.uint32(), nullable=False),
+        pa.field("skipped", pa.string()),
+    ]
+    return pa.schema([*first, *keys])
+
+
+def key_names(bands: int) -> list[str]:
+    """The columns of the band keys."""
+    return [f"band_{band:02d}" for band in range(bands)]
+
+
+def plan(step: Step) -> Plan:
+    """One task a partition."""
+    config = config_of(step, SignatureConfig)
+    (source,) = step.inputs_of("normalize")
+    here = urls.relative(source.directory, step.directory)
+    tasks = tuple(
+        Task(
+            key=f"{number:05d}",
+            function="datakit.dedup.minhash.signatures_stage:sign_partition",
+            arguments={"documents": f"{here}/{partition.path}", "path": partition.path},
+            input_bytes=partition.text_bytes or partition.bytes,
+        )
+        for number, partition in enumerate(source.manifest.partitions)
+    )
+    results = yield Phase(
+        "sign",
+        tasks,
+        {"config": rules_of(config)},
+        PRELOADS,
+        memory_bytes=512 << 20,
+        memory_per_input_byte=2.0,
+        hang_seconds=BATCH_HANG_SECONDS,
+        tolerance=tolerance_of(step),
+    )
+    partitions = [
+        Partition(
+            path=result.outputs[0].path,
+            source=partition.source,
+            rows=result.outputs[0].rows,
+            bytes=result.outputs[0].bytes,
+            xxh3=result.outputs[0].xxh3,
+            first_id=partition.first_id,
+            last_id=partition.last_id,
+        )
+        for result, partition in zip(results, source.manifest.partitions, strict=True)
+    ]
+    details = {"unicode": UNICODE_VERSION, "s_curve": s_curve(config.bands, config.rows)}
+    return Output(partitions, schema(config.bands), details=details)
+
+
+def sign_partition(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
+    """The task: the signature file of one normalized file. Raises CorruptError if its ids do not ascend."""
+    from datakit.dedup.minhash.signatures import REASONS, sign  # brings the compiler: not for those who only plan
+
+    config = msgspec.convert(shared["config"], SignatureConfig)
+    url = urls.join(context.step_directory, arguments["documents"])
+    rows = text_bytes = windows = 0
+    left_out: list[QuarantinedRecord] = []
+    reasons = np.zeros(len(REASONS), np.int64)
+    target = urls.join(context.step_directory, arguments["path"])
+    with ShardWriter(target, schema(config.bands), dictionary=["skipped"]) as writer:
+        for documents in _row_groups(url, arguments["path"], context):
+            texts, quarantined = _in_hand(documents["text"], rows, arguments["path"], shared["config"], context)
+            left_out += quarantined
+            signed = sign(texts, **shared["config"])
+            signed.reason[[record.position - rows for record in quarantined]] = REASONS.index("quarantined")
+            skipped = pa.array(REASONS, pa.string()).take(pa.array(signed.reason))
+            columns = [documents["id"].combine_chunks(), pa.array(signed.windows), skipped, *map(pa.array, signed.keys)]
+            writer.write(pa.Table.from_arrays(columns, schema=schema(config.bands)))
+            rows += documents.num_rows
+            text_bytes += documents["text"].nbytes
+            windows += int(signed.windows.sum(dtype=np.int64))
+            reasons += np.bincount(signed.reason, minlength=len(REASONS))
+            context.report(rows, text_bytes)
+            context.release()
+    output = OutputFile(arguments["path"], writer.info.bytes, writer.info.xxh3, rows)
+    counters = {
+        "signatures/documents": rows,
+        "signatures/shingles": windows,
+        **{f"signatures/{name}": int(count) for name, count in zip(REASONS, reasons, strict=True) if name},
+    }
+    return TaskResult((output,), counters, {}, tuple(left_out), rows, text_bytes)
+
+
+def _in_hand(
+    texts: pa.ChunkedArray, first: int, name: str, rules: dict[str, Any], context: TaskContext
+) -> tuple[pa.ChunkedArray, list[QuarantinedRecord]]:
+    """The texts of a row group, the first of which is row `first`; what is to be left out is replaced by nothing."""
+    from datakit.dedup.minhash.signatures import sign
+
+    positions = range(first, first + len(texts))
+    kept, left_out = context.records(name, positions, lambda row: sign(texts.slice(row, 1), **rules))
+    if kept is None:
+        return texts, []
+    return pc.call_function("if_else", [pa.array(kept), texts, pa.scalar("", texts.type)]), left_out
+
+
+def _row_groups(url: str, name: str, context: TaskContext) -> Iterator[pa.Table]:
+    """The ids and texts of a normalized file, a row group at a time, with the promise of its order checked."""
+    last: pa.Array | None = None
+    with open_shard(url) as shard:
+        row = 0
+        for group in range(shard.metadata.num_row_groups):
+            context.hold(name, row, shard.metadata.row_group(group).num_rows)
+            table = _read(shard, group)
+            row += table.num_rows
+            ids = table["id"].combine_chunks() if last is None else pa.concat_arrays([last, *table["id"].chunks])
+            if not strictly_ascending(*ids_from_arrow(ids)):
+                raise CorruptError(f"{url}: its ids do not ascend strictly; remove that step's directory and run again")
+            last = ids.slice(max(0, len(ids) - 1))
+            yield table
+
+
+def _read(shard: pq.ParquetFile, group: int) -> pa.Table:
+    return shard.read_row_group(group, columns=["id", "text"], use_threads=False)

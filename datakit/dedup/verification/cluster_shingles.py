@@ -1,0 +1,108 @@
+"""Phase `shingles`: the clustered documents' shingle sets, to the task that verifies their component.
+
+Only what was proposed is read again: of each normalized file the row groups that hold a clustered document, of those
+the clustered rows. Everything about a document travels in one row: its names, what orders survivors, its band keys, its
+sorted shingles.
+
+Cost: decoding those row groups, and 70 to 170 MB of text a CPU-second for the sorted sets. Memory: a row group, its
+shingles, and the exchange's budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from datakit.dedup.clusters.bands import top_bits
+from datakit.dedup.clusters.forests import labelled_rows
+from datakit.dedup.minhash.signatures_stage import key_names
+from datakit.dedup.partitions import Part, from_plain
+from datakit.dedup.survivors import SCORE, score_columns, score_values
+from datakit.engine.exchange.exchange import ExchangeWriter
+from datakit.engine.task import TaskContext, TaskResult
+from datakit.errors import CorruptError
+from datakit.storage import urls
+from datakit.storage.ids import ids_from_arrow
+from datakit.storage.parquet import open_shard
+from datakit.text.hash_mixing import mix
+
+NUMBERS = ("component", "row", "high", "low")
+
+
+def schema(bands: int, scores: list[str]) -> pa.Schema:
+    """One row a clustered document. keys: its band keys; shingles: sorted and unique."""
+    numbers = [pa.field(name, pa.uint64()) for name in NUMBERS]
+    lengths = [pa.field("source", pa.int64()), pa.field("length", pa.int64())]
+    floats = [pa.field(SCORE + name, pa.float64()) for name in scores]
+    lists = [pa.field("keys", pa.list_(pa.uint64(), bands)), pa.field("shingles", pa.large_list(pa.uint64()))]
+    return pa.schema([*numbers, *lengths, *floats, *lists])
+
+
+def route(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
+    """The task: the clustered documents of parts [first, stop) to the buckets of their components."""
+    first, stop, buckets = arguments["first"], arguments["stop"], arguments["buckets"]
+    rows, components = labelled_rows(shared, context, first, stop)
+    records = size = 0
+    with ExchangeWriter(context, "shingles", f"{first:05d}", buckets, budget_bytes=128 << 20) as writer:
+        for part in from_plain(shared)[first:stop]:
+            inside = slice(*np.searchsorted(rows, np.array([part.first_row, part.last_row], np.uint64)))
+            for table, length in _clustered(part, rows[inside], components[inside], shared, context):
+                writer.write(table, top_bits(mix(table["component"].to_numpy()), buckets))
+                records, size = records + table.num_rows, size + length
+                context.report(records, size)
+    return TaskResult(writer.outputs, details={"runs": writer.runs}, records=records, bytes_read=size)
+
+
+def _clustered(
+    part: Part, rows: np.ndarray, components: np.ndarray, shared: dict[str, Any], context: TaskContext
+) -> Iterator[tuple[pa.Table, int]]:
+    """The rows to write for one part, and the bytes of text behind them, a row group at a time."""
+    from datakit.text.shingles import shingle_sets, text_buffers  # brings the compiler: not for plans
+
+    scores, bands = score_columns(shared["prefer"]), shared["bands"]
+    wanted = rows.astype(np.int64) - part.first_row
+    signatures = list(_selected(urls.join(context.step_directory, part.signatures), ["id", *key_names(bands)], wanted))
+    keys_of = pa.concat_tables([table for _, table in signatures]) if signatures else None
+    for places, documents in _selected(
+        urls.join(context.step_directory, part.documents), ["id", "text", *scores], wanted
+    ):
+        assert keys_of is not None
+        signed = keys_of.slice(places.start, documents.num_rows)
+        if not documents["id"].equals(signed["id"]):
+            raise CorruptError(
+                f"{part.signatures} is not of the documents in {part.documents}; remove it and run again"
+            )
+        high, low = ids_from_arrow(documents["id"])
+        lengths = np.diff(text_buffers(documents["text"])[1])
+        offsets, shingles = shingle_sets(documents["text"], shared["ngram"])
+        keys = np.stack([signed[name].to_numpy() for name in key_names(bands)], axis=1).reshape(-1)
+        columns = [
+            components[places],
+            rows[places],
+            high,
+            low,
+            np.full(len(high), part.source_number),
+            lengths,
+            *(score_values(documents[name]) for name in scores),
+            pa.FixedSizeListArray.from_arrays(pa.array(keys), bands),
+            pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(shingles)),
+        ]
+        yield pa.table(columns, schema=schema(bands, scores)), int(lengths.sum())
+
+
+def _selected(url: str, columns: list[str], wanted: np.ndarray) -> Iterator[tuple[slice, pa.Table]]:
+    """The rows `wanted` (ascending) of a Parquet file: which of them, and the rows, for each row group that has any."""
+    if not len(wanted):
+        return
+    with open_shard(url) as shard:
+        start = 0
+        for group in range(shard.metadata.num_row_groups):
+            stop = start + shard.metadata.row_group(group).num_rows
+            first, last = np.searchsorted(wanted, [start, stop])
+            if first < last:
+                table = shard.read_row_group(group, columns=columns, use_threads=False)
+                yield slice(int(first), int(last)), table.take(pa.array(wanted[first:last] - start)).combine_chunks()
+            start = stop

@@ -1,0 +1,114 @@
+"""The merge pass of the exchange: many runs become few, so that requests stay far below maps x reducers.
+
+M runs read by R reducers cost 2 x M x R requests; at M = R = 2,000 that is 8 million, and no object store likes it.
+Groups of sqrt(M) consecutive runs are joined first, and R x sqrt(M) ranges are left. Record batches are copied as
+bytes, never decoded. The order of rows in a bucket, (run, row), is kept, as are schemas: see `run_file.py`.
+
+Cost: one copy of the data; memory is one window of 64 MiB whatever the runs' sizes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from datakit.engine.exchange.run_file import END_OF_STREAM, INDEX_SUFFIX, RunIndex, pieces, read_index, windows
+from datakit.engine.task import OutputFile, Phase, Step, Task, TaskContext, TaskResult
+from datakit.errors import CorruptError
+from datakit.storage import atomic, urls
+
+MOST_READS = 10**6
+WINDOW_BYTES = 64 << 20
+MEMORY_BYTES = 512 << 20
+
+
+def merged(step: Step, phase: str, runs: list[str], readers: int) -> Generator[Phase, Sequence[TaskResult], list[str]]:
+    """`runs = yield from merged(step, "route", runs, readers)`: merged first if runs x readers is above a million."""
+    if len(runs) * readers <= MOST_READS:
+        return runs
+    size = math.isqrt(len(runs) - 1) + 1
+    name = f"{phase}-merge"
+    groups = [runs[start : start + size] for start in range(0, len(runs), size)]
+    tasks = [
+        Task(
+            f"{number:05d}",
+            "datakit.engine.exchange.merge:merge_runs",
+            {"phase": name, "key": f"{number:05d}", "runs": group},
+        )
+        for number, group in enumerate(groups)
+    ]
+    results = yield Phase(name, tuple(tasks), memory_bytes=MEMORY_BYTES, memory_per_input_byte=0.0)
+    return [run for result in results for run in result.details["runs"]]
+
+
+def merge_runs(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
+    """The task: one group of runs into one run `exchange/<phase>/<key>.arrow`."""
+    sources = [urls.join(context.step_directory, run) for run in arguments["runs"]]
+    indexes = [read_index(url) for url in sources]
+    if len({index.buckets for index in indexes}) != 1:
+        raise CorruptError(
+            f"the runs of {arguments['phase']} differ in their number of buckets; remove exchange/ and run again"
+        )
+    path = f"exchange/{arguments['phase']}/{arguments['key']}.arrow"
+    url = urls.join(context.step_directory, path)
+    with atomic.staging(url) as local:
+        index = _merge(local, sources, indexes)
+        data = atomic.commit_file(local, url)
+    sidecar = atomic.commit_bytes(index.encode(), url + INDEX_SUFFIX)
+    outputs = (
+        OutputFile(path, data.bytes, data.xxh3, index.rows),
+        OutputFile(path + INDEX_SUFFIX, sidecar.bytes, sidecar.xxh3),
+    )
+    return TaskResult(outputs, details={"runs": [path]}, records=index.rows, bytes_read=data.bytes)
+
+
+def _merge(local: Path, sources: list[str], indexes: list[RunIndex]) -> RunIndex:
+    schemas, places = _segments(indexes)
+    buckets = indexes[0].buckets
+    sizes = np.zeros((buckets, len(schemas)), np.int64)
+    for index, mapping in zip(indexes, places, strict=True):
+        lengths = np.diff(index.offsets).reshape(buckets, index.segments)
+        for segment, place in enumerate(mapping):
+            sizes[:, place] += lengths[:, segment]
+    with open(local, "wb", buffering=1 << 20) as sink:
+        sink.write(schemas[0])
+        for first, stop in windows(sizes.sum(axis=1), WINDOW_BYTES):
+            _copy_window(sink, sources, indexes, first, stop)
+        sink.write(END_OF_STREAM)
+    offsets = len(schemas[0]) + np.concatenate([[0], np.cumsum(sizes.reshape(-1))])
+    return RunIndex(buckets, sum(index.rows for index in indexes), tuple(schemas), offsets)
+
+
+def _segments(indexes: list[RunIndex]) -> tuple[list[bytes], list[list[int]]]:
+    """The schemas of the merged run, and where each run's segments go: a new one at each change of schema."""
+    schemas: list[bytes] = []
+    places: list[list[int]] = []
+    for index in indexes:
+        places.append([])
+        for schema in index.schemas:
+            if not schemas or schemas[-1] != schema:
+                schemas.append(schema)
+            places[-1].append(len(schemas) - 1)
+    return schemas, places
+
+
+def _copy_window(sink: BinaryIO, sources: list[str], indexes: list[RunIndex], first: int, stop: int) -> None:
+    """Buckets [first, stop) of all runs, bucket by bucket; one request a run, or several for one large bucket."""
+    spans = [(int(i.offsets[first * i.segments]), int(i.offsets[stop * i.segments])) for i in indexes]
+    if stop == first + 1:
+        for url, (begin, end) in zip(sources, spans, strict=True):
+            for piece in pieces(url, begin, end):
+                sink.write(piece)
+        return
+    window = [memoryview(b"".join(pieces(url, *span))) for url, span in zip(sources, spans, strict=True)]
+    starts = [
+        i.offsets[first * i.segments : (stop + 1) * i.segments : i.segments] - span[0]
+        for i, span in zip(indexes, spans, strict=True)
+    ]
+    for bucket in range(stop - first):
+        for data, start in zip(window, starts, strict=True):
+            sink.write(data[start[bucket] : start[bucket + 1]])

@@ -1,0 +1,168 @@
+"""The run file of the exchange: rows ordered by bucket, and beside it the index that says where each bucket lies.
+
+    <run>.arrow        Arrow IPC stream: schema, one record batch a bucket that has rows (several, if it is over 4 MiB)
+    <run>.arrow.index  magic, sizes, schemas, then a table of byte offsets, one a (bucket, segment), and one for the end
+
+A segment is a sequence of rows of one schema. A run from a map task has one; a merged run has one per change of schema
+among the runs that it is made of, and its buckets hold one message per run and bucket, in order. (With more than one
+segment the file is no longer a plain stream: the schemas are in the index alone.) Batches are never decoded to be
+moved: an encapsulated message says its own length.
+
+A reader of buckets [a, b) needs two requests for a run: the head of the index (64 KiB: all of it for 8,000 offsets,
+else one more request for its own offsets), and one range of data. Data is memory-mapped: a local file in place, a
+remote range after a copy to scratch, so a reader's anonymous memory does not grow with what it reads.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from datakit.errors import CorruptError, NotFoundError
+from datakit.storage import urls
+from datakit.storage.os_errors import scratch_errors
+
+MAGIC = b"dkrun/1\n"
+END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+INDEX_SUFFIX = ".index"
+_FIXED = struct.Struct("<8sIIQII")  # magic, buckets, segments, rows, schemas, bytes before the offsets
+HEAD_BYTES = 64 << 10
+PIECE_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class RunIndex:
+    """What is in a run, for the buckets [first_bucket, ...) that were asked for.
+
+    schemas: a serialized schema a segment. offsets: int64 [buckets asked for x segments + 1], positions in the file.
+    """
+
+    buckets: int
+    rows: int
+    schemas: tuple[bytes, ...]
+    offsets: np.ndarray
+    first_bucket: int = 0
+
+    @property
+    def segments(self) -> int:
+        """How many sequences of one schema a bucket may hold."""
+        return len(self.schemas)
+
+    def encode(self) -> bytes:
+        """The index file; the same run gives the same bytes."""
+        distinct = list(dict.fromkeys(self.schemas))
+        table = struct.pack(f"<{len(distinct)}I", *map(len, distinct))
+        which = struct.pack(f"<{self.segments}I", *map(distinct.index, self.schemas))
+        names = table + which + b"".join(distinct)
+        names += bytes(-len(names) % 8)
+        fixed = _FIXED.pack(MAGIC, self.buckets, self.segments, self.rows, len(distinct), _FIXED.size + len(names))
+        return fixed + names + self.offsets.astype("<i8").tobytes()
+
+
+def read_index(url: str, first: int = 0, stop: int | None = None) -> RunIndex:
+    """The index of run `url` for buckets [first, stop): one request, two where it is long. Raises CorruptError."""
+    place = url + INDEX_SUFFIX
+    head = urls.read_range(place, 0, HEAD_BYTES)
+    if len(head) < _FIXED.size or not head.startswith(MAGIC):
+        raise CorruptError(f"{place} is not the index of an exchange file")
+    _, buckets, segments, rows, distinct, table_start = _FIXED.unpack_from(head)
+    last: int = buckets if stop is None else stop
+    if not 0 <= first <= last <= buckets:
+        raise ValueError(f"buckets {first} to {last} were asked of {url}, which has {buckets}")
+    if table_start > len(head):
+        head += urls.read_range(place, len(head), table_start)
+    begin, end = table_start + first * segments * 8, table_start + (last * segments + 1) * 8
+    table = head[begin:end] if end <= len(head) else urls.read_range(place, begin, end)
+    if len(table) != end - begin:
+        raise CorruptError(f"{place} is cut short: {len(table)} of {end - begin} bytes of offsets are there")
+    schemas = _decode_schemas(head[_FIXED.size : table_start], distinct, segments)
+    return RunIndex(buckets, rows, schemas, np.frombuffer(table, "<i8"), first)
+
+
+def _decode_schemas(data: bytes, distinct: int, segments: int) -> tuple[bytes, ...]:
+    lengths = struct.unpack_from(f"<{distinct}I", data)
+    which = struct.unpack_from(f"<{segments}I", data, 4 * distinct)
+    ends = np.cumsum((4 * (distinct + segments), *lengths))
+    schemas = [data[ends[i] : ends[i + 1]] for i in range(distinct)]
+    return tuple(schemas[i] for i in which)
+
+
+def map_range(url: str, start: int, stop: int, scratch: Path) -> pa.Buffer:
+    """Bytes [start, stop) of a file, memory-mapped; a remote range is copied to an unnamed file in `scratch` first."""
+    if urls.is_local(url):
+        return _map_file(urls.local_path(url), start, stop)
+    path = scratch / f"range-{uuid.uuid4().hex}"
+    try:
+        with scratch_errors(path), open(path, "wb") as file:
+            for piece in pieces(url, start, stop):
+                file.write(piece)
+        return _map_file(str(path), 0, stop - start)
+    finally:
+        path.unlink(missing_ok=True)  # the mapping keeps the bytes until the last buffer is gone
+
+
+def pieces(url: str, start: int, stop: int) -> Iterator[bytes]:
+    """Bytes [start, stop) of a file, PIECE_BYTES at a time, a request each. Raises CorruptError if it ends early."""
+    for begin in range(start, stop, PIECE_BYTES):
+        end = min(begin + PIECE_BYTES, stop)
+        piece = urls.read_range(url, begin, end)
+        if len(piece) != end - begin:
+            raise CorruptError(f"{url} is cut short: bytes {begin} to {end} were asked for, {len(piece)} are there")
+        yield piece
+
+
+def _map_file(path: str, start: int, stop: int) -> pa.Buffer:
+    try:
+        with pa.memory_map(path) as file:
+            if file.size() < stop:
+                raise CorruptError(f"{path} is cut short: it has {file.size()} bytes, its index says at least {stop}")
+            file.seek(start)
+            return file.read_buffer(stop - start)
+    except FileNotFoundError as error:
+        raise NotFoundError(f"{path} is not there") from error
+
+
+def decode_segments(index: RunIndex, data: pa.Buffer, url: str) -> Iterator[pa.Table]:
+    """One table a segment that has rows, ordered by bucket. `data` is the range that the index's offsets span."""
+    offsets = index.offsets - index.offsets[0]
+    for segment in range(index.segments):
+        schema = pa.ipc.read_schema(pa.BufferReader(index.schemas[segment]))
+        if index.segments == 1:
+            spans = [(0, int(offsets[-1]))]
+        else:
+            spans = list(
+                zip(offsets[segment : -1 : index.segments], offsets[segment + 1 :: index.segments], strict=True)
+            )
+        batches = [batch for begin, end in spans for batch in _messages(data, int(begin), int(end), schema, url)]
+        if batches:
+            yield pa.Table.from_batches(batches, schema)
+
+
+def _messages(data: pa.Buffer, begin: int, end: int, schema: pa.Schema, url: str) -> Iterator[pa.RecordBatch]:
+    if begin == end:
+        return
+    try:
+        for message in pa.ipc.MessageReader.open_stream(data.slice(begin, end - begin)):
+            yield pa.ipc.read_record_batch(message, schema)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise CorruptError(f"{url} holds bytes that are no record batch of its schema: {error}") from error
+
+
+def windows(sizes: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
+    """Ranges of buckets whose sizes add up to at most `most`; a bucket that is larger stands alone.
+
+    >>> list(windows(np.array([2, 2, 0, 9, 1]), 4))
+    [(0, 3), (3, 4), (4, 5)]
+    """
+    ends, first = np.cumsum(sizes), 0
+    while first < len(sizes):
+        before = int(ends[first - 1]) if first else 0
+        stop = max(first + 1, int(np.searchsorted(ends, before + most, side="right")))
+        yield first, stop
+        first = stop

@@ -1,0 +1,146 @@
+"""The state of a step from its files alone: also while it runs, and after its driver died.
+
+Reads the ledger's segments and the manifest, nothing else; writes nothing. A task that was begun and has no outcome yet
+is `waiting`: whether a live driver has it in hand is not something that files can tell.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from datakit.engine.executor import Cause
+from datakit.engine.ledger.ledger import AttemptLine, PhaseLine, read_ledger
+from datakit.storage import urls
+from datakit.storage.manifest import FILE_NAME, PARTIAL_NAME, find_manifest
+
+
+@dataclass(frozen=True)
+class TaskStatus:
+    """One task: `state` is done, failed, retrying or waiting; seconds, peak_memory, budget (bytes) of its last attempt.
+
+    quarantined: how many records it left out.
+    """
+
+    phase: str
+    key: str
+    state: str
+    attempts: int = 0
+    last_failure: str = ""
+    seconds: float = 0.0
+    peak_memory: int = 0
+    budget: int = 0
+    quarantined: int = 0
+
+
+@dataclass(frozen=True)
+class PhaseStatus:
+    """One phase: its tasks, and of the attempt that came nearest to its budget the peak and the budget, in bytes.
+
+    peak_resident: the most that any attempt had resident, mapped files and inherited pages included.
+    """
+
+    phase: str
+    tasks: int
+    done: int = 0
+    attempts: int = 0
+    peak_memory: int = 0
+    budget: int = 0
+    peak_resident: int = 0
+
+
+@dataclass(frozen=True)
+class StepStatus:
+    """One step: `state` is done, partial or unfinished; its tasks in the order in which phases listed them.
+
+    cpu_seconds and seconds are summed over all attempts that the ledger knows, peak_memory is the largest; budget is
+    that of the attempt that had it.
+    """
+
+    directory: str
+    state: str
+    tasks: list[TaskStatus]
+    cpu_seconds: float = 0.0
+    seconds: float = 0.0
+    peak_memory: int = 0
+    budget: int = 0
+    phases: list[PhaseStatus] = field(default_factory=list)
+
+
+def read_status(directory: str) -> StepStatus:
+    """The state of the step in `directory`."""
+    tasks: dict[tuple[str, str], TaskStatus] = {}
+    attempts: list[AttemptLine] = []
+    for line in read_ledger(directory):
+        if isinstance(line, PhaseLine):
+            for key in line.keys:
+                tasks.setdefault((line.phase, key), TaskStatus(line.phase, key, "waiting"))
+        elif isinstance(line, AttemptLine):
+            attempts.append(line)
+            tasks[line.phase, line.key] = _after(tasks.get((line.phase, line.key)), line)
+    state = _state(directory)
+    if state == "partial":
+        tasks = {name: _given_up(task) for name, task in tasks.items()}
+    largest = max(attempts, key=lambda line: line.peak_memory, default=None)
+    return StepStatus(
+        directory,
+        state,
+        list(tasks.values()),
+        cpu_seconds=sum(line.cpu_seconds for line in attempts),
+        seconds=sum(line.seconds for line in attempts),
+        peak_memory=largest.peak_memory if largest else 0,
+        budget=largest.budget if largest else 0,
+        phases=_phases(list(tasks.values()), attempts),
+    )
+
+
+def _phases(tasks: list[TaskStatus], attempts: list[AttemptLine]) -> list[PhaseStatus]:
+    """One for each phase that has begun, in order."""
+    phases = {task.phase: PhaseStatus(task.phase, 0) for task in tasks}
+    for task in tasks:
+        phase = phases[task.phase]
+        phases[task.phase] = replace(phase, tasks=phase.tasks + 1, done=phase.done + (task.state == "done"))
+    for line in attempts:
+        phase = replace(phases[line.phase], attempts=phases[line.phase].attempts + 1)
+        if line.budget and line.peak_memory * phase.budget >= phase.peak_memory * line.budget:
+            phase = replace(phase, peak_memory=line.peak_memory, budget=line.budget)
+        phases[line.phase] = replace(phase, peak_resident=max(phase.peak_resident, line.peak_resident))
+    return list(phases.values())
+
+
+def _after(before: TaskStatus | None, line: AttemptLine) -> TaskStatus:
+    failed = line.cause is not Cause.DONE
+    return TaskStatus(
+        line.phase,
+        line.key,
+        "done" if line.result is not None else "retrying",
+        (before.attempts if before else 0) + 1,
+        f"{line.cause}: {line.message}" if failed else (before.last_failure if before else ""),
+        line.seconds,
+        line.peak_memory,
+        line.budget,
+        len(line.result.quarantined) if line.result is not None else 0,
+    )
+
+
+def _given_up(task: TaskStatus) -> TaskStatus:
+    if task.state != "retrying":
+        return task
+    return replace(task, state="failed")
+
+
+def _state(directory: str) -> str:
+    if find_manifest(directory) is not None:
+        return "done"
+    return "partial" if urls.exists(urls.join(directory, PARTIAL_NAME)) else "unfinished"
+
+
+def step_directories(directory: str) -> list[str]:
+    """The step directories at or below `directory`: those with a manifest, a ledger or a list of failures."""
+    found = set()
+    for info in urls.listing(directory):
+        parts = info.path.split("/")
+        if parts[-1] in (FILE_NAME, PARTIAL_NAME):
+            found.add(urls.join(directory, *parts[:-1]))
+        elif len(parts) > 1 and parts[-2] == "ledger":
+            found.add(urls.join(directory, *parts[:-2]))
+    return sorted(found)

@@ -1,0 +1,83 @@
+"""`events.jsonl`: the events of a run for programs, one JSON object a line, in the run's own directory.
+
+On a disk each line is appended as it comes; on an object store, which cannot append, the file is written at each end
+of a step. Logs are no outputs: two runs have two files, and nothing depends on them.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from datakit.engine.executor import Outcome, Verdict
+from datakit.engine.task import Phase, Step
+from datakit.storage import atomic, urls
+from datakit.storage.manifest import Manifest
+
+FILE_NAME = "events.jsonl"
+
+
+class EventLog:
+    """Writes events below `directory` (a URL)."""
+
+    def __init__(self, directory: str) -> None:
+        self.url = urls.join(directory, FILE_NAME)
+        self._remote: list[bytes] = []
+
+    def _write(self, event: str, **facts: Any) -> None:
+        line = orjson.dumps({"time": time.time(), "event": event} | facts) + b"\n"
+        if not urls.is_local(self.url):
+            self._remote.append(line)
+            return
+        path = Path(urls.local_path(self.url))
+        with atomic.storage_errors(self.url):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("ab") as file:
+                file.write(line)
+
+    def _publish(self) -> None:
+        if self._remote:
+            atomic.replace_bytes(b"".join(self._remote), self.url)
+
+    def step_started(self, step: Step) -> None:
+        """`step_started`."""
+        self._write("step_started", stage=step.stage, dataset=step.dataset, directory=step.directory)
+
+    def phase_started(self, step: Step, phase: Phase, done: int, slots: int) -> None:
+        """`phase_started`."""
+        total = len(phase.tasks)
+        self._write("phase_started", stage=step.stage, dataset=step.dataset, phase=phase.name, tasks=total, done=done)
+
+    def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
+        """`attempt_ended`."""
+        self._write(
+            "attempt_ended",
+            phase=outcome.phase,
+            task=outcome.key,
+            attempt=outcome.number,
+            cause=outcome.cause,
+            verdict=verdict,
+            message=outcome.message,
+            seconds=round(outcome.seconds, 4),
+            cpu_seconds=round(outcome.cpu_seconds, 4),
+            peak_memory=outcome.peak_memory,
+            budget=outcome.budget,
+            node=outcome.node,
+        )
+
+    def tick(self) -> None:
+        """Nothing."""
+
+    def step_ended(self, step: Step, manifest: Manifest, reused: bool) -> None:
+        """`step_ended`."""
+        rows = manifest.totals.rows
+        self._write("step_ended", stage=step.stage, dataset=step.dataset, reused=reused, rows=rows)
+        self._publish()
+
+    def step_failed(self, step: Step, error: BaseException) -> None:
+        """`step_failed`."""
+        self._write("step_failed", stage=step.stage, dataset=step.dataset, error=type(error).__name__)
+        self._publish()

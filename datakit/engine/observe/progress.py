@@ -1,0 +1,230 @@
+"""What a person sees while a run goes on: one live table on a terminal, plain lines elsewhere.
+
+The driver draws; workers never do. Both views read the same small state, which is kept per step from the events of
+`observer.py`. Rates and the time left are by bytes of input where tasks declare them, else by tasks.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TextIO
+
+from datakit.engine.executor import Outcome, Verdict
+from datakit.engine.task import Phase, Step
+from datakit.storage.manifest import Manifest
+
+LINE_SECONDS = 30.0
+MEGABYTE = 1_000_000
+MEBIBYTE = 1 << 20
+
+
+@dataclass
+class StepView:
+    """The state of one step, as shown. Bytes and records are of this run's attempts, not of reused results."""
+
+    name: str
+    phase: str = ""
+    total: int = 0
+    done: int = 0
+    failed: int = 0
+    retried: int = 0
+    running: int = 0
+    quarantined: int = 0
+    records: int = 0
+    bytes_done: int = 0
+    bytes_total: int = 0
+    peak_memory: int = 0
+    budget: int = 0
+    slots: int = 0
+    reused: bool = False
+    error: str = ""
+    started: float = field(default_factory=time.monotonic)
+    phase_started: float = field(default_factory=time.monotonic)
+    ended: float | None = None
+
+    def seconds(self) -> float:
+        """How long the step has taken so far."""
+        return (self.ended or time.monotonic()) - self.started
+
+    def left(self) -> float | None:
+        """Seconds to the end of the phase, by bytes done; None where nothing is known yet."""
+        passed = time.monotonic() - self.phase_started
+        if self.ended is not None or not self.bytes_done or not self.bytes_total:
+            return None
+        return passed * max(0, self.bytes_total - self.bytes_done) / self.bytes_done
+
+    def state(self) -> str:
+        """One word."""
+        if self.error:
+            return "failed"
+        if self.reused:
+            return "reused"
+        return "done" if self.ended is not None else "running"
+
+
+class StepViews:
+    """The state of every step of a run, kept up from the events; drawn by subclasses."""
+
+    def __init__(self) -> None:
+        self.views: dict[str, StepView] = {}
+        self._current: StepView = StepView("")
+        self._sizes: dict[str, int] = {}
+
+    def step_started(self, step: Step) -> None:
+        """A new row."""
+        self._current = self.views.setdefault(step.directory, StepView(f"{step.stage} {step.dataset}"))
+
+    def phase_started(self, step: Step, phase: Phase, done: int, slots: int) -> None:
+        """The row shows its next phase."""
+        view = self._current
+        view.phase, view.total, view.done, view.slots = phase.name, len(phase.tasks), done, slots
+        view.bytes_total, view.bytes_done = sum(task.input_bytes for task in phase.tasks), 0
+        view.phase_started = time.monotonic()
+        self._sizes = {task.key: task.input_bytes for task in phase.tasks}
+
+    def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
+        """Counts."""
+        view = self._current
+        view.done += verdict is Verdict.DONE
+        view.failed += verdict is Verdict.FAIL
+        view.retried += verdict in (Verdict.RETRY, Verdict.PROPOSE)
+        if outcome.budget and outcome.peak_memory * view.budget >= view.peak_memory * outcome.budget:
+            view.peak_memory, view.budget = outcome.peak_memory, outcome.budget  # what came nearest to its budget
+        if verdict in (Verdict.DONE, Verdict.FAIL):
+            view.bytes_done += self._sizes.get(outcome.key, 0)
+        if outcome.result is not None:
+            view.records += outcome.result.records
+            view.quarantined += len(outcome.result.quarantined)
+
+    def tick(self) -> None:
+        """How many run: those that are left, at most the slots."""
+        view = self._current
+        view.running = min(view.slots, view.total - view.done - view.failed)
+
+    def step_ended(self, step: Step, manifest: Manifest, reused: bool) -> None:
+        """The row is final."""
+        view = self.views.setdefault(step.directory, StepView(f"{step.stage} {step.dataset}"))
+        view.ended, view.reused, view.running = time.monotonic(), reused, 0
+        view.records = manifest.totals.rows
+
+    def step_failed(self, step: Step, error: BaseException) -> None:
+        """The row says so."""
+        view = self.views.setdefault(step.directory, StepView(f"{step.stage} {step.dataset}"))
+        view.ended, view.error, view.running = time.monotonic(), type(error).__name__, 0
+
+
+class TableView(StepViews):
+    """One live table on a terminal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from rich.console import Console
+        from rich.live import Live
+
+        self._live = Live(console=Console(stderr=True), refresh_per_second=4, get_renderable=self._table)
+
+    def __enter__(self) -> TableView:
+        self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._live.stop()
+
+    def _table(self):
+        from rich.table import Table
+
+        table = Table(box=None, header_style="bold", pad_edge=False)
+        for heading in ("stage", "state", "phase"):
+            table.add_column(heading)
+        for heading in (
+            "done",
+            "running",
+            "failed",
+            "quarantined",
+            "records/s",
+            "MB/s",
+            "left",
+            "peak / budget",
+            "time",
+        ):
+            table.add_column(heading, justify="right")
+        for view in self.views.values():
+            table.add_row(*_cells(view))
+        return table
+
+
+def _cells(view: StepView) -> list[str]:
+    seconds = max(view.seconds(), 1e-9)
+    left, running = view.left(), view.state() == "running"
+    return [
+        view.name,
+        view.state(),
+        view.phase if running else "",
+        f"{view.done}/{view.total}" if view.total else "",
+        str(view.running) if running else "",
+        str(view.failed or ""),
+        str(view.quarantined or ""),
+        "" if view.reused else f"{view.records / seconds:,.0f}",
+        f"{view.bytes_done / MEGABYTE / max(time.monotonic() - view.phase_started, 1e-9):,.0f}" if running else "",
+        f"{left:,.0f} s" if left is not None else "",
+        f"{view.peak_memory // MEBIBYTE} / {view.budget // MEBIBYTE} MiB" if view.peak_memory else "",
+        "" if view.reused else f"{seconds:,.1f} s",
+    ]
+
+
+class LineView(StepViews):
+    """Plain lines: one when a step begins or ends, one each 30 s between."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        super().__init__()
+        self._stream, self._printed = stream or sys.stderr, time.monotonic()
+
+    def __enter__(self) -> LineView:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stream.flush()
+
+    def _say(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)
+        self._printed = time.monotonic()
+
+    def step_started(self, step: Step) -> None:
+        """A line."""
+        super().step_started(step)
+        self._say(f"{step.stage} {step.dataset}: running")
+
+    def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
+        """A line where something went wrong."""
+        super().attempt_ended(outcome, verdict)
+        if verdict is not Verdict.DONE:
+            self._say(f"{self._current.name}: task {outcome.key}, attempt {outcome.number}: {outcome.cause} "
+                      f"({outcome.message}): {verdict}")  # fmt: skip
+
+    def tick(self) -> None:
+        """A line each 30 s."""
+        super().tick()
+        if time.monotonic() - self._printed >= LINE_SECONDS:
+            view, left = self._current, self._current.left()
+            eta = f", about {left:,.0f} s left" if left is not None else ""
+            self._say(f"{view.name}: {view.phase} {view.done}/{view.total} done, {view.running} running, "
+                      f"{view.failed} failed, peak {view.peak_memory // MEBIBYTE} MiB{eta}")  # fmt: skip
+
+    def step_ended(self, step: Step, manifest: Manifest, reused: bool) -> None:
+        """A line."""
+        super().step_ended(step, manifest, reused)
+        view = self.views[step.directory]
+        what = "reused" if reused else f"done in {view.seconds():.1f} s"
+        self._say(f"{view.name}: {what}, {manifest.totals.rows:,} rows, {manifest.totals.bytes:,} bytes")
+
+    def step_failed(self, step: Step, error: BaseException) -> None:
+        """A line."""
+        super().step_failed(step, error)
+        self._say(f"{step.stage} {step.dataset}: {type(error).__name__}")
+
+
+def view_for_terminal() -> TableView | LineView:
+    """The table where a person looks on, lines where a file does."""
+    return TableView() if sys.stderr.isatty() else LineView()

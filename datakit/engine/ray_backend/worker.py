@@ -1,0 +1,62 @@
+"""The worker's end on a Ray cluster: attempts in children of a fork server that belongs to the Ray worker process.
+
+Ray reuses its worker processes, so a fork server boots once for each of them and an attempt costs what it costs
+locally. The Ray worker itself has many threads and never forks; when it dies, its fork server sees the end of the
+control socket and takes the children along. Of ray it asks one question, in each worker process once: which node it is.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+
+from datakit.engine.executor import Attempt, Cause, Outcome
+from datakit.engine.ray_backend.agreement import Expected, examine, require
+from datakit.engine.ray_backend.nodes import has_accelerators
+from datakit.engine.task import decode, encode
+from datakit.engine.worker.forkserver_client import ZygotePool
+from datakit.engine.worker.run_attempt import run_attempt
+from datakit.errors import DatakitError, InputError
+
+_ZYGOTES = ZygotePool()
+_CHECKED: set[bytes] = set()
+
+
+def run_encoded_attempt(data: bytes, expected: bytes, sparing: bool) -> bytes | None:
+    """One attempt, from msgpack to msgpack; None where it is not for this node, and nothing was done.
+
+    `expected`: what this node must have in common with the driver. `sparing`: not on a node with accelerators.
+    """
+    if sparing and _has_accelerators():
+        return None
+    attempt = decode(data, Attempt)
+    try:
+        _check_once(expected)
+        return encode(run_attempt(attempt, _ZYGOTES))
+    except DatakitError as error:
+        cause = Cause.REFUSED if isinstance(error, InputError) else Cause.INFRASTRUCTURE
+        outcome = Outcome(
+            phase=attempt.phase,
+            key=attempt.task.key,
+            number=attempt.number,
+            cause=cause,
+            message=str(error),
+            error_type=type(error).__name__,
+            node=os.uname().nodename,
+        )
+        return encode(outcome)
+
+
+@cache
+def _has_accelerators() -> bool:
+    import ray
+
+    own = ray.get_runtime_context().get_node_id()
+    return any(node["NodeID"] == own and has_accelerators(node) for node in ray.nodes())
+
+
+def _check_once(expected: bytes) -> None:
+    if expected not in _CHECKED:
+        wanted = decode(expected, Expected)
+        require(wanted, examine(wanted), os.uname().nodename)
+        _CHECKED.add(expected)

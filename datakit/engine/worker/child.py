@@ -1,0 +1,183 @@
+"""What happens in a forked child: boot assertions, the task function, the result, and out.
+
+The child leaves with `os._exit` once its result is written: Arrow's exit handlers abort 17 % of plain interpreter exits
+(7 of 40, measured), and a parent that trusts exit codes would call healthy work failed. So the result message decides.
+
+An exception that is not ours is reported by type and place without its message: libraries quote what they choke on, and
+that is document text. DATAKIT_DEBUG=1 shows it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from datakit.engine.task import Held, Preload, QuarantinedRecord, Task, TaskContext, Tolerance, decode, encode, resolve
+from datakit.engine.worker.framing import receive_frame, send_frame
+from datakit.engine.worker.heartbeat import Cursor
+from datakit.engine.worker.memory_limits import hold_reserves, used_memory
+from datakit.engine.worker.memory_watcher import die_with
+from datakit.errors import DatakitError, InputError, PartialError
+
+FORBIDDEN = ("ray", "jax", "datakit.cli")  # heavy, multi-threaded, or the parent's business
+BENIGN_THREADS = ("jemalloc_bg_thd",)  # started by `import pyarrow`; holds no lock of ours
+FAULT_FILE = "faults.txt"
+OUTPUT_FILE = "output.txt"
+DUMP_SIGNAL = signal.SIGUSR1
+
+
+def run(channel_descriptor: int, cursor_descriptor: int, preloads: tuple[Preload, ...]) -> None:
+    """One attempt, from the request to the exit. Never returns."""
+    _die_with_the_server()
+    channel = socket.socket(fileno=channel_descriptor)
+    request = decode(receive_frame(channel))
+    scratch = Path(request["scratch"])
+    faults = open(scratch / FAULT_FILE, "w")  # noqa: SIM115 - open until the process ends
+    faulthandler.enable(faults)
+    faulthandler.register(DUMP_SIGNAL, faults, all_threads=False)
+    _divert_output(scratch)
+    try:
+        assert_clean_boot(preloads)
+        _limit_threads(request["cpus"])
+        hold_reserves(request["memory_bytes"])
+        reply = {"results": list(_work(request, scratch, Cursor(cursor_descriptor))), "memory": used_memory("self")[0]}
+    except BaseException as error:  # noqa: BLE001 - everything is reported to the parent, which decides
+        reply = describe_error(error)
+    send_frame(channel, encode(reply))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _divert_output(scratch: Path) -> None:
+    """What libraries print goes to a file: it may quote documents, and would tear the run's own display."""
+    if not os.environ.get("DATAKIT_DEBUG"):
+        output = os.open(scratch / OUTPUT_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.close(output)
+
+
+def _work(request: dict[str, Any], scratch: Path, cursor: Cursor) -> Iterator[tuple[Any, float]]:
+    """(result, seconds) of each task."""
+    shared = decode(request["shared"]) if request["shared"] is not None else {}
+    skip = {(record.file, record.position): record.reason for record in _typed(request, "skip", QuarantinedRecord)}
+    fine = frozenset((held.file, held.position) for held in _typed(request, "fine", Held))
+    for number, data in enumerate(request["tasks"]):
+        began = time.monotonic()
+        cursor.begin(number)
+        task, room = decode(data, Task), scratch / str(number)
+        room.mkdir()
+        context = TaskContext(
+            step_directory=request["step_directory"],
+            scratch=room,
+            cpus=request["cpus"],
+            report=cursor.report,
+            hold=cursor.hold,
+            release=cursor.release,
+            fine=fine,
+            skip=skip,
+            tolerance=decode(request["tolerance"], Tolerance),
+        )
+        yield resolve(task.function)(task.arguments, shared, context), time.monotonic() - began
+
+
+def _typed(request: dict[str, Any], name: str, kind: type) -> list[Any]:
+    return decode(request[name], list[kind])
+
+
+def assert_clean_boot(preloads: tuple[Preload, ...]) -> None:
+    """Raises RuntimeError where the fork server did not do its work, or brought along what it must not."""
+    missing = [preload.module for preload in preloads if preload.module not in sys.modules]
+    if missing:
+        raise RuntimeError(f"the fork server did not preload {', '.join(missing)}")
+    brought = [module for module in FORBIDDEN if module in sys.modules]
+    if brought:
+        raise RuntimeError(f"the fork server has imported {', '.join(brought)}, which no task may carry")
+    threads = foreign_threads()
+    if threads:
+        raise RuntimeError(f"the fork server had more threads than one: {', '.join(threads)}")
+
+
+def foreign_threads() -> list[str]:
+    """The names of this process's threads beside the main one and those known to be harmless."""
+    names = []
+    for thread in Path("/proc/self/task").iterdir():
+        if thread.name != str(os.getpid()):
+            with contextlib.suppress(FileNotFoundError):
+                names.append((thread / "comm").read_text().strip())
+    return [name for name in names if name not in BENIGN_THREADS]
+
+
+def _die_with_the_server() -> None:
+    die_with(os.getppid())
+    os.setsid()  # a group of its own, so that what a task starts is killed with it
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("900")  # the kernel takes a task before it takes the driver
+
+
+def _limit_threads(cpus: int) -> None:
+    import pyarrow as pa
+
+    pa.set_cpu_count(cpus)
+    pa.set_io_thread_count(max(2, cpus))
+    os.environ["RAYON_NUM_THREADS"] = str(cpus)
+
+
+def describe_error(error: BaseException) -> dict[str, Any]:
+    """An exception as plain data: its type, a message without document text, and what kind of failure it is."""
+    kind = type(error).__name__
+    if any(_is_memory(link) for link in _chain(error)):
+        return {"error": kind, "message": f"an allocation failed at {_place(error)}", "cause": "memory"}
+    if isinstance(error, DatakitError):
+        return {"error": kind, "message": str(error), "cause": _cause(error)}
+    place = _place(error)
+    if isinstance(error, OSError) and error.strerror:
+        return {"error": kind, "message": f"{error.strerror}: {error.filename or ''} ({place})", "cause": "error"}
+    if os.environ.get("DATAKIT_DEBUG"):
+        return {"error": kind, "message": "".join(traceback.format_exception(error)), "cause": "error"}
+    advice = "its message may quote documents and is shown with DATAKIT_DEBUG=1"
+    return {"error": kind, "message": f"{kind} at {place}; {advice}", "cause": "error"}
+
+
+def _cause(error: DatakitError) -> str:
+    if isinstance(error, PartialError):
+        return "quarantine"
+    return "refused" if isinstance(error, InputError) else "error"
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The exception and those behind it."""
+    for _ in range(20):
+        if error is None:
+            return
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _is_memory(error: BaseException) -> bool:
+    """Whether an allocation failed, by library: Python, numpy and Arrow (whose error is one too) raise MemoryError.
+
+    DuckDB has an exception of its own, TensorStore a status in an exception that means many things.
+    """
+    if isinstance(error, MemoryError):
+        return True
+    if type(error).__module__.partition(".")[0] in ("duckdb", "_duckdb") and "OutOfMemory" in type(error).__name__:
+        return True
+    return str(error)[:100].startswith("RESOURCE_EXHAUSTED") or "std::bad_alloc" in str(error)[:100]
+
+
+def _place(error: BaseException) -> str:
+    """`module.py:12 in function`, of the innermost frames, ours first."""
+    frames = traceback.extract_tb(error.__traceback__)
+    shown = [f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}" for frame in frames[-3:]]
+    return " < ".join(reversed(shown)) or "an unknown place"

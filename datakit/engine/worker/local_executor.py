@@ -1,0 +1,118 @@
+"""Attempts on this machine: as many at a time as there are slots, and as memory allows.
+
+Admission: the sum of the budgets of running attempts stays under 85 % of the machine's memory (of the cgroup's, where
+there is one), so that the kernel never has to choose. The oldest attempt goes first; one that is larger than everything
+runs alone, and so does one that asks for it and has a larger budget than its slot's share: below that its neighbours
+cannot take anything from it, and a hundred bombs, one by one, would hold up everybody else. One thread waits for each
+running child; the work is in the children.
+
+An attempt that has been silent for a quarter of what makes it a hang lends its slot (not its memory) to the next one,
+until it moves again: what hangs uses no CPU or wastes it, and a few of them would stop a machine for half an hour each.
+Twice as many attempts as slots are the most that run.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections import deque
+from functools import partial
+
+from datakit.engine.executor import Attempt, Cause, Outcome
+from datakit.engine.worker import child
+from datakit.engine.worker.forkserver_client import ZygotePool
+from datakit.engine.worker.memory_limits import MEMORY_SHARE, memory_limit
+from datakit.engine.worker.run_attempt import run_attempt
+
+
+class LocalExecutor:
+    """The default backend: forked children of this machine."""
+
+    def __init__(self, workers: int | None = None, memory_bytes: int | None = None) -> None:
+        """`workers` attempts at a time, one for each usable CPU by default; `memory_bytes` for all of them together."""
+        self._slots = workers or len(os.sched_getaffinity(0))
+        self._memory = memory_bytes or int(memory_limit() * MEMORY_SHARE)
+        self._zygotes = ZygotePool()
+        self._waiting: deque[Attempt] = deque()
+        self._running: dict[int, Attempt] = {}
+        self._lending: set[int] = set()
+        self._ended: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+        self._lock, self._cancelled = threading.Lock(), threading.Event()
+
+    @property
+    def slots(self) -> int:
+        """How many one-CPU attempts run at the same time."""
+        return self._slots
+
+    def submit(self, attempt: Attempt) -> None:
+        """Start the attempt as soon as a slot is free."""
+        with self._lock:
+            self._waiting.append(attempt)
+        self._start_what_fits()
+
+    def wait(self, timeout: float) -> list[Outcome]:
+        """The attempts that ended since the last call; waits up to `timeout` seconds for the first."""
+        ended: list[Outcome] = []
+        try:
+            ended.append(self._ended.get(timeout=timeout))
+            while True:
+                ended.append(self._ended.get_nowait())
+        except queue.Empty:
+            return ended
+
+    def abandon(self) -> None:
+        """Kill what runs and forget it; the fork servers stay."""
+        with self._lock:
+            self._waiting.clear()
+            cancelled, self._cancelled = self._cancelled, threading.Event()
+            self._ended = queue.SimpleQueue()  # a child that was killed reports to the old one
+            self._running.clear()
+            self._lending.clear()
+        cancelled.set()
+
+    def close(self) -> None:
+        """Kill what runs, and leave no process."""
+        self.abandon()
+        self._zygotes.close()
+
+    def _start_what_fits(self) -> None:
+        with self._lock:
+            while self._waiting and self._fits(self._waiting[0]):
+                attempt = self._waiting.popleft()
+                self._running[id(attempt)] = attempt
+                arguments = (attempt, self._cancelled, self._ended)
+                threading.Thread(target=self._run, args=arguments, daemon=True).start()
+
+    def _fits(self, attempt: Attempt) -> bool:
+        if not self._running:
+            return True
+        if any(map(self._runs_alone, (attempt, *self._running.values()))):
+            return False
+        lent = sum(running.cpus for key, running in self._running.items() if key in self._lending)
+        cpus = sum(running.cpus for running in self._running.values()) + attempt.cpus
+        memory = sum(running.memory_bytes for running in self._running.values()) + attempt.memory_bytes
+        return cpus <= self._slots + min(lent, self._slots) and memory <= self._memory
+
+    def _runs_alone(self, attempt: Attempt) -> bool:
+        return attempt.alone and attempt.memory_bytes > attempt.cpus * self._memory // self._slots
+
+    def _run(self, attempt: Attempt, cancelled: threading.Event, ended: queue.SimpleQueue[Outcome]) -> None:
+        try:
+            ended.put(run_attempt(attempt, self._zygotes, cancelled, partial(self._lend, attempt)))
+        except BaseException as error:  # noqa: BLE001 - an attempt without an outcome would be waited for for ever
+            message = f"the engine itself failed: {child.describe_error(error)['message']}"
+            key = attempt.task.key
+            ended.put(Outcome(attempt.phase, key, attempt.number, Cause.INFRASTRUCTURE, message=message))
+        with self._lock:
+            self._running.pop(id(attempt), None)
+            self._lending.discard(id(attempt))
+        self._start_what_fits()
+
+    def _lend(self, attempt: Attempt, silent: bool) -> None:
+        key = id(attempt)
+        with self._lock:
+            if silent == (key in self._lending) or key not in self._running:
+                return
+            self._lending ^= {key}
+        self._start_what_fits()

@@ -1,0 +1,105 @@
+"""Reads caches in the Levanter layout: jagged arrays in zarr 3, and a ledger beside them.
+
+    <cache>/shard_ledger.json               is_finished, rows in total and by shard, how the cache is laid out
+    <cache>/<field>/data, offsets           consolidated: one pair of arrays for all documents
+    <cache>/<shard>/<field>/data, offsets   sharded: a pair for each shard of the ledger, in its order
+
+`data` holds the tokens of all documents end to end. Element 0 of `offsets` is the number of documents, elements 1 to N
+are where each of them ends. Both arrays are declared much longer than they are, and a chunk of zeros may be missing:
+that is how they are written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from datakit.cache import zarr_arrays
+from datakit.cache.layout import METADATA_FILE
+from datakit.errors import CorruptError, NotFoundError, UsageError
+from datakit.interop.import_cache import Incoming
+from datakit.storage import urls
+
+LEDGER = "shard_ledger.json"
+FIELD = "input_ids"
+SHARDED = "sharded"
+CACHE_BYTES = 16 << 20
+
+
+class Ledger(msgspec.Struct, frozen=True):
+    """What we need of `shard_ledger.json`; older ones do not say their layout."""
+
+    total_num_rows: int
+    is_finished: bool
+    shard_rows: dict[str, int] = {}
+    finished_shards: list[str] = []
+    layout: str | None = None
+
+
+def is_levanter(cache: str) -> bool:
+    """Whether `cache` looks like one."""
+    return urls.exists(urls.join(cache, LEDGER))
+
+
+def read_levanter(cache: str, field: str = FIELD) -> Iterator[Incoming]:
+    """The originals of a cache: one, or one a shard; shards without documents are left out.
+
+    Raises UsageError, CorruptError, NotFoundError.
+    """
+    place = urls.join(cache, LEDGER)
+    try:
+        ledger = msgspec.json.decode(urls.read_bytes(place), type=Ledger)
+    except msgspec.DecodeError as error:
+        raise CorruptError(f"{place} is no ledger of a cache: {error}") from error
+    if not ledger.is_finished:
+        raise UsageError(f"{cache} is not finished: its ledger says so; finish it with the program that writes it")
+    named = dict.fromkeys(ledger.finished_shards or ledger.shard_rows)
+    sharded = ledger.layout == SHARDED or (ledger.layout is None and not _has(cache, field))
+    rows = {name: ledger.shard_rows.get(name) for name in named} if sharded else {"": ledger.total_num_rows}
+    expected = sum(count or 0 for count in rows.values())
+    if expected != ledger.total_num_rows:
+        raise CorruptError(f"{place}: its shards have {expected} rows, the total says {ledger.total_num_rows}")
+    for name, count in rows.items():
+        if count is None:
+            raise CorruptError(f"{place} does not say how many rows shard {name!r} has")
+        if count:
+            yield _jagged_array(urls.join(cache, name, field) if name else urls.join(cache, field), count)
+
+
+def _has(cache: str, field: str) -> bool:
+    return urls.exists(urls.join(cache, field, "data", METADATA_FILE))
+
+
+def _jagged_array(place: str, rows: int) -> Incoming:
+    context = zarr_arrays.read_context(CACHE_BYTES, urls.is_local(place))
+
+    def opened(name: str) -> tuple[Any, dict[str, Any]]:
+        directory = urls.join(place, name)
+        try:
+            metadata = json.loads(urls.read_bytes(urls.join(directory, METADATA_FILE)))
+        except NotFoundError as error:
+            raise NotFoundError(
+                f"{directory} holds no zarr 3 array; is {urls.name(place)!r} the right field?"
+            ) from error
+        if len(metadata["shape"]) != 1:
+            raise UsageError(f"{directory} has {len(metadata['shape'])} axes; only lists of tokens are imported")
+        return zarr_arrays.open_array(directory, metadata, context, sparse=True), metadata
+
+    offsets, _ = opened("offsets")
+    found = zarr_arrays.finish(offsets[: rows + 1].read(), urls.join(place, "offsets"))
+    if int(found[0]) != rows:
+        raise CorruptError(f"{place}: its offsets say {int(found[0])} rows, the ledger {rows}; one of them was altered")
+    lengths = np.diff(found[1:], prepend=0).astype(np.int64)
+    if len(lengths) and lengths.min() < 0:
+        raise CorruptError(f"{place}: its offsets descend at row {int(np.argmin(lengths))}")
+    directory = urls.join(place, "data")
+    data, metadata = opened("data")
+
+    def read(start: int, stop: int) -> np.ndarray:
+        return zarr_arrays.finish(data[start:stop].read(), directory)
+
+    return Incoming(place, lengths, read, (directory, metadata))

@@ -1,0 +1,169 @@
+"""Reads and writes Megatron's indexed datasets: tokens in `<prefix>.bin`, everything else in `<prefix>.idx`.
+
+    .bin   the tokens of all sequences end to end, little-endian
+    .idx   9 bytes   "MMIDIDX", 0, 0
+           uint64    version, 1
+           uint8     type of the tokens, see TYPES
+           uint64    number of sequences N
+           uint64    number of document borders M
+           int32[N]  tokens of each sequence
+           int64[N]  where each sequence begins in .bin, in bytes
+           int64[M]  the sequence with which each document begins; the last one is N
+           int8[N]   modes, in multimodal datasets only
+
+A document of ours is written as one sequence. Documents without tokens have no place there and are left out, counted.
+Memory: 20 bytes a document.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from datakit.cache.read_ahead import BLOCK_TOKENS, Range
+from datakit.cache.reader import Cache
+from datakit.errors import CorruptError, UsageError, suggestion
+from datakit.interop.import_cache import Incoming
+from datakit.storage import atomic, urls
+
+MAGIC = b"MMIDIDX\x00\x00"
+VERSION = 1
+HEADER = struct.Struct("<9sQBQQ")
+TYPES = {1: np.uint8, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64, 8: np.uint16}
+CODES = {np.dtype(np.uint16): 8, np.dtype(np.uint32): 4}  # by our type: there is no uint32, and ids are below 2**31
+MOST = np.iinfo(np.int32).max
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written: files, sequences, tokens, and how many documents were left out because they were empty."""
+
+    files: tuple[str, str]
+    sequences: int
+    tokens: int
+    empty: int
+
+
+@dataclass(frozen=True)
+class Index:
+    """An `.idx` file. lengths, pointers [N]; borders [M]."""
+
+    dtype: np.dtype
+    lengths: np.ndarray
+    pointers: np.ndarray
+    borders: np.ndarray
+
+
+def is_megatron(prefix: str) -> bool:
+    """Whether there is such a dataset."""
+    return urls.exists(f"{prefix}.idx")
+
+
+# --- export
+
+
+def export_megatron(cache: Cache, prefix: str, source: str | None = None) -> Exported:
+    """Write a cache, or one of its sources, as `<prefix>.bin` and `<prefix>.idx`; .idx, which names the other, last.
+
+    Raises UsageError, DivergentOutputError where other files of these names are there.
+    """
+    chosen = [index for index, shard in enumerate(cache.shards) if source in (None, shard.source)]
+    if not chosen:
+        known = [shard.source for shard in cache.shards]
+        raise UsageError(f"{cache.directory} has no source {source!r}; {suggestion(source or '', set(known))}")
+    if cache.contract.vocabulary_size > MOST:
+        raise UsageError(f"{cache.directory}: ids beyond {MOST} have no type in this format")
+    dtype = np.dtype(TYPES[CODES[cache.contract.dtype]])
+    lengths = np.concatenate([cache.document_lengths(index) for index in chosen]).astype(np.int64)
+    if len(lengths) and lengths.max() > MOST:
+        raise UsageError(f"{cache.directory}: a document of {lengths.max()} tokens is too long for this format")
+    filled = lengths[lengths > 0]
+    with ExitStack() as stack:
+        data, index = (stack.enter_context(atomic.staging(f"{prefix}.{ending}")) for ending in ("bin", "idx"))
+        ranges = _ranges([(cache.shards[i].token_start, cache.shards[i].tokens) for i in chosen])
+        with open(data, "wb") as file:
+            for block in cache.blocks(ranges):
+                block.astype(dtype, copy=False).tofile(file)
+        _write_index(index, filled, dtype)
+        written = tuple(
+            atomic.commit_file(path, f"{prefix}.{name}").url for path, name in ((data, "bin"), (index, "idx"))
+        )
+    return Exported((written[0], written[1]), len(filled), int(filled.sum()), len(lengths) - len(filled))
+
+
+def _ranges(stretches: list[tuple[int, int]]) -> Iterator[Range]:
+    for start, tokens in stretches:
+        for first in range(0, tokens, BLOCK_TOKENS):
+            yield start + first, start + min(first + BLOCK_TOKENS, tokens)
+
+
+def _write_index(path: Path, lengths: np.ndarray, dtype: np.dtype) -> None:
+    ends = np.cumsum(lengths, dtype=np.int64) * dtype.itemsize
+    pointers = ends - lengths * dtype.itemsize
+    code = next(code for code, kind in TYPES.items() if np.dtype(kind) == dtype)
+    with open(path, "wb") as file:
+        file.write(HEADER.pack(MAGIC, VERSION, code, len(lengths), len(lengths) + 1))
+        lengths.astype("<i4").tofile(file)
+        pointers.astype("<i8").tofile(file)
+        np.arange(len(lengths) + 1, dtype="<i8").tofile(file)
+
+
+# --- import
+
+
+def read_megatron(prefix: str) -> Incoming:
+    """The dataset as one original; its documents are those of the index, of one or more sequences each.
+
+    Raises NotFoundError, CorruptError, UsageError.
+    """
+    index, data = read_index(f"{prefix}.idx"), f"{prefix}.bin"
+    item = index.dtype.itemsize
+    needed = int((index.pointers + index.lengths * item).max()) if len(index.lengths) else 0
+    if urls.size(data) < needed:
+        raise CorruptError(f"{data} has {urls.size(data)} bytes; its index needs {needed}: copy it again")
+    starts = np.concatenate([[0], np.cumsum(index.lengths)])
+    straight = index.pointers[1:] == index.pointers[:-1] + index.lengths[:-1] * item
+
+    def read(start: int, stop: int) -> np.ndarray:
+        first, last = (int(place) for place in np.searchsorted(starts, [start, stop], "left"))
+        breaks = first + 1 + np.flatnonzero(~straight[first : max(last - 1, first)])
+        edges = [first, *breaks.tolist(), last]
+        parts = [_sequences(data, index, a, b) for a, b in pairwise(edges) if a < b]
+        return np.concatenate(parts) if parts else np.empty(0, index.dtype)
+
+    return Incoming(prefix, np.diff(starts[index.borders]), read)
+
+
+def _sequences(data: str, index: Index, first: int, last: int) -> np.ndarray:
+    """Sequences [first, last), which lie end to end."""
+    item = index.dtype.itemsize
+    begin, end = int(index.pointers[first]), int(index.pointers[last - 1] + index.lengths[last - 1] * item)
+    return np.frombuffer(urls.read_range(data, begin, end), index.dtype.newbyteorder("<"))
+
+
+def read_index(url: str) -> Index:
+    """An `.idx` file, checked. Raises NotFoundError, CorruptError, UsageError."""
+    data = urls.read_bytes(url)
+    if len(data) < HEADER.size or not data.startswith(MAGIC):
+        raise UsageError(f"{url} is not the index of a Megatron dataset: it does not begin with {MAGIC!r}")
+    _, version, code, sequences, borders = HEADER.unpack_from(data)
+    if version != VERSION or code not in TYPES:
+        raise UsageError(f"{url} has version {version} and type {code}; version {VERSION} with integers can be read")
+    size = HEADER.size + 12 * sequences + 8 * borders
+    if len(data) not in (size, size + sequences):
+        raise CorruptError(
+            f"{url} has {len(data)} bytes; {sequences} sequences and {borders - 1} documents need {size}"
+        )
+    lengths = np.frombuffer(data, "<i4", sequences, HEADER.size).astype(np.int64)
+    pointers = np.frombuffer(data, "<i8", sequences, HEADER.size + 4 * sequences)
+    documents = np.frombuffer(data, "<i8", borders, HEADER.size + 12 * sequences)
+    whole = len(documents) > 0 and documents[0] == 0 and documents[-1] == sequences
+    if not whole or (np.diff(documents) < 0).any() or (lengths < 0).any():
+        raise CorruptError(f"{url}: its documents do not cover its {sequences} sequences in order")
+    return Index(np.dtype(TYPES[code]), lengths, pointers, documents)

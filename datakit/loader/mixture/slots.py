@@ -1,0 +1,159 @@
+"""Slot -> (component, how many of its sequences came before): the mixture, as a function.
+
+A slot is a row of a batch, counted from the start of the run. Slots are cut into blocks (2,048 by default) from the
+start of each stage; a block's counts come from `apportion`, their order in the block from a keyed permutation. Within
+a component sequences are numbered in the order of the slots, so a stage may begin in the middle of a block: what was
+served before is served, whatever the block had planned.
+
+Cost: 0.3 ms a block of 2,048, kept for the last 64 blocks.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from datakit.errors import LoaderError
+from datakit.loader.mixture.apportion import SCALE, BlockCounts
+from datakit.loader.permutation import Permutation, derive_key
+
+KEPT_BLOCKS = 64
+MOST_BLOCKS = 4_000_000  # as far ahead as the end of a component is looked for: 8 G slots, a minute
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """From slot `first` on: the components with a share (their numbers, ascending) and how blocks are divided."""
+
+    first: int
+    members: np.ndarray
+    counts: BlockCounts
+
+
+class SlotOrder:
+    """`names` in the order of the component numbers; `stages` as (first slot, weights by name), ascending from 0."""
+
+    def __init__(
+        self, names: Sequence[str], stages: Sequence[tuple[int, Mapping[str, float]]], block: int, seed: int
+    ) -> None:
+        self.block = block
+        self._seed = seed
+        self._names = list(names)
+        self._stages = [self._stage(first, weights) for first, weights in stages]
+        self._firsts = [stage.first for stage in self._stages]
+        self._cached = lru_cache(KEPT_BLOCKS)(self._make_block)
+        self._served = [np.zeros(len(names), np.int64)]  # before each stage
+        for number, stage in enumerate(self._stages[1:]):
+            self._served.append(self._served[number] + self._in_stage(number, stage.first - self._stages[number].first))
+
+    def rows(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
+        """(component, sequence of that component) for the slots first..last-1."""
+        components, sequences = [], []
+        while first < last:
+            number = self._stage_of(first)
+            number_of_block, place = divmod(first - self._firsts[number], self.block)
+            end = min(last, first - place + self.block)
+            if number + 1 < len(self._firsts):
+                end = min(end, self._firsts[number + 1])
+            ids, ordinals = self._cached(number, number_of_block)
+            components.append(ids[place : place + end - first])
+            sequences.append(ordinals[place : place + end - first])
+            first = end
+        if len(components) == 1:
+            return components[0], sequences[0]
+        nothing = np.zeros(0, np.int64)
+        return np.concatenate([nothing, *components]), np.concatenate([nothing, *sequences])
+
+    def served(self, slot: int) -> np.ndarray:
+        """How many sequences of each component lie in the slots before `slot`."""
+        number = self._stage_of(slot)
+        return self._served[number] + self._in_stage(number, slot - self._firsts[number])
+
+    def shares(self, first: int, last: int) -> list[float]:
+        """The largest share of each component in the stages that hold the slots first..last."""
+        shares = np.zeros(len(self._names))
+        for stage in self._stages[self._stage_of(first) : self._stage_of(last) + 1]:
+            shares[stage.members] = np.maximum(shares[stage.members], stage.counts.parts / SCALE)
+        return shares.tolist()
+
+    def slot_of(self, component: int, sequence: int) -> int | None:
+        """The slot that holds this sequence of this component; None if it never comes."""
+        for number, stage in enumerate(self._stages):
+            last = number + 1 == len(self._stages)
+            if not last and sequence >= self._served[number + 1][component]:
+                continue
+            member = np.flatnonzero(stage.members == component)
+            if not member.size:
+                return None
+            return stage.first + self._place(number, int(member[0]), sequence - int(self._served[number][component]))
+        return None
+
+    def earliest(self, component: int, sequence: int) -> float:
+        """A slot at or before `slot_of`, found without walking there; infinite if it never comes."""
+        for number, stage in enumerate(self._stages):
+            if number + 1 < len(self._stages) and sequence >= self._served[number + 1][component]:
+                continue
+            member = np.flatnonzero(stage.members == component)
+            if not member.size:
+                return float("inf")
+            inside = sequence - int(self._served[number][component])
+            return stage.first + self._blocks_around(number, int(member[0]), inside)[0] * self.block
+        return float("inf")
+
+    def _stage(self, first: int, weights: Mapping[str, float]) -> StagePlan:
+        members = [i for i, name in enumerate(self._names) if weights.get(name, 0) > 0]
+        counts = BlockCounts([weights[self._names[i]] for i in members], self.block)
+        return StagePlan(first, np.array(members, np.int64), counts)
+
+    def _stage_of(self, slot: int) -> int:
+        return bisect_right(self._firsts, slot) - 1
+
+    def _in_stage(self, number: int, slots: int) -> np.ndarray:
+        """How many sequences of each component the first `slots` slots of a stage hold."""
+        stage = self._stages[number]
+        number_of_block, place = divmod(slots, self.block)
+        served = np.zeros(len(self._names), np.int64)
+        served[stage.members] = stage.counts.before(number_of_block)
+        if place:
+            served += np.bincount(self._order_of(number, number_of_block)[:place], minlength=len(self._names))
+        return served
+
+    def _order_of(self, number: int, number_of_block: int) -> np.ndarray:
+        stage = self._stages[number]
+        planned = np.repeat(stage.members, stage.counts.of(number_of_block))
+        key = derive_key(self._seed, "mixture", stage.first, number_of_block)
+        return planned[Permutation(self.block, key)(np.arange(self.block))]
+
+    def _make_block(self, number: int, number_of_block: int) -> tuple[np.ndarray, np.ndarray]:
+        stage = self._stages[number]
+        components = self._order_of(number, number_of_block)
+        counts = stage.counts.of(number_of_block)
+        base = self._served[number][stage.members] + stage.counts.before(number_of_block)
+        sequences = np.empty(self.block, np.int64)
+        shift = np.repeat(base - (np.cumsum(counts) - counts), counts)
+        sequences[np.argsort(components, kind="stable")] = np.arange(self.block) + shift
+        return components, sequences
+
+    def _blocks_around(self, number: int, member: int, sequence: int) -> tuple[int, int]:
+        """The blocks of the stage that can hold this sequence, low..high-1: what is served is within one of its due."""
+        owed = int(self._stages[number].counts.parts[member]) * self.block
+        return sequence * SCALE // owed, -(-(sequence + 1) * SCALE // owed)
+
+    def _place(self, number: int, member: int, sequence: int) -> int:
+        """Which slot of a stage holds the sequence-th sequence that the stage gives of this member."""
+        counts, component = self._stages[number].counts, int(self._stages[number].members[member])
+        low, high = self._blocks_around(number, member, sequence)
+        if high > MOST_BLOCKS:
+            raise LoaderError(
+                f"component {self._names[component]!r}: with its weight sequence {sequence:,} comes after slot "
+                f"{low * self.block:,}, too far ahead to plan its end; raise its weight or stop by another rule"
+            )
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if counts.before(middle)[member] <= sequence else (low, middle)
+        found = np.flatnonzero(self._order_of(number, low) == component)
+        return low * self.block + int(found[sequence - int(counts.before(low)[member])])

@@ -1,0 +1,165 @@
+"""A mixture as a TOML file, so that the command line and a training script say the same thing once.
+
+    seed = 0
+    sequence_length = [[0, 4096], [95_000, 32_768]]     # from step 0, from step 95,000; or one number
+    batch_size = 512
+    steps = 100_000                                     # how long the run is: for the preview
+
+    [components.web]
+    cache = "data/demo/tokenize-0123456789ab"           # relative to this file, or a URL
+    source = "web"                                      # one source of the cache; all of them by default
+    validation_tokens = 2_000_000
+
+    [components.code]
+    cache = "data/demo/tokenize-0123456789ab"
+    source = "code"
+    packing = "split"                                   # or { too_long = "drop", max_documents = 8 }
+    max_epochs = 4
+
+    [[stages]]
+    weights = { web = 0.9, code = 0.1 }
+
+    [[stages]]
+    start_step = 90_000                                 # or start_slot
+    weights = { web = 0.5, code = 0.5 }
+
+Every other setting of a `Mixture` has its own name here: block, stop, memory_bytes, simulate, final_batch, pad_id; so
+has a component's `shuffle` ("none", or { block_tokens = 4_194_304 }). A cache that two components share is opened once.
+Reading the file costs one read a cache; with `packing_root`, two more for each packed component and length.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from datakit.cache.reader import Cache, open_cache
+from datakit.errors import LoaderError, NotFoundError, UsageError
+from datakit.loader.mixture.config import Component, Mixture, Shuffle, SimulatedEpochs, Stage
+from datakit.loader.mixture.packing import Packing
+from datakit.loader.mixture.packing_counts import with_packing_counts
+from datakit.loader.mixture.schedule import Schedule
+from datakit.loader.sources.cache_source import CacheSource
+from datakit.toml_config import decoded, read_toml
+
+
+@dataclass(frozen=True)
+class MixtureFile:
+    """What a mixture file says. `steps` is how long the run shall be, where it says so."""
+
+    path: str
+    mixture: Mixture
+    steps: int | None
+
+
+@dataclass(frozen=True)
+class ComponentTable:
+    """`[components.<name>]`: where the tokens are, and how they are read."""
+
+    cache: str
+    source: str | None = None
+    packing: str | dict[str, Any] | None = None
+    shuffle: str | dict[str, Any] = "block"
+    validation_tokens: int = 0
+    max_epochs: int | None = None
+
+
+@dataclass(frozen=True)
+class MixtureTable:
+    """The file's top level. Where a default is None, it is that of `Mixture`."""
+
+    components: dict[str, Any]
+    stages: list[Any]
+    steps: int | None = None
+    seed: int | None = None
+    sequence_length: int | list[tuple[int, int]] | None = None
+    batch_size: int | list[tuple[int, int]] | None = None
+    block: int | None = None
+    stop: str | None = None
+    memory_bytes: int | None = None
+    simulate: dict[str, Any] | None = None
+    final_batch: str | None = None
+    pad_id: int | None = None
+
+
+SETTINGS = ("seed", "block", "stop", "memory_bytes", "final_batch", "pad_id")
+
+
+def load_mixture(path: str | os.PathLike[str], packing_root: str | None = None) -> Mixture:
+    """The mixture of a file. `packing_root`: where `datakit mixture pack` left its counts. Raises LoaderError."""
+    return load_mixture_file(path, packing_root).mixture
+
+
+def load_mixture_file(path: str | os.PathLike[str], packing_root: str | None = None) -> MixtureFile:
+    """The mixture of a file, and how long its run shall be. Raises LoaderError."""
+    file = Path(path).expanduser()
+    return mixture_of(read_toml(file, "give a mixture file (TOML)", LoaderError), file, packing_root)
+
+
+def mixture_of(document: Mapping[str, Any], file: Path, packing_root: str | None = None) -> MixtureFile:
+    """The mixture that a table says; `file` is where it stands, for relative paths and messages. Raises LoaderError."""
+    table = decoded(document, MixtureTable, str(file), LoaderError)
+    if table.steps is not None and table.steps < 1:
+        raise LoaderError(f"{file}: steps is {table.steps}; it must be at least 1")
+    components = _components(table.components, file)
+    try:
+        mixture = Mixture(components, _stages(table.stages, str(file)), **_settings(table, str(file)))
+        if packing_root is not None:
+            mixture = with_packing_counts(mixture, packing_root)
+    except LoaderError as error:
+        raise error if str(error).startswith(str(file)) else LoaderError(f"{file}: {error}") from error
+    return MixtureFile(str(file), mixture, table.steps)
+
+
+def _components(tables: Mapping[str, Any], file: Path) -> dict[str, Component]:
+    caches: dict[str, Cache] = {}
+    return {name: _component(table, f"{file}, component {name!r}", file, caches) for name, table in tables.items()}
+
+
+def _component(value: Any, place: str, file: Path, caches: dict[str, Cache]) -> Component:
+    table = decoded(value, ComponentTable, place, LoaderError)
+    url = _absolute(table.cache, file)
+    try:
+        if url not in caches:
+            caches[url] = open_cache(url)
+        source = CacheSource(caches[url], table.source)
+    except (NotFoundError, UsageError, LoaderError) as error:
+        raise LoaderError(f"{place}: {error}") from error
+    return Component(
+        source,
+        packing=_choice(table.packing, Packing, "too_long", f"{place}, packing"),
+        shuffle=_choice(table.shuffle, Shuffle, "kind", f"{place}, shuffle") or Shuffle(),
+        validation_tokens=table.validation_tokens,
+        max_epochs=table.max_epochs,
+    )
+
+
+def _choice(value: str | dict[str, Any] | None, kind: Any, word: str, place: str) -> Any:
+    """A table, or one word that stands for a table with only that key."""
+    if value is None:
+        return None
+    return decoded({word: value} if isinstance(value, str) else value, kind, place, LoaderError)
+
+
+def _stages(tables: list[Any], place: str) -> list[Stage]:
+    return [decoded(table, Stage, f"{place}, stage {number}", LoaderError) for number, table in enumerate(tables)]
+
+
+def _settings(table: MixtureTable, place: str) -> dict[str, Any]:
+    """The arguments of `Mixture` that the file gives."""
+    given = {name: getattr(table, name) for name in SETTINGS}
+    given |= {name: _schedule(getattr(table, name)) for name in ("sequence_length", "batch_size")}
+    if table.simulate is not None:
+        given["simulate"] = decoded(table.simulate, SimulatedEpochs, f"{place}, simulate", LoaderError)
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _schedule(value: int | list[tuple[int, int]] | None) -> int | Schedule | None:
+    return Schedule(tuple(value)) if isinstance(value, list) else value
+
+
+def _absolute(url: str, file: Path) -> str:
+    return url if "://" in url else os.path.normpath(file.resolve().parent / Path(url).expanduser())

@@ -1,0 +1,57 @@
+"""The two sides of a component: what a run trains on, and the documents that are held out to measure it.
+
+    mixture = Mixture({"web": Component(source, validation_tokens=2_000_000)}, {"web": 1.0}, ...)
+    with Loader(held_out_mixture(mixture, "web", sequence_length=4096, batch_size=64)) as validation:
+        for batch in validation.iterate(): ...      # each held-out token once, in order, the last batch padded
+
+Which documents are held out depends on the source and on how many tokens are asked for, on nothing else: no seed, no
+mixture and no sequence length can move one of them into training.
+"""
+
+from __future__ import annotations
+
+from datakit.errors import LoaderError
+from datakit.loader.mixture.config import Component, Mixture, Shuffle, SimulatedEpochs
+from datakit.loader.sources.held_out import held_out, remaining
+from datakit.loader.sources.token_source import RangeSource, TokenSource
+
+
+def training_source(component: Component, name: str, simulate: SimulatedEpochs | None = None) -> TokenSource:
+    """A component without its held-out documents, and cut down where a longer run is simulated."""
+    source = component.source
+    if component.validation_tokens:
+        source = remaining(source, held_out(source, component.validation_tokens, "validation", name))
+    if simulate is not None:
+        away = source.tokens - simulate.kept(source.tokens)
+        if away:
+            source = remaining(source, held_out(source, away, "simulated epochs", name))
+    return source
+
+
+def validation_source(component: Component, name: str) -> TokenSource:
+    """The held-out documents of a component."""
+    if not component.validation_tokens:
+        raise LoaderError(f"component {name!r} holds nothing out: its validation_tokens are 0")
+    return RangeSource(component.source, held_out(component.source, component.validation_tokens, "validation", name))
+
+
+def held_out_mixture(mixture: Mixture, name: str, *, sequence_length: int, batch_size: int) -> Mixture:
+    """One pass, in order, over the held-out documents of one component."""
+    component = mixture.components[name]
+    in_order = Shuffle("none", block_tokens=component.shuffle.block_tokens)
+    held = Component(validation_source(component, name), shuffle=in_order)
+    return one_pass(mixture, name, held, sequence_length=sequence_length, batch_size=batch_size)
+
+
+def one_pass(mixture: Mixture, name: str, component: Component, *, sequence_length: int, batch_size: int) -> Mixture:
+    """`component` alone, once, the last batch padded; memory and padding as in `mixture`."""
+    return Mixture(
+        {name: component},
+        {name: 1.0},
+        sequence_length=sequence_length,
+        batch_size=batch_size,
+        stop="first_exhausted",
+        final_batch="pad",
+        memory_bytes=mixture.memory_bytes,
+        pad_id=mixture.pad_id,
+    )

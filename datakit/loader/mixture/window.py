@@ -1,0 +1,95 @@
+"""A window: the blocks whose sequences are shuffled among each other, and the order in which they are served.
+
+A unit is what is read at once: a block of the component's axis, or a stretch of the sequences that were joined when the
+length changed. A window is a list of units and a permutation of all their sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from datakit.loader.mixture.packing import Packing, pack
+from datakit.loader.permutation import Order
+from datakit.loader.sources.ranges import Pieces, cut, groups_of, join, merged
+
+MOST_TABLED = 1 << 20  # sequences of a window whose order is kept as a table
+
+
+class Unit(NamedTuple):
+    """`joined` is -1 for block `number` of the axis, else the phase whose joined sequences these are."""
+
+    length: int
+    number: int
+    joined: int = -1
+
+
+class Window:
+    """Sequences first..first+count-1 of a component, by the order in which it serves them."""
+
+    def __init__(self, first: int, epoch: int, units: Sequence[Unit], counts: np.ndarray, order: Order) -> None:
+        self.first = first
+        self.epoch = epoch
+        self.units = units
+        self.count = order.size
+        self._order = order
+        self._ends = np.cumsum(counts)
+        self._starts = self._ends - counts
+
+    @cached_property
+    def _table(self) -> tuple[np.ndarray, np.ndarray]:
+        return self._find(self._order(np.arange(self.count)))
+
+    def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(index of the unit, sequence within it) of the sequences served at these places of the window."""
+        if self.count <= MOST_TABLED:
+            units, rows = self._table
+            return units[places], rows[places]
+        return self._find(self._order(places))
+
+    def units_by_first_use(self, place: int, end: int) -> list[tuple[int, Unit]]:
+        """(place, unit): the units that are needed from `place` to `end`, by when they are needed first."""
+        units, _ = self.at(np.arange(place, end))
+        numbers, first = np.unique(units, return_index=True)
+        order = np.argsort(first, kind="stable")
+        return [(place + int(first[i]), self.units[int(numbers[i])]) for i in order]
+
+    def _find(self, sequences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        units = np.searchsorted(self._ends, sequences, side="right")
+        return units, sequences - self._starts[units]
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Sequences made, at a change of length, of what was unread: in stretches of about a block, each read at once."""
+
+    units: tuple[Pieces, ...]
+
+    @cached_property
+    def counts(self) -> np.ndarray:
+        """Sequences of each unit."""
+        return np.array([unit.sequences for unit in self.units], np.int64)
+
+
+def join_unread(
+    unread: Pieces, length: int, block_tokens: int, packing: Packing | None, borders: np.ndarray | None
+) -> Joined:
+    """What is left of a window, in token order, at a new length.
+
+    Plain sequences: neighbours are made one again, all is laid end to end and cut; only the very last sequence is
+    padded. Packed ones: pieces of one document are made one again (never two documents: `borders`), cut only where
+    they are longer than the new length, and packed anew, about a block at a time. Nothing is dropped here.
+    """
+    starts, lengths = merged(unread.starts, unread.lengths, borders)
+    if packing is None:
+        pieces = join(starts, lengths, length)
+        size = max(1, block_tokens // length)
+        edges = range(0, pieces.sequences, size)
+        return Joined(tuple(pieces.take(np.arange(i, min(i + size, pieces.sequences))) for i in edges))
+    starts, lengths, _ = cut(starts, lengths, np.full(len(starts), length))
+    groups = groups_of(lengths, block_tokens)
+    return Joined(tuple(pack(starts[g], lengths[g], length, packing.max_documents).pieces for g in groups))

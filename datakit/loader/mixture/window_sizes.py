@@ -1,0 +1,80 @@
+"""How many blocks each component may shuffle among each other, so that all that is read ahead fits in the memory.
+
+A component that fits whole is held whole, and read once for all epochs. The others share what is left: half of each
+share for the window that is served, half for the next. The result decides the order (more blocks shuffle better), so
+it is computed from the mixture alone and recorded; a resumed run with another amount of memory is refused, unless it
+names the old `window_blocks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from datakit.errors import LoaderError
+from datakit.loader.mixture.config import Shuffle
+from datakit.loader.sources.block_axis import BlockAxis
+
+IN_ORDER_WINDOW = 2  # blocks; nothing is shuffled, so it only says how far ahead to read
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a component would hold: its axis in blocks, the bytes of a token, and what its Shuffle asks for."""
+
+    axis: BlockAxis
+    token_bytes: int
+    shuffle: Shuffle
+
+    @property
+    def whole(self) -> int:
+        """Bytes of all of it."""
+        return self.axis.tokens * self.token_bytes
+
+    @property
+    def pair(self) -> int:
+        """Bytes of one block of the window and one of the next."""
+        return 2 * self.axis.block_tokens * self.token_bytes
+
+
+@dataclass(frozen=True)
+class Grant:
+    """The window in blocks, and whether they stay in memory while it is served (else sequences are read alone)."""
+
+    blocks: int
+    resident: bool
+    bytes: int
+
+
+def grant_windows(claims: Mapping[str, Claim], memory_bytes: int) -> dict[str, Grant]:
+    """Windows named by the mixture first, then the small components whole, then equal shares."""
+    grants = {name: _named(claim) for name, claim in claims.items() if _is_named(claim)}
+    left = memory_bytes - sum(grant.bytes for grant in grants.values())
+    ascending = sorted((name for name in claims if name not in grants), key=lambda name: (claims[name].whole, name))
+    for waiting, name in zip(range(len(ascending), 0, -1), ascending, strict=True):
+        grants[name] = _share(claims[name], left // waiting)
+        left -= grants[name].bytes
+    if left < 0:
+        raise LoaderError(
+            f"memory_bytes is {memory_bytes:,}, but the windows of {', '.join(sorted(claims))} take "
+            f"{memory_bytes - left:,}; raise it, or lower block_tokens or window_blocks"
+        )
+    return grants
+
+
+def _is_named(claim: Claim) -> bool:
+    return claim.shuffle.kind == "none" or claim.shuffle.window_blocks is not None
+
+
+def _named(claim: Claim) -> Grant:
+    blocks = min(claim.axis.count, claim.shuffle.window_blocks or IN_ORDER_WINDOW)
+    return Grant(blocks, True, min(claim.whole, blocks * claim.pair))
+
+
+def _share(claim: Claim, share: int) -> Grant:
+    if claim.whole <= share or claim.axis.count == 1:
+        return Grant(claim.axis.count, True, claim.whole)
+    if claim.shuffle.kind == "full":
+        return Grant(claim.axis.count, False, 0)
+    blocks = min(claim.axis.count - 1, max(1, share // claim.pair))
+    return Grant(blocks, True, blocks * claim.pair)

@@ -1,0 +1,142 @@
+"""Blocks in memory, within a budget of bytes: read ahead by a few threads, kept while they are needed, then dropped.
+
+What is wanted is a list of keys, most urgent first, and is protected; what is not on it may go, least recently used
+first. At most `in_flight` reads run ahead, and only where they fit in the budget. What a batch needs now is read at
+once, budget or not, because nothing else would help; the windows are sized so that it fits.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from datakit.loader.reading.metrics import Metrics
+from datakit.loader.sources.rows import Rows
+
+
+@dataclass
+class _Entry:
+    nbytes: int
+    used: int
+    rows: Rows | None = None
+    future: Future[Rows] = field(default_factory=Future)
+
+
+class BlockPool:
+    """`load` reads what a key names, `size` says beforehand how many bytes that will take."""
+
+    def __init__(
+        self,
+        load: Callable[[Any], Rows],
+        size: Callable[[Any], int],
+        metrics: Metrics,
+        *,
+        budget_bytes: int,
+        in_flight: int,
+    ) -> None:
+        self._load, self._size, self._metrics = load, size, metrics
+        self._budget, self._in_flight = budget_bytes, in_flight
+        self._threads = ThreadPoolExecutor(in_flight, thread_name_prefix="datakit-loader")
+        self._lock = threading.RLock()
+        self._entries: dict[Hashable, _Entry] = {}
+        self._bytes = 0
+        self._reading = 0
+        self._clock = 0
+        self._wanted: Sequence[Hashable] = ()
+        self._next = 0
+        self._protected: set[Hashable] = set()
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of what is in memory or on its way."""
+        return self._bytes
+
+    @property
+    def reading(self) -> int:
+        """Reads that are under way or wait for a thread."""
+        return self._reading
+
+    def want(self, keys: Sequence[Hashable]) -> None:
+        """Read these ahead, in this order; what was wanted before and is not here any more may go."""
+        with self._lock:
+            self._wanted, self._next, self._protected = keys, 0, set(keys)
+            self._pump()
+
+    def require(self, keys: Sequence[Hashable]) -> list[Rows]:
+        """These, now: all reads are begun before the first is waited for."""
+        with self._lock:
+            self._clock += 1
+            entries = [self._entries.get(key) or self._begin(key, urgent=True) for key in keys]
+            for entry in entries:
+                entry.used = self._clock
+            late = [entry for entry in entries if entry.rows is None]
+        self._metrics.add(misses=len(late), hits=len(entries) - len(late))
+        for entry in late:
+            entry.future.result()
+        return [entry.rows or entry.future.result() for entry in entries]
+
+    def close(self) -> None:
+        """Drop everything and end the threads, once the reads under way are over."""
+        with self._lock:
+            self._wanted, self._protected = (), set()
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        with self._lock:
+            self._entries.clear()
+            self._bytes = 0
+
+    def _pump(self) -> None:
+        """Begin reads ahead while there are threads and room."""
+        while self._next < len(self._wanted) and self._reading < self._in_flight:
+            key = self._wanted[self._next]
+            if key not in self._entries:
+                nbytes = self._size(key)
+                self._make_room(nbytes)
+                if self._bytes + nbytes > self._budget:
+                    return
+                self._begin(key, urgent=False)
+            self._next += 1
+
+    def _begin(self, key: Hashable, urgent: bool) -> _Entry:
+        nbytes = self._size(key)
+        if urgent:
+            self._make_room(nbytes)
+        entry = self._entries[key] = _Entry(nbytes, self._clock)
+        self._bytes += nbytes
+        self._reading += 1
+        self._threads.submit(self._read, key, entry)
+        return entry
+
+    def _read(self, key: Hashable, entry: _Entry) -> None:
+        begun = time.perf_counter()
+        try:
+            rows = self._load(key)
+        except BaseException as error:  # noqa: BLE001 - it is raised where the block is needed, and read again next time
+            with self._lock:
+                self._reading -= 1
+                self._bytes -= entry.nbytes
+                self._entries.pop(key, None)
+            entry.future.set_exception(error)
+            return
+        self._metrics.add(reads=rows.reads, bytes_read=rows.bytes_read, read_seconds=time.perf_counter() - begun)
+        with self._lock:
+            self._reading -= 1
+            self._bytes += rows.nbytes - entry.nbytes
+            entry.nbytes, entry.rows = rows.nbytes, rows
+        entry.future.set_result(rows)
+        with self._lock:
+            self._pump()
+
+    def _make_room(self, nbytes: int) -> None:
+        """Drop what is neither wanted nor being read, least recently used first, until `nbytes` fit."""
+        if self._bytes + nbytes <= self._budget:
+            return
+        idle = [key for key, entry in self._entries.items() if key not in self._protected and entry.rows is not None]
+        for key in sorted(idle, key=lambda key: self._entries[key].used):
+            self._bytes -= self._entries.pop(key).nbytes
+            self._metrics.add(evictions=1)
+            if self._bytes + nbytes <= self._budget:
+                return

@@ -1,0 +1,50 @@
+"""What the loader counts, always: what it read, what was there when it was needed, what it waited for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+
+from datakit.loader.reading.batch import Batch
+
+COUNTED = ("batches", "tokens", "padding", "reads", "bytes_read", "hits", "misses", "evictions")
+
+
+class Metrics:
+    """Counters that several threads add to; `snapshot` gives them by name."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = list(names)
+        self._lock = threading.Lock()
+        self._counts: dict[str, int] = dict.fromkeys(COUNTED, 0)
+        self._seconds = {"loading_seconds": 0.0, "read_seconds": 0.0}
+        self._rows = np.zeros(len(self._names), np.int64)
+
+    def add(self, **amounts: float) -> None:
+        """Add to counters by name."""
+        with self._lock:
+            for name, amount in amounts.items():
+                if name in self._seconds:
+                    self._seconds[name] += amount
+                else:
+                    self._counts[name] += int(amount)
+
+    def add_batch(self, batch: Batch) -> None:
+        """Count what a batch holds."""
+        real = int(batch.lengths.sum())
+        rows = np.bincount(batch.components[batch.components >= 0], minlength=len(self._names))
+        with self._lock:
+            self._counts["batches"] += 1
+            self._counts["tokens"] += real
+            self._counts["padding"] += batch.tokens.size - real
+            self._rows += rows
+
+    def snapshot(self) -> dict[str, float]:
+        """All counters; `hit_rate` is the share of rows whose block was in memory when the batch needed it."""
+        with self._lock:
+            values: dict[str, float] = {**self._counts, **self._seconds}
+            rows = {f"rows/{name}": int(n) for name, n in zip(self._names, self._rows, strict=True)}
+        asked = values["hits"] + values["misses"]
+        return values | rows | {"hit_rate": values["hits"] / asked if asked else 1.0}

@@ -1,0 +1,80 @@
+"""Which documents are held out: a fixed, spread-out choice of whole documents, the same for every seed and mixture.
+
+The axis is cut into up to 64 equal strata; from each comes one run of consecutive documents, at a keyed place. Whole
+documents, so that none lies on both sides; consecutive ones, so that a block of the remaining axis is still one read,
+or two; spread out, so that the choice is fair even where a source is not in id order. What is chosen depends on the
+source alone: neither the seed nor the mixture nor the sequence length can move a document from one side to the other.
+
+Simulated epochs use the same choice: a run of R tokens that stands for one of T keeps the share R / T of each
+component, and so repeats its data as often as the long run would.
+"""
+
+from __future__ import annotations
+
+from datakit.errors import LoaderError
+from datakit.loader.permutation import derive_key
+from datakit.loader.sources.token_source import RangeSource, TokenSource
+
+MOST_STRATA = 64
+CLOSE_ENOUGH = 0.1  # of what is wanted; documents are whole, so it is never exact
+Ranges = list[tuple[int, int]]
+
+
+def held_out(source: TokenSource, tokens: int, purpose: str, name: str) -> Ranges:
+    """Ranges of whole documents with about `tokens` tokens. `purpose` keys the places, `name` is for errors."""
+    if not 0 < tokens < source.tokens:
+        raise LoaderError(f"component {name!r}: {purpose} wants {tokens:,} of its {source.tokens:,} tokens")
+
+    def error(found: Ranges) -> float:
+        return abs(total(found) - tokens) if 0 < total(found) < source.tokens else float("inf")
+
+    strata, best = MOST_STRATA, [_one_document(source, tokens)]
+    while strata >= 1 and error(best) > CLOSE_ENOUGH * tokens:
+        best = min(best, _one_per_stratum(source, tokens, strata, purpose), key=error)
+        strata //= 2
+    if error(best) == float("inf"):
+        raise LoaderError(f"component {name!r}: {purpose} would take all of it; it is a single document")
+    return best
+
+
+def total(ranges: Ranges) -> int:
+    """How many tokens the ranges hold."""
+    return sum(stop - start for start, stop in ranges)
+
+
+def remaining(source: TokenSource, ranges: Ranges) -> RangeSource:
+    """The source without these ranges."""
+    kept, at = [], 0
+    for start, stop in [*ranges, (source.tokens, source.tokens)]:
+        if at < start:
+            kept.append((at, start))
+        at = stop
+    return RangeSource(source, kept)
+
+
+def _one_per_stratum(source: TokenSource, tokens: int, strata: int, purpose: str) -> Ranges:
+    found: Ranges = []
+    for stratum in range(strata):
+        begin, end = (source.tokens * i // strata for i in (stratum, stratum + 1))
+        wanted = tokens * (stratum + 1) // strata - tokens * stratum // strata
+        start = begin + derive_key(purpose, strata, stratum) % (max(0, end - begin - wanted) + 1)
+        first, last = _next_border(source, start), _next_border(source, start + wanted)
+        if first < last:
+            found.append((first, last))
+    return found
+
+
+def _one_document(source: TokenSource, tokens: int) -> tuple[int, int]:
+    """The first document that begins in the last part of the axis, or the last one: the least that can be taken."""
+    start = _next_border(source, source.tokens - tokens)
+    if start == source.tokens:
+        start = int(source.document_borders(source.tokens - 1, source.tokens)[0])
+    return start, int(source.document_borders(start, start + 1)[-1])
+
+
+def _next_border(source: TokenSource, position: int) -> int:
+    """The first document border at or after `position`."""
+    if position >= source.tokens:
+        return source.tokens
+    borders = source.document_borders(position, position + 1)
+    return position if borders[0] == position else int(borders[-1])

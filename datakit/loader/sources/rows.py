@@ -1,0 +1,147 @@
+"""A block of the token axis seen at one sequence length: an array of sequences, and where the documents begin in each.
+
+One read for a plain block, and no copy: its sequences are the block, reshaped. Packed and joined sequences are gathered
+from the few ranges that hold their pieces. All of it is whole-array numpy, 1-20 ms a million tokens, in the threads
+that read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from datakit.loader.sources.ranges import Pieces, groups_of
+from datakit.loader.sources.token_source import TokenSource
+
+GAP = 1 << 16  # ranges nearer than this are read in one go
+AT_ONCE = 1 << 17  # tokens gathered at a time: their indices take 3 MB
+
+
+@dataclass(frozen=True)
+class View:
+    """How to see a block: what fills the slots without a token, and whether document borders are looked up."""
+
+    pad_id: int
+    segments: bool
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Sequences side by side. Those at which segments of sequence s begin are `runs[pointer[s] : pointer[s + 1]]`."""
+
+    tokens: np.ndarray  # [sequences, length]
+    lengths: np.ndarray  # how many are tokens; the rest is padding
+    full: bool  # whether no sequence has padding
+    pointer: list[int]
+    runs: np.ndarray
+    loss_mask: np.ndarray | None  # bool [sequences, length], where the source has one
+    reads: int  # how many reads it took, and their bytes
+    bytes_read: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that it takes."""
+        parts = (self.tokens, self.lengths, self.runs, self.loss_mask)
+        return sum(part.nbytes for part in parts if part is not None) + 40 * len(self.pointer)
+
+
+def rows_of_range(source: TokenSource, start: int, stop: int, length: int, view: View) -> Rows:
+    """A plain block: the range start..stop-1 in sequences of `length`."""
+    sequences = -(-(stop - start) // length)
+    read = source.read(start, stop)
+    lengths = np.full(sequences, length, np.int32)
+    lengths[-1] = stop - start - (sequences - 1) * length
+    begins = np.arange(sequences, dtype=np.int64) * length
+    if view.segments:
+        inner = source.document_borders(start, stop) - start
+        begins = np.concatenate([begins, inner[(inner > 0) & (inner < stop - start)]])
+    pointer, runs = _runs(begins, sequences, length)
+    tokens, mask, reads, size = _padded(read, sequences, length, view.pad_id), None, 1, read.nbytes
+    if source.has_loss_mask:
+        mask = _padded(source.read_loss_mask(start, stop), sequences, length, 0)
+        reads, size = 2, size + stop - start
+    full = int(lengths.min()) == length
+    return Rows(tokens, lengths, full, pointer, runs, mask, reads, size)
+
+
+def rows_of_pieces(source: TokenSource, pieces: Pieces, length: int, view: View, *, whole_documents: bool) -> Rows:
+    """Packed or joined sequences. Where pieces are whole documents (or parts of one), none begins inside a piece."""
+    sequence = np.repeat(np.arange(pieces.sequences), np.diff(pieces.pointer))
+    filled = np.cumsum(pieces.lengths) - pieces.lengths
+    places = sequence * length + filled - filled[pieces.pointer[sequence]]
+    gather = _Gather(pieces, places, _spans(pieces), (pieces.sequences, length))
+    tokens, size = gather.read(source.read, source.dtype, view.pad_id)
+    begins = [places]
+    if view.segments and not whole_documents:
+        begins.extend(gather.inner_borders(source))
+    pointer, runs = _runs(np.concatenate(begins), pieces.sequences, length)
+    lengths = np.bincount(sequence, pieces.lengths, pieces.sequences).astype(np.int32)
+    mask, reads = None, len(gather.spans)
+    if source.has_loss_mask:
+        mask, more = gather.read(source.read_loss_mask, np.dtype(bool), 0)
+        reads, size = 2 * reads, size + more
+    full = int(lengths.min()) == length
+    return Rows(tokens, lengths, full, pointer, runs, mask, reads, size)
+
+
+def _padded(values: np.ndarray, sequences: int, length: int, fill: int) -> np.ndarray:
+    missing = sequences * length - len(values)
+    if missing:
+        values = np.concatenate([values, np.full(missing, fill, values.dtype)])
+    return values.reshape(sequences, length)
+
+
+def _runs(begins: np.ndarray, sequences: int, length: int) -> tuple[list[int], np.ndarray]:
+    """(pointer, offsets) from positions on the axis of all sequences laid end to end."""
+    begins = np.unique(begins)
+    pointer = np.searchsorted(begins, np.arange(sequences + 1) * length)
+    return pointer.tolist(), (begins % length).astype(np.int32)
+
+
+def _spans(pieces: Pieces) -> list[tuple[int, int]]:
+    """The ranges to read: pieces in token order, near ones together."""
+    order = np.argsort(pieces.starts, kind="stable")
+    starts, ends = pieces.starts[order], np.maximum.accumulate(pieces.starts[order] + pieces.lengths[order])
+    gaps = np.flatnonzero(starts[1:] > ends[:-1] + GAP)
+    first, last = np.concatenate([[0], gaps + 1]), np.concatenate([gaps, [len(starts) - 1]])
+    return list(zip(starts[first].tolist(), ends[last].tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class _Gather:
+    """Pieces, their places on the axis of all sequences laid end to end, and the ranges of the source with them."""
+
+    pieces: Pieces
+    places: np.ndarray
+    spans: list[tuple[int, int]]
+    shape: tuple[int, int]
+
+    def read(self, read: Callable[[int, int], np.ndarray], dtype: np.dtype, fill: int) -> tuple[np.ndarray, int]:
+        """(values [sequences, length], bytes read): the pieces at their places, `fill` elsewhere."""
+        values, size = np.full(self.shape[0] * self.shape[1], fill, dtype), 0
+        for start, stop in self.spans:
+            data = read(start, stop)
+            size += data.nbytes
+            inside = np.flatnonzero((self.pieces.starts >= start) & (self.pieces.starts < stop))
+            for part in groups_of(self.pieces.lengths[inside], AT_ONCE):
+                some = inside[part]
+                lengths = self.pieces.lengths[some]
+                within = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+                at = np.repeat(self.pieces.starts[some] - start, lengths) + within
+                values[np.repeat(self.places[some], lengths) + within] = data[at]
+        return values.reshape(self.shape), size
+
+    def inner_borders(self, source: TokenSource) -> list[np.ndarray]:
+        """Where, on the axis of all sequences, documents begin inside pieces."""
+        order = np.argsort(self.pieces.starts, kind="stable")
+        starts, lengths, places = self.pieces.starts[order], self.pieces.lengths[order], self.places[order]
+        found = []
+        for start, stop in self.spans:
+            borders = source.document_borders(start, stop)
+            holder = np.maximum(0, np.searchsorted(starts, borders, side="right") - 1)
+            offset = borders - starts[holder]
+            inside = (offset >= 0) & (offset < lengths[holder])
+            found.append(places[holder[inside]] + offset[inside])
+        return found

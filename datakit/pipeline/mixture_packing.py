@@ -1,0 +1,122 @@
+"""Runs the packing steps of a mixture: one for each packed component and sequence length, each found done or run.
+
+    pack_mixture(load_mixture("mix.toml"), "data", workers=4)
+    Loader(load_mixture("mix.toml", packing_root="data"))
+
+A step is named by the tokens and the packing alone, so mixtures share it, and a second run reads manifests only.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from datakit.engine.executor import Executor
+from datakit.engine.observe.event_log import EventLog
+from datakit.engine.observe.observer import Observer, ObserverGroup, SilentObserver
+from datakit.engine.scheduler.driver import RunOptions, run_step
+from datakit.engine.task import Step, StepInput
+from datakit.engine.worker.local_executor import LocalExecutor
+from datakit.errors import LoaderError, PartialError, UsageError
+from datakit.loader.mixture.config import Mixture
+from datakit.loader.mixture.packing_counts import HOME, CountsStep, counts_step, packed_components
+from datakit.loader.sources.cache_source import CacheSource
+from datakit.pipeline.graph import check_workers
+from datakit.pipeline.packing_stage import plan
+from datakit.pipeline.root_layout import check_root, run_directory
+from datakit.storage import urls
+from datakit.storage.manifest import Manifest, read_manifest
+
+
+@dataclass(frozen=True)
+class PackingResult:
+    """A packing step that is done. `reused`: it was done before."""
+
+    component: str
+    length: int
+    directory: str
+    manifest: Manifest
+    reused: bool
+    seconds: float
+
+
+def pack_mixture(
+    mixture: Mixture, root: str, *, workers: int | None = None, observer: Observer | None = None
+) -> list[PackingResult]:
+    """Count the blocks of every packed component at every length. Raises LoaderError, PartialError, StepFailedError."""
+    check_workers(workers)
+    root = urls.absolute(root)
+    check_root(root)
+    steps = _steps(mixture, root)
+    executors, options = _Executors(workers), RunOptions()
+    observer = observer or SilentObserver()
+    if any(counted.manifest() is None for _, counted, _ in steps):
+        observer = ObserverGroup([observer, EventLog(run_directory(root, HOME, options.driver))])
+    results, partial = [], []
+    try:
+        for name, counted, step in steps:
+            started, reused = time.monotonic(), counted.manifest() is not None
+            try:
+                manifest = run_step(step, plan(step), executors.get, options, observer)
+            except PartialError as error:
+                partial.append(f"{counted.stage} of {name}: {error}")
+                continue
+            seconds, length = time.monotonic() - started, counted.parameters["length"]
+            results.append(PackingResult(name, length, counted.directory, manifest, reused, seconds))
+    finally:
+        executors.close()
+    if partial:
+        raise PartialError("\n".join(["packing is partial", *partial]))
+    return results
+
+
+def _steps(mixture: Mixture, root: str) -> list[tuple[str, CountsStep, Step]]:
+    """(component, what is counted, the step as the engine runs it), in alphabetical order and by length."""
+    steps = []
+    for name, packing, source, lengths in packed_components(mixture):
+        size = mixture.components[name].shuffle.block_tokens
+        for length in lengths:
+            if length > size:
+                raise LoaderError(
+                    f"component {name!r}: sequences of {length:,} tokens do not fit in blocks of {size:,}; raise "
+                    "block_tokens"
+                )
+            counted = counts_step(root, source, size, length, packing)
+            steps.append((name, counted, _step(mixture, name, counted)))
+    return steps
+
+
+def _step(mixture: Mixture, name: str, counted: CountsStep) -> Step:
+    component, simulate = mixture.components[name], mixture.simulate
+    source = component.source
+    if not isinstance(source, CacheSource):
+        raise LoaderError(f"component {name!r} is no token cache; count its blocks with count_blocks")
+    if urls.protocol(source.url) != urls.protocol(counted.directory):
+        raise UsageError(f"component {name!r}: {source.url} and {counted.directory} are on different stores")
+    operations = {
+        "name": name,
+        "cache": source.url,
+        "source": source.source,
+        "validation_tokens": component.validation_tokens,
+        "simulate": None if simulate is None else [simulate.run_tokens, simulate.target_tokens],
+    }
+    manifest = read_manifest(source.url)
+    cache = StepInput(manifest.stage, source.source, source.url, manifest)
+    return Step(counted.stage, HOME, counted.directory, counted.fingerprint, counted.parameters, (cache,), operations)
+
+
+class _Executors:
+    """Makes the executor when the first task must run."""
+
+    def __init__(self, workers: int | None) -> None:
+        self._workers = workers
+        self._made: Executor | None = None
+
+    def get(self) -> Executor:
+        if self._made is None:
+            self._made = LocalExecutor(self._workers)
+        return self._made
+
+    def close(self) -> None:
+        if self._made is not None:
+            self._made.close()

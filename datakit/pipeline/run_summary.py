@@ -1,0 +1,114 @@
+"""What a run kept at each stage, and what it left out and why: one line a stage, from manifests alone.
+
+The lines add up: what a stage says came in is what the one before says came out, less what is listed as dropped. A
+stage that writes no documents (signatures, dedup) says how many it looked at or marked.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from datakit.pipeline.root_layout import stage_order
+from datakit.pipeline.running import RunResult, StepResult
+from datakit.storage.manifest import Manifest
+
+PASSES_ON = ("normalize", "consolidate", "tokenize")
+CAME_IN = {
+    "normalize": ("normalize/records_in", "normalize/transform_added"),
+    "signatures": ("signatures/documents",),
+    "consolidate": ("consolidate/records_in",),
+    "train-tokenizer": ("train-tokenizer/documents",),
+    "tokenize": ("tokenize/documents",),
+}
+DROPPED = {  # stage -> counter -> how people call it
+    "normalize": {
+        "normalize/blank": "blank",
+        "normalize/duplicates": "exact duplicates",
+        "normalize/where_dropped": "by where",
+        "normalize/sample_dropped": "by sample",
+        "normalize/transform_dropped": "by transform",
+        "normalize/quarantined": "quarantined",
+    },
+    "consolidate": {
+        "consolidate/dropped_exact": "exact duplicates across sources",
+        "consolidate/dropped_fuzzy": "fuzzy duplicates",
+    },
+}
+FOUND = {
+    "download": {"download/files": "files"},
+    "normalize": {
+        "normalize/invalid_utf8": "with invalid UTF-8 mended",
+        "normalize/nul": "with NUL removed",
+        "normalize/whitespace_runs": "with white space cut",
+    },
+    "signatures": {"signatures/too_short": "too short for fuzzy dedup", "signatures/saturated": "saturated"},
+}
+
+
+@dataclass(frozen=True)
+class StageLine:
+    """A stage of a run: sums over its steps. Sizes in bytes; None where the stage has no such thing.
+
+    rows_in: records or documents that it read. rows_out: documents that it passes on. dropped: why the others are not
+    among them; found: what else there is to know. peak_memory, budget: of the attempt that came nearest to its budget.
+    """
+
+    stage: str
+    steps: int
+    reused: int
+    rows_in: int | None
+    rows_out: int | None
+    dropped: dict[str, int]
+    found: dict[str, int]
+    text_bytes: int | None
+    tokens: int | None
+    disk_bytes: int
+    seconds: float
+    peak_memory: int = 0
+    budget: int = 0
+
+
+def stage_lines(result: RunResult) -> list[StageLine]:
+    """One line a stage, in the order of the flow."""
+    ordered = sorted(result.steps, key=lambda step: stage_order(step.stage))
+    return [_line(stage, list(steps)) for stage, steps in groupby(ordered, key=lambda step: step.stage)]
+
+
+def _line(stage: str, steps: Sequence[StepResult]) -> StageLine:
+    manifests = [step.manifest for step in steps]
+    nearest = max(steps, key=lambda step: step.peak_memory / max(1, step.budget))
+    counters = sum((Counter(manifest.counters) for manifest in manifests), Counter[str]())
+    return StageLine(
+        stage=stage,
+        steps=len(steps),
+        reused=sum(step.reused for step in steps),
+        rows_in=sum(counters[name] for name in CAME_IN[stage]) if stage in CAME_IN else None,
+        rows_out=sum(manifest.totals.rows for manifest in manifests) if stage in PASSES_ON else None,
+        dropped={name: counters[key] for key, name in DROPPED.get(stage, {}).items() if counters[key]},
+        found={name: counters[key] for key, name in FOUND.get(stage, {}).items() if counters[key]} | _marked(manifests),
+        text_bytes=_sum([manifest.totals.text_bytes for manifest in manifests]),
+        tokens=_sum([manifest.totals.tokens for manifest in manifests]),
+        disk_bytes=sum(manifest.totals.bytes for manifest in manifests),
+        seconds=sum(step.seconds for step in steps),
+        peak_memory=nearest.peak_memory,
+        budget=nearest.budget,
+    )
+
+
+def _marked(manifests: Sequence[Manifest]) -> dict[str, int]:
+    """What dedup marks, and the size of a trained vocabulary."""
+    found = Counter[str]()
+    for manifest in manifests:
+        if manifest.stage == "dedup":
+            for counts in manifest.details["sources"].values():
+                found.update({"marked exact": counts["exact"], "marked fuzzy": counts["fuzzy"]})
+        if manifest.stage == "train-tokenizer":
+            found["tokens in the vocabulary"] = manifest.totals.rows
+    return dict(found)
+
+
+def _sum(values: Sequence[int | None]) -> int | None:
+    return None if any(value is None for value in values) else sum(value for value in values if value is not None)

@@ -1,0 +1,122 @@
+"""A picture of a run from its figures alone: losses, bits per byte by tag, learning rates, speed, balance.
+
+    plot_run("data/demo/train-0123456789ab")  ->  data/demo/train-0123456789ab/plot.png
+
+Needs matplotlib. Works while the run goes on, and after it was killed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from datakit.errors import UsageError
+from datakit.trainer.metrics.trackers import read_metrics
+
+SMOOTHED_OVER = 50  # the smoothed loss averages over about this part of the run: a short run's line must not lag
+
+
+def plot_run(directory: str, target: str | None = None) -> str:
+    """Draw the run in `directory` into `target` (PNG, SVG or PDF by its name). Raises UsageError."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg  # heavy, optional
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise UsageError("a plot needs matplotlib; pip install 'datakit[report]'") from error
+    rows = read_metrics(directory)
+    figure = Figure(figsize=(12, 8), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(2, 2)
+    _losses(axes[0][0], rows)
+    _lines(axes[0][1], rows, _tags(rows), "bits per byte")
+    _lines(axes[1][0], rows, _named(rows, "optim/learning_rate/"), "learning rate")
+    _speed(axes[1][1], rows)
+    figure.suptitle(Path(directory).parent.name + "/" + Path(directory).name)
+    for axis in axes.flat:
+        axis.set_xlabel("step")
+        axis.grid(alpha=0.3)
+    path = target or str(Path(directory) / "plot.png")
+    figure.savefig(path, dpi=120)
+    return path
+
+
+def _series(rows: Sequence[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
+    points = [(row["global_step"], row[name]) for row in rows if row.get(name) is not None]
+    return [step for step, _ in points], [value for _, value in points]
+
+
+def _named(rows: Sequence[dict[str, Any]], prefix: str) -> list[str]:
+    return sorted({name for row in rows for name in row if name.startswith(prefix)})
+
+
+def _tags(rows: Sequence[dict[str, Any]]) -> list[str]:
+    names = {name for row in rows for name in row if name.startswith("eval/") and name.endswith("/bpb")}
+    return sorted(names | {name for name in ("eval/macro_bpb",) if any(name in row for row in rows)})
+
+
+def smooth(values: Sequence[float]) -> list[float]:
+    """An exponential mean over a 50th of the values, without a bias towards the first.
+
+    >>> smooth([2.0, 2.0, 2.0])
+    [2.0, 2.0, 2.0]
+    """
+    past = 1 - 1 / max(1.0, len(values) / SMOOTHED_OVER)
+    total, weight, out = 0.0, 0.0, []
+    for value in values:
+        total, weight = past * total + (1 - past) * value, past * weight + (1 - past)
+        out.append(total / weight)
+    return out
+
+
+def _losses(axis: Any, rows: Sequence[dict[str, Any]]) -> None:
+    steps, values = _series(rows, "train/cross_entropy_loss")
+    axis.plot(steps, values, color="tab:blue", alpha=0.25)
+    axis.plot(steps, smooth(values), color="tab:blue", label="train")
+    _marks(axis, rows, ["eval/loss", "eval/macro_loss"], ("tab:orange", "tab:green"))
+    axis.set_ylabel("loss (nats a token)")
+    axis.legend()
+
+
+def _lines(axis: Any, rows: Sequence[dict[str, Any]], names: Sequence[str], label: str) -> None:
+    _marks(axis, rows, names)
+    axis.set_ylabel(label)
+    if names:
+        axis.legend()
+
+
+def _marks(
+    axis: Any, rows: Sequence[dict[str, Any]], names: Sequence[str], colors: Sequence[str | None] = (None,)
+) -> None:
+    """A line for each series; those that are the same share one, which would else hide the others."""
+    lines: dict[tuple[tuple[int, ...], tuple[float, ...]], list[str]] = {}
+    for name in names:
+        steps, values = _series(rows, name)
+        if steps:
+            lines.setdefault((tuple(steps), tuple(values)), []).append(name)
+    for number, ((steps, values), same) in enumerate(lines.items()):
+        label = " = ".join(_short(name) for name in same)
+        marker, color = "o" if len(steps) < 40 else None, colors[number % len(colors)]
+        axis.plot(steps, values, marker=marker, label=label, color=color)
+
+
+def _short(name: str) -> str:
+    """
+    >>> _short("eval/web/bpb"), _short("eval/macro_bpb"), _short("optim/learning_rate/adamh")
+    ('web', 'macro', 'adamh')
+    >>> _short("eval/bpb"), _short("eval/loss")
+    ('all', 'eval/loss')
+    """
+    if name.endswith("bpb"):
+        return name.removeprefix("eval/").removesuffix("bpb").rstrip("/_") or "all"
+    return name.removeprefix("optim/learning_rate/")
+
+
+def _speed(axis: Any, rows: Sequence[dict[str, Any]]) -> None:
+    steps, values = _series(rows, "throughput/tokens_per_second")
+    axis.plot(steps, values, color="tab:green", alpha=0.4, label="tokens/s")
+    axis.set_ylabel("tokens a second", color="tab:green")
+    axis.set_ylim(bottom=0)
+    other = axis.twinx()
+    other.plot(*_series(rows, "train/router/routing_entropy_mean"), color="tab:red", label="routing entropy")
+    other.set_ylabel("routing entropy (nats)", color="tab:red")

@@ -1,0 +1,139 @@
+"""From a partition of the dataset to encoded documents, whatever its source holds: texts, conversations or tokens.
+
+Each kind is a generator of batches, and all end alike: what the contract puts around a document is added, and a sample
+is verified by whoever can (texts and conversations; prebuilt tokens have nothing to be compared with).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from datakit.cache.contract import PARTS, Contract, frame, frame_mask
+from datakit.cache.writer import Documents
+from datakit.tokenize.chat import ChatFormat, chat_format, conversations, encode_chat
+from datakit.tokenize.encoders.base import Encoder
+from datakit.tokenize.encoders.long_texts import LongTexts
+from datakit.tokenize.guarded_batches import InHand
+from datakit.tokenize.make_contract import AnyTokenizer
+from datakit.tokenize.prebuilt import prebuilt_mask, prebuilt_tokens, unframed
+from datakit.tokenize.reference_check import Verification
+from datakit.tokenize.text_batches import TextBatch, text_batches
+
+TEXT, CHAT, TOKENS = KINDS = ("text", "chat", "tokens")
+EncodeBatch = Callable[[TextBatch, "Verification | None"], Documents]
+CHAT_CHECKED = 300  # every so manieth message of a conversation source is verified
+
+
+class Choices(Protocol):
+    """The part of the stage's configuration that this module reads."""
+
+    @property
+    def formats(self) -> dict[str, str]:
+        """By source."""
+        ...
+
+    @property
+    def chat_format(self) -> str:
+        """See chat.py."""
+        ...
+
+    @property
+    def messages(self) -> str:
+        """The column of conversations."""
+        ...
+
+    @property
+    def tokens(self) -> str:
+        """The column of prebuilt tokens."""
+        ...
+
+    @property
+    def loss_mask(self) -> str | None:
+        """The column beside it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """All that encodes in one task. texts: documents; trusted, contents: what a conversation is made of."""
+
+    contract: Contract
+    texts: LongTexts
+    trusted: Encoder
+    contents: LongTexts
+    reference: Encoder | None
+    contents_reference: Encoder | None
+
+    @classmethod
+    def of(cls, tokenizer: AnyTokenizer, encoder: str, special_strings: str, contract: Contract) -> Encoding:
+        """From a loaded tokenizer, as the contract says."""
+        text, trusted, content = (tokenizer.encoder(encoder, policy) for policy in (special_strings, "keep", "text"))
+        if contract.long_texts == PARTS:
+            texts, contents = tokenizer.long_texts(text, special_strings), tokenizer.long_texts(content, "text")
+        else:
+            texts, contents = (LongTexts(one, None, None, contract.long_texts) for one in (text, content))
+        checked = encoder != "tokenizers"
+        reference = tokenizer.reference_encoder(special_strings) if checked else None
+        return cls(
+            contract, texts, trusted, contents, reference, tokenizer.reference_encoder("text") if checked else None
+        )
+
+    def verification(self, rows: int, text_bytes: int, place: str) -> Verification | None:
+        """For one partition; None where there is nothing to compare with."""
+        if self.reference is None:
+            return None
+        return Verification(self.reference, self.texts.encoder, rows, text_bytes, place)
+
+
+def encoded_documents(
+    entry: dict[str, Any], config: Choices, encoding: Encoding, check: Verification | None, in_hand: InHand
+) -> Iterator[Documents]:
+    """A partition's documents, each in hand while it is encoded, a sample of them verified."""
+    columns, encode = _kind(config.formats.get(entry["source"], TEXT), config, encoding, entry["dataset"])
+    for batch in in_hand.batches(text_batches(entry["dataset"], columns), lambda one: encode(one, None)):
+        yield encode(batch, check)
+
+
+def _kind(kind: str, config: Choices, encoding: Encoding, place: str) -> tuple[list[str], EncodeBatch]:
+    """The columns that this kind of source needs, and what encodes a batch of it."""
+    if kind == CHAT:
+        form = chat_format(config.chat_format)
+        return [config.messages], lambda batch, check: _chat(batch, form, encoding, check, place)
+    if kind == TOKENS:
+        columns = [config.tokens, *([config.loss_mask] if config.loss_mask else [])]
+        return columns, lambda batch, check: _prebuilt(batch, encoding.contract, place)
+    return [], lambda batch, check: _text(batch, encoding, check)
+
+
+def _text(batch: TextBatch, encoding: Encoding, check: Verification | None) -> Documents:
+    ids, lengths = encoding.texts.encode_documents(batch)
+    if check is not None:
+        check.check(batch, ids, lengths)
+    return Documents(batch.ids, *frame(ids, lengths, encoding.contract))
+
+
+def _chat(batch: TextBatch, form: ChatFormat, encoding: Encoding, check: Verification | None, place: str) -> Documents:
+    said = conversations(batch.columns[0], place)
+    ids, lengths, mask = encode_chat(said, form, encoding.trusted, encoding.contents.encode_batch)
+    if check is not None and encoding.contents_reference is not None:
+        chosen = range(0, len(said.contents), CHAT_CHECKED)
+        texts = [said.contents[index] for index in chosen]
+        documents = np.repeat(np.arange(len(said.turns)), said.turns)
+        names = [batch.ids[int(documents[index])].as_py() for index in chosen]
+        other = Verification(encoding.contents_reference, encoding.contents.encoder, len(texts), 0, place)
+        other.compare(names, texts, *encoding.contents.encode_batch(texts))
+        check.documents, check.text_bytes = check.documents + other.documents, check.text_bytes + other.text_bytes
+    tokens, framed = frame(ids, lengths, encoding.contract)
+    return Documents(batch.ids, tokens, framed, frame_mask(mask, lengths, encoding.contract))
+
+
+def _prebuilt(batch: TextBatch, contract: Contract, place: str) -> Documents:
+    ids, lengths = prebuilt_tokens(batch.columns[0], contract, place)
+    mask = prebuilt_mask(batch.columns[1], lengths, place) if len(batch.columns) > 1 else None
+    kept, left = unframed(ids, lengths, contract)
+    tokens, framed = frame(ids[kept], left, contract)
+    return Documents(batch.ids, tokens, framed, None if mask is None else frame_mask(mask[kept], left, contract))

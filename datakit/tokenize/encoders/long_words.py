@@ -1,0 +1,272 @@
+"""Encodes stretches without a safe place to cut, exactly, in linear time: word by word, and a huge word window by
+window.
+
+A word (a piece of the pre-tokenizer) is encoded by byte-pair merges alone: lowest rank first, leftmost of equals. Of
+such an encoding every run of neighbouring tokens is the encoding of its own text, since no merge ever crossed its ends.
+And two encodings can be joined at a token that both have, at the same place:
+
+    if BPE(AB) = A'B' and BPE(BC) = B'C', B' at least one token, then BPE(ABC) = A'B'C'.
+
+Proof: let BPE(ABC) run up to the first merge across a border, say that of A and B. Until then each part did what it
+does alone, and the order between A's and B's merges was that of their ranks, as in BPE(AB): so that run stood at the
+same state once, with the same pair there, lowest among fewer: it would have merged it, and did not. A pair of A and C
+never touches: B' is between.
+
+So a word of megabytes is encoded in overlapping windows of some KiB, each beginning at a token of the one before,
+joined at the first token that both have. Where they have none in common, larger windows are taken, in the end the whole
+word.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from datakit.tokenize.encoders.base import Encoder
+from datakit.tokenize.encoders.normalizing import PIECE_CHARACTERS, normalized
+
+WINDOW_BYTES = 16 << 10
+OVERLAP = 4  # a window begins a quarter of a window before the end of the one before
+LOOK_CHARACTERS = 1 << 15
+LOOK_BEYOND = 16  # characters that the longest fixed alternative of an expression (a contraction) can look at
+FLUSH_CHARACTERS = 1 << 20
+RENEW_BYTES = 32 << 20
+FLUSH_WORDS = 1 << 16
+UTF8_BYTES = [*range(0xC0), *range(0xC2, 0xF5)]
+
+
+def refusal(tokenizer: dict[str, Any]) -> str:
+    """Why words of this tokenizer.json cannot be encoded one by one; empty if they can."""
+    model = tokenizer["model"]
+    if model.get("type") != "BPE" or model.get("dropout"):
+        return "its model is not a deterministic BPE"
+    if model.get("continuing_subword_prefix") or model.get("end_of_word_suffix") or model.get("byte_fallback"):
+        return "its tokens depend on their place in the word"
+    if any(token.get(key) for token in tokenizer["added_tokens"] for key in ("lstrip", "rstrip", "single_word")):
+        return "it has an added token that depends on what stands around it"
+    characters = byte_characters()
+    if not all(characters[byte] in model["vocab"] for byte in UTF8_BYTES):
+        return "its vocabulary lacks some bytes"
+    if max(map(len, model["vocab"])) * 2 > WINDOW_BYTES // OVERLAP:
+        return "it has a token of several thousand bytes"
+    return ""
+
+
+def bare(tokenizer: dict[str, Any]) -> dict[str, Any]:
+    """The same merges with nothing before them: each text is one word."""
+    whole = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    model = {**tokenizer["model"], "ignore_merges": False}
+    plain = {"normalizer": None, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
+    return {**tokenizer, **plain, "pre_tokenizer": whole, "model": model}
+
+
+def byte_characters() -> list[str]:
+    """What stands for each byte in a byte-level vocabulary: its own character if that prints, else one from U+0100."""
+    shown = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    hidden = iter(range(0x100, 0x200))
+    return [chr(byte) if byte in shown else chr(next(hidden)) for byte in range(256)]
+
+
+@dataclass
+class WordEncoder:
+    """renew: makes an encoder that gives each text's ids as one word. sizes: bytes of each token, by id.
+
+    normalize, pieces: the tokenizer's own normalization and pre-tokenization (pieces as character ranges).
+    raw, normalized: added tokens by their strings, found before and after normalizing.
+    """
+
+    renew: Callable[[], Encoder]
+    sizes: np.ndarray
+    normalize: Callable[[str], str]
+    pieces: Callable[[str], list[tuple[int, int]]]
+    raw: dict[str, int]
+    normalized: dict[str, int]
+    window: int = WINDOW_BYTES
+    look: int = LOOK_CHARACTERS
+    normalize_size: int = PIECE_CHARACTERS
+    _words: list[str] = field(default_factory=list)
+    _fixed: list[tuple[int, int]] = field(default_factory=list)  # (words before it, id)
+    _size: int = 0
+    _spent: int = 0  # bytes of windows
+
+    def __post_init__(self) -> None:
+        self.encoder = self.renew()
+
+    def encode(self, text: str) -> np.ndarray:
+        """The ids of a stretch between two safe places, uint32."""
+        self._words, self._fixed, self._size = [], [], 0
+        out: list[np.ndarray] = [np.empty(0, np.uint32)]
+        for stretch, added in _cut(text, self.raw):
+            if len(self._fixed) >= FLUSH_WORDS:
+                out.append(self._flush())
+            if added is not None:
+                self._fixed.append((len(self._words), added))
+                continue
+            for part, inner in _cut(normalized(stretch, self.normalize, self.normalize_size), self.normalized):
+                if len(self._fixed) >= FLUSH_WORDS:
+                    out.append(self._flush())
+                if inner is not None:
+                    self._fixed.append((len(self._words), inner))
+                    continue
+                for word in self._split(part):
+                    if len(word) >= self.window:
+                        out += [self._flush(), self.encode_word(word)]
+                        continue
+                    self._words.append(word)
+                    self._size += len(word)
+                    if self._size >= FLUSH_CHARACTERS or len(self._words) >= FLUSH_WORDS:
+                        out.append(self._flush())
+        return np.concatenate([*out, self._flush()])
+
+    def _flush(self) -> np.ndarray:
+        ids, lengths = self.encoder.encode_batch(self._words)
+        if self._fixed:
+            ends = np.concatenate([[0], np.cumsum(lengths)])
+            places, values = (np.array(column) for column in zip(*self._fixed, strict=True))
+            ids = np.insert(ids, ends[places], values.astype(np.uint32))
+        self._words, self._fixed, self._size = [], [], 0
+        return ids
+
+    def _split(self, text: str) -> Iterator[str]:
+        """The words of a text, some looked at at a time: only those are taken that what follows cannot change.
+
+        A piece is settled by the characters up to the one after it, the white space around it to its end, and what a
+        contraction may look at; so those are settled that end before a character that is no white space and has
+        LOOK_BEYOND more after it.
+        """
+        if text.isascii() and text[1:].isalpha() and (text[0].isalpha() or text[0] == " "):
+            yield text  # letters and perhaps a space before them are one piece, and this is often seen
+            return
+        start, size = 0, self.look
+        while start < len(text):
+            view = text[start : start + size]
+            whole = start + size >= len(text)
+            ranges = [entry for entry in self.pieces(view) if entry[1] <= _settled(view, whole)]
+            if not ranges and not whole:
+                stop = self._end_of_run(text, start, start + size)
+                if stop is None:
+                    size *= 8
+                    continue
+                ranges = [(0, stop - start)]
+            for first, last in ranges:
+                yield text[start + first : start + last]
+            if not ranges:
+                return
+            start, size = start + ranges[-1][1], self.look
+
+    def _end_of_run(self, text: str, start: int, stop: int) -> int | None:
+        """Where the piece from `start` ends, if text[start:stop] is one piece: a run that may go on; else None.
+
+        What such a run is, its last two characters tell (a line break after punctuation excepted), so it is followed
+        from there, some characters at a time.
+        """
+        view = text[start:stop]
+        if len(self.pieces(view)) != 1:
+            return None
+        blank = view.isspace()
+        size = self.look
+        while blank or not (text[stop - 2].isspace() or text[stop - 1].isspace()):
+            begin = stop - 2
+            view = text[begin : begin + size]
+            whole = begin + size >= len(text)
+            end = self.pieces(view)[0][1]
+            if end <= _settled(view, whole):
+                return begin + end
+            if end == len(view):
+                stop, blank = begin + end, blank and view.isspace()
+            size = self.look if end == len(view) else size * 8
+        return None
+
+    def encode_word(self, word: str) -> np.ndarray:
+        """The ids of one word, window by window where it is long."""
+        data = np.frombuffer(word.encode(), np.uint8)
+        window = self.window
+        while window < len(data):
+            found = self._in_windows(data, window)
+            if found is not None:
+                return found
+            window *= 8
+        return self._ids(data, 0, len(data))
+
+    def _ids(self, data: np.ndarray, start: int, stop: int) -> np.ndarray:
+        self._spent += stop - start
+        if self._spent > RENEW_BYTES:  # an encoder remembers words, and these are never met again
+            self.encoder, self._spent = self.renew(), stop - start
+        return self.encoder.encode_batch([data[start:stop].tobytes().decode()])[0]
+
+    def _in_windows(self, data: np.ndarray, window: int) -> np.ndarray | None:
+        """See the module; None if two windows have no token in common."""
+        out: list[np.ndarray] = []
+        stop = _character_start(data, window)
+        ids = self._ids(data, 0, stop)
+        starts = self._starts(ids, 0)
+        while stop < len(data):
+            usable = starts[starts <= stop - window // OVERLAP]
+            usable = usable[data[usable] & 0xC0 != 0x80]
+            if not len(usable) or usable[-1] + window <= stop:
+                return None
+            begin = int(usable[-1])
+            stop = _character_start(data, begin + window)
+            new = self._ids(data, begin, stop)
+            new_starts = self._starts(new, begin)
+            _, old_at, new_at = np.intersect1d(starts, new_starts, assume_unique=True, return_indices=True)
+            same = np.flatnonzero(ids[old_at] == new[new_at])
+            if not len(same):
+                return None
+            joint = same[0]
+            out.append(ids[: old_at[joint]])
+            ids, starts = new[new_at[joint] :], new_starts[new_at[joint] :]
+        return np.concatenate([*out, ids])
+
+    def _starts(self, ids: np.ndarray, begin: int) -> np.ndarray:
+        ends = np.cumsum(self.sizes[ids])
+        return begin + ends - self.sizes[ids]
+
+
+def _settled(view: str, whole: bool) -> int:
+    """How far pieces of a view are what they are in the text, of which it may be only a part."""
+    return len(view) if whole else len(view[:-LOOK_BEYOND].rstrip()) - 1
+
+
+def _character_start(data: np.ndarray, place: int) -> int:
+    """The place, or a few bytes before it where a character begins; the end if it is beyond."""
+    if place >= len(data):
+        return len(data)
+    while data[place] & 0xC0 == 0x80:
+        place -= 1
+    return place
+
+
+def _cut(text: str, added: dict[str, int]) -> Iterator[tuple[str, int | None]]:
+    """A text as (stretch, None) and (token, id), leftmost and then longest token first."""
+    if not added:
+        if text:
+            yield text, None
+        return
+    start = 0
+    for found in re.finditer("|".join(map(re.escape, sorted(added, key=len, reverse=True))), text):
+        if found.start() > start:
+            yield text[start : found.start()], None
+        yield found[0], added[found[0]]
+        start = found.end()
+    if start < len(text):
+        yield text[start:], None
+
+
+def token_sizes(vocabulary: dict[str, int]) -> np.ndarray:
+    """Bytes of each token of a byte-level vocabulary, int64 by id."""
+    sizes = np.zeros(max(vocabulary.values()) + 1, np.int64)
+    for token, number in vocabulary.items():
+        sizes[number] = len(token)
+    return sizes
+
+
+def added_by_string(tokens: Sequence[dict[str, Any]], special: bool) -> tuple[dict[str, int], dict[str, int]]:
+    """Added tokens found before and after normalizing; without the special ones if these are ordinary text."""
+    wanted = [token for token in tokens if (special or not token["special"]) and token["content"]]
+    raw, normalized = ([t for t in wanted if t.get("normalized") is flag] for flag in (False, True))
+    return {t["content"]: t["id"] for t in raw}, {t["content"]: t["id"] for t in normalized}

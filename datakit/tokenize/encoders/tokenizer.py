@@ -1,0 +1,200 @@
+"""A tokenizer.json, loaded twice: by `tokenizers`, the reference, and by `fastokens`, which encodes.
+
+fastokens gives the same ids at some fifty times the speed (docs/measurements.md), and that is verified on every
+partition (tokenize/reference_check.py). Where it cannot load a tokenizer (WordPiece, Unigram, an unknown pre-tokenizer,
+or a panic inside it) the reference encodes, and the contract says so and why.
+
+`load` is what the fork server calls once for all attempts: it starts no thread, also for a remote file, which a helper
+process reads. Truncation and padding that a tokenizer.json may ask for are switched off: both would lose or invent
+tokens. Threads: fastokens makes its own pool at its first call, as wide as the CPUs that the process may use, whatever
+RAYON_NUM_THREADS says (three threads too many on four cores, measured); so that first call is made while only the
+task's CPUs may be used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import fastokens
+import tokenizers
+from tokenizers.pre_tokenizers import Split
+
+from datakit.errors import NotFoundError, TokenizerError
+from datakit.storage import urls
+from datakit.tokenize.encoders import long_words
+from datakit.tokenize.encoders.base import Encoder, FastEncoder, ReferenceEncoder
+from datakit.tokenize.encoders.custom import MARK, CustomTokenizer
+from datakit.tokenize.encoders.long_texts import PART_BYTES, LongTexts
+from datakit.tokenize.encoders.safe_cuts import find_splitter, splitting_expression
+
+ENCODERS = ("auto", "fastokens", "tokenizers")
+SPECIAL_STRINGS = ("keep", "text")
+SHOWN_REASON = 200
+TASKS = Path("/proc/self/task")
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """A loaded tokenizer.json. `refusal` says why fastokens does not take it; then `fast` is None.
+
+    definition: the parsed file.
+    """
+
+    sha256: str
+    reference: tokenizers.Tokenizer
+    fast: fastokens.Tokenizer | None
+    refusal: str = ""
+    definition: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def vocabulary_size(self) -> int:
+        """The highest id + 1, added tokens included."""
+        return max(self.reference.get_vocab(with_added_tokens=True).values()) + 1
+
+    @property
+    def special_tokens(self) -> list[str]:
+        """The special tokens' strings."""
+        return [token.content for token in self.reference.get_added_tokens_decoder().values() if token.special]
+
+    def token_id(self, token: str) -> int | None:
+        """The id of a token by its string, if there is such a token."""
+        return self.reference.token_to_id(token)
+
+    def encoder(self, wanted: str = "auto", special_strings: str = "keep") -> Encoder:
+        """The encoder of this name; "auto" takes fastokens where it can. Raises TokenizerError."""
+        if wanted not in ENCODERS:
+            raise TokenizerError(f"tokenize.encoder: {wanted!r} is none of {', '.join(ENCODERS)}")
+        if special_strings not in SPECIAL_STRINGS:
+            raise TokenizerError(f"tokenize.special_strings: {special_strings!r} is none of 'keep', 'text'")
+        as_text = special_strings == "text"
+        if wanted == "tokenizers" or (wanted == "auto" and self.fast is None):
+            return ReferenceEncoder(self.reference, special_as_text=as_text)
+        if self.fast is None:
+            raise TokenizerError(
+                f"fastokens cannot load this tokenizer ({self.refusal}); set tokenize.encoder to 'auto' or 'tokenizers'"
+            )
+        return FastEncoder(self.fast, special_as_text=as_text)
+
+    def reference_encoder(self, special_strings: str = "keep") -> Encoder:
+        """What the encoder is compared with."""
+        return ReferenceEncoder(self.reference, special_as_text=special_strings == "text")
+
+    def long_texts(self, encoder: Encoder, special_strings: str = "keep", part_bytes: int = PART_BYTES) -> LongTexts:
+        """The encoder for documents of any length."""
+        splitter, reason = find_splitter(self.definition)
+        reason = reason or long_words.refusal(self.definition)
+        if splitter is None or reason:
+            return LongTexts(encoder, None, None, reason, part_bytes)
+        return LongTexts(encoder, splitter, lambda: self._words(encoder.name, special_strings), "", part_bytes)
+
+    def _words(self, encoder: str, special_strings: str) -> long_words.WordEncoder:
+        text = json.dumps(long_words.bare(self.definition))
+
+        def bare() -> Encoder:
+            fast = _load_fast(text)[0] if encoder == "fastokens" else None
+            return FastEncoder(fast) if fast else ReferenceEncoder(tokenizers.Tokenizer.from_str(text))
+
+        normalizer = self.reference.normalizer
+        normalize = normalizer.normalize_str if normalizer else str
+        raw, normalized = long_words.added_by_string(self.definition["added_tokens"], special_strings == "keep")
+        pre_tokenizer = Split(tokenizers.Regex(splitting_expression(self.definition)), "isolated")
+
+        def pieces(text: str) -> list[tuple[int, int]]:
+            return [place for _, place in pre_tokenizer.pre_tokenize_str(text)]
+
+        return long_words.WordEncoder(
+            bare,
+            long_words.token_sizes(self.definition["model"]["vocab"]),
+            normalize,
+            pieces,
+            raw,
+            {normalize(token): number for token, number in normalized.items()},
+        )
+
+
+def load(url: str) -> Tokenizer | CustomTokenizer:
+    """The tokenizer.json at `url`. Starts no thread. Raises TokenizerError."""
+    return parse(_read(url), url)
+
+
+def parse(data: bytes, place: str) -> Tokenizer | CustomTokenizer:
+    """The tokenizer in these bytes of a tokenizer.json. Raises TokenizerError."""
+    if MARK.encode() in data[:100]:
+        return CustomTokenizer.from_description(data, place)
+    try:
+        text = data.decode()
+        reference = tokenizers.Tokenizer.from_str(text)
+    except Exception as error:  # the library raises no narrower one
+        raise TokenizerError(f"{place} is not a tokenizer.json that `tokenizers` can read: {error}") from error
+    reference.no_truncation()
+    reference.no_padding()
+    fast, refusal = _load_fast(text)
+    return Tokenizer(hashlib.sha256(data).hexdigest(), reference, fast, refusal, json.loads(text))
+
+
+def _load_fast(text: str) -> tuple[fastokens.Tokenizer | None, str]:
+    try:
+        fast = fastokens.Tokenizer.from_json_str(text)
+    except (ValueError, NotImplementedError, RuntimeError) as error:
+        return None, str(error)[:SHOWN_REASON]
+    except BaseException as error:  # a panic in Rust comes as an exception of its own, right below BaseException
+        if type(error).__name__ != "PanicException":
+            raise
+        return None, f"it panics: {error}"[:SHOWN_REASON]
+    fast.no_truncation()
+    fast.no_padding()
+    return fast, ""
+
+
+def _read(url: str) -> bytes:
+    """The file's bytes; drivers of object stores start threads, so another process reads what is not on this disk."""
+    try:
+        if urls.is_local(url):
+            return urls.read_bytes(url)
+    except NotFoundError as error:
+        raise TokenizerError(f"the tokenizer {url} is not there; give the path of a tokenizer.json") from error
+    code = "import sys; from datakit.storage import urls; sys.stdout.buffer.write(urls.read_bytes(sys.argv[1]))"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", code, url], capture_output=True, env=environment, check=False)
+    if done.returncode:
+        reason = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise TokenizerError(f"the tokenizer {url} cannot be read: {reason}")
+    return done.stdout
+
+
+def hold_threads(encoder: Encoder, cpus: int) -> None:
+    """Make the encoder start its threads, no more than `cpus`. Call it in a task, before the first batch."""
+    with narrowed(cpus):
+        encoder.encode_batch(["one", "two"])
+
+
+@contextmanager
+def narrowed(cpus: int) -> Iterator[None]:
+    """Within, this thread and those it starts may use `cpus` CPUs, so that is how many a library makes threads for.
+
+    Afterwards they may use all again: which ones is the scheduler's business. Where the system has no CPU affinity
+    (macOS) nothing is held.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    allowed, threads = os.sched_getaffinity(0), _threads()
+    os.sched_setaffinity(0, sorted(allowed)[:cpus])
+    try:
+        yield
+    finally:
+        for thread in (_threads() - threads) | {0}:
+            os.sched_setaffinity(thread, allowed)
+
+
+def _threads() -> set[int]:
+    return {int(thread.name) for thread in TASKS.iterdir()}

@@ -1,0 +1,100 @@
+"""From a tokenizer and what the recipe asks for to the contract of a cache."""
+
+from __future__ import annotations
+
+from datakit.cache.contract import AS_TEXT, PARTS, SPECIAL_STRINGS, WHOLE, Contract, Golden, Special
+from datakit.errors import TokenizerError, suggestion
+from datakit.tokenize.encoders.base import Encoder
+from datakit.tokenize.encoders.custom import CustomTokenizer
+from datakit.tokenize.encoders.tokenizer import Tokenizer
+
+AnyTokenizer = Tokenizer | CustomTokenizer
+ADDED = ("none", "bos", "eos", "both")
+BEGINS = ("<|begin_of_text|>", "<|startoftext|>", "<|beginoftext|>", "<s>", "<bos>")
+ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
+GOLDEN = (
+    "Hello, world!",
+    " two  spaces\n\n\ttabs and 3.14159 of 1,000,000",
+    "def add(a, b):\n    return a + b  # ok\n",
+    "naïve café — “quoted”",
+    "日本語と한국어, ภาษาไทย, हिन्दी, العربية",
+    "e\u0301 and \u00e9; \U0001f469\u200d\U0001f680",
+    "it's we'll THEY'VE \u00a0\u3000 end ",
+    "before<|endoftext|>after",
+)
+
+
+PROBE_PART_BYTES = 48  # so small that a probe of some KiB takes every path
+
+
+def make_contract(
+    tokenizer: AnyTokenizer,
+    encoder: Encoder,
+    add: str,
+    bos: str | None,
+    eos: str | None,
+    *,
+    special_strings: str = "keep",
+) -> Contract:
+    """The contract, with golden vectors that reference and encoder agree on. Raises TokenizerError."""
+    if add not in ADDED:
+        raise TokenizerError(f"tokenize.add: {add!r} is none of {', '.join(ADDED)}; {suggestion(add, ADDED)}")
+    reference = tokenizer.reference_encoder(special_strings)
+    return Contract(
+        tokenizer_sha256=tokenizer.sha256,
+        encoder=encoder.name,
+        vocabulary_size=tokenizer.vocabulary_size,
+        bos=_special(tokenizer, "bos", bos, BEGINS) if add in ("bos", "both") else None,
+        eos=_special(tokenizer, "eos", eos, ENDS) if add in ("eos", "both") else None,
+        golden=_golden(reference or encoder, encoder),
+        special_strings=AS_TEXT if special_strings == "text" else SPECIAL_STRINGS,
+        encoder_version=encoder.version,
+        fallback=tokenizer.refusal if encoder.name == "tokenizers" else "",
+        long_texts=_long_texts(tokenizer, encoder, special_strings),
+    )
+
+
+def _special(tokenizer: AnyTokenizer, side: str, named: str | None, usual: tuple[str, ...]) -> Special:
+    """The token with this name, or the only one of the usual names that the vocabulary has."""
+    found = {token: tokenizer.token_id(token) for token in ([named] if named else usual)}
+    present = [(token, number) for token, number in found.items() if number is not None]
+    if len(present) == 1:
+        return Special(*present[0])
+    special = tokenizer.special_tokens
+    has = f"its special tokens are {', '.join(special)}" if special else "it has no special tokens"
+    if named:
+        raise TokenizerError(f"tokenize.{side}: the tokenizer has no token {named!r}; {has}")
+    names = ", ".join(token for token, _ in present)
+    what = f"more than one usual name ({names})" if present else "none of the usual names"
+    raise TokenizerError(f"the tokenizer has {what} for {side}; {has}: set tokenize.{side} to one of them")
+
+
+def _golden(reference: Encoder, encoder: Encoder) -> list[Golden]:
+    expected, lengths = reference.encode_batch(GOLDEN)
+    found, _ = encoder.encode_batch(GOLDEN)
+    if expected.tolist() != found.tolist():
+        raise TokenizerError(
+            f"{encoder.name} and `tokenizers` differ on fixed strings; set tokenize.encoder='tokenizers'"
+        )
+    ends = lengths.cumsum().tolist()
+    pairs = zip(GOLDEN, [0, *ends], ends, strict=False)
+    return [Golden(text, expected[start:end].tolist()) for text, start, end in pairs]
+
+
+def _long_texts(tokenizer: AnyTokenizer, encoder: Encoder, special_strings: str) -> str:
+    """Whether long documents are encoded in parts: where the theory allows it, and a probe cut to shreds agrees."""
+    parts = tokenizer.long_texts(encoder, special_strings)
+    reference = tokenizer.reference_encoder(special_strings)
+    if parts.reason or reference is None:
+        return f"{WHOLE}: {parts.reason}"
+    parts.part_bytes = PROBE_PART_BYTES
+    probe = _probe(tokenizer.special_tokens)
+    if parts.encode_text(probe).tolist() != reference.encode_batch([probe])[0].tolist():
+        return f"{WHOLE}: encoded in parts, a probe has other tokens"
+    return PARTS
+
+
+def _probe(special: list[str]) -> str:
+    """Some KiB of everything: the golden strings, runs of one character, special tokens."""
+    runs = [character * 200 for character in ("a", " ", "\n", "7", "-", "漢", "\u0301", "'s", "\r\n", "<|")]
+    return "".join(text + run for text, run in zip(GOLDEN * 2, runs, strict=False)) + " x ".join([*runs, *special])

@@ -1,0 +1,132 @@
+"""Compares the encoder with the reference on a sample of each partition; the first difference stops the run.
+
+The sample is fixed by the partition alone (not by batches): 16 documents evenly spread over the rows, and, of the text
+laid end to end, a window of 8 KiB in every 2.7 MB, which is 0.3 % of the bytes. A document that fits a window is taken
+whole, and the ids that are about to be written are compared; of a longer one only a window is encoded, by both: of the
+16 documents one after another from the beginning, further on, ... the end. The reference needs 20 times as long as the
+encoder, so the windows of the 16 share another 0.3 % of the bytes, with 1 KiB each at the least and 8 KiB at the most.
+
+Cost: about 0.6 % of the bytes, or 16 KiB a partition if that is more, at the reference's speed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from datakit.errors import TokenizerError
+from datakit.tokenize.encoders.base import Encoder
+from datakit.tokenize.text_batches import TextBatch
+
+DOCUMENTS = 16
+WINDOW_BYTES = 8192
+SMALLEST_WINDOW = 1024
+SHARE = 0.003
+PERIOD = round(WINDOW_BYTES / SHARE)
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """Some bytes of a document: its row in the batch, first and last byte in it, whether that is all of it."""
+
+    row: int
+    start: int
+    stop: int
+    whole: bool
+
+
+@dataclass
+class Verification:
+    """Checks the batches of one partition (`rows` documents, `text_bytes`), in order. Counts what it has compared."""
+
+    reference: Encoder
+    encoder: Encoder
+    rows: int
+    partition_bytes: int
+    place: str
+    documents: int = 0
+    text_bytes: int = 0
+    _spread: np.ndarray = field(init=False)
+    _window: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._spread = np.unique((2 * np.arange(DOCUMENTS) + 1) * self.rows // (2 * DOCUMENTS))
+        share = int(self.partition_bytes * SHARE / DOCUMENTS)
+        self._window = min(max(share, SMALLEST_WINDOW), WINDOW_BYTES)
+
+    def check(self, batch: TextBatch, ids: np.ndarray, lengths: np.ndarray) -> None:
+        """Compare this batch's part of the sample. `ids`, `lengths`: what the encoder gave. Raises TokenizerError."""
+        samples = list(self._sample(batch))
+        if not samples:
+            return
+        texts = [_text(batch, sample) for sample in samples]
+        expected, counts = self.reference.encode_batch(texts)
+        again = self.encoder.encode_batch(
+            [text for text, sample in zip(texts, samples, strict=True) if not sample.whole]
+        )
+        parts = iter(_split(*again))
+        ends = np.cumsum(lengths)
+        for sample, wanted in zip(samples, _split(expected, counts), strict=True):
+            row = sample.row
+            found = ids[ends[row] - lengths[row] : ends[row]] if sample.whole else next(parts)
+            if len(found) != len(wanted) or (found != wanted).any():
+                self._refuse(batch.ids[row].as_py(), sample.start, wanted.tolist(), found)
+            self.documents += 1
+            self.text_bytes += sample.stop - sample.start
+
+    def compare(self, names: Sequence[str], texts: Sequence[str], ids: np.ndarray, lengths: np.ndarray) -> None:
+        """Compare texts with the ids that the encoder gave them; `names`: their documents'. Raises TokenizerError."""
+        expected, counts = self.reference.encode_batch(texts)
+        for name, wanted, found in zip(names, _split(expected, counts), _split(ids, lengths), strict=True):
+            if len(found) != len(wanted) or (found != wanted).any():
+                self._refuse(name, 0, wanted.tolist(), found)
+        self.documents += len(set(names))
+        self.text_bytes += sum(len(text.encode()) for text in texts)
+
+    def _sample(self, batch: TextBatch) -> Iterator[_Sample]:
+        """What is compared of this batch."""
+        starts = batch.offsets - batch.offsets[0] + batch.position
+        count = len(starts) - 1
+        spread = self._spread[(self._spread >= batch.row) & (self._spread < batch.row + count)] - batch.row
+        # a document meets a window if one begins in it, or if it begins in one
+        begun = -(-starts // PERIOD)
+        meets = (begun[1:] > begun[:-1]) | (starts[:-1] % PERIOD < WINDOW_BYTES)
+        for row in np.union1d(np.flatnonzero(meets), spread).tolist():
+            length = int(starts[row + 1] - starts[row])
+            chosen = row in spread
+            if length <= (WINDOW_BYTES if meets[row] else self._window):
+                yield _Sample(row, 0, length, True)
+                continue
+            if chosen:
+                number = int(np.searchsorted(self._spread, row + batch.row))
+                start = (length - self._window) * number // (DOCUMENTS - 1) if number < DOCUMENTS else 0
+                yield _Sample(row, start, start + self._window, False)
+            for start, stop in self._windows(int(starts[row]), length):
+                yield _Sample(row, start, stop, False)
+
+    def _windows(self, start: int, length: int) -> Iterator[tuple[int, int]]:
+        for number in range(start // PERIOD, (start + length - 1) // PERIOD + 1):
+            first = max(number * PERIOD - start, 0)
+            last = min(number * PERIOD + WINDOW_BYTES - start, length)
+            if first < last:
+                yield first, last
+
+    def _refuse(self, document: str, start: int, expected: list[int], found: np.ndarray) -> None:
+        pairs = zip(expected, found.tolist(), strict=False)
+        position = next((place for place, (one, other) in enumerate(pairs) if one != other), None)
+        position = min(len(expected), len(found)) if position is None else position
+        raise TokenizerError(
+            f"{self.encoder.name} and `tokenizers` differ: {self.place}, document {document}, from token {position} of "
+            f"the text that begins at its byte {start}; set tokenize.encoder to 'tokenizers', which is slower and right"
+        )
+
+
+def _text(batch: TextBatch, sample: _Sample) -> str:
+    begin = int(batch.offsets[sample.row])
+    return batch.data[begin + sample.start : begin + sample.stop].tobytes().decode("utf-8", errors="ignore")
+
+
+def _split(ids: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
+    return np.split(ids, np.cumsum(lengths)[:-1]) if len(lengths) else []

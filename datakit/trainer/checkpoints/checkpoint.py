@@ -1,0 +1,282 @@
+"""Checkpoints that are whole or do not exist: written in the background, committed last, the newest valid one wins.
+
+    <run>/checkpoints/step-000000400/state/...       orbax's files, every array split as it lies on the devices
+                                     commit.json     the marker, written last: step, run, mixture, files and checksums
+    <temporary>/<the same>                           rolling ones, for a place that deletes by age by itself
+
+A rolling checkpoint is written every few minutes and the last two are kept; the final one, and one every `keep_every`
+steps where that is asked for, are permanent. A new one is committed before an older one goes, and the marker goes
+before the files. A directory without a marker, with a missing or short file, or with a wrong checksum does not count:
+the next older one is taken, and a warning says so. Neither does one of another name, such as somebody's copy. Whatever
+is killed at whatever moment, the last good one stands.
+
+Saving costs the training loop one copy to host memory; the rest runs beside it. Restoring takes any number of devices:
+orbax reads each array into the sharding that is asked for. Checksums cost one more read of what is restored.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import msgspec
+import orbax.checkpoint as ocp
+import xxhash
+from etils import epath
+
+from datakit.errors import CheckpointError, UsageError
+from datakit.storage import urls
+from datakit.trainer.checkpoints.compatibility import check_fit
+from datakit.trainer.models.weights import Tree
+from datakit.trainer.multihost import is_first
+
+FORMAT = "datakit.checkpoint/1"
+MARKER = "commit.json"
+SET_ASIDE = "set-aside.json"  # the marker of a checkpoint that a later start passed over
+STATE = "state"
+NAME = re.compile(r"step-(\d{9,})")
+HASH_CHUNK = 4 << 20
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """When and where. `temporary_root` None keeps rolling checkpoints beside the permanent ones."""
+
+    interval_minutes: float = 10.0
+    keep_temporary: int = 2
+    keep_every: int | None = None  # steps; permanent
+    temporary_root: str | None = None
+    load: bool | None = None  # True: fail if there is none; False: start afresh; None: go on where there is one
+
+    def __post_init__(self) -> None:
+        if not self.interval_minutes >= 0:
+            raise UsageError(f"checkpoint.interval_minutes is {self.interval_minutes}; give minutes between saves")
+        if self.keep_temporary < 1:
+            raise UsageError("checkpoint.keep_temporary is at least 1: without a checkpoint nothing can go on")
+        if self.keep_every is not None and self.keep_every < 1:
+            raise UsageError(f"checkpoint.keep_every is {self.keep_every}; it is at least 1 step, or left out")
+        root = self.temporary_root
+        if root is not None and urls.is_local(root) and not os.path.isabs(os.path.expanduser(root)):
+            raise UsageError(
+                f"checkpoint.temporary_root is {root!r}; give an absolute path or a URL, "
+                "so that the run finds its checkpoints from any working directory"
+            )
+
+
+class Marker(msgspec.Struct, frozen=True):
+    """What a checkpoint says of itself."""
+
+    step: int
+    run: str  # the run's fingerprint
+    mixture: dict[str, Any]  # the loader's record
+    counts: dict[str, int]  # tokens and sequences so far
+    norms: dict[str, float]  # of the parameters when the run began
+    permanent: bool
+    files: dict[str, tuple[int, str]]  # relative path: bytes, xxh3-128
+    origin: dict[str, Any] | None = None  # the other run's checkpoint that this run began with
+    format: str = FORMAT
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A checkpoint that has a readable marker."""
+
+    path: epath.Path
+    marker: Marker
+
+    def damage(self, checksums: bool) -> str | None:
+        """What is wrong with its files; None if nothing is."""
+        for name, (length, xxh3) in self.marker.files.items():
+            file = self.path / name
+            if not file.exists():
+                return f"{name} is missing"
+            if file.stat().length != length:
+                return f"{name} has {file.stat().length} bytes instead of {length}"
+            if checksums and _hash(file) != xxh3:
+                return f"{name} does not match its checksum"
+        return None
+
+    def named(self) -> dict[str, Any]:
+        """What tells it from every other one: its place, its step and the hash of its marker."""
+        return {"checkpoint": str(self.path), "step": self.marker.step, "marker": _hash(self.path / MARKER)}
+
+
+def step_folders(folder: str) -> Iterator[tuple[int, epath.Path]]:
+    """(step, path) of what has a checkpoint's name in a folder, whole or not, in the order of steps."""
+    place = epath.Path(folder)
+    for path in sorted(place.glob("step-*")) if place.exists() else []:
+        match = NAME.fullmatch(path.name)
+        if match:
+            yield int(match[1]), path
+
+
+def candidates(folders: list[str], say: Say) -> list[Candidate]:
+    """All checkpoints in these folders that seem whole, the newest first."""
+    read = [candidate_at(path, say) for folder in folders for _, path in step_folders(folder)]
+    found = [candidate for candidate in read if candidate is not None]
+    return sorted(found, key=lambda one: (one.marker.step, one.marker.permanent), reverse=True)
+
+
+def candidate_at(path: epath.Path, say: Say) -> Candidate | None:
+    """The checkpoint in a directory, if it seems whole."""
+    try:
+        marker = msgspec.json.decode((path / MARKER).read_bytes(), type=Marker)
+    except FileNotFoundError:
+        if not (path / SET_ASIDE).exists():
+            say(f"warning: {path} was never finished; ignored")
+        return None
+    except msgspec.DecodeError as error:
+        say(f"warning: {path / MARKER} does not parse ({error}); ignored")
+        return None
+    if marker.format != FORMAT:
+        say(f"warning: {path} has format {marker.format!r}, this version reads {FORMAT!r}; ignored")
+        return None
+    candidate = Candidate(path, marker)
+    damage = candidate.damage(checksums=False)
+    if damage:
+        say(f"warning: {path} is damaged ({damage}); ignored")
+        return None
+    return candidate
+
+
+def restore(candidate: Candidate, like: Tree) -> Tree:
+    """One state; `like` has a ShapeDtypeStruct with a sharding, or an array, at each leaf.
+
+    Raises CheckpointError where that is another model's or optimizer's state.
+    """
+    _check_fit(candidate, like, whole=True)
+    with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
+        return checkpointer.restore(candidate.path / STATE, args=ocp.args.StandardRestore(_abstract(like)))
+
+
+def restore_weights(candidate: Candidate, like: Tree) -> Tree:
+    """A part of a state, e.g. its "params" and "model", whatever optimizer it was trained with.
+
+    Raises CheckpointError where that is another model's.
+    """
+    _check_fit(candidate, like, whole=False)
+    abstract = _abstract(like)
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+        arguments = ocp.checkpoint_utils.construct_restore_args(abstract)
+        return checkpointer.restore(
+            candidate.path / STATE,
+            args=ocp.args.PyTreeRestore(item=abstract, restore_args=arguments, partial_restore=True),
+        )
+
+
+def _check_fit(candidate: Candidate, like: Tree, whole: bool) -> None:
+    with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
+        there = checkpointer.metadata(candidate.path / STATE).item_metadata.tree
+    check_fit(there, like, whole, str(candidate.path))
+
+
+def _abstract(like: Tree) -> Tree:
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), like)
+
+
+@dataclass
+class Writer:
+    """Saves one run's states; one save is under way at a time."""
+
+    settings: Checkpoints
+    permanent: str
+    temporary: str
+    run: str
+    say: Say
+    _saver: ocp.AsyncCheckpointer = field(init=False)
+    _thread: threading.Thread | None = None
+    _failure: BaseException | None = None
+    _saved_at: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self._saver = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
+
+    def due(self, step: int) -> bool:
+        """Whether the state after `step` steps should be saved now."""
+        return self._kept(step) or time.monotonic() - self._saved_at >= 60 * self.settings.interval_minutes
+
+    def _kept(self, step: int) -> bool:
+        return self.settings.keep_every is not None and step % self.settings.keep_every == 0
+
+    def save(self, state: Tree, marker: Marker) -> None:
+        """Begin to save; waits for the save before. The state must be known to be good."""
+        self.wait()
+        permanent = marker.permanent or self._kept(marker.step)
+        marker = msgspec.structs.replace(marker, run=self.run, permanent=permanent)
+        path = epath.Path(self.permanent if permanent else self.temporary) / f"step-{marker.step:09d}"
+        if permanent and candidate_at(path, lambda _: None) is not None:
+            return  # committed by an earlier attempt at the same run
+        if is_first():
+            (path / MARKER).unlink(missing_ok=True)
+            (path / SET_ASIDE).unlink(missing_ok=True)
+        self._saver.save(path / STATE, args=ocp.args.StandardSave(state), force=True)
+        self._saved_at = time.monotonic()
+        self._thread = threading.Thread(target=self._commit, args=(path, marker), name="checkpoint")
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Until the save under way stands. Raises CheckpointError if it failed."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise CheckpointError(f"a checkpoint could not be written: {failure}") from failure
+
+    def close(self) -> None:
+        """Wait, and free the threads."""
+        try:
+            self.wait()
+        finally:
+            self._saver.close()
+
+    def _commit(self, path: epath.Path, marker: Marker) -> None:
+        try:
+            self._saver.wait_until_finished()
+            if is_first():
+                commit(path, marker)
+                self._prune(marker.step)
+        except Exception as error:  # noqa: BLE001 - of a thread: handed to `wait`
+            self._failure = error
+
+    def _prune(self, step: int) -> None:
+        """Remove rolling checkpoints beyond the newest few, and what was never finished before `step`."""
+        found = [one for one in candidates([self.temporary], lambda _: None) if not one.marker.permanent]
+        for candidate in found[self.settings.keep_temporary :]:
+            (candidate.path / MARKER).unlink(missing_ok=True)  # first, so that a half-removed one does not count
+            candidate.path.rmtree()
+        for folder in {self.permanent, self.temporary}:
+            for number, path in step_folders(folder):
+                if number < step and not any((path / name).exists() for name in (MARKER, SET_ASIDE)):
+                    path.rmtree()
+
+
+def commit(path: epath.Path, marker: Marker) -> None:
+    """Write the marker of a finished state, with the size and checksum of each of its files."""
+    files = {str(file.relative_to(path)): (file.stat().length, _hash(file)) for file in _files(path / STATE)}
+    data = msgspec.json.format(msgspec.json.encode(msgspec.structs.replace(marker, files=files)), indent=1)
+    unfinished = path / f".{MARKER}.tmp"
+    unfinished.write_bytes(data)
+    unfinished.rename(path / MARKER)
+
+
+def _files(folder: epath.Path) -> list[epath.Path]:
+    found: list[epath.Path] = []
+    for entry in sorted(folder.iterdir()):
+        found.extend(_files(entry) if entry.is_dir() else [entry])
+    return found
+
+
+def _hash(file: epath.Path) -> str:
+    digest = xxhash.xxh3_128()
+    with file.open("rb") as opened:
+        while chunk := opened.read(HASH_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()

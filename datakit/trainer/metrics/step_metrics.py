@@ -1,0 +1,94 @@
+"""A step's row of figures: what the step computed, how fast it went, what the data were, which norms ring alarms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from datakit.trainer.config import Run
+from datakit.trainer.device_feed import Placed, stage_at
+from datakit.trainer.metrics.trackers import flatten, peak_flops
+from datakit.trainer.models import load_model
+from datakit.trainer.norms import alarms
+from datakit.trainer.step import Trainer
+
+Outline = Sequence[tuple[int, int, int]]  # batches, sequences in each, length: see `BatchSource.outline`
+PARTS = ("loss", "cross_entropy_loss", "aux_loss_weighted")
+NORM = "params_norm/"
+
+
+def training_flops(run: Run, outline: Outline, with_head: bool = True) -> float:
+    """Three times the forward pass over every position of these batches, padding included."""
+    per_token = load_model(run.kind).flops_per_token
+    return sum(
+        3 * per_token(run.model, length, with_head=with_head) * batches * sequences * length
+        for batches, sequences, length in outline
+    )
+
+
+@dataclass
+class Figures:
+    """Rows of one run. `norms` are those of its beginning; `counts` and `flops` are sums over the steps so far."""
+
+    run: Run
+    trainer: Trainer
+    mixture: dict[str, Any]
+    norms: dict[str, float]
+    counts: dict[str, int]
+    flops: float
+    stage: tuple[int, dict[str, float]] | None  # of the mixture, as the rows so far tell it
+    say: Callable[[str], None]
+    _alarmed: set[str] = field(default_factory=set)
+
+    def row(self, step: int, results: Any, placed: Placed, seconds: dict[str, float]) -> dict[str, Any]:
+        """The figures after `step` steps; `seconds` holds its duration and loading_time."""
+        self.counts["sequences"] += placed.sequences
+        self.counts["tokens"] += placed.tokens
+        row = {f"train/{name}": float(results[name]) for name in PARTS}
+        row |= flatten("train", results["model"]) | flatten("optim", results["optim"])
+        for name, value in results.get("watch", {}).items():
+            kind, _, weight = name.partition("/norm/")
+            row |= flatten(f"{kind}/norm", {weight: value})
+        row |= self._rates(placed, seconds["duration"]) | {"run_progress": step / self.run.steps}
+        row |= {f"throughput/{name}": value for name, value in seconds.items()}
+        return row | self._changed_stage() | self._alarms(step, results["optim"])
+
+    def _rates(self, placed: Placed, duration: float) -> dict[str, Any]:
+        """See `trackers.py` for what counts."""
+        sequences, length = placed.sequences, placed.batch.tokens.shape[1]
+        flops = training_flops(self.run, [(1, sequences, length)])
+        self.flops += flops
+        per_token, rate = flops / (sequences * length), flops / duration
+        device, devices = self.trainer.mesh.devices.flat[0].device_kind, self.trainer.mesh.size
+        row = {
+            "examples_per_second": sequences / duration,
+            "tokens_per_second": placed.tokens / duration,
+            "total_tokens": self.counts["tokens"],
+            "gflops_per_second": rate / 1e9,
+            "total_gflops": self.flops / 1e9,
+            "flops_per_token_analytic": per_token,
+            "flops_per_example_analytic": per_token * length,
+            "flops_per_example": per_token * length,
+            "device_kind": device,
+        }
+        peak = self.run.peak_flops or peak_flops(device)
+        if peak is not None:
+            row |= {"theoretical_flops_per_device": peak, "theoretical_flops": peak * devices}
+            row["mfu"] = 100 * rate / (peak * devices)
+        return {f"throughput/{name}": value for name, value in row.items()}
+
+    def _changed_stage(self) -> dict[str, Any]:
+        stage = stage_at(self.mixture, self.counts["sequences"] - 1)
+        if stage is None or stage == self.stage:
+            return {}
+        self.stage = stage
+        return {"mixture/stage": stage[0], **{f"mixture/weight/{name}": share for name, share in stage[1].items()}}
+
+    def _alarms(self, step: int, figures: Mapping[str, Any]) -> dict[str, float]:
+        norms = {name.removeprefix(NORM): float(value) for name, value in figures.items() if name.startswith(NORM)}
+        found = alarms(norms, self.norms, self.run.norm_band, fixed=self.run.optimizer.kind == "adamh")
+        for name in sorted(set(found) - self._alarmed):
+            self.say(f"alarm: at step {step:,} the norm of {name} is {found[name]:.3g} times its first value")
+        self._alarmed = set(found)
+        return {f"alarm/{name}": ratio for name, ratio in found.items()}

@@ -1,0 +1,94 @@
+"""Assignments in order of expert, and the two moves between tokens and rows.
+
+`spread` gives every assignment its token's row, `combine` sums a token's rows with their weights. Each carries the
+gradient of the other, written as a gather: no scatter-add, so sums have one fixed order on every device and every run.
+A token's rows are gathered one choice at a time: each gather then fuses into the sum, and no [T, K, D] is ever stored.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import add
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from datakit.trainer.models.shapes import Array, Float, Int
+
+
+class Sorted(NamedTuple):
+    """Where each assignment stands. Assignment a is choice a % K of token a // K."""
+
+    token: Int[Array, " R"]  # of the assignment in each row; rows of padding name some token
+    row: Int[Array, "T K"]  # of each assignment
+    counts: Int[Array, " E"]  # assignments per expert
+
+
+def sort_by_expert(expert: Int[Array, "T K"], experts: int) -> Sorted:
+    """A stable sort without padding: an expert sees its tokens in their order."""
+    flat = expert.reshape(-1)
+    order = _argsort(flat, experts)
+    row = jnp.zeros_like(order).at[order].set(jnp.arange(order.size, dtype=jnp.int32), unique_indices=True)
+    counts = jnp.sum(flat[:, None] == jnp.arange(experts), axis=0, dtype=jnp.int32)
+    return Sorted(order // expert.shape[1], row.reshape(expert.shape), counts)
+
+
+def _argsort(expert: Int[Array, " A"], experts: int) -> Int[Array, " A"]:
+    """Stable. Expert and place as one number sort three times as fast on a CPU as a pair, wherever they fit in one."""
+    size = expert.size
+    if experts * size > jnp.iinfo(jnp.uint32).max:
+        return jnp.argsort(expert, stable=True).astype(jnp.int32)
+    place = jnp.arange(size, dtype=jnp.uint32)
+    return (jnp.sort(expert.astype(jnp.uint32) * size + place, stable=False) % size).astype(jnp.int32)
+
+
+def by_row(share: Float[Array, "T K"], order: Sorted) -> Float[Array, " R"]:
+    """The assignments' weights in the order of the rows; zero in padding."""
+    flat = jnp.zeros(order.token.shape, share.dtype)
+    return flat.at[order.row.reshape(-1)].set(share.reshape(-1), unique_indices=True)
+
+
+def sum_rows(rows: Float[Array, "R D"], order: Sorted) -> Float[Array, "T D"]:
+    """The sum of each token's rows, in fp32."""
+    return reduce(add, _chosen(rows, order)).astype(rows.dtype)
+
+
+def _chosen(rows: Float[Array, "R D"], order: Sorted) -> list[Float[Array, "T D"]]:
+    """The row of each token's first choice, of its second, ... in fp32."""
+    return [rows[row].astype(jnp.float32) for row in order.row.T]
+
+
+@jax.custom_vjp
+def spread(x: Float[Array, "T D"], order: Sorted) -> Float[Array, "R D"]:
+    """A row per assignment."""
+    return x[order.token]
+
+
+def _spread_backward(order: Sorted, cotangent: Any) -> tuple[Any, None]:
+    return sum_rows(cotangent, order), None
+
+
+spread.defvjp(lambda x, order: (spread(x, order), order), _spread_backward)
+
+
+@jax.custom_vjp
+def combine(rows: Float[Array, "R D"], share: Float[Array, "T K"], order: Sorted) -> Float[Array, "T D"]:
+    """The weighted sum of each token's rows, in fp32."""
+    weighted = (row * weight[:, None] for row, weight in zip(_chosen(rows, order), share.T, strict=True))
+    return reduce(add, weighted).astype(rows.dtype)
+
+
+def _combine_forward(rows: Any, share: Any, order: Sorted) -> tuple[Any, Any]:
+    return combine(rows, share, order), (rows, share, order)
+
+
+def _combine_backward(saved: tuple[Any, Any, Sorted], cotangent: Any) -> tuple[Any, Any, None]:
+    rows, share, order = saved
+    to_rows = cotangent[order.token] * by_row(share, order)[:, None].astype(cotangent.dtype)
+    wide = cotangent.astype(jnp.float32)
+    to_share = jnp.stack([jnp.sum(row * wide, axis=-1) for row in _chosen(rows, order)], axis=-1)
+    return to_rows, to_share, None
+
+
+combine.defvjp(_combine_forward, _combine_backward)

@@ -1,0 +1,101 @@
+"""The experts: every token through its K chosen feed-forward networks, dropless, behind one function.
+
+    experts(x, expert, share, w_in, w_out, gate, backend) -> y
+    y[t] = sum over k of share[t, k] * gate(x[t] @ w_in[expert[t, k]]) @ w_out[expert[t, k]]
+
+| backend | how | where |
+|---|---|---|
+| tiles | assignments sorted by expert, each expert padded to whole tiles, a loop over tiles | CPU |
+| ragged | assignments sorted by expert, `jax.lax.ragged_dot` | GPU and TPU without tokamax |
+| tokamax | the same with tokamax's grouped matmul (Triton or Mosaic) | GPU |
+| dense | every expert on every token, masked: E / K times the work | the oracle of the tests |
+
+`auto` takes tiles on CPU (XLA:CPU expands ragged_dot to the dense computation: 5 times slower at 8 experts, and worse
+with more), tokamax on a GPU where it is installed, else ragged. No token is ever dropped and no capacity exists.
+
+On a mesh each device routes its own tokens to all experts, whose weights are gathered at the entry (FSDP).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import PartitionSpec as P
+
+from datakit.trainer.models.expert_sort import combine, sort_by_expert, spread
+from datakit.trainer.models.expert_tiles import tiled_experts
+from datakit.trainer.models.layers import GATES
+from datakit.trainer.models.shapes import Array, Float, Int
+from datakit.trainer.models.weights import BATCH, current_mesh
+
+Backend = Literal["auto", "tiles", "ragged", "tokamax", "dense"]
+GroupedMatmul = Callable[[Any, Any, Any], Any]
+SAVED_NAME = "moe_rows"  # what the remat policy "save_moe" keeps
+
+
+def experts(
+    x: Float[Array, "T D"],
+    expert: Int[Array, "T K"],
+    share: Float[Array, "T K"],
+    w_in: Float[Array, "E D F"],
+    w_out: Float[Array, "E I D"],
+    gate: str = "swiglu",
+    backend: Backend = "auto",
+) -> Float[Array, "T D"]:
+    """See the module. `gate` is a name in `layers.GATES`; weights and x are of one dtype, sums are fp32."""
+    compute = partial(_BACKENDS[resolve(backend)], gate=GATES[gate])
+    if current_mesh().size > 1:
+        # The check of varying axes knows no custom gradients with integer inputs; the tests compare with one device.
+        compute = jax.shard_map(
+            compute, in_specs=(P(BATCH), P(BATCH), P(BATCH), P(), P()), out_specs=P(BATCH), check_vma=False
+        )
+    return compute(x, expert, share, w_in, w_out)
+
+
+def resolve(backend: Backend) -> str:
+    """The backend that `auto` means on this machine."""
+    if backend != "auto":
+        return backend
+    platform = jax.default_backend()
+    if platform == "cpu":
+        return "tiles"
+    return "tokamax" if platform == "gpu" and importlib.util.find_spec("tokamax") else "ragged"
+
+
+def _dense(x: Any, expert: Any, share: Any, w_in: Any, w_out: Any, gate: Callable[[Any], Any]) -> Any:
+    weight = jnp.sum((expert[..., None] == jnp.arange(w_in.shape[0])) * share[..., None], axis=1)
+    middle = gate(jnp.einsum("td,edf->tef", x, w_in))
+    return jnp.einsum("tei,eid,te->td", middle, w_out, weight.astype(x.dtype)).astype(x.dtype)
+
+
+def _sorted_experts(
+    x: Any, expert: Any, share: Any, w_in: Any, w_out: Any, gate: Callable[[Any], Any], matmul: GroupedMatmul
+) -> Any:
+    order = sort_by_expert(expert, w_in.shape[0])
+    rows = checkpoint_name(spread(x, order), SAVED_NAME)
+    middle = checkpoint_name(matmul(rows, w_in, order.counts), SAVED_NAME)
+    return combine(matmul(gate(middle), w_out, order.counts), share, order)
+
+
+def _tokamax_matmul(rows: Any, weights: Any, count: Any) -> Any:
+    import tokamax  # pyright: ignore[reportMissingImports] - optional, one second to import
+
+    return tokamax.ragged_dot(rows, weights, count)
+
+
+def _tiles(x: Any, expert: Any, share: Any, w_in: Any, w_out: Any, gate: Callable[[Any], Any]) -> Any:
+    return tiled_experts(x, expert, share, w_in, w_out, gate, SAVED_NAME)
+
+
+_BACKENDS: dict[str, Callable[..., Any]] = {
+    "dense": _dense,
+    "ragged": partial(_sorted_experts, matmul=jax.lax.ragged_dot),
+    "tiles": _tiles,
+    "tokamax": partial(_sorted_experts, matmul=_tokamax_matmul),
+}

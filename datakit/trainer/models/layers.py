@@ -1,0 +1,218 @@
+"""The blocks that every model here is made of: norms, rotary positions, attention, the loss. Pure functions on arrays.
+
+Norms, softmaxes and the loss compute in fp32 whatever comes in, and return what came in. Two of the blocks are written
+for memory: attention goes through eight blocks of queries (no [S, S] matrix of scores is kept, and keys after the block
+or before the widest window are never touched), and the loss through pieces of the sequence (no [B, S, V] logits). Both
+compute their insides again in the backward pass. On a CPU that is faster, too: what is small stays in its cache (256
+positions: attention 3 times as fast as at once, the loss twice).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+from datakit.trainer.models.shapes import Array, Bool, Float, Int
+from datakit.trainer.models.weights import BATCH, current_mesh
+
+MASKED = -1e30  # finite: a row that is masked throughout must not become NaN
+QUERY_BLOCKS, SMALLEST_BLOCK = 8, 32  # of the queries that attend together
+LOGIT_BYTES = {"cpu": 8 << 20, "accelerator": 512 << 20}  # of one piece of the loss, in fp32
+
+
+def rms_norm(x: Float[Array, "*batch D"], scale: Float[Array, " D"] | None, eps: float) -> Float[Array, "*batch D"]:
+    """x / rms(x), times a learned scale where there is one."""
+    wide = x.astype(jnp.float32)
+    wide = wide * jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
+    return (wide if scale is None else wide * scale.astype(jnp.float32)).astype(x.dtype)
+
+
+def gated_norm(
+    x: Float[Array, "*batch D"], down: Float[Array, "D G"], up: Float[Array, "G D"]
+) -> Float[Array, "*batch D"]:
+    """x * sigmoid(silu(x down) up): a low-rank gate on an input that is already normalised."""
+    return x * jax.nn.sigmoid(jax.nn.silu(x @ down) @ up)
+
+
+def rotary_table(length: int, head_width: int, theta: float) -> tuple[Float[Array, "S h"], Float[Array, "S h"]]:
+    """(cosine, sine) of position x frequency, fp32, for half of the head's width."""
+    frequency = theta ** -(np.arange(0, head_width, 2, dtype=np.float64) / head_width)
+    angle = np.arange(length, dtype=np.float64)[:, None] * frequency
+    return jnp.asarray(np.cos(angle), jnp.float32), jnp.asarray(np.sin(angle), jnp.float32)
+
+
+def rotate(
+    x: Float[Array, "B S N H"], table: tuple[Float[Array, "S h"], Float[Array, "S h"]]
+) -> Float[Array, "B S N H"]:
+    """Rotary position embedding; the first half of the head's width pairs with the second."""
+    cosine, sine = (part[:, None, :] for part in table)
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    return jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1).astype(x.dtype)
+
+
+def attention(
+    query: Float[Array, "B S N H"],
+    key: Float[Array, "B S M H"],
+    value: Float[Array, "B S M H"],
+    segments: Int[Array, "B S"],
+    window: Int[Array, ""] | int,
+    widest: int,
+) -> Float[Array, "B S N H"]:
+    """Causal softmax attention inside segments, over the last `window` positions; N / M queries share a key head.
+
+    `window` may be traced (layers under one scan differ in it); `widest`, its upper bound, may not.
+    """
+    batch, length, heads, width = query.shape
+    kv_heads = key.shape[2]
+    grouped = query.reshape(batch, length, kv_heads, heads // kv_heads, width)
+    block = max(SMALLEST_BLOCK, -(-length // QUERY_BLOCKS))
+    outputs = []
+    for start in range(0, length, block):
+        stop = min(start + block, length)
+        first = max(0, start - widest + 1)
+        seen = _visible(np.arange(start, stop), np.arange(first, stop), window)
+        seen = seen[None] & (segments[:, start:stop, None] == segments[:, None, first:stop])
+        outputs.append(jax.checkpoint(_attend)(grouped[:, start:stop], key[:, first:stop], value[:, first:stop], seen))
+    return jnp.concatenate(outputs, axis=1).reshape(batch, length, heads, width)
+
+
+def _visible(query_at: np.ndarray, key_at: np.ndarray, window: Int[Array, ""] | int) -> Bool[Array, "s t"]:
+    distance = jnp.asarray(query_at[:, None] - key_at[None, :])
+    return (distance >= 0) & (distance < window)
+
+
+def _attend(
+    query: Float[Array, "B s M G H"],
+    key: Float[Array, "B t M H"],
+    value: Float[Array, "B t M H"],
+    seen: Bool[Array, "B s t"],
+) -> Float[Array, "B s M G H"]:
+    scores = jnp.einsum("bsmgh,btmh->bmgst", query, key, preferred_element_type=jnp.float32)
+    scores = jnp.where(seen[:, None, None], scores * query.shape[-1] ** -0.5, MASKED)
+    shares = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
+    return jnp.einsum("bmgst,btmh->bsmgh", shares, value)
+
+
+def exclude_self(attended: Float[Array, "B S N H"], value: Float[Array, "B S M H"]) -> Float[Array, "B S N H"]:
+    """Remove from each head's output its component along the position's own value (XSA)."""
+    own = jnp.repeat(value, attended.shape[2] // value.shape[2], axis=2).astype(jnp.float32)
+    wide = attended.astype(jnp.float32)
+    along = jnp.sum(wide * own, axis=-1, keepdims=True) / (jnp.sum(own * own, axis=-1, keepdims=True) + 1e-6)
+    return (wide - along * own).astype(attended.dtype)
+
+
+def silu_gate(gate_up: Float[Array, "*rows F"]) -> Float[Array, "*rows I"]:
+    """SwiGLU's middle: silu(gate) * up, from the two side by side."""
+    gate, up = jnp.split(gate_up, 2, axis=-1)
+    return jax.nn.silu(gate) * up
+
+
+def bilinear_gate(gate_up: Float[Array, "*rows F"]) -> Float[Array, "*rows I"]:
+    """gate * up: no nonlinearity but the product."""
+    gate, up = jnp.split(gate_up, 2, axis=-1)
+    return gate * up
+
+
+GATES: dict[str, Callable[[Any], Any]] = {"swiglu": silu_gate, "bilinear": bilinear_gate}
+
+
+def next_tokens(
+    tokens: Int[Array, "B S"], segments: Int[Array, "B S"], loss_mask: Bool[Array, "B S"]
+) -> tuple[Int[Array, "B S"], Float[Array, "B S"]]:
+    """(labels, weights) of the positions: position i predicts token i + 1.
+
+    A prediction counts where the predicted token's mask is set and both tokens are of one segment: the first token of a
+    document has nothing to be predicted from. The last position predicts nothing.
+    """
+    labels = jnp.concatenate([tokens[:, 1:], tokens[:, :1]], axis=1)
+    counted = loss_mask[:, 1:] & (segments[:, 1:] == segments[:, :-1])
+    return labels, jnp.pad(counted, ((0, 0), (0, 1))).astype(jnp.float32)
+
+
+def cross_entropy(
+    hidden: Float[Array, "B S D"], head: Float[Array, "D V"], labels: Int[Array, "B S"], piece: int | None = None
+) -> tuple[Float[Array, "B S"], Float[Array, "B S"]]:
+    """(-log p(label), logsumexp of the logits), fp32.
+
+    Logits of `piece` positions exist at a time; None takes what fits `LOGIT_BYTES`. On a mesh each device does its own
+    rows, so the gradient of `head` is summed over the devices once, not once a piece.
+    """
+    compute = partial(_cross_entropy_of_rows, piece=piece)
+    if current_mesh().size > 1:
+        compute = jax.shard_map(
+            compute, in_specs=(P(BATCH), P(), P(BATCH)), out_specs=(P(BATCH), P(BATCH)), check_vma=False
+        )
+    return compute(hidden, head, labels)
+
+
+def _cross_entropy_of_rows(hidden: Any, head: Any, labels: Any, piece: int | None) -> tuple[Any, Any]:
+    batch, length, _ = hidden.shape
+    budget = LOGIT_BYTES["cpu" if jax.default_backend() == "cpu" else "accelerator"]
+    fitting = budget // (4 * batch * head.shape[1]) if piece is None else piece
+    return _cross_entropy(hidden, head, labels, largest_divisor(length, fitting))
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _cross_entropy(hidden: Any, head: Any, labels: Any, piece: int) -> tuple[Any, Any]:
+    def one(part: tuple[Any, Any]) -> tuple[Any, Any]:
+        logits = jnp.einsum("bsd,dv->bsv", part[0], head, preferred_element_type=jnp.float32)
+        normalizer = jax.nn.logsumexp(logits, axis=-1)
+        return normalizer - jnp.sum(jnp.where(_chosen(part[1], logits), logits, 0.0), axis=-1), normalizer
+
+    losses, normalizer = jax.lax.map(one, (_pieces(hidden, piece), _pieces(labels, piece)))
+    return _joined(losses), _joined(normalizer)
+
+
+def _cross_entropy_forward(hidden: Any, head: Any, labels: Any, piece: int) -> tuple[Any, Any]:
+    result: Any = _cross_entropy(hidden, head, labels, piece)
+    return result, (hidden, head, labels, result[1])
+
+
+def _cross_entropy_backward(piece: int, saved: Any, cotangents: Any) -> tuple[Any, Any, None]:
+    hidden, head, labels, normalizer = saved
+
+    def one(to_head: Any, part: Any) -> tuple[Any, Any]:
+        x, label, norm, to_loss, to_norm = part
+        logits = jnp.einsum("bsd,dv->bsv", x, head, preferred_element_type=jnp.float32)
+        to_logits = jnp.exp(logits - norm[..., None]) * (to_loss + to_norm)[..., None]
+        to_logits = jnp.where(_chosen(label, logits), to_logits - to_loss[..., None], to_logits).astype(x.dtype)
+        to_head += jnp.einsum("bsd,bsv->dv", x, to_logits, preferred_element_type=jnp.float32)
+        return to_head, jnp.einsum("bsv,dv->bsd", to_logits, head)
+
+    parts = tuple(_pieces(array, piece) for array in (hidden, labels, normalizer, *cotangents))
+    to_head, to_hidden = jax.lax.scan(one, jnp.zeros(head.shape, jnp.float32), parts)
+    return _joined(to_hidden), to_head.astype(head.dtype), None
+
+
+_cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
+
+
+def _chosen(labels: Any, logits: Any) -> Any:
+    """Where each label's logit stands: a compare and a sum instead of an index, so no gradient is a scatter."""
+    return jnp.arange(logits.shape[-1]) == labels[..., None]
+
+
+def _pieces(array: Any, piece: int) -> Any:
+    batch, length, *rest = array.shape
+    return array.reshape(batch, length // piece, piece, *rest).swapaxes(0, 1)
+
+
+def _joined(pieces: Any) -> Any:
+    count, batch, piece = pieces.shape[:3]
+    rest = pieces.shape[3:]
+    return pieces.swapaxes(0, 1).reshape(batch, count * piece, *rest)
+
+
+def largest_divisor(number: int, limit: int) -> int:
+    """The largest divisor of `number` that is at most `limit`.
+
+    >>> largest_divisor(96, 40)
+    32
+    """
+    return next(divisor for divisor in range(min(number, max(limit, 1)), 0, -1) if number % divisor == 0)

@@ -1,0 +1,63 @@
+"""What the training loop asks of a model file, and what both pass to each other.
+
+A model is a module with a config dataclass `Config` and the four functions of `Model`. `load_model("grug")` finds one
+of `trainer/models/`; `load_model("my_package.my_variant")` finds yours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Protocol
+
+from datakit.errors import UsageError
+from datakit.trainer.models.shapes import Array, Bool, Float, Int
+from datakit.trainer.models.weights import Tree
+
+PADDING_SEGMENT = 0
+
+
+class Tokens(NamedTuple):
+    """A batch as a model sees it. `segments` number the documents of a row from 1; 0 is padding."""
+
+    tokens: Int[Array, "B S"]
+    segments: Int[Array, "B S"]
+    loss_mask: Bool[Array, "B S"]  # tokens that count when they are predicted
+
+
+class Output(NamedTuple):
+    """What one pass gives. The training loss is the weighted mean of `losses` plus `auxiliary`."""
+
+    losses: Float[Array, "B S"]  # cross entropy, in nats, of position i's prediction of token i + 1
+    weights: Float[Array, "B S"]  # 1 where that prediction counts
+    auxiliary: Float[Array, ""]  # z-losses and balance losses, with their coefficients
+    state: Tree  # the next step's model state (router biases)
+    metrics: dict[str, Any]  # scalars, [L] per layer, or [L, E] per layer and expert
+
+
+class Model(Protocol):
+    """A model file. Its state is what training carries beside parameters and gradients never touch."""
+
+    Config: type  # with a field `vocabulary`: how many ids there are
+
+    def weights(self, config: Any) -> Tree:
+        """The table of `weights.Weight`s."""
+        ...
+
+    def initial_state(self, config: Any) -> Tree:
+        """Fresh state; an empty dict where there is none."""
+        ...
+
+    def apply(self, params: Tree, state: Tree, batch: Tokens, config: Any) -> Output:
+        """One pass over a batch."""
+        ...
+
+    def flops_per_token(self, config: Any, sequence: int, with_head: bool = True) -> float:
+        """Forward FLOPs of a token."""
+        ...
+
+
+def check_sizes(config: Any, names: Iterable[str]) -> None:
+    """Raises UsageError for the first field among `names` that is below 1."""
+    for name in names:
+        if getattr(config, name) < 1:
+            raise UsageError(f"model.{name} is {getattr(config, name)}; every size of a model is at least 1")

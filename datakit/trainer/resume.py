@@ -1,0 +1,130 @@
+"""Where a run begins: at its own newest checkpoint, at another run's, or afresh. One line always says which."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from datakit.errors import CheckpointError, UsageError
+from datakit.trainer.checkpoints.checkpoint import Candidate, candidates, restore_weights
+from datakit.trainer.checkpoints.select import (
+    checkpoint_folders,
+    committed,
+    folders_of,
+    restore_newest,
+    set_aside,
+    unreadable,
+)
+from datakit.trainer.config import Run
+from datakit.trainer.device_feed import BatchSource
+from datakit.trainer.models.weights import Tree
+from datakit.trainer.step import Trainer, measured_norms
+
+START_AFRESH = "set checkpoint.load = false to start afresh"
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Start:
+    """The state that a run begins with, and what its checkpoint said."""
+
+    state: Tree
+    step: int
+    counts: dict[str, int]
+    norms: dict[str, float]
+    folders: tuple[str, str]  # for permanent and for rolling checkpoints
+    resumed_from: int | None
+    origin: dict[str, Any] | None  # the other run's checkpoint, where it began with one
+
+
+def begin(run: Run, trainer: Trainer, source: BatchSource, directory: str, mixture: dict[str, Any], say: Say) -> Start:
+    """See the module. Raises CheckpointError, and what the source raises for a changed mixture."""
+    folders = checkpoint_folders(directory, run.checkpoint.temporary_root)
+    places = list(dict.fromkeys(folders))
+    found = candidates(places, say)
+    fingerprint = run.fingerprint(mixture)
+    if any(one.marker.run != fingerprint for one in found):
+        raise CheckpointError(f"{folders[1]} holds checkpoints of another run; give this one a folder of its own")
+    if run.checkpoint.load is False:
+        set_aside(places, -1, say)
+        return _afresh(run, trainer, folders, say)
+    if found:
+        start = _resume(found, trainer, source, folders, say)
+        set_aside(places, start.step, say)
+        return start
+    damaged = committed(places)
+    if damaged:
+        raise unreadable(len(damaged), " or ".join(places), START_AFRESH)
+    if run.resume_from is not None:
+        others = _of_another(run, "resume_from", run.resume_from, say)
+        reached = others[0].marker.step
+        if reached > run.steps:
+            raise UsageError(
+                f"resume_from = {run.resume_from!r} is at step {reached:,}, and this run has {run.steps:,} steps; give "
+                "it more, or resume from an earlier run"
+            )
+        return _resume(others, trainer, source, folders, say, "resume_from")
+    if run.checkpoint.load:
+        raise CheckpointError(
+            f"checkpoint.load is true, but there is no valid checkpoint in {' or '.join(places)}; check the run's name "
+            "and settings (any change of its content is another run), or leave load out to start afresh"
+        )
+    return _afresh(run, trainer, folders, say)
+
+
+def refuse_afresh(run: Run, directory: str) -> None:
+    """Raises UsageError where a finished run is asked to start afresh: nothing would be trained."""
+    if run.checkpoint.load is False:
+        raise UsageError(
+            f"{directory} is finished, so checkpoint.load = false cannot start it afresh; move the directory away to "
+            "train again, or leave load out"
+        )
+
+
+def _of_another(run: Run, setting: str, place: str, say: Say) -> list[Candidate]:
+    folders = folders_of(place, run.checkpoint.temporary_root)
+    found = candidates(folders, say)
+    if not found:
+        raise CheckpointError(f"{setting} = {place!r}: no valid checkpoint is there ({' or '.join(folders)})")
+    return found
+
+
+def _resume(
+    found: list[Candidate],
+    trainer: Trainer,
+    source: BatchSource,
+    folders: tuple[str, str],
+    say: Say,
+    setting: str | None = None,
+) -> Start:
+    """Go on from the newest of `found`: this run's own, or those of the run that `setting` names."""
+    advice = START_AFRESH if setting is None else f"name another run in {setting}"
+    state, candidate = restore_newest(found, trainer.like(), say, advice=advice)
+    marker = candidate.marker
+    for change in source.verify(marker.mixture, marker.step):
+        say(f"the mixture changes from here on: {change}")
+    say(f"resumed from step {marker.step:,} of {candidate.path}")
+    origin = marker.origin if setting is None else {"by": setting, **candidate.named()}
+    return Start(state, marker.step, marker.counts, marker.norms, folders, marker.step, origin)
+
+
+def _afresh(run: Run, trainer: Trainer, folders: tuple[str, str], say: Say) -> Start:
+    state, origin = trainer.fresh(run.seed), None
+    if run.initialize_from is not None:
+        setting = "initialize_from"
+        found = _of_another(run, setting, run.initialize_from, say)
+        like = {name: state[name] for name in ("params", "model")}
+        weights, candidate = restore_newest(found, like, say, restore_weights, f"name another run in {setting}")
+        state |= weights
+        if "ema" in state:
+            state["ema"] = jax.tree.map(jnp.copy, weights)  # copies: a step gives all of the state's buffers away
+        origin = {"by": setting, **candidate.named()}
+        say(f"fresh start with the weights of step {candidate.marker.step:,} of {candidate.path}")
+    else:
+        say("fresh start")
+    norms = measured_norms(trainer, state["params"])
+    return Start(state, 0, {"sequences": 0, "tokens": 0}, norms, folders, None, origin)

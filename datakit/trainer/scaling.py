@@ -1,0 +1,205 @@
+"""From a compute budget and a width to a whole run: model, batch, steps, learning rates, and the loss to expect.
+
+    size(1e19, 1024) -> Plan
+
+All of it is one table of fitted constants (`Heuristic`) over a few formulas; a new fit is a new table. With C the
+budget in FLOPs, d the width and F the forward FLOPs of a token without the output matrix:
+
+    tokens T = C / (3 F)             batch B = the power of two that makes about 2**14 steps, at least 32
+    steps = T / (B x sequence)       Adam's rate = 1.63 T**-0.2813 d**-0.3678 sqrt(B), AdamH's 13/3 of it, both <= 0.05
+
+Predictions are power laws in C, fitted between 1e18 and 1e23 FLOPs on one data mixture with 128,256 tokens of
+vocabulary: outside, or on other text, they are a landmark and no forecast, and say so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from datakit.errors import UsageError
+from datakit.trainer.models import grug
+from datakit.trainer.models.weights import parameter_count
+from datakit.trainer.optimizer import Optimizer
+
+
+@dataclass(frozen=True)
+class Heuristic:
+    """The constants of a fit. This one is of April 2026."""
+
+    name: str = "april-2026"
+    sequence: int = 4096  # that batches and the critical batch size are counted in
+    steps_exponent: int = 14
+    smallest_batch: int = 32
+    adam_scale: float = 1.63
+    adam_tokens: float = -0.2813
+    adam_hidden: float = -0.3678
+    adamh_over_adam: float = 13 / 3
+    largest_rate: float = 0.05
+    beta1: float = 0.9062
+    beta2_base: float = 0.999  # per 32 sequences; a later sweep prefers 0.998
+    beta2_range: tuple[float, float] = (0.95, 0.9999)
+    epsilon: float = 1e-15
+    epsilon_batch: int = 32
+    epsilon_tokens: float = 1.4e9
+    loss: tuple[float, float, float] = (1.6, 95.18, -0.0941)  # floor + scale x C**exponent: macro loss, nats
+    bits_per_byte: tuple[float, float, float] = (0.4814, 25.97, -0.0915)  # on English web text
+    critical_batch: tuple[float, float] = (1.87e-5, 0.388)  # sequences
+    fitted: tuple[float, float] = (1e18, 1e23)  # FLOPs
+
+
+APRIL = Heuristic()
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a budget should reach."""
+
+    flops: float
+    macro_loss: float
+    bits_per_byte: float
+    extrapolated: bool  # the budget lies outside of the fit
+    heuristic: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run that spends a budget."""
+
+    flops: float
+    tokens: float
+    sequence: int
+    batch: int
+    steps: int
+    model: grug.Config
+    optimizer: Optimizer
+    prediction: Prediction
+    critical_batch: float
+
+    @property
+    def warnings(self) -> list[str]:
+        """What to think about before starting it."""
+        found = []
+        if self.batch > self.critical_batch:
+            found.append(
+                f"batch {self.batch:,} is above the critical batch size of {self.critical_batch:,.0f} sequences: "
+                "steps are worth less than their tokens (no sharp cliff was seen)"
+            )
+        if self.prediction.extrapolated:
+            found.append("the budget lies outside of the fitted range: the predictions are landmarks")
+        return found
+
+    def document(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        plain = dataclasses.asdict(self)
+        counts = {
+            "parameters": parameter_count(grug.weights(self.model)),
+            "active_parameters": grug.active_parameters(self.model),
+            "flops_per_token": grug.flops_per_token(self.model, self.sequence, with_head=False),
+        }
+        return plain | counts | {"warnings": self.warnings}
+
+    def lines(self) -> list[str]:
+        """The plan for people."""
+        m, o, counts = self.model, self.optimizer, self.document()
+        return [
+            f"budget      {self.flops:.3g} FLOPs ({counts['flops_per_token']:.4g} a token, forward, without the head)",
+            f"model       hidden {m.hidden}, {m.layers} layers, {m.heads} heads ({m.kv_heads} for keys and values), "
+            f"{m.experts} experts of {m.expert_width}, {m.experts_per_token} a token, shared {m.shared_width}",
+            f"parameters  {counts['parameters'] / 1e9:.3f} B, {counts['active_parameters'] / 1e9:.3f} B active",
+            f"batch       {self.batch:,} sequences of {self.sequence:,}; critical {self.critical_batch:,.0f}",
+            f"steps       {self.steps:,} ({self.tokens:.4g} tokens)",
+            f"rates       adam {o.adam_learning_rate:.5f}, adamh {o.learning_rate:.5f}, beta1 {o.beta1}, "
+            f"beta2 {o.beta2:.5f}, epsilon {o.epsilon:.2e}",
+            f"expected    macro loss {self.prediction.macro_loss:.4f}, "
+            f"{self.prediction.bits_per_byte:.4f} bits per byte ({self.prediction.heuristic})",
+            *(f"warning     {warning}" for warning in self.warnings),
+        ]
+
+
+def size(
+    flops: float,
+    hidden: int,
+    *,
+    vocabulary: int = 128_256,
+    sequence: int = 4096,
+    beta2_base: float | None = None,
+    heuristic: Heuristic = APRIL,
+) -> Plan:
+    """The run that spends `flops` on a Grug of width `hidden`. Raises UsageError."""
+    if not flops > 0:
+        raise UsageError(f"a budget of {flops} FLOPs buys nothing; give e.g. 1e19")
+    model = model_of_width(hidden, vocabulary, sequence)
+    tokens = flops / (3 * grug.flops_per_token(model, sequence, with_head=False))
+    batch = batch_size(tokens, heuristic)
+    rows = max(1, batch * heuristic.sequence // sequence)
+    return Plan(
+        flops=flops,
+        tokens=tokens,
+        sequence=sequence,
+        batch=rows,
+        steps=max(1, round(tokens / (rows * sequence))),
+        model=model,
+        optimizer=tuned(tokens, batch, hidden, beta2_base or heuristic.beta2_base, heuristic),
+        prediction=predict(flops, heuristic),
+        critical_batch=critical_batch(flops, heuristic) * heuristic.sequence / sequence,
+    )
+
+
+def model_of_width(hidden: int, vocabulary: int = 128_256, sequence: int = 4096) -> grug.Config:
+    """The Grug of a width: everything else follows from it. Raises UsageError."""
+    if hidden < 128 or hidden % 128:
+        raise UsageError(f"hidden is {hidden}; it must be a multiple of 128, the width of a head")
+    heads = hidden // 128
+    kv_heads = max((m for m in range(1, heads // 4 + 1) if heads % m == 0), default=1)
+    return grug.Config(
+        vocabulary=vocabulary,
+        hidden=hidden,
+        layers=round(hidden / (64 + 4 * math.log2(hidden) - 9)),
+        heads=heads,
+        kv_heads=kv_heads,
+        expert_width=math.ceil(hidden / 2 / 128) * 128,
+        shared_width=hidden,
+        window=sequence,
+    )
+
+
+def batch_size(tokens: float, heuristic: Heuristic = APRIL) -> int:
+    """Sequences of the heuristic's length: the power of two for about 2**14 steps."""
+    ideal = tokens / (2**heuristic.steps_exponent * heuristic.sequence)
+    return max(heuristic.smallest_batch, 2 ** math.ceil(math.log2(ideal)))
+
+
+def critical_batch(flops: float, heuristic: Heuristic = APRIL) -> float:
+    """Sequences beyond which a larger batch saves fewer steps than it costs tokens."""
+    scale, exponent = heuristic.critical_batch
+    return scale * flops**exponent
+
+
+def tuned(tokens: float, batch: int, hidden: int, beta2_base: float, heuristic: Heuristic = APRIL) -> Optimizer:
+    """AdamH for a run of `tokens` in batches of `batch` sequences."""
+    h = heuristic
+    adam = min(h.largest_rate, h.adam_scale * tokens**h.adam_tokens * hidden**h.adam_hidden * math.sqrt(batch))
+    low, high = h.beta2_range
+    return Optimizer(
+        learning_rate=min(h.largest_rate, h.adamh_over_adam * adam),
+        adam_learning_rate=adam,
+        beta1=h.beta1,
+        beta2=min(max(beta2_base ** (batch / h.smallest_batch), low), high),
+        epsilon=h.epsilon * math.sqrt(h.epsilon_batch * tokens / (batch * h.epsilon_tokens)),
+    )
+
+
+def predict(flops: float, heuristic: Heuristic = APRIL) -> Prediction:
+    """The macro loss and bits per byte that a budget should reach."""
+
+    def law(constants: tuple[float, float, float]) -> float:
+        floor, scale, exponent = constants
+        return floor + scale * flops**exponent
+
+    low, high = heuristic.fitted
+    return Prediction(
+        flops, law(heuristic.loss), law(heuristic.bits_per_byte), not low <= flops <= high, heuristic.name
+    )

@@ -1,0 +1,166 @@
+"""Compares every file of a token cache with its manifest, and the lengths of documents with the tokens.
+
+Reads every byte, as fast as the disk or the network; xxh3 takes 0.1 s of CPU a GB. Damage does not stop it, so one pass
+lists every file that must be made again. Without pyarrow, lists of documents are checked by their checksums alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from datakit.cache.consistency import REMEDY
+from datakit.cache.external_arrays import array_directory, read_foreign
+from datakit.cache.layout import (
+    DATA_FILE,
+    DOCUMENTS_SUFFIX,
+    LOSS_MASK_SUFFIX,
+    METADATA_FILE,
+    TOKENIZER_FILE,
+    CacheDetails,
+    ShardFiles,
+)
+from datakit.cache.lengths import LENGTHS_SUFFIX, TYPE, disagreement, lengths_bytes
+from datakit.cache.reader import Cache
+from datakit.errors import CorruptError, NotFoundError
+from datakit.storage import atomic, urls
+from datakit.storage.manifest import Manifest, Partition
+
+READERS = 4
+ReadList = Callable[[str], np.ndarray]
+LISTS = (LENGTHS_SUFFIX, DOCUMENTS_SUFFIX)
+
+
+@dataclass(frozen=True)
+class CacheFile:
+    """A file that a cache consists of: its absolute URL, its size; its xxh3-128, or of the tokenizer its sha256."""
+
+    url: str
+    bytes: int | None
+    xxh3: str | None = None
+    sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A file that is not what was written: which one, in what it differs, and what to do."""
+
+    url: str
+    difference: str
+    remedy: str = REMEDY
+
+    def __str__(self) -> str:
+        return f"{self.url} {self.difference}; {self.remedy}"
+
+
+def cache_files(directory: str, manifest: Manifest, details: CacheDetails) -> Iterator[CacheFile]:
+    """Every file of a cache but its manifest; also those that an imported cache leaves where they are."""
+    yield CacheFile(urls.join(directory, TOKENIZER_FILE), None, sha256=details.contract.tokenizer_sha256)
+    foreign = read_foreign(directory, manifest)
+    seen = set()
+    for index, (partition, files) in enumerate(zip(manifest.partitions, details.shards, strict=True)):
+        documents = urls.join(directory, partition.path) + DOCUMENTS_SUFFIX
+        yield CacheFile(documents, files.documents_bytes, files.documents_xxh3)
+        lengths = urls.join(directory, partition.path) + LENGTHS_SUFFIX
+        yield CacheFile(lengths, lengths_bytes(partition.rows), files.lengths_xxh3)
+        if foreign is None:
+            yield from _own_files(directory, partition, files)
+            continue
+        place = array_directory(directory, foreign.shards[index])
+        if place not in seen:
+            seen.add(place)
+            yield from (CacheFile(urls.join(place, f.path), f.bytes, f.xxh3) for f in foreign.shards[index].files)
+
+
+def _own_files(directory: str, partition: Partition, files: ShardFiles) -> Iterator[CacheFile]:
+    if partition.tokens:
+        place = urls.join(directory, partition.path)
+        yield CacheFile(urls.join(place, DATA_FILE), partition.bytes, partition.xxh3)
+        yield CacheFile(urls.join(place, METADATA_FILE), files.metadata_bytes, files.metadata_xxh3)
+        if files.loss_mask is not None:
+            mask, place = files.loss_mask, place + LOSS_MASK_SUFFIX
+            yield CacheFile(urls.join(place, DATA_FILE), mask.bytes, mask.xxh3)
+            yield CacheFile(urls.join(place, METADATA_FILE), mask.metadata_bytes, mask.metadata_xxh3)
+
+
+def find_damage(
+    directory: str,
+    manifest: Manifest,
+    details: CacheDetails,
+    progress: Callable[[int, int], None] = lambda files, size: None,
+) -> tuple[int, list[Damage]]:
+    """Read every file and compare: (bytes read, what is damaged). `progress` is told files and bytes so far."""
+    files, total, damaged = list(cache_files(directory, manifest, details)), 0, []
+    with ThreadPoolExecutor(READERS, thread_name_prefix="datakit-validate") as pool:
+        for number, (size, damage) in enumerate(pool.map(_compare, files), start=1):
+            total += size
+            damaged += [damage] if damage is not None else []
+            progress(number, total)
+        broken = {damage.url for damage in damaged}
+        shards = [(urls.join(directory, partition.path), partition) for partition in manifest.partitions]
+        whole = [(place, shard) for place, shard in shards if not broken & {place + suffix for suffix in LISTS}]
+        read_list = _reader_of_lists()
+        compare = partial(_compare_lists, read_list=read_list)
+        damaged += [damage for damage in pool.map(compare, whole) if damage is not None]
+    return total, damaged
+
+
+def require_intact(cache: Cache) -> int:
+    """Read all of an open cache and return its size in bytes. Raises CorruptError naming the first damaged file."""
+    total, damaged = find_damage(cache.directory, cache.manifest, cache.details)
+    if damaged:
+        more = f" (and {len(damaged) - 1} more: `datakit validate` lists them)" if len(damaged) > 1 else ""
+        raise CorruptError(f"{damaged[0]}{more}")
+    return total
+
+
+def _compare(file: CacheFile) -> tuple[int, Damage | None]:
+    """(bytes read, the damage)."""
+    try:
+        if file.sha256 is not None:
+            return _compare_tokenizer(file.url, file.sha256)
+        found, size = atomic.hash_url(file.url)
+    except NotFoundError:
+        return 0, Damage(file.url, "is missing" + (f"; it had {file.bytes} bytes" if file.bytes is not None else ""))
+    if size != file.bytes:
+        return size, Damage(file.url, f"has {size} bytes; the manifest says {file.bytes}")
+    if found != file.xxh3:
+        return size, Damage(file.url, f"has xxh3 {found}; the manifest says {file.xxh3}, with as many bytes")
+    return size, None
+
+
+def _compare_lists(shard: tuple[str, Partition], read_list: ReadList | None) -> Damage | None:
+    """Whether the lengths of a shard's documents are those of its tokens and of its list; both files are as written."""
+    place, partition = shard
+    data = urls.read_bytes(place + LENGTHS_SUFFIX)
+    difference = disagreement(data, partition)
+    listed = read_list(place + DOCUMENTS_SUFFIX) if read_list is not None and difference is None else None
+    if listed is not None and not np.array_equal(listed, np.frombuffer(data, TYPE)):
+        difference = f"and {place + DOCUMENTS_SUFFIX} have different lengths"
+    return Damage(place + LENGTHS_SUFFIX, difference) if difference is not None else None
+
+
+def _reader_of_lists() -> ReadList | None:
+    """Gives the lengths in a list of documents; None on a machine without pyarrow, where their checksums have to do.
+
+    Not asked for in each thread: imports that fail at the same time see each other's half-made modules.
+    """
+    try:
+        from datakit.storage.parquet import read_shard
+    except ModuleNotFoundError:
+        return None
+    return lambda url: read_shard(url, ["tokens"]).column("tokens").to_numpy()
+
+
+def _compare_tokenizer(url: str, sha256: str) -> tuple[int, Damage | None]:
+    data = urls.read_bytes(url)
+    found = hashlib.sha256(data).hexdigest()
+    if found == sha256:
+        return len(data), None
+    remedy = "put the tokenizer.json back that the cache was made with, or make the cache again"
+    return len(data), Damage(url, f"has sha256 {found}; the cache was made with {sha256}", remedy)

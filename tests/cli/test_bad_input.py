@@ -1,0 +1,182 @@
+"""Bad input through the command line: one clear error each (what, where, what to do), and nothing half-written."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import REPOSITORY
+from tests.support.stdlib_shelf import texts
+
+SECRET = "the quick brown fox of a secret document"
+
+
+def write_recipe(folder: Path, source: str, more: str = "") -> Path:
+    """A recipe of one source `pile` with the given lines."""
+    path = folder / "recipe.toml"
+    path.write_text(f'name = "pile"\n\n[[sources]]\nname = "pile"\n{source}\n\n[dedup]\n{more}\n')
+    return path
+
+
+def write_lines(path: Path, records: list[dict[str, object]]) -> None:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def run(recipe: Path, root: Path, *prefix: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """`datakit run`, possibly under another command."""
+    command = [*prefix, sys.executable, "-m", "datakit", "run", str(recipe), "--root", str(root), "--workers", "2"]
+    variables = os.environ | {"PYTHONPATH": str(REPOSITORY)} | environment
+    return subprocess.run(
+        command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def error_of(result: subprocess.CompletedProcess[str]) -> str:
+    """The one error on stderr; no traceback, and no document's text."""
+    assert "Traceback" not in result.stderr, result.stderr
+    assert SECRET not in result.stderr + result.stdout
+    errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1, result.stderr
+    return result.stderr[result.stderr.index("error: ") :]
+
+
+def assert_nothing_half_written(root: Path, stage: str) -> None:
+    """The stage that failed has no manifest, and no file without the dot of a temporary one was cut short."""
+    assert not list(root.glob(f"**/{stage}-*/manifest.json"))
+    for path in root.rglob("*.parquet"):
+        import pyarrow.parquet as pq
+
+        if not path.name.startswith("."):
+            pq.ParquetFile(path)  # raises if it is not whole
+
+
+def test_no_file_matches(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.parquet").touch()
+    result = run(write_recipe(tmp_path, 'url = "texts"\ninclude = ["*.jsonl"]'), tmp_path / "root")
+    assert result.returncode == 2
+    assert "*.jsonl" in error_of(result) and "parquet" in error_of(result)  # what was looked for, and what is there
+
+
+def test_a_stage_that_yields_nothing(tmp_path: Path) -> None:
+    write_lines(tmp_path / "blank.jsonl", [{"text": " \n"}, {"text": ""}])
+    result = run(write_recipe(tmp_path, 'url = "blank.jsonl"'), tmp_path / "root")
+    assert result.returncode == 2
+    assert "blank" in error_of(result) and "pile" in error_of(result)
+    assert_nothing_half_written(tmp_path / "root", "normalize")
+
+
+def test_a_missing_text_column(tmp_path: Path) -> None:
+    write_lines(tmp_path / "a.jsonl", [{"body": SECRET}])
+    result = run(write_recipe(tmp_path, 'url = "a.jsonl"'), tmp_path / "root")
+    assert result.returncode == 2
+    assert "a.jsonl" in error_of(result) and "'text'" in error_of(result) and "body" in error_of(result)
+    assert_nothing_half_written(tmp_path / "root", "normalize")
+
+
+@pytest.mark.parametrize("line", ["[dedup]\nthreshhold = 0.9", "[dedupe]"])
+def test_an_unknown_key(tmp_path: Path, line: str) -> None:
+    write_lines(tmp_path / "a.jsonl", [{"text": SECRET}])
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(f'name = "pile"\n[[sources]]\nname = "pile"\nurl = "a.jsonl"\n{line}\n')
+    result = run(recipe, tmp_path / "root")
+    assert result.returncode == 2
+    assert "did you mean" in error_of(result) and "recipe.toml" in error_of(result)
+    assert not (tmp_path / "root").exists()
+
+
+def test_a_file_that_is_not_what_its_name_says(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl.gz").write_text(SECRET)
+    result = run(write_recipe(tmp_path, 'url = "a.jsonl.gz"'), tmp_path / "root")
+    assert result.returncode == 2
+    assert "a.jsonl.gz" in error_of(result) and "gzip" in error_of(result)
+    assert_nothing_half_written(tmp_path / "root", "normalize")
+
+
+def test_a_file_that_breaks_off(tmp_path: Path) -> None:
+    lines = "".join(json.dumps({"text": f"{SECRET} {index} {os.urandom(40).hex()}"}) + "\n" for index in range(5000))
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(lines.encode())[:-5000])
+    recipe = write_recipe(tmp_path, 'url = "a.jsonl.gz"')
+    result = run(recipe, tmp_path / "root")
+    assert result.returncode == 3  # partial: what was read is kept
+    assert "a.jsonl.gz" in error_of(result) and "max_quarantined" in error_of(result)
+    assert_nothing_half_written(tmp_path / "root", "normalize")
+
+
+# Gives up the powers with which root reads everything (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH), then becomes a command.
+POWERLESS = """
+import ctypes, os, sys
+if os.getuid() == 0:
+    for capability in (1, 2):
+        assert ctypes.CDLL(None).prctl(24, capability, 0, 0, 0) == 0
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+
+
+def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
+    write_lines(tmp_path / "a.jsonl", [{"text": SECRET}])
+    (tmp_path / "a.jsonl").chmod(0)
+    recipe = write_recipe(tmp_path, 'url = "a.jsonl"')
+    result = run(recipe, tmp_path / "root", sys.executable, "-c", POWERLESS)
+    assert result.returncode in (1, 2)
+    assert "a.jsonl" in error_of(result) and "Permission denied" in error_of(result)
+
+
+def _unshare() -> list[str]:
+    return ["unshare", "--mount"] if os.getuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
+
+
+def _mounted(root: Path, options: str) -> list[str]:
+    """A prefix that runs a command with a disk of its own at `root`; exit 77 where that is not allowed."""
+    mount = f'mount -t tmpfs -o {options} tmpfs "$1" || exit 77; shift; exec "$@"'
+    return [*_unshare(), "sh", "-c", mount, "sh", str(root)]
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    records: list[dict[str, object]] = [{"text": os.urandom(2000).hex()} for _ in range(2000)]
+    write_lines(tmp_path / "a.jsonl", records)
+    recipe = write_recipe(tmp_path, 'url = "a.jsonl"')
+    result = run(recipe, tmp_path / "root", *_mounted(tmp_path / "root", "size=3m"))
+    if result.returncode == 77:
+        pytest.skip("no disk can be mounted here")
+    assert result.returncode == 1
+    assert "no space left" in error_of(result) and str(tmp_path / "root") in error_of(result)
+    assert "--root" in error_of(result)
+
+
+def test_a_root_without_write_permission(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    write_lines(tmp_path / "a.jsonl", [{"text": f"{SECRET} {index}"} for index in range(10)])
+    recipe = write_recipe(tmp_path, 'url = "a.jsonl"')
+    result = run(recipe, tmp_path / "root", *_mounted(tmp_path / "root", "ro"))
+    if result.returncode == 77:
+        pytest.skip("no disk can be mounted here")
+    assert result.returncode == 2
+    assert "no permission to write" in error_of(result) and "--root" in error_of(result)
+
+
+def test_a_run_on_a_disk_that_had_been_full_goes_on(tmp_path: Path) -> None:
+    """The next run, with space, ends as if nothing had been."""
+    write_lines(tmp_path / "a.jsonl", [{"id": name, "text": text} for name, text in texts("*.py", 40)])
+    recipe = write_recipe(tmp_path, 'url = "a.jsonl"')
+    (tmp_path / "small").mkdir()
+    keep = f'cp -r "{tmp_path}/small/." "{tmp_path}/rescued/"'
+    script = f'mount -t tmpfs -o size=600k tmpfs "{tmp_path}/small" || exit 77; "$@"; code=$?; {keep}; exit $code'
+    (tmp_path / "rescued").mkdir()
+    result = run(recipe, tmp_path / "small", *_unshare(), "sh", "-c", script, "sh")
+    if result.returncode == 77:
+        pytest.skip("no disk can be mounted here")
+    assert result.returncode == 1 and "no space left" in error_of(result)
+    assert run(recipe, tmp_path / "rescued").returncode == 0
+    assert run(recipe, tmp_path / "calm").returncode == 0
+    compare = ["diff", "-r", "-x", "ledger", "-x", "runs", "-x", ".cache", "calm", "rescued"]
+    assert subprocess.run(compare, cwd=tmp_path, check=False, stdout=sys.stderr).returncode == 0
+    shutil.rmtree(tmp_path / "calm")

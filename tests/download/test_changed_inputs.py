@@ -1,0 +1,198 @@
+"""A local file that changes after it was listed is never taken for what was listed: the run says so, and can go on."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from unittest.mock import patch
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from datakit.download.listing import list_source
+from datakit.engine.exchange import exchange
+from datakit.engine.observe.observer import SilentObserver
+from datakit.engine.task import Phase, Step
+from datakit.errors import ChangedInputError
+from datakit.normalize import route
+from datakit.normalize.readers import inputs
+from datakit.normalize.readers.inputs import Inputs
+from datakit.normalize.stage import plan as normalize_plan
+from datakit.pipeline import running
+from datakit.recipe import Recipe, load_recipe
+from datakit.storage.manifest import Manifest
+from tests.support.sources import normalize_step, run_plan_inline
+
+RECORDS = 100
+CHANGED = r"a\.\w+(\.gz)? (has changed since it was listed|was listed, but is not there any more)"
+
+
+def documents(count: int = RECORDS, word: str = "doc") -> bytes:
+    return b"".join(json.dumps({"text": f"{word} number {n} of some"}).encode() + b"\n" for n in range(count))
+
+
+# --- between the listing and the reading, in a whole run
+
+
+def truncated(file: Path) -> None:
+    file.write_bytes(documents(40))
+
+
+def appended(file: Path) -> None:
+    with file.open("ab") as end:
+        end.write(documents(1, "new"))
+
+
+def rewritten(file: Path) -> None:
+    """Another file of the same size takes its place."""
+    (other := file.with_name(".other")).write_bytes(documents(word="cat"))
+    other.rename(file)
+
+
+def removed(file: Path) -> None:
+    file.unlink()
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Recipe:
+    """Of one source, whose only file is `in/a.jsonl`. Records may be lost: a change must not pass for damage."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.jsonl").write_bytes(documents())
+    source = f'[[sources]]\nname = "s"\nurl = "{tmp_path}/in"\n'
+    (tmp_path / "r.toml").write_text(f'name = "r"\n[normalize]\nmax_quarantined = 1000\n{source}')
+    return load_recipe(str(tmp_path / "r.toml"))
+
+
+def normalized(recipe: Recipe, root: Path, observer: SilentObserver | None = None) -> Manifest:
+    return running.run(recipe, str(root), workers=1, until="normalize", observer=observer).steps[-1].manifest
+
+
+class Meddler(SilentObserver):
+    """Does something to a file when normalize begins to read."""
+
+    def __init__(self, file: Path, change: Callable[[Path], None]) -> None:
+        self._file, self._change = file, change
+
+    def phase_started(self, step: Step, phase: Phase, done: int, slots: int) -> None:
+        if phase.name == route.PHASE:
+            self._change(self._file)
+
+
+@pytest.mark.parametrize("change", [truncated, appended, rewritten, removed])
+def test_a_file_that_changed_since_its_listing_is_refused(
+    recipe: Recipe, tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    file, root = tmp_path / "in/a.jsonl", tmp_path / "root"
+    with pytest.raises(ChangedInputError, match=CHANGED) as caught:
+        normalized(recipe, root, Meddler(file, change))
+    assert caught.value.exit_code == 2
+    assert not list(root.rglob("normalize-*/manifest.json")), "nothing claims the content that was listed"
+
+    if file.exists():
+        changed = normalized(recipe, root)
+        assert changed.totals.rows == {"truncated": 40, "appended": 101}.get(change.__name__, 100), "listed anew"
+    file.write_bytes(documents())
+    mended, anew = normalized(recipe, root), normalized(recipe, tmp_path / "another root")
+    assert (mended.totals.rows, mended.identity) == (RECORDS, anew.identity)
+    assert mended.partitions == anew.partitions
+
+
+def test_a_file_that_was_only_touched_is_the_same(recipe: Recipe, tmp_path: Path) -> None:
+    """Also on another node, whose copy of it has another time."""
+    file, root = tmp_path / "in/a.jsonl", tmp_path / "root"
+    done = normalized(recipe, root, Meddler(file, os.utime))
+    assert done.totals.rows == RECORDS
+    os.utime(file, (1, 1))
+    assert normalized(recipe, root).fingerprint == done.fingerprint
+    assert len(list(root.rglob("normalize-*/manifest.json"))) == 1
+
+
+def test_a_huge_file_is_not_read_again_for_each_of_its_ranges(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(documents())
+    (listed,) = list_source(str(tmp_path), [], [])
+    files = Inputs(str(tmp_path), {listed.path: (listed.size, 1, listed.checksum)})
+    with files.open("a.jsonl") as file:
+        assert file.tell() == 0
+    refused = pytest.raises(ChangedInputError, match="written to, with its size as before")
+    with patch.object(inputs, "READ_AGAIN_BYTES", 1000), refused, files.open("a.jsonl"):
+        pass
+
+
+# --- while it is read
+
+
+def write_table(path: Path, word: str = "doc") -> None:
+    table = pa.table({"text": [f"{word} number {n} of some" for n in range(RECORDS)]})
+    if path.suffix == ".parquet":
+        pq.write_table(table, path, row_group_size=10)
+        return
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=10)
+
+
+def write(path: Path) -> None:
+    if path.suffix in (".parquet", ".arrow"):
+        write_table(path)
+    elif path.suffix == ".csv":
+        path.write_text("text\n" + "".join(f"doc number {n} of some\n" for n in range(RECORDS)))
+    else:
+        path.write_bytes(gzip.compress(documents()) if path.suffix == ".gz" else documents())
+
+
+def overwritten(path: Path) -> None:
+    """In place, with its size and a part of its content as before."""
+    data = path.read_bytes()
+    with path.open("r+b") as file:
+        file.seek(len(data) // 2)
+        file.write(data[len(data) // 2 :].replace(b"doc", b"cat"))
+
+
+def normalize_inline(tmp_path: Path) -> int:
+    step = normalize_step(tmp_path / "root", str(tmp_path / "in"))
+    output, _ = run_plan_inline(normalize_plan(step), step.directory)
+    return sum(part.rows for part in output.partitions)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.csv", "a.parquet", "a.arrow"])
+def test_a_file_that_changes_while_it_is_read_leaves_nothing_behind(tmp_path: Path, name: str) -> None:
+    """Runs are small, so that some would be committed before the file's end; restored, it is as it was listed."""
+    (tmp_path / "in").mkdir()
+    file = tmp_path / "in" / name
+    write(file)
+    content, times = file.read_bytes(), (file.stat().st_atime_ns, file.stat().st_mtime_ns)
+    real = route.Router.route
+
+    def meddled(*arguments: object) -> None:
+        overwritten(file)
+        real(*arguments)  # pyright: ignore[reportArgumentType]
+
+    with patch.object(route, "BUDGET_BYTES", 1000):
+        with patch.object(route.Router, "route", meddled), pytest.raises(ChangedInputError, match=CHANGED):
+            normalize_inline(tmp_path)
+        assert not list(tmp_path.rglob("exchange/**/*.arrow")), "no run of it stands"
+        file.write_bytes(content)
+        os.utime(file, ns=times)
+        assert normalize_inline(tmp_path) == RECORDS
+
+
+@pytest.mark.parametrize(("name", "refused"), [("a.jsonl", False), ("a.parquet", False), ("a.arrow", True)])
+def test_what_was_read_before_a_change_is_good_unless_it_is_mapped(tmp_path: Path, name: str, refused: bool) -> None:
+    (tmp_path / "in").mkdir()
+    write(tmp_path / "in" / name)
+    real = exchange._write_run
+
+    def meddled(*arguments: object) -> object:
+        overwritten(tmp_path / "in" / name)
+        return real(*arguments)  # pyright: ignore[reportArgumentType]
+
+    with patch.object(exchange, "_write_run", meddled):
+        if not refused:
+            assert normalize_inline(tmp_path) == RECORDS
+            return
+        with pytest.raises(ChangedInputError, match=CHANGED):
+            normalize_inline(tmp_path)
+    assert not list(tmp_path.rglob("exchange/**/*.arrow"))

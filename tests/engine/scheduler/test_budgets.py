@@ -1,0 +1,71 @@
+"""What a phase learns from its finished tasks stays within bounds, and is only ever a first guess."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datakit.engine.executor import Attempt, Cause, Outcome
+from datakit.engine.scheduler.memory_estimates import LEARN_FROM, Budgets
+from datakit.engine.scheduler.retry_policy import TaskRecord, judge, next_attempt
+from datakit.engine.task import Phase, Task
+
+TASK = Task("t", "m:f", {}, input_bytes=100 << 20)
+PHASE = Phase("p", (TASK,), memory_bytes=256 << 20, memory_per_input_byte=2.0)
+DECLARED = 456 << 20
+
+
+def done(peak: int = 0, seconds: float = 1.0) -> Outcome:
+    return Outcome("p", "t", 1, Cause.DONE, peak_memory=peak, work_seconds=seconds)
+
+
+def learned(peaks: list[int]) -> Budgets:
+    budgets = Budgets(PHASE)
+    for peak in peaks:
+        budgets.enter(TASK, done(peak))
+    return budgets
+
+
+def test_nothing_is_learned_from_a_few_tasks() -> None:
+    assert learned([1 << 20] * (LEARN_FROM - 1)).first(TASK) == DECLARED
+
+
+@pytest.mark.parametrize(("used", "share"), [(0.001, 0.25), (0.4, 0.6), (1.0, 1.5), (9.0, 4.0)])
+def test_a_first_attempt_gets_half_as_much_again_as_was_used(used: float, share: float) -> None:
+    assert learned([int(used * DECLARED)] * 20).first(TASK) == pytest.approx(share * DECLARED, rel=0.01)
+
+
+def test_one_large_task_in_twenty_decides_nothing() -> None:
+    usual = int(0.2 * DECLARED)
+    assert learned([usual] * 30 + [3 * DECLARED] + [usual] * 19).first(TASK) < 0.31 * DECLARED
+
+
+@given(st.lists(st.integers(0, 1 << 40), max_size=200))
+def test_whatever_was_used_the_budget_has_bounds(peaks: list[int]) -> None:
+    assert 0.24 * DECLARED < learned(peaks).first(TASK) < 4.01 * DECLARED
+
+
+def test_a_second_attempt_starts_from_what_was_declared() -> None:
+    budgets, record = learned([0] * 20), TaskRecord()
+    first = Attempt(TASK, "p", "/nowhere", 1, 1, budgets.first(TASK))
+    judge(record, Outcome("p", "t", 1, Cause.MEMORY))
+    second = next_attempt(first, record, budgets.declared(TASK))
+    judge(record, Outcome("p", "t", 2, Cause.MEMORY))
+    third = next_attempt(second, record, budgets.declared(TASK))
+    shares = [attempt.memory_bytes / DECLARED for attempt in (first, second, third)]
+    assert shares == [pytest.approx(0.25, rel=0.01), 2, 4]
+    assert (second.alone, third.alone) == (False, True)
+
+
+def test_batches_are_for_tiny_tasks_and_leave_work_for_every_slot() -> None:
+    budgets = Budgets(PHASE)
+    for _ in range(8):
+        budgets.enter(TASK, done(seconds=0.01))
+    assert budgets.batch(100_000, 4) == 50
+    assert budgets.batch(160, 4) == 10
+    assert budgets.batch(3, 4) == 1
+    slow = Budgets(PHASE)
+    for _ in range(8):
+        slow.enter(TASK, done(seconds=0.06))
+    assert slow.batch(100_000, 4) == 1

@@ -1,0 +1,187 @@
+"""Whole documents in sequences: none that fits is cut, none is lost uncounted, blocks do not depend on the length."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from datakit.errors import LoaderError
+from datakit.loader import ArraySource, Packing
+from datakit.loader.mixture.packing import best_fit, count_blocks, owned_documents, pack_block
+from datakit.loader.sources.block_axis import BlockAxis
+from tests.support.data import need_data
+from tests.support.loader_sources import counting
+
+LENGTHS = st.lists(st.integers(0, 70), min_size=1, max_size=80).filter(lambda lengths: sum(lengths) > 0)
+MILLION = 1 << 20
+
+
+@given(st.lists(st.integers(1, 50), max_size=200), st.integers(50, 80), st.integers(0, 5))
+def test_best_fit_never_overfills_and_opens_a_sequence_only_where_nothing_else_has_room(
+    lengths: list[int], capacity: int, most: int
+) -> None:
+    chosen = best_fit(np.array(lengths, np.int64), capacity, most)
+    rooms: dict[int, int] = {}
+    items: dict[int, int] = {}
+    for item in np.argsort(-np.array(lengths), kind="stable").tolist():  # longest first, as it is documented
+        length, sequence = lengths[item], int(chosen[item])
+        fitting = {s: room for s, room in rooms.items() if room >= length and (not most or items[s] < most)}
+        if sequence in rooms:
+            assert rooms[sequence] == min(fitting.values())
+        else:
+            assert not fitting
+            assert sequence == len(rooms)
+        rooms[sequence] = rooms.get(sequence, capacity) - length
+        items[sequence] = items.get(sequence, 0) + 1
+    assert all(room >= 0 for room in rooms.values())
+
+
+@given(LENGTHS, st.integers(5, 100))
+def test_each_token_belongs_to_one_block_whatever_the_sequence_length(lengths: list[int], block_tokens: int) -> None:
+    source = counting(lengths)
+    axis = BlockAxis(source.tokens, block_tokens)
+    owned = [owned_documents(source, axis, block) for block in range(axis.count)]
+    covered = [np.arange(a, a + n) for block in owned for a, n in zip(block.starts, block.lengths, strict=True)]
+    assert np.array_equal(np.concatenate(covered), np.arange(source.tokens))
+    for block, documents in enumerate(owned):
+        assert (documents.lengths <= block_tokens).all()
+        first, last = axis.range(block)
+        assert ((documents.starts >= first) & (documents.starts < last)).all()
+
+
+@given(LENGTHS, st.integers(10, 100), st.integers(1, 100), st.integers(0, 3))
+def test_split_keeps_all_and_cuts_only_what_does_not_fit(
+    lengths: list[int], block_tokens: int, length: int, most: int
+) -> None:
+    source, length = counting(lengths), min(length, block_tokens)
+    axis = BlockAxis(source.tokens, block_tokens)
+    borders = set(source.document_borders(0, source.tokens).tolist())
+    seen = []
+    for block in range(axis.count):
+        packed = pack_block(source, axis, block, length, Packing("split", most))
+        assert packed.counters.kept == packed.counters.tokens
+        for sequence in range(packed.pieces.sequences):
+            part = packed.pieces.take(np.array([sequence]))
+            assert part.lengths.sum() <= length
+            assert not most or len(part.lengths) <= most
+            for start, size in zip(part.starts.tolist(), part.lengths.tolist(), strict=True):
+                seen.append(np.arange(start, start + size))
+                whole = source.document_borders(start, start + 1)
+                if whole[-1] - whole[0] <= length:
+                    assert {start, start + size} <= borders
+    assert np.array_equal(np.sort(np.concatenate(seen)), np.arange(source.tokens))
+
+
+@given(LENGTHS, st.integers(10, 100), st.integers(1, 100))
+def test_truncate_and_drop_lose_what_they_count(lengths: list[int], block_tokens: int, length: int) -> None:
+    source, length = counting(lengths), min(length, block_tokens)
+    axis = BlockAxis(source.tokens, block_tokens)
+    over = [size for size in lengths if size > length]
+    fitting = sum(size for size in lengths if size <= length)
+    truncated = count_blocks(source, axis, range(axis.count), length, Packing("truncate"))
+    dropped = count_blocks(source, axis, range(axis.count), length, Packing("drop"))
+    assert truncated.counters.truncated == dropped.counters.dropped == len(over)
+    assert truncated.counters.kept == fitting + length * len(over)
+    assert dropped.counters.kept == fitting
+    for table in (truncated, dropped):
+        assert table.counters.kept + table.counters.padding == length * table.sequences.sum()
+        assert table.counters.tokens == source.tokens
+
+
+@given(LENGTHS, st.integers(10, 100), st.data())
+def test_counts_of_ranges_of_blocks_are_the_counts_of_all(
+    lengths: list[int], block_tokens: int, data: st.DataObject
+) -> None:
+    """So an engine may count them in as many tasks as it likes."""
+    source = counting(lengths)
+    axis = BlockAxis(source.tokens, block_tokens)
+    cuts = sorted({0, axis.count, *data.draw(st.lists(st.integers(0, axis.count), max_size=4))})
+    parts = [count_blocks(source, axis, range(a, b), 10, Packing()) for a, b in pairwise(cuts)]
+    whole = count_blocks(source, axis, range(axis.count), 10, Packing())
+    assert np.array_equal(np.concatenate([part.sequences for part in parts]), whole.sequences)
+    total = parts[0].counters
+    for part in parts[1:]:
+        total += part.counters
+    assert total == whole.counters
+
+
+def test_names_of_the_stored_counts() -> None:
+    assert Packing().artefact(4096) == "packing-4096-split"
+    assert Packing("drop", 64).artefact(32768) == "packing-32768-drop-64"
+
+
+@pytest.mark.parametrize("packing", [Packing("cut"), Packing("split", -1)])
+def test_a_packing_that_cannot_be_is_named(packing: Packing) -> None:
+    with pytest.raises(LoaderError, match="'web'"):
+        packing.check("web")
+
+
+# --- real texts
+
+
+EVERY = {"novels-en.jsonl.gz": 4}  # 9 of the 36 novels, for time
+
+
+@cache
+def token_lengths(name: str) -> np.ndarray:
+    """Tokens of each document of a real file, its end-of-text token included."""
+    folder: Path = need_data()
+    data = (folder / "text" / name).read_bytes()
+    plain = (
+        gzip.decompress(data)
+        if name.endswith(".gz")
+        else zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data)).read()
+    )
+    texts = [json.loads(line)["text"] for line in plain.splitlines()[:: EVERY.get(name, 1)]]
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizers" / "gpt-neox-olmo-dolma-v1_5.json"))
+    return np.array([len(encoding.ids) for encoding in tokenizer.encode_batch_fast(texts)])
+
+
+def packed_real(name: str, length: int, policy: str = "split") -> tuple[ArraySource, np.ndarray, float]:
+    """(source, sequences of each block, padding as a share of all slots)."""
+    lengths = token_lengths(name)
+    source = ArraySource(np.zeros(int(lengths.sum()), np.uint16), lengths)
+    axis = BlockAxis(source.tokens, MILLION)
+    table = count_blocks(source, axis, range(axis.count), length, Packing(policy))
+    counters = table.counters
+    return source, table.sequences, counters.padding / (counters.padding + counters.kept)
+
+
+@pytest.mark.parametrize(("name", "length"), [("php-en.jsonl.gz", 2048), ("peps.jsonl.zst", 32768)])
+def test_real_documents_pack_with_at_most_three_percent_padding(name: str, length: int) -> None:
+    need_data()
+    source, sequences, padding = packed_real(name, length)
+    print(f"\n{name} at {length}: {padding:.2%} padding")
+    assert padding <= 0.03
+    again = packed_real(name, length)[1]
+    assert np.array_equal(sequences, again)
+    whole = token_lengths(name)[token_lengths(name) <= length].sum()
+    assert whole / source.tokens > 0.8  # most of it are documents that fit, and none of those is cut
+
+
+def test_novels_show_the_policies() -> None:
+    """Novels of 160,000 tokens at a length of 4096: split keeps all of it, truncate a fortieth, drop nothing."""
+    need_data()
+    lengths = token_lengths("novels-en.jsonl.gz")
+    source = ArraySource(np.zeros(int(lengths.sum()), np.uint16), lengths)
+    axis = BlockAxis(source.tokens, MILLION)
+
+    def counters(policy: str):
+        return count_blocks(source, axis, range(axis.count), 4096, Packing(policy)).counters
+
+    split, truncate, drop = counters("split"), counters("truncate"), counters("drop")
+    assert (split.kept, split.split) == (source.tokens, 9)
+    assert split.padding / (split.padding + split.kept) < 0.01
+    assert (truncate.kept, truncate.truncated) == (9 * 4096, 9)
+    assert (drop.kept, drop.dropped) == (0, 9)

@@ -1,0 +1,117 @@
+"""Held-out documents: whole, spread out, the same for every run, and never among those that a run trains on."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from datakit.errors import LoaderError
+from datakit.loader import (
+    Component,
+    Loader,
+    Mixture,
+    Packing,
+    Shuffle,
+    SimulatedEpochs,
+    held_out_mixture,
+    training_source,
+    validation_source,
+)
+from datakit.loader.sources.held_out import held_out, total
+from tests.support.loader_sources import counting, random_lengths, real_tokens
+
+LENGTHS = st.lists(st.integers(0, 400), min_size=2, max_size=300)
+
+
+@given(LENGTHS, st.floats(0.001, 0.99))
+@settings(max_examples=150)
+def test_the_two_sides_are_all_documents_and_share_none(lengths: list[int], share: float) -> None:
+    assume(sum(length > 0 for length in lengths) > 1)
+    source = counting(lengths)
+    component = Component(source, validation_tokens=max(1, int(share * (source.tokens - 1))))
+    sides = [training_source(component, "x"), validation_source(component, "x")]
+    tokens = [side.read(0, side.tokens) for side in sides]
+    assert np.array_equal(np.sort(np.concatenate(tokens)), np.arange(source.tokens))
+    whole = source.document_borders(0, source.tokens)
+    for side, held in zip(sides, tokens, strict=True):
+        for begin, end in pairwise(side.document_borders(0, side.tokens).tolist()):
+            document = held[begin:end]
+            assert {int(document[0]), int(document[-1]) + 1} <= set(whole.tolist())
+            assert np.array_equal(document, np.arange(document[0], document[-1] + 1))
+
+
+def test_the_amount_is_what_was_asked_for_and_it_comes_from_everywhere() -> None:
+    source = counting(random_lengths(0, 5000, 400))
+    ranges = held_out(source, 50_000, "validation", "x")
+    assert abs(total(ranges) - 50_000) <= 5000
+    assert len(ranges) == 64
+    middles = np.array([(start + stop) / 2 for start, stop in ranges]) / source.tokens
+    assert np.array_equal(np.floor(middles * 64), np.arange(64))
+
+
+@given(
+    seed=st.integers(0, 5),
+    kind=st.sampled_from(["block", "full", "none"]),
+    packing=st.sampled_from([None, Packing()]),
+    length=st.integers(5, 60),
+)
+@settings(max_examples=25, deadline=None)
+def test_no_run_trains_on_what_is_held_out(seed: int, kind: str, packing: Packing | None, length: int) -> None:
+    source = counting(random_lengths(7, 60, 50))
+    component = Component(source, packing, Shuffle(kind, block_tokens=128), validation_tokens=200)
+    mixture = Mixture(
+        {"x": component}, {"x": 1}, seed=seed, sequence_length=length, batch_size=3, stop="first_exhausted",
+        final_batch="pad",
+    )  # fmt: skip
+    with (
+        Loader(mixture) as training,
+        Loader(held_out_mixture(mixture, "x", sequence_length=16, batch_size=4)) as validation,
+    ):
+        seen = np.concatenate([real_tokens(batch) for batch in training])
+        held = np.concatenate([real_tokens(batch) for batch in validation])
+    assert np.array_equal(np.sort(np.concatenate([seen, held])), np.arange(source.tokens))
+    assert np.array_equal(held, np.sort(held))
+    assert np.array_equal(held, validation_source(component, "x").read(0, len(held)))
+
+
+def test_what_cannot_be_held_out_is_named() -> None:
+    with pytest.raises(LoaderError, match="'web': validation wants 100 of its 100"):
+        training_source(Component(counting([50, 50]), validation_tokens=100), "web")
+    with pytest.raises(LoaderError, match="'web': validation would take all of it; it is a single document"):
+        training_source(Component(counting([100]), validation_tokens=10), "web")
+    with pytest.raises(LoaderError, match="'web' holds nothing out"):
+        validation_source(Component(counting([100])), "web")
+
+
+def test_components_that_read_the_same_tokens_hold_the_same_out() -> None:
+    source = counting(random_lengths(7, 60, 50))
+    held, other, nothing = (Component(source, validation_tokens=tokens) for tokens in (200, 64, 0))
+    packed = Component(counting(random_lengths(7, 60, 50)), Packing(), validation_tokens=200)
+    Mixture({"a": held, "short": packed}, {"a": 1, "short": 1})
+    Mixture({"a": held, "unused": nothing}, {"a": 1})
+    both, first, last = {"a": 1, "b": 1}, {"a": 1}, {"b": 1}
+    for second, weights in ((nothing, both), (other, both), (other, first), (nothing, last)):
+        with pytest.raises(LoaderError, match=r"'a' and 'b' read the same tokens, .* would train on what"):
+            Mixture({"a": held, "b": second}, weights)
+
+
+def test_a_simulated_long_run_repeats_its_data_as_often() -> None:
+    """A run of 1 M tokens that stands for 10 M keeps a tenth of each component, so epochs are those of the long run."""
+    lengths = random_lengths(3, 4000, 500)
+    components = {name: Component(counting(lengths), validation_tokens=20_000) for name in "ab"}
+    mixture = Mixture(components, {"a": 0.9, "b": 0.1}, sequence_length=100, batch_size=100)
+    short = Mixture(
+        components, {"a": 0.9, "b": 0.1}, sequence_length=100, batch_size=100, simulate=SimulatedEpochs(1, 10)
+    )
+    with Loader(mixture) as real, Loader(short) as simulated:
+        for name in "ab":
+            assert simulated.epochs(100)[name] == pytest.approx(real.epochs(1000)[name], rel=0.15)
+        train = real.plan.streams[0].source.tokens
+        kept = simulated.plan.streams[0].source
+        assert kept.tokens == pytest.approx(train / 10, rel=0.15)
+        held = validation_source(components["a"], "a")
+        assert not set(kept.read(0, kept.tokens).tolist()) & set(held.read(0, held.tokens).tolist())

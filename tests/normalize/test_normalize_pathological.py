@@ -1,0 +1,164 @@
+"""Hostile inputs: nothing crashes, hangs or is lost without being counted, and each error names its file."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from datakit.errors import ColumnError, EmptyStageError, InputError, PartialError, UnreadableError
+from tests.support.data import need_data
+from tests.support.sources import Normalized, normalize
+
+TOLERATED = 10_000
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The hostile files, made anew."""
+    script = need_data() / "pathological" / "mk_pathological.py"
+    folder = tmp_path_factory.mktemp("hostile")
+    subprocess.run([sys.executable, str(script), str(folder)], check=True, capture_output=True)
+    return folder
+
+
+# file -> rows that come out, counters that are not zero (beside records_in and records_out)
+OUTCOMES: dict[str, tuple[int, dict[str, int]]] = {
+    "ok.jsonl": (5, {}),
+    "no_final_newline.jsonl": (5, {}),
+    "crlf.jsonl": (5, {}),
+    "bom.jsonl": (5, {}),
+    "latin1.jsonl": (6, {"invalid_utf8": 1}),
+    "utf8_truncated_seq.jsonl": (6, {"invalid_utf8": 1}),
+    "utf8_overlong.jsonl": (6, {"invalid_utf8": 1}),
+    "utf8_surrogate_bytes.jsonl": (6, {"invalid_utf8": 1}),
+    "utf8_beyond_10ffff.jsonl": (6, {"invalid_utf8": 1}),
+    "utf8_lone_cont.jsonl": (6, {"invalid_utf8": 1}),
+    "utf8_ff_fe.jsonl": (6, {"invalid_utf8": 1}),
+    "lone_surrogate_escape.jsonl": (7, {"invalid_utf8": 2, "duplicates": 1}),
+    "nul.jsonl": (6, {"nul": 1, "quarantined": 1}),
+    "control_chars.jsonl": (5, {"quarantined": 1}),
+    "wrong_types.jsonl": (6, {"quarantined": 6, "blank": 2}),
+    "dup_keys.jsonl": (6, {}),
+    "nan_inf.jsonl": (6, {"duplicates": 1}),
+    "huge_numbers.jsonl": (6, {}),
+    "half_line.jsonl": (5, {"quarantined": 1}),
+    "garbage_between.jsonl": (5, {"quarantined": 1, "duplicates": 5}),
+    "dup_ids.jsonl": (5, {"duplicates": 5}),
+    "empty_texts.jsonl": (6, {"blank": 4}),
+    "one_char.jsonl": (26, {"duplicates": 2974}),
+    "deep_json.jsonl": (5, {"quarantined": 1}),
+    "long_key.jsonl": (6, {}),
+    "no_spaces_1mb.jsonl": (8, {}),
+    "whitespace_1mb.jsonl": (6, {"blank": 4, "whitespace_runs": 1}),
+    "punct_1mb.jsonl": (10, {}),
+    "bidi_zalgo.jsonl": (8, {}),
+    "special_tokens.jsonl": (7, {}),
+    "ok.jsonl.gz": (5, {}),
+    "concat.jsonl.gz": (6, {}),
+    "zero_padded.jsonl.gz": (5, {}),
+    "trailing_garbage.jsonl.gz": (5, {"quarantined": 1}),
+    "no_trailer.jsonl.gz": (5000, {"quarantined": 1}),
+    "bomb.jsonl.gz": (6, {}),
+    "ok.jsonl.zst": (5, {}),
+    "concat.jsonl.zst": (6, {}),
+    "skippable.jsonl.zst": (5, {}),
+    "long_window.jsonl.zst": (5, {}),
+    "ok.parquet": (5, {}),
+    "nulls.parquet": (2, {"blank": 3}),
+    "text_is_binary.parquet": (5, {"invalid_utf8": 1}),
+    "large_string_dict.parquet": (5, {}),
+    "many_row_groups.parquet": (2000, {}),
+    "zero_columns_nested.parquet": (5, {}),
+    "name with spaces & ünïcödé 🙂.jsonl": (5, {}),
+    "-dash.jsonl": (5, {}),
+    "new\nline.jsonl": (5, {}),
+}
+REFUSED: dict[str, tuple[type[InputError], str]] = {
+    "cr_only.jsonl": (EmptyStageError, "1 quarantined"),
+    "utf16le.jsonl": (UnreadableError, "UTF-16"),
+    "not_gzip.jsonl.gz": (UnreadableError, "no gzip file"),
+    "gz_named_plain.jsonl": (UnreadableError, "holds gzip data"),
+    "empty.jsonl.gz": (UnreadableError, "is empty"),
+    "bad_crc.jsonl.gz": (EmptyStageError, "damaged"),
+    "bad_checksum.jsonl.zst": (EmptyStageError, "damaged"),
+    "empty.jsonl": (EmptyStageError, "no document"),
+    "only_newlines.jsonl": (EmptyStageError, "no document"),
+    "empty_stream.jsonl.gz": (EmptyStageError, "no document"),
+    "zero_rows.parquet": (EmptyStageError, "no document"),
+    "no_text_column.parquet": (ColumnError, "has no column 'text'; it has id, content"),
+    "text_is_int.parquet": (ColumnError, "int64, not text"),
+    "list_text.parquet": (ColumnError, "list<"),
+    "truncated.parquet": (EmptyStageError, "footer"),
+    "bad_magic.parquet": (UnreadableError, "no parquet file"),
+    "empty.parquet": (UnreadableError, "is empty"),
+    "tiny.parquet": (EmptyStageError, "footer"),
+    "footer_len_huge.parquet": (EmptyStageError, "footer"),
+}
+CUT = ("truncated.jsonl.gz", "bitflip.jsonl.gz", "truncated.jsonl.zst", "bitflip.jsonl.zst")
+
+
+def check_conserved(result: Normalized) -> None:
+    gone = sum(result[name] for name in ("blank", "duplicates", "quarantined"))
+    assert result["records_in"] == result["records_out"] + gone
+
+
+@pytest.mark.parametrize("file", OUTCOMES)
+def test_what_can_be_read_is_read(tmp_path: Path, hostile: Path, file: str) -> None:
+    rows, counted = OUTCOMES[file]
+    result = normalize(tmp_path, hostile / file, max_quarantined=TOLERATED)
+    assert result.manifest.totals.rows == rows
+    counters = {name.removeprefix("normalize/"): count for name, count in result.manifest.counters.items() if count}
+    assert {name: counters[name] for name in counters if not name.startswith(("records", "download"))} == counted
+    assert all(row["text"] != "None" for row in result.rows())
+    check_conserved(result)
+
+
+@pytest.mark.parametrize("file", REFUSED)
+def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path, hostile: Path, file: str) -> None:
+    error, words = REFUSED[file]
+    with pytest.raises(error) as caught:
+        normalize(tmp_path, hostile / file, max_quarantined=TOLERATED)
+    assert words in str(caught.value)
+    assert not list(tmp_path.glob("normalize/*.parquet")), "nothing half-written is visible"
+
+
+@pytest.mark.parametrize("file", CUT)
+def test_damaged_streams_keep_what_came_before(tmp_path: Path, hostile: Path, file: str) -> None:
+    with pytest.raises(PartialError, match=f"{file}:[0-9]+: "):
+        normalize(tmp_path / "strict", hostile / file)
+    result = normalize(tmp_path / "tolerant", hostile / file, max_quarantined=TOLERATED)
+    assert result.manifest.totals.rows > 1000
+    assert result["quarantined"] >= 1
+    check_conserved(result)
+
+
+def test_a_flipped_bit_without_checksum_crashes_nothing(tmp_path: Path, hostile: Path) -> None:
+    """Parquet pages need not have checksums: then nobody can know, and what is left is what decodes."""
+    result = normalize(tmp_path, hostile / "bitflip.parquet", max_quarantined=TOLERATED)
+    check_conserved(result)
+
+
+def test_every_hostile_file_has_its_expectation(hostile: Path) -> None:
+    known = {*OUTCOMES, *REFUSED, *CUT, "bitflip.parquet", "manifest.tsv"}
+    assert {path.name for path in hostile.iterdir() if path.is_file()} == known
+
+
+BAD_PARQUET = (
+    "PARQUET-1481", "ARROW-RS-GH-6229-DICTHEADER", "ARROW-RS-GH-6229-LEVELS", "ARROW-GH-41317", "ARROW-GH-41321",
+    "ARROW-GH-43605", "ARROW-GH-45185", "ARROW-GH-47662",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_PARQUET)
+def test_corrupt_parquet_files_crash_nothing(tmp_path: Path, name: str) -> None:
+    """In a process of its own: these files have crashed readers."""
+    file = need_data() / "pathological" / "parquet-bad_data" / f"{name}.parquet"
+    code = "from tests.support.sources import normalize\n"
+    code += f"normalize({str(tmp_path)!r}, {str(file)!r}, max_quarantined=2000)"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    last = ended.stderr.strip().splitlines()[-1]
+    assert ended.returncode == 1 and last.startswith(("datakit.errors.EmptyStageError", "datakit.errors.ColumnError"))
+    assert f"{name}.parquet" in last or "quarantined" in last

@@ -1,0 +1,97 @@
+"""All 13 real files (121 MB, three formats, eight sources) through the main job: conserved, traceable, the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import datakit
+from datakit.storage.manifest import Manifest
+from tests.support.data import corpus_recipe, need_data
+from tests.support.paths import REPOSITORY
+from tests.support.s3 import s3_root
+from tests.support.trees import manifests, tree
+
+TOKENIZER = "tokenizers/gpt-neox-olmo-dolma-v1_5.json"
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The recipe of the benchmark."""
+    return corpus_recipe(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture(scope="module")
+def local(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A root in which it was run on this machine."""
+    root = str(tmp_path_factory.mktemp("local"))
+    datakit.run(recipe, root=root, workers=2)
+    yield root
+
+
+def of_stage(root: str, stage: str) -> list[Manifest]:
+    return [manifest for manifest in manifests(root).values() if manifest.stage == stage]
+
+
+def test_rows_and_bytes_are_conserved_from_the_files_to_the_cache(local: str) -> None:
+    expected = _documents_of_tokens_tsv()
+    normalized = of_stage(local, "normalize")
+    assert sum(manifest.counters["normalize/records_in"] for manifest in normalized) == sum(expected.values())
+    duplicates = sum(manifest.counters["normalize/duplicates"] for manifest in normalized)
+    rows = sum(manifest.totals.rows for manifest in normalized)
+    assert rows == sum(expected.values()) - duplicates  # nothing blank, nothing broken in these files
+    (dedup,), (clean,), (cache,) = (of_stage(local, stage) for stage in ("dedup", "consolidate", "tokenize"))
+    assert dedup.totals.rows == dedup.counters["dedup/exact_removed"] + dedup.counters["dedup/fuzzy_removed"]
+    assert clean.totals.rows == rows - dedup.totals.rows == cache.totals.rows
+    assert len({partition.source for partition in clean.partitions}) == 8
+    opened = datakit.open_cache(next(path for path in _directories(local, "tokenize")))
+    assert opened.tokens == cache.totals.tokens == sum(partition.tokens or 0 for partition in cache.partitions)
+
+
+def _documents_of_tokens_tsv() -> dict[str, int]:
+    lines = (need_data() / "TOKENS.tsv").read_text().splitlines()[1:]
+    return {line.split("\t")[0]: int(line.split("\t")[3]) for line in lines}
+
+
+def _directories(root: str, stage: str) -> Iterator[str]:
+    return (os.path.join(root, path) for path, manifest in manifests(root).items() if manifest.stage == stage)
+
+
+def test_inspect_shows_where_a_cache_comes_from(local: str) -> None:
+    (cache,) = _directories(local, "tokenize")
+    command = [sys.executable, "-m", "datakit", "inspect", cache]
+    shown = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+    for stage in ("tokenize", "consolidate", "dedup", "signatures", "normalize", "download"):
+        assert stage in shown
+    for source in ("code", "laws-de", "nltk", "novels-en", "peps", "php-en", "php-ja", "tldr"):
+        assert source in shown
+    plain = subprocess.run([*command, "--json"], cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+    assert json.loads(plain)
+
+
+@pytest.mark.ray
+def test_a_private_ray_cluster_writes_the_same_bytes(recipe: Path, local: str, tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    datakit.run(recipe, root=tmp_path, ray="local", workers=2)
+    assert tree(str(tmp_path)) == tree(local)
+
+
+@pytest.mark.ray
+def test_two_nodes_with_their_root_on_s3_write_the_same_bytes(recipe: Path, local: str, tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    from tests.support.faults.cluster import two_nodes
+
+    with s3_root() as root, two_nodes(tmp_path) as cluster:
+        command = [sys.executable, "-m", "datakit", "run", str(recipe), "--root", root, "--ray", cluster.address]
+        environment = os.environ | cluster.environment
+        run = subprocess.run(
+            command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=400, check=False
+        )
+        assert run.returncode == 0, run.stderr[-2000:]
+        assert tree(root) == tree(local)

@@ -1,0 +1,126 @@
+"""Task functions and a plan for the engine's tests: small, real, and able to misbehave."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from datakit.engine.task import Output, OutputFile, Phase, Plan, Preload, Step, Task, TaskContext, TaskResult
+from datakit.errors import ColumnError
+from datakit.storage import atomic, urls
+from datakit.storage.manifest import Partition
+
+SCHEMA = pa.schema([("value", pa.int64())])
+
+
+def write_number(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
+    """Writes a small file; before that, does what `fault` asks for, as long as its marker file is not there."""
+    misbehave(arguments.get("fault"), arguments.get("marker"))
+    number = arguments["number"] * shared.get("factor", 1)
+    path = f"number-{arguments['number']:03d}.txt"
+    committed = atomic.commit_bytes(str(number).encode(), urls.join(context.step_directory, path))
+    context.report(1, 1)
+    return TaskResult((OutputFile(path, committed.bytes, committed.xxh3, 1),), {"numbers": 1, "sum": number})
+
+
+def misbehave(fault: str | None, marker: str | None) -> None:
+    """The fault, once for each marker file (for ever without one)."""
+    if fault is None:
+        return
+    if marker is not None:
+        if Path(marker).exists():
+            return
+        Path(marker).touch()
+    FAULTS[fault]()
+
+
+def _eat_memory() -> None:
+    pieces = []
+    while True:
+        pieces.append(bytearray(os.urandom(1 << 20) * 16))
+
+
+def _raise() -> None:
+    raise ValueError("the text of a secret document")
+
+
+def _refuse() -> None:
+    raise ColumnError("part.jsonl has no column 'text'; it has 'body'")
+
+
+def _fill_the_disk() -> None:
+    with atomic.storage_errors("/dev/full"), open("/dev/full", "wb", buffering=0) as file:
+        file.write(b"0")
+
+
+FAULTS = {
+    "full": _fill_the_disk,
+    "raise": _raise,
+    "refuse": _refuse,
+    "memory": _eat_memory,
+    "segfault": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+    "exit": lambda: os._exit(3),
+    "sleep": lambda: time.sleep(600),
+}
+
+
+def look_around(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
+    """What a child finds itself to be."""
+    facts = {
+        "modules": sorted(sys.modules),
+        "main": getattr(sys.modules["__main__"], "__file__", None),
+        "threads": threading.active_count(),
+        "tasks": len(os.listdir("/proc/self/task")),
+        "pid": os.getpid(),
+        "parent": os.getppid(),
+        "rayon": os.environ.get("RAYON_NUM_THREADS"),
+        "arrow": pa.cpu_count(),
+    }
+    return TaskResult(details=facts)
+
+
+def number_step(directory: str) -> Step:
+    """A step for `numbers`."""
+    return Step("numbers", "test", directory, "f" * 32, {})
+
+
+def numbers(
+    count: int, faults: dict[int, str] | None = None, markers: str | None = None, memory_bytes: int = 1 << 30
+) -> Plan:
+    """Two phases: numbers, then the same again offset by `count`, so that a resume has something to skip."""
+    faults = faults or {}
+    partitions = []
+    for phase, shared in (("first", {}), ("second", {"factor": 2})):
+        offset = 0 if phase == "first" else count
+        tasks = tuple(
+            Task(
+                f"number-{offset + index:03d}",
+                "tests.support.engine.engine_tasks:write_number",
+                {
+                    "number": offset + index,
+                    "fault": faults.get(offset + index),
+                    "marker": markers and f"{markers}/{offset + index}",
+                },
+            )
+            for index in range(count)
+        )
+        results = yield Phase(phase, tasks, shared=shared, memory_bytes=memory_bytes)
+        for result in results:
+            output = result.outputs[0]
+            partitions.append(Partition(output.path, "test", output.rows, output.bytes, output.xxh3))
+    return Output(partitions, SCHEMA)
+
+
+def failing_preload() -> Any:
+    """A preload that cannot be."""
+    raise ColumnError("the tokenizer has no vocabulary")
+
+
+BAD_PRELOAD = Preload("tests.support.engine.engine_tasks", "tests.support.engine.engine_tasks:failing_preload")

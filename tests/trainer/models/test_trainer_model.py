@@ -1,0 +1,276 @@
+"""What a language model must keep whatever its size: causality, documents apart, and equal results by every route."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from datakit.errors import UsageError
+from datakit.trainer.models import grug, layers, load_model, olmoe, weights
+from datakit.trainer.models.protocol import Tokens
+from datakit.trainer.models.weights import Tree, leaves
+
+SMALL = grug.Config(
+    vocabulary=97,
+    hidden=32,
+    layers=4,
+    heads=4,
+    kv_heads=2,
+    head_width=8,
+    experts=8,
+    experts_per_token=2,
+    expert_width=24,
+    shared_width=32,
+    gate_rank=8,
+    window=64,
+    compute="float32",
+    remat="none",
+    init_scale=2.0,  # larger than in training, so that every part of the model matters
+)
+FAMILY = olmoe.Config(
+    vocabulary=97,
+    hidden=32,
+    layers=3,
+    heads=4,
+    kv_heads=2,
+    head_width=8,
+    experts=8,
+    experts_per_token=2,
+    expert_width=24,
+    query_key_norm="head",
+    compute="float32",
+    remat="none",
+    init_std=0.3,
+)
+
+
+def parameters(config: Any, module: Any = grug) -> Tree:
+    """Fresh parameters, also where a real start is at zero."""
+    params = jax.jit(lambda key: weights.initialize(module.weights(config), key))(jax.random.key(1))
+    if "head_gate" in params["blocks"]:
+        params["blocks"]["head_gate"] = 0.3 * jax.random.normal(jax.random.key(2), params["blocks"]["head_gate"].shape)
+    return params
+
+
+def random_batch(config: Any, rows: int = 4, length: int = 40, segments: int = 1) -> Tokens:
+    """Random tokens; each row is cut into `segments` documents of uneven length."""
+    generator = np.random.default_rng(7)
+    tokens = generator.integers(0, config.vocabulary, (rows, length), dtype=np.int32)
+    borders = np.sort(generator.integers(1, length, (rows, segments - 1)), axis=1)
+    at = (np.arange(length)[None, :, None] >= borders[:, None, :]).sum(-1).astype(np.int32) + 1
+    return Tokens(jnp.asarray(tokens), jnp.asarray(at), jnp.ones(tokens.shape, bool))
+
+
+def hidden_states(config: Any, batch: Tokens, module: Any = grug) -> Any:
+    """The final hidden states."""
+    params = parameters(config, module)
+    if module is olmoe:
+        return jax.jit(lambda p, b: olmoe.encode(p, b, config)[0])(params, batch)
+    return jax.jit(lambda p, b: grug.encode(p, grug.initial_state(config), b, config)[0])(params, batch)
+
+
+def loss_and_gradients(config: Any, batch: Tokens, params: Tree | None = None) -> tuple[Any, dict[str, Any]]:
+    """The training loss and its gradients by path."""
+
+    def loss(params: Tree, batch: Tokens) -> Any:
+        output = grug.apply(params, grug.initial_state(config), batch, config)
+        return jnp.sum(output.losses * output.weights) / jnp.sum(output.weights) + output.auxiliary
+
+    value, gradients = jax.jit(jax.value_and_grad(loss))(parameters(config) if params is None else params, batch)
+    return value, leaves(gradients)
+
+
+@functools.cache
+def plain_result() -> tuple[Any, dict[str, Any]]:
+    """Loss and gradients of SMALL by the plainest route."""
+    return loss_and_gradients(SMALL, random_batch(SMALL, segments=2))
+
+
+def assert_same(ours: tuple[Any, dict[str, Any]], theirs: tuple[Any, dict[str, Any]], tolerance: float) -> None:
+    """Equal losses and gradients, relative to each gradient's largest entry."""
+    np.testing.assert_allclose(ours[0], theirs[0], rtol=tolerance)
+    for path, value in theirs[1].items():
+        limit = tolerance * np.abs(value).max() + 1e-12
+        np.testing.assert_allclose(ours[1][path], value, atol=limit, rtol=0, err_msg=path)
+
+
+@pytest.mark.parametrize(("module", "config"), [(grug, SMALL), (olmoe, FAMILY)], ids=["grug", "olmoe"])
+def test_no_position_sees_what_follows(module: Any, config: Any) -> None:
+    batch = random_batch(config)
+    changed = batch._replace(tokens=batch.tokens.at[:, 25].add(1) % config.vocabulary)
+    before, after = hidden_states(config, batch, module), hidden_states(config, changed, module)
+    np.testing.assert_array_equal(before[:, :25], after[:, :25])
+    assert np.abs(before[:, 25:] - after[:, 25:]).max(axis=(0, 2)).min() > 1e-4
+
+
+@pytest.mark.parametrize(("module", "config"), [(grug, SMALL), (olmoe, FAMILY)], ids=["grug", "olmoe"])
+def test_no_document_sees_another(module: Any, config: Any) -> None:
+    batch = random_batch(config, segments=3)
+    first = batch.segments == 1
+    changed = batch._replace(tokens=jnp.where(first, (batch.tokens + 5) % config.vocabulary, batch.tokens))
+    before, after = hidden_states(config, batch, module), hidden_states(config, changed, module)
+    np.testing.assert_array_equal(before[~first], after[~first])
+    assert np.abs(before[first] - after[first]).max() > 1e-2
+
+
+def test_a_document_is_the_same_alone_and_behind_another() -> None:
+    batch = random_batch(SMALL, rows=1, segments=2)
+    border = int(jnp.argmax(batch.segments[0] == 2))
+    alone = Tokens(batch.tokens[:, border:], batch.segments[:, border:], batch.loss_mask[:, border:])
+    np.testing.assert_allclose(
+        hidden_states(SMALL, batch)[:, border:], hidden_states(SMALL, alone), atol=3e-4, rtol=1e-4
+    )
+
+
+def test_windows_end_where_they_say() -> None:
+    one_layer = dataclasses.replace(SMALL, layers=1, window=16, experts=0)  # the only layer has half the window
+    batch = random_batch(one_layer)
+    changed = batch._replace(tokens=batch.tokens.at[:, 10].add(1) % SMALL.vocabulary)
+    moved = np.abs(hidden_states(one_layer, batch) - hidden_states(one_layer, changed)).max(axis=(0, 2)) > 0
+    assert np.flatnonzero(moved).tolist() == list(range(10, 10 + 8))
+
+
+@pytest.mark.parametrize(
+    ("policy", "backend"), [("recompute_all", "tiles"), ("save_moe", "tiles"), ("save_moe", "ragged")]
+)
+def test_recomputing_changes_nothing(policy: Any, backend: Any) -> None:
+    config = dataclasses.replace(SMALL, moe_backend=backend, remat=policy)
+    assert_same(loss_and_gradients(config, random_batch(config, segments=2)), plain_result(), 1e-5)
+
+
+def test_the_policies_keep_what_they_say() -> None:
+    def saved(policy: Any) -> int:
+        config = dataclasses.replace(SMALL, remat=policy, layers=2)
+        batch, params = random_batch(config), parameters(config)
+
+        def loss(params: Tree) -> Any:
+            return jnp.sum(grug.encode(params, grug.initial_state(config), batch, config)[0])
+
+        _, pull = jax.eval_shape(lambda p: jax.vjp(loss, p), params)
+        return sum(leaf.size for leaf in jax.tree.leaves(pull))
+
+    assert saved("recompute_all") < saved("save_moe") < saved("none")
+
+
+def test_the_scan_is_a_loop_over_layers() -> None:
+    batch, params, state = random_batch(SMALL, segments=2), parameters(SMALL), grug.initial_state(SMALL)
+
+    @jax.jit
+    def loop(params: Tree) -> Any:
+        x = grug._normed(params["embed"][batch.tokens], params, "embed_norm", SMALL)
+        rotary = layers.rotary_table(batch.tokens.shape[1], SMALL.head_width, SMALL.rope_theta)
+        for layer, window in enumerate(grug.windows(SMALL)):
+            block = {name: value[layer] for name, value in params["blocks"].items()}
+            bias = {name: value[layer] for name, value in state.items()}
+            normed = grug._normed(x, block, "attention_norm", SMALL)
+            x = x + grug.attend(normed, block, batch.segments, window, rotary, SMALL)
+            normed = grug._normed(x, block, "mlp_norm", SMALL)
+            x = x + grug.feed_forward(normed, block, bias, batch.segments > 0, SMALL)[0]
+        return grug._normed(x, params, "final_norm", SMALL)
+
+    np.testing.assert_allclose(loop(params), hidden_states(SMALL, batch), atol=1e-5, rtol=1e-5)
+
+
+def test_queries_in_blocks_are_queries_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch, narrow = random_batch(SMALL, segments=2), dataclasses.replace(SMALL, window=20)
+    in_two = hidden_states(narrow, batch), plain_result()
+    for block in (40, 16):  # at once; two whole blocks and a rest
+        monkeypatch.setattr(layers, "SMALLEST_BLOCK", block)
+        np.testing.assert_allclose(hidden_states(narrow, batch), in_two[0], atol=1e-5)
+    assert_same(loss_and_gradients(SMALL, batch), in_two[1], 1e-5)
+
+
+def test_the_loss_in_pieces_is_the_loss_at_once() -> None:
+    batch = random_batch(SMALL, segments=2)
+    pieces = loss_and_gradients(dataclasses.replace(SMALL, loss_piece=8), batch)
+    assert_same(pieces, plain_result(), 1e-5)
+
+
+def test_only_what_can_be_predicted_counts() -> None:
+    tokens, segments = jnp.array([[5, 6, 7, 8, 9, 9]]), jnp.array([[1, 1, 1, 2, 2, 0]])
+    mask = jnp.array([[True, True, False, True, True, False]])
+    labels, counted = layers.next_tokens(tokens, segments, mask)
+    assert labels[0, :5].tolist() == [6, 7, 8, 9, 9]
+    assert counted[0].tolist() == [1, 0, 0, 1, 0, 0]  # 7 is masked, 8 begins a document, 9 is padding, the end
+
+
+def test_a_dense_model_is_one_without_experts() -> None:
+    dense = dataclasses.replace(SMALL, experts=0)
+    value, gradients = loss_and_gradients(dense, random_batch(dense))
+    assert np.isfinite(value)
+    assert not any("expert_" in path or "router" in path for path in gradients)
+    assert grug.active_parameters(dense) == weights.parameter_count(grug.weights(dense))
+
+
+def test_bilinear_experts_have_no_nonlinearity() -> None:
+    batch = random_batch(SMALL)
+    bilinear = hidden_states(dataclasses.replace(SMALL, expert_gate="bilinear"), batch)
+    assert np.abs(bilinear - hidden_states(SMALL, batch)).max() > 1e-2
+    doubled = layers.bilinear_gate(2 * jnp.arange(8.0))
+    np.testing.assert_array_equal(doubled, 4 * layers.bilinear_gate(jnp.arange(8.0)))
+
+
+@pytest.mark.parametrize(("compute", "replicas"), [("float32", 2), ("bfloat16", 1)])
+def test_eight_devices_compute_what_one_does(compute: Any, replicas: int) -> None:
+    config = dataclasses.replace(SMALL, compute=compute, remat="save_moe", layers=2)
+    batch, params = random_batch(config, rows=8, segments=2), parameters(config)
+    one = loss_and_gradients(config, batch, params)
+    mesh = weights.make_mesh(replicas)
+    with jax.set_mesh(mesh):
+        placed = jax.device_put(params, weights.shardings(grug.weights(config), mesh))
+        many = loss_and_gradients(config, batch, placed)
+    assert_same(many, one, 2e-5 if compute == "float32" else 5e-2)
+
+
+def test_router_biases_do_not_depend_on_the_mesh() -> None:
+    batch, params = random_batch(SMALL, rows=8), parameters(SMALL)
+    state = grug.initial_state(SMALL)
+    run = jax.jit(lambda p, b: grug.apply(p, state, b, SMALL).state["router_bias"])
+    alone = run(params, batch)
+    mesh = weights.make_mesh()
+    with jax.set_mesh(mesh):
+        placed = jax.device_put(params, weights.shardings(grug.weights(SMALL), mesh))
+        np.testing.assert_allclose(run(placed, batch), alone, atol=2e-5)
+
+
+def test_impossible_configs_say_what_is_wrong() -> None:
+    with pytest.raises(UsageError, match=r"heads .4. must be a multiple of kv_heads .3."):
+        dataclasses.replace(SMALL, kv_heads=3)
+    with pytest.raises(UsageError, match="experts_per_token"):
+        dataclasses.replace(SMALL, experts_per_token=8)
+    with pytest.raises(UsageError, match="must be even"):
+        dataclasses.replace(SMALL, head_width=7)
+    with pytest.raises(UsageError, match=r"weight blocks/.* does not split over 8 devices"):
+        weights.shardings(grug.weights(dataclasses.replace(SMALL, hidden=36)), weights.make_mesh())
+    with pytest.raises(UsageError, match="3 replicas"):
+        weights.make_mesh(3)
+
+
+def test_models_are_found_by_name_or_path() -> None:
+    assert load_model("grug") is grug
+    assert load_model("datakit.trainer.models.olmoe") is olmoe
+    with pytest.raises(UsageError, match="did you mean 'grug'"):
+        load_model("grugg")
+    with pytest.raises(UsageError, match="cannot be imported"):
+        load_model("nobody.has.this")
+
+
+def test_parameters_do_not_depend_on_the_mesh_or_on_one_another() -> None:
+    table = grug.weights(SMALL)
+    mesh = weights.make_mesh(2)
+    alone = leaves(jax.jit(lambda key: weights.initialize(table, key))(jax.random.key(3)))
+    placed = jax.jit(lambda key: weights.initialize(table, key), out_shardings=weights.shardings(table, mesh))(
+        jax.random.key(3)
+    )
+    for path, value in leaves(placed).items():
+        np.testing.assert_array_equal(value, alone[path], err_msg=path)
+    dense = grug.weights(dataclasses.replace(SMALL, experts=0))
+    fewer = leaves(jax.jit(lambda key: weights.initialize(dense, key))(jax.random.key(3)))
+    for path, value in fewer.items():
+        np.testing.assert_array_equal(value, alone[path], err_msg=path)

@@ -1,0 +1,105 @@
+"""Where only numpy, TensorStore and the trainer's libraries are installed, caches train like anywhere else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from datakit.loader import Loader, load_mixture
+from datakit.pipeline.mixture_packing import pack_mixture
+from tests.support.bare_machine import on_bare_machine, refused
+from tests.support.caches import make_cache
+from tests.support.partitions import words
+
+MIXTURE = """
+sequence_length = 32
+batch_size = 8
+seed = 3
+[components.web]
+cache = "cache"
+source = "web"
+validation_tokens = 400
+[components.code]
+cache = "cache"
+source = "code"
+packing = { too_long = "split", max_documents = 6 }
+[[stages]]
+weights = { web = 0.5, code = 0.5 }
+"""
+LOAD = """
+import hashlib, sys
+from datakit.loader import Loader, load_mixture
+with Loader(load_mixture(sys.argv[1], sys.argv[2])) as loader:
+    for batch in loader.iterate(0, 20):
+        print(*(hashlib.sha256(array.tobytes()).hexdigest() for array in batch.arrays().values()))
+"""
+LOOK = """
+import json, sys
+from datakit import open_cache
+from datakit.validate.token_cache import require_intact
+cache = open_cache(sys.argv[1])
+rows = range(0, cache.documents_count, 50)
+print(json.dumps([require_intact(cache), [cache.position_of(row) for row in rows], cache.row_at(cache.tokens - 1)]))
+"""
+COMMAND = "import sys; from datakit.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What another machine made: a cache of two sources, a mixture, the counts of its packed component."""
+    folder = tmp_path_factory.mktemp("machine")
+    texts = {
+        name: [words(start + i, 1, 20 + i % 60)[0] for i in range(200)] for start, name in ((0, "code"), (1000, "web"))
+    }
+    make_cache(folder, texts, bits=1)
+    (folder / "mix.toml").write_text(MIXTURE)
+    pack_mixture(load_mixture(folder / "mix.toml"), str(folder), workers=1)
+    return folder
+
+
+def test_the_pipeline_s_libraries_are_not_there() -> None:
+    assert {"pyarrow", "duckdb", "tokenizers", "fastokens", "ray", "numba"} <= refused()
+    with pytest.raises(AssertionError, match="No module named 'pyarrow'"):
+        on_bare_machine("import pyarrow")
+
+
+def test_batches_with_segments_and_packed_documents_are_the_same(root: Path) -> None:
+    mixture = str(root / "mix.toml")
+    with Loader(load_mixture(mixture, str(root))) as loader:
+        batches = list(loader.iterate(0, 20))
+    assert any((np.diff(batch.segments, axis=1) > 0).any() for batch in batches)
+    expected = [[hashlib.sha256(array.tobytes()).hexdigest() for array in one.arrays().values()] for one in batches]
+    assert [line.split() for line in on_bare_machine(LOAD, mixture, str(root)).splitlines()] == expected
+
+
+def test_a_cache_is_validated_and_its_documents_are_found_by_position(root: Path) -> None:
+    from datakit import open_cache
+    from datakit.validate.token_cache import require_intact
+
+    cache = open_cache(str(root / "cache"))
+    positions = [cache.position_of(row) for row in range(0, cache.documents_count, 50)]
+    expected = [require_intact(cache), positions, cache.documents_count - 1]
+    assert json.loads(on_bare_machine(LOOK, str(root / "cache"))) == expected
+
+
+def test_a_command_that_needs_more_says_what_and_how_to_get_it(root: Path) -> None:
+    with pytest.raises(AssertionError, match=r"No module named 'tokenizers'; .*pip install datakit"):
+        on_bare_machine(COMMAND, "cache", "show", str(root / "cache"), "--step", "0")
+
+
+def test_a_model_is_trained_and_evaluated(root: Path) -> None:
+    pytest.importorskip("jax")
+    from tests.trainer.test_trainer_commands import RUN
+
+    run = f'{RUN.partition("[data]")[0]}[log]\nprogress_seconds = 0\n[data]\nmixture = "mix.toml"\n'
+    (root / "run.toml").write_text(f'compilation_cache = "{root}/compiled"\n{run}')
+    place = [str(root / "run.toml"), "--root", str(root), "--json"]
+    trained = json.loads(on_bare_machine(COMMAND, "train", *place))
+    lines = [json.loads(line) for line in (Path(trained["directory"]) / "metrics.jsonl").read_text().splitlines()]
+    assert lines[-1]["train/loss"] < lines[0]["train/loss"]
+    evaluated = json.loads(on_bare_machine(COMMAND, "eval", *place))
+    assert evaluated["figures"]["eval/web/bpb"] > 0
