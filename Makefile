@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: help demo demo-train gpu-check test soak lint types imports bench clean
+.PHONY: help demo demo-train gpu-check test soak coverage wheel-check lint types imports bench clean
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -31,6 +31,23 @@ test: $(VENV)/.dev lint imports types  ## lint, import arrows, types and tests
 
 soak: $(VENV)/.dev  ## the long tests (at most 70 minutes)
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m soak
+
+coverage: $(VENV)/.dev  ## the tests with coverage, forked children included; lists modules below 80 %
+	rm -f .coverage .coverage.*
+	$(BIN)/python -m coverage run -m pytest -q -n $(WORKERS) --dist loadgroup
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage report --sort=cover
+
+wheel-check:  ## build the wheel, install it in a bare environment, and run the demo from there
+	rm -rf dist build/wheel-check
+	$(PYTHON) -m venv build/wheel-check
+	build/wheel-check/bin/python -m pip --disable-pip-version-check install --quiet build
+	build/wheel-check/bin/python -m build --quiet --wheel --outdir dist
+	rm -rf build/wheel-check
+	$(PYTHON) -m venv build/wheel-check
+	build/wheel-check/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt dist/*.whl
+	cd build && wheel-check/bin/datakit run demo --root wheel-check/data
+	cd build && wheel-check/bin/datakit run demo --root wheel-check/data
 
 lint: $(VENV)/.dev  ## style and format
 	$(BIN)/ruff check
