@@ -1,14 +1,15 @@
-"""Reading a token cache against a memory map of the same tokens: warm, cold, opening, and from an object store.
+"""Read a token cache and a memory map of the same tokens: warm, cold, on opening, and from an object store.
 
     python -m benchmarks.cache_read [--folder DIR] [--megatokens N] [--part opening|warm|cold|store] [--latency 0.05]
 
-The tokens are drawn from a distribution like that of words (token n about as often as 1 / n). Both ways of storing them
-are measured: raw uint16 and compressed uint32. *Warm* and *cold* do what a loader does: batches of 32 sequences of 4096
-into a batch buffer, blocks of 256 sequences in random order, sequences shuffled inside each block. The map copies
-each sequence from its place; the cache reads a block at a time, up to four ahead, and copies each sequence from the
-block. Rounds are interleaved, the median of each is shown, and every round draws other blocks. *Cold*: the files' pages
-are dropped before each round (posix_fadvise), and the memory map is read by one thread. *Store*: a server of the S3
-protocol on this machine that waits before each answer.
+Token frequencies follow those of words (token n about as often as 1 / n). Raw uint16 and compressed uint32 storage are
+both measured.
+
+*Warm* and *cold* do what a loader does: they fill batches of 32 sequences of 4096 tokens, from blocks of 256 sequences
+in random order, with sequences shuffled inside each block. The memory map copies each sequence from its position. The
+cache reads whole blocks, up to four ahead, and copies sequences from them. Rounds are interleaved, every round draws
+other blocks, and medians are printed. *Cold* drops the files' pages before each round (posix_fadvise) and reads the
+memory map with one thread. *Store* uses an S3 server on this machine that delays each answer.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ STORE_TOKENS = 24 * BLOCK  # the test server copies a whole object for each answ
 
 @dataclass(frozen=True)
 class Made:
-    """A cache and the same tokens in a plain file."""
+    """A cache, and the same tokens in a plain file."""
 
     cache: Path
     plain: Path
@@ -55,7 +56,7 @@ class Made:
 
 
 def make(folder: Path, dtype: np.dtype, tokens: int) -> Made:
-    """Write a cache of one shard by the code that writes them all, and the plain file."""
+    """Write a cache of one shard with the production writer, and the plain file."""
     folder.mkdir(parents=True, exist_ok=True)
     made = Made(folder / f"cache-{dtype.name}", folder / f"plain-{dtype.name}.bin", dtype)
     if (made.cache / "manifest.json").exists():
@@ -101,7 +102,7 @@ def _write_manifest(directory: str, partitions: list[Partition], details: CacheD
 
 
 def batches_of_map(plain: np.ndarray, blocks: list[int], generator: np.random.Generator) -> int:
-    """Sequences copied one by one out of the memory map."""
+    """Yield batches copied sequence by sequence from the memory map."""
     batch, row, done = np.empty((BATCH, LENGTH), plain.dtype), 0, 0
     for block in blocks:
         for sequence in generator.permutation(BLOCK_SEQUENCES).tolist():
@@ -112,7 +113,7 @@ def batches_of_map(plain: np.ndarray, blocks: list[int], generator: np.random.Ge
 
 
 def batches_of_cache(cache: Cache, blocks: list[int], generator: np.random.Generator, in_flight: int) -> int:
-    """Blocks read ahead, sequences copied out of each."""
+    """Yield batches copied from blocks that are read ahead."""
     batch, row, done = np.empty((BATCH, LENGTH), cache.contract.dtype), 0, 0
     ranges = [(block * BLOCK, (block + 1) * BLOCK) for block in blocks]
     for read in cache.blocks(ranges, in_flight):
@@ -124,7 +125,7 @@ def batches_of_cache(cache: Cache, blocks: list[int], generator: np.random.Gener
 
 
 def compare(made: Made, cold: bool) -> None:
-    """Interleaved rounds of every way; the median rate of each and its ratio to the memory map's."""
+    """Run interleaved rounds of every reader; return median rates and their ratios to the memory map."""
     cache = open_cache(str(made.cache))
     plain = np.memmap(made.plain, made.dtype, mode="r")
     data = made.cache / made.shard / "c" / "0"
@@ -141,7 +142,7 @@ def compare(made: Made, cold: bool) -> None:
     rates: dict[str, list[float]] = {name: [] for name in ways}
     cpu: dict[str, list[float]] = {name: [] for name in ways}
     requests, blocks_read = 0, 0
-    for _ in range(1 + ROUNDS):  # the first one is not counted
+    for _ in range(1 + ROUNDS):  # the first round is not counted
         for name, way in ways.items():
             blocks = generator.choice(cache.tokens // BLOCK, min(BLOCKS_A_ROUND, cache.tokens // BLOCK), replace=False)
             if cold:
@@ -173,7 +174,7 @@ def _drop_pages(path: Path) -> None:
 
 
 def opening(folder: Path) -> None:
-    """A manifest of 10,000 shards, opened in a new process: seconds, memory, files read."""
+    """Open a manifest of 10,000 shards in a new process; report seconds, memory and files read."""
     directory = folder / "many"
     if not (directory / "manifest.json").exists():
         entry = {"rows": 5000, "bytes": 1 << 22, "text_bytes": 1 << 23, "tokens": 1 << 21}
@@ -218,7 +219,7 @@ print(f"{len(cache.shards)} shards, {cache.tokens:,} tokens: {seconds:.3f} s, {l
 
 
 def store(made: Made, latency: float) -> None:
-    """The same cache behind a server that waits before each answer: tokens/s and memory."""
+    """Read the same cache from a server that delays each answer; report tokens/s and memory."""
     from tests.support.s3 import s3_root
 
     with s3_root(latency=latency) as root:
@@ -250,13 +251,13 @@ print(f"{done * LENGTH / seconds / 1e6:.1f} M tokens/s, {requests:.2f} requests 
 
 
 def peak_memory() -> float:
-    """MiB at the most so far; not ru_maxrss, which begins with that of the process that started this one."""
+    """Peak memory of this process in MiB. ru_maxrss would start at the parent process's peak."""
     (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
     return int(line.split()[1]) / 1024
 
 
 def main() -> None:
-    """Parse and run the parts."""
+    """Parse arguments and run the parts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--megatokens", type=int, default=128)

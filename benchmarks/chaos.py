@@ -1,10 +1,10 @@
-"""Random deaths in a real run, again and again: each round must leave the bytes of a quiet one, and nothing else.
+"""Repeat a real run under random kills and faults: every round must leave the bytes of an undisturbed run.
 
     python -m benchmarks.chaos --rounds 50 [--seed 1] [--ray] [--keep]
 
-Prints a line a round and a summary; exit code 1 if a round left other bytes, a task was committed twice with different
-ones, or a process or a temporary file is left. A round takes two to three times as long as the recipe (5 to
-10 s). See `tests/support/faults/chaos.py` for what is killed and checked.
+Prints one line per round and a summary. Exits with 1 if a round left different bytes, committed a task twice with
+different content, or left a process or temporary file behind. A round takes two to three times as long as the recipe
+(5 to 10 s). `tests/support/faults/chaos.py` says what is killed and checked.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.support.faults.cluster import TwoNodes, two_nodes
 
 
 def rounds(options: argparse.Namespace, folder: Path) -> list[Report]:
-    """All of them, printed as they end."""
+    """Run all rounds and print each report as it ends."""
     quiet = Quiet.run(folder)
     print(f"undisturbed: {quiet.seconds:.1f} s, {len(quiet.tree)} files", flush=True)
     reports = []
@@ -40,12 +40,12 @@ def rounds(options: argparse.Namespace, folder: Path) -> list[Report]:
 
 
 def main() -> int:
-    """Run, sum up."""
+    """Run all rounds and print a summary."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=1, help="of the first round; each next one counts up")
-    parser.add_argument("--ray", action="store_true", help="on a cluster of two nodes, which are killed, too")
-    parser.add_argument("--keep", action="store_true", help="keep the roots of all rounds, not only of the bad ones")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the first round; later rounds count up from it")
+    parser.add_argument("--ray", action="store_true", help="run on a cluster of two nodes, which are killed too")
+    parser.add_argument("--keep", action="store_true", help="keep the roots of all rounds, not only of failed ones")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="datakit-chaos-"))
     reports = rounds(options, folder)

@@ -1,12 +1,11 @@
-"""What the engine costs beside the work: real driver, real children, tasks that only sleep and write one small fact.
+"""Measure the overhead of the engine: a real driver, real children, tasks that only sleep or write a small file.
 
     python -m benchmarks.engine_overhead [--workers 4] [--tiny 100000] [--s3 0.03] [--ray]
 
-Prints a table: slot time a task beside its work for 5,000 tasks of 10 ms (batched, and one child each); then, for many
-tiny tasks that write a file each, the driver's memory and CPU a task, and how long it takes to see that the step is
-done, and that all of its tasks are although the manifest is gone. Takes a minute or two. With `--s3`, that is also
-asked of an object store (moto over HTTP) that waits so many seconds before each answer to a read. With `--ray`, all on
-a private Ray cluster of so many workers, to which the driver also publishes its metrics.
+Prints a table. First: slot time beyond the work for 5,000 tasks of 10 ms, batched and with one child each. Then, for
+many tiny tasks that write a file each: the driver's memory, its CPU per task, and the time to recognize the finished
+step with and without its manifest. Takes a minute or two. `--s3` repeats the second part on an object store (moto over
+HTTP) that delays each read by that many seconds. `--ray` runs everything on a private Ray cluster, metrics included.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ print(time.monotonic() - started, len(manifest.partitions))
 
 
 def timed(plan: Plan, directory: Path, workers: int, ray: bool) -> float:
-    """Seconds of a run with all the displays that a user has; the cluster is up before."""
+    """Seconds of a run with all displays a user has; the cluster is started before."""
     executor = _on_ray(directory, workers) if ray else LocalExecutor(workers)
     watches: list[Observer] = [LineView(open("/dev/null", "w")), EventLog(str(directory / "runs"))]  # noqa: SIM115
     observer = ObserverGroup([*watches, RayMetrics()] if ray else watches)
@@ -71,7 +70,7 @@ def _on_ray(directory: Path, workers: int) -> Executor:
 
 
 def slot_time(tasks: int, seconds: float, workers: int, batched: bool, ray: bool) -> tuple[float, float]:
-    """(slot milliseconds beside the work a task, by the wall clock; the same by the ledger)."""
+    """(slot milliseconds per task beyond its work, by the wall clock; the same by the ledger)."""
     directory = Path(tempfile.mkdtemp(prefix="datakit-overhead-"))
     try:
         plan = poison_tasks.naps(tasks, seconds) if batched else poison_tasks.naps(tasks, seconds, tiny=False)
@@ -84,7 +83,7 @@ def slot_time(tasks: int, seconds: float, workers: int, batched: bool, ray: bool
 
 
 def many(tasks: int, workers: int, latency: float | None, ray: bool) -> None:
-    """The driver's own cost with many tasks; run in a process of its own, so that its peak memory is its own."""
+    """Measure the driver's own cost with many tasks, in a process of its own so that the peak is its own."""
     directory = Path(tempfile.mkdtemp(prefix="datakit-many-"))
     try:
         before = resource.getrusage(resource.RUSAGE_SELF)
@@ -105,7 +104,7 @@ def many(tasks: int, workers: int, latency: float | None, ray: bool) -> None:
 
 
 def on_s3(directory: Path, tasks: int, latency: float) -> None:
-    """The same step in an object store: its files as they are, its ledger in segments as a driver writes them there."""
+    """Copy the step to an object store: its files, and its ledger in segments as a driver writes them there."""
     lines = list(read_ledger(str(directory)))
     shutil.rmtree(directory / "ledger")
     with s3_root(latency=latency, holding=str(directory)) as root:
@@ -121,7 +120,7 @@ def on_s3(directory: Path, tasks: int, latency: float) -> None:
 
 
 def _seen(root: str, tasks: int, before: Callable[[], None]) -> str:
-    """Timed without the proxy that counts the requests, which would be a server more in the way."""
+    """Time it without the request-counting proxy, which would add latency."""
     before()
     seconds = _probe(root, tasks)
     before()
@@ -143,9 +142,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workers", type=int, default=psutil.cpu_count() or 1)
     parser.add_argument("--tiny", type=int, default=100_000)
-    parser.add_argument("--only-many", action="store_true", help="only the second part")
-    parser.add_argument("--ray", action="store_true", help="on a private Ray cluster")
-    parser.add_argument("--s3", type=float, metavar="SECONDS", help="also on an object store, answering so late")
+    parser.add_argument("--only-many", action="store_true", help="run only the part with many tasks")
+    parser.add_argument("--ray", action="store_true", help="run on a private Ray cluster")
+    parser.add_argument("--s3", type=float, metavar="SECONDS", help="also run on an object store with this latency")
     options = parser.parse_args()
     if not options.only_many:
         for batched in (True, False):

@@ -1,10 +1,10 @@
-"""The whole main job on 121 MB of real text, as one table: wall, CPU-seconds, MB per CPU-second, peak memory by stage.
+"""Run the whole pipeline on 121 MB of real text and print wall time, CPU time, throughput and peak memory by stage.
 
     python -m benchmarks.full_run [--root DIR] [--workers N] [--keep]
 
-Figures come from the run's own ledgers (each attempt's CPU seconds and peak resident memory, as the operating system
-accounted them). The last line is the whole process tree: the driver, the fork servers with their imports, and all
-children. MB are 10^6 bytes of text as normalized, before anything was removed.
+Numbers come from the run's own ledgers: each attempt's CPU seconds and peak resident memory as the operating system
+accounted them. The last line covers the whole process tree: driver, fork servers with their imports, and all children.
+MB are 10^6 bytes of normalized text, before anything was removed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ ORDER = ("download", "normalize", "signatures", "dedup", "consolidate", "train-t
 
 
 @dataclass
-class StageFigures:
-    """Sums over the steps of one stage; peak in bytes."""
+class StageSums:
+    """Sums over the steps of one stage; the peak is in bytes."""
 
     wall: float = 0.0
     cpu: float = 0.0
@@ -36,12 +36,12 @@ class StageFigures:
     tasks: int = 0
 
 
-def figures_of(root: Path) -> dict[str, StageFigures]:
-    """The figures of every stage below `root`, from manifests and ledgers."""
-    stages: dict[str, StageFigures] = {}
+def sums_of(root: Path) -> dict[str, StageSums]:
+    """Sums of every stage below `root`, from manifests and ledgers."""
+    stages: dict[str, StageSums] = {}
     for path in sorted(root.rglob("manifest.json")):
         manifest = read_manifest(str(path.parent))
-        stage = stages.setdefault(manifest.stage, StageFigures())
+        stage = stages.setdefault(manifest.stage, StageSums())
         times: list[float] = []
         for line in read_ledger(str(path.parent)):
             if isinstance(line, DriverLine):
@@ -57,13 +57,13 @@ def figures_of(root: Path) -> dict[str, StageFigures]:
 
 
 def text_bytes(root: Path) -> int:
-    """The bytes of text that normalize wrote."""
+    """Bytes of text that normalize wrote."""
     manifests = [read_manifest(str(path.parent)) for path in root.rglob("manifest.json")]
     return sum(manifest.totals.text_bytes or 0 for manifest in manifests if manifest.stage == "normalize")
 
 
-def table(stages: dict[str, StageFigures], text: int, wall: float, cpu: float) -> str:
-    """Markdown."""
+def table(stages: dict[str, StageSums], text: int, wall: float, cpu: float) -> str:
+    """Render the table as Markdown."""
     lines = [
         "| stage | tasks | rows out | wall s | CPU s | MB of text per CPU s | peak RSS MiB |",
         "|---|--:|--:|--:|--:|--:|--:|",
@@ -80,7 +80,7 @@ def table(stages: dict[str, StageFigures], text: int, wall: float, cpu: float) -
 
 
 def main() -> None:
-    """Run, and print the table."""
+    """Run the recipe and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, help="where to write (a temporary directory by default)")
     parser.add_argument("--workers", type=int, default=None)
@@ -92,7 +92,7 @@ def main() -> None:
     wall = time.monotonic() - started
     usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     cpu = sum(use.ru_utime + use.ru_stime for use in usage)
-    print(table(figures_of(root), text_bytes(root), wall, cpu))
+    print(table(sums_of(root), text_bytes(root), wall, cpu))
     if not arguments.keep and arguments.root is None:
         shutil.rmtree(root)
 

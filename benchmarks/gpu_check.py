@@ -1,13 +1,13 @@
-"""What only a GPU can show, in one command: `make gpu-check`.
+"""Run the checks that need a GPU: `make gpu-check`.
 
     python -m benchmarks.gpu_check [--steps 20] [--sequences 16] [--json gpu.json]
 
-1. Every backend that runs here equals the dense oracle (bf16, forward and gradients).
-2. No [experts, tokens, width] buffer stands in the compiled step, forward and backward: the trap that makes a sparse
-   layer dense. The compiled program is read for it.
-3. One mixture-of-experts layer at real sizes: milliseconds, share of the peak, share of a dense layer's speed.
-4. The 1e19-FLOP model (d1024, 64 experts, 4 a token) trains on random tokens: tokens/s and MFU, with the accounting of
-   `metrics.py` named beside it.
+1. Every available backend equals the dense oracle (bf16, forward and gradients).
+2. The compiled step holds no [experts, tokens, width] buffer, forward or backward, which would make the sparse layer
+   dense.
+3. One mixture-of-experts layer at real sizes: milliseconds, share of the device's peak, share of a dense layer's speed.
+4. The 1e19-FLOP model (d1024, 64 experts, 4 per token) trains on random tokens: tokens/s and MFU, as
+   `trainer/metrics/trackers.py` defines them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SMALLEST_WIDTH = 16  # more than any number of choices
 
 
 def dense_buffers(program: str, experts: int, rows: int) -> list[str]:
-    """Float buffers of a compiled program with an axis of all experts, one of `rows` or more, and one of some width."""
+    """Float buffers of a program with an axis of all experts, one of at least `rows`, and one of some width."""
     found = set()
     for line in buffers_of(program):
         for match in SHAPE_TEXT.finditer(line):
@@ -53,7 +53,7 @@ def dense_buffers(program: str, experts: int, rows: int) -> list[str]:
 
 
 def buffers_of(program: str) -> Iterator[str]:
-    """The lines of a program that name real buffers: what stands inside a fusion is never stored."""
+    """Lines of a program that define real buffers; values inside a fusion are never stored."""
     fused = False
     for line in program.splitlines():
         if line.endswith("{"):
@@ -78,7 +78,7 @@ class Random:
 
 
 def train_speed(sequences: int, length: int, steps: int, flops: float = 1e19, hidden: int = 1024) -> dict[str, Any]:
-    """Median seconds of a training step of the model for a budget, and what follows."""
+    """Median seconds of a training step of the model for a budget, with tokens/s and MFU."""
     plan = size(flops, hidden, vocabulary=VOCABULARY, sequence=length)
     run = Run(name="gpu-check", steps=1000, model=plan.model, optimizer=plan.optimizer)
     trainer, seconds = trainer_of(run), []

@@ -1,9 +1,9 @@
-"""The mixture loader on object storage: tokens a second from an S3 server over HTTP that makes each read wait.
+"""Measure the mixture loader on object storage: tokens per second from an S3 server that delays each read.
 
     python -m benchmarks.loader_s3 [--latency-ms 50] [--tokens 134217728] [--memory 268435456] [--in-flight 4]
 
-The server is moto in a process of its own, every GET delayed; its own speed (a single Python process) is part of the
-figure, so this is a lower bound. The loader's memory is the budget that is printed with it.
+The server is moto in a process of its own, with every GET delayed. Its own speed (one Python process) is part of the
+result, so this is a lower bound. The memory printed is the loader's budget.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ BUCKET = "datakit-bench"
 
 @contextmanager
 def slow_s3(latency_ms: float) -> Iterator[str]:
-    """`s3://bucket` on a server that delays each GET; AWS_* point to it meanwhile."""
+    """Serve `s3://bucket` with delayed GETs; AWS_* point to it in the meantime."""
     process = subprocess.Popen(
         [sys.executable, "-c", SERVER, str(latency_ms)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -67,7 +67,7 @@ def slow_s3(latency_ms: float) -> Iterator[str]:
 
 
 def measure(options: argparse.Namespace) -> dict[str, object]:
-    """One epoch from S3, then the figures."""
+    """Read one epoch from S3 and return the results."""
     with tempfile.TemporaryDirectory(dir=options.scratch) as directory, slow_s3(options.latency_ms) as root:
         cache = synthetic_cache(Path(directory), options.tokens, options.dtype)
         s3fs.S3FileSystem().put(cache, f"{root}/cache", recursive=True)
@@ -92,7 +92,7 @@ def measure(options: argparse.Namespace) -> dict[str, object]:
 
 
 def main() -> None:
-    """Parse, run, print JSON."""
+    """Parse arguments, run, print JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--latency-ms", type=float, default=50)
     parser.add_argument("--tokens", type=int, default=1 << 27)

@@ -1,13 +1,13 @@
-"""One mixture-of-experts layer, forward and backward, against a dense layer of the same active work.
+"""Compare one mixture-of-experts layer, forward and backward, with a dense layer of the same active work.
 
     python -m benchmarks.moe_layer                        # the standard shapes of this device
     python -m benchmarks.moe_layer --shape 4096,256,512,8,2 --backends tiles,ragged,dense --json rows.jsonl
 
-A shape is tokens, hidden, expert width, experts, choices. Every contestant computes the gradients of its input and of
-all its weights; the layers include the router, the sort and the combination. Contestants take turns in one process, so
-a busy machine slows all of them; the ratio of medians is what to look at. Useful FLOPs are 18 x tokens x choices x
-hidden x width (three products, three passes): router, sort and padding do not count. Before it is timed, every backend
-is compared with the dense oracle on 256 tokens. Figures of different devices are never mixed: each row names its own.
+A shape is tokens, hidden, expert width, experts, choices. Every contestant computes the gradients of its input and all
+its weights. The layers include router, sort and combination. Contestants take turns in one process, so a busy machine
+slows all of them; the ratio of medians is the result. Useful FLOPs are 18 x tokens x choices x hidden x width (three
+products, three passes); router, sort and padding do not count. Each backend is first compared with the dense oracle on
+256 tokens. Each row names its device.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TOLERANCE = {"float32": 2e-4, "bfloat16": 6e-2}
 
 
 class Shape(NamedTuple):
-    """One layer."""
+    """Sizes of one layer."""
 
     tokens: int
     hidden: int
@@ -42,7 +42,7 @@ class Shape(NamedTuple):
 
     @property
     def useful_flops(self) -> float:
-        """Of forward and backward."""
+        """FLOPs of forward and backward together."""
         return 18.0 * self.tokens * self.choices * self.hidden * self.width
 
 
@@ -57,7 +57,7 @@ Step = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 def arrays(shape: Shape, dtype: Any) -> tuple[Any, ...]:
-    """x, the router's matrix, the experts' two."""
+    """The input, the router's matrix and the experts' two matrices."""
     keys = jax.random.split(jax.random.key(0), 4)
     sizes = (
         (shape.tokens, shape.hidden),
@@ -82,7 +82,7 @@ def moe_step(shape: Shape, dtype: Any, backend: Any) -> Step:
 
 
 def floor_step(shape: Shape, dtype: Any) -> Step:
-    """A dense feed-forward layer of the same active width, with its gradients: what nothing sparse can beat."""
+    """A dense feed-forward layer of the same active width with its gradients: the upper bound."""
     width, keys = shape.choices * shape.width, jax.random.split(jax.random.key(1), 3)
     x = jax.random.normal(keys[0], (shape.tokens, shape.hidden)).astype(dtype)
     w_in = (jax.random.normal(keys[1], (shape.hidden, 2 * width)) * shape.hidden**-0.5).astype(dtype)
@@ -117,7 +117,7 @@ def take_turns(steps: dict[str, Step], rounds: int) -> dict[str, np.ndarray]:
 
 
 def measure(shape: Shape, backends: list[str], dtype: str, rounds: int) -> list[dict[str, Any]]:
-    """A row for the floor and for each backend."""
+    """Rows for the floor and for each backend."""
     steps: dict[str, Step] = {"floor": floor_step(shape, jnp.dtype(dtype))}
     errors = {"floor": 0.0}
     for backend in backends:
@@ -153,9 +153,9 @@ def measure(shape: Shape, backends: list[str], dtype: str, rounds: int) -> list[
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--shape", action="append", help="tokens,hidden,width,experts,choices; can be repeated")
-    parser.add_argument("--backends", help="comma-separated; all that make sense here by default")
+    parser.add_argument("--backends", help="comma-separated; by default all that suit this device")
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--json", type=Path, help="append a JSON line a row")
+    parser.add_argument("--json", type=Path, help="append one JSON line per row")
     options = parser.parse_args()
     on_cpu = jax.default_backend() == "cpu"
     shapes = [Shape(*map(int, text.split(","))) for text in options.shape or []] or (

@@ -1,11 +1,11 @@
-"""Unigram and interpolated bigram models: what a language model must beat to have learnt more than counts.
+"""Unigram and interpolated bigram models: baselines that a model must beat to have learned more than counts.
 
-Fitted on the same training tokens as the model beside them, over the same predictions (inside documents, not masked),
-and scored on the same validation tokens in the same bits per byte. The bigram is interpolated with the unigram as
-Witten and Bell do it, p(w|v) = (c(v,w) + k u(v) p(w)) / (c(v) + k u(v)) with u(v) the number of different followers of
-v; its one constant k is chosen on the validation tokens themselves, per tag, which favours the baseline.
+They are fitted on the training tokens of the model they are compared with, over the same predictions (inside documents,
+not masked), and scored on the same validation tokens in the same bits per byte. The bigram is interpolated with the
+unigram as by Witten and Bell, p(w|v) = (c(v,w) + k u(v) p(w)) / (c(v) + k u(v)), where u(v) is the number of distinct
+followers of v. The constant k is chosen on the validation tokens themselves, per tag, which favours the baseline.
 
-Memory: a table of vocabulary squared, 4 bytes an entry (268 MB at 8,192 tokens).
+Memory: a table of vocabulary squared, 4 bytes per entry (268 MB at 8,192 tokens).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ STRENGTHS = tuple(2.0**power for power in range(-3, 6))
 
 
 def predictions(batch: HostBatch) -> tuple[np.ndarray, np.ndarray]:
-    """(token before, token predicted) of all predictions that count, as the trainer counts them."""
+    """(previous token, predicted token) of all predictions that count, as the trainer counts them."""
     counted = batch.loss_mask[:, 1:] & (batch.segments[:, 1:] == batch.segments[:, :-1])
     return batch.tokens[:, :-1][counted].astype(np.int64), batch.tokens[:, 1:][counted].astype(np.int64)
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What was seen in training."""
+    """Counts of the training tokens."""
 
     pairs: np.ndarray  # int32 [V, V]
 
@@ -46,11 +46,11 @@ class Counts:
 
     @property
     def tokens(self) -> int:
-        """Predictions seen."""
+        """Number of predictions counted."""
         return int(self.pairs.sum(dtype=np.int64))
 
     def unigram(self) -> np.ndarray:
-        """p(w), with one added to each count, so that nothing is impossible."""
+        """p(w) with add-one smoothing, so that nothing is impossible."""
         counts = self.pairs.sum(axis=0, dtype=np.int64) + 1
         return counts / counts.sum()
 
@@ -66,7 +66,7 @@ class Counts:
 def score(
     counts: Counts, batches: Iterable[HostBatch], token_bytes: np.ndarray
 ) -> dict[str, tuple[Totals, float | None]]:
-    """{"unigram": (totals, None), "bigram": (totals, the best strength)} over validation batches."""
+    """{"unigram": (totals, None), "bigram": (totals, the best k)} over validation batches."""
     pairs = [predictions(batch) for batch in batches]
     before, after = (np.concatenate([pair[side] for pair in pairs]) for side in (0, 1))
     size, length = len(after), int(token_bytes[after].sum())
@@ -80,5 +80,5 @@ def score(
 
 
 def bits_per_byte(totals: Totals) -> float:
-    """Of a scored model."""
+    """Bits per byte of a scored model."""
     return totals.nats / math.log(2) / totals.bytes

@@ -1,13 +1,12 @@
-"""A node lost in the middle of every phase of the real run, two nodes, root on S3: it must finish with the same bytes.
+"""Lose a node in the middle of every phase of the real run (two nodes, root on S3); the bytes must not change.
 
     python -m benchmarks.node_loss [--phases sort,encode] [--latency 0.05]
 
-The recipe is that of `benchmarks.full_run` (13 files, 121 MB, 8 sources). An undisturbed run comes first; then for each
-of its phases a run in which a node dies with half of the phase's attempts behind it, one in hand; and at last one run
-that loses a node in every phase. A line each, and exit code 1 if bytes differ, a phase could not be struck, or no
-attempt was lost. `tests/support/faults/node_loss.py` says how a node is lost. The server waits `--latency` seconds
-before it answers a read, as a remote one does, so the short phases can be met, too. A run takes a minute or two on 2
-cores.
+The recipe is that of `benchmarks.full_run` (13 files, 121 MB, 8 sources). After an undisturbed run comes one run per
+phase in which a node dies with half of the phase's attempts done and one running, and finally one run that loses a node
+in every phase. Prints one line per run and exits with 1 if bytes differ, a phase could not be hit, or no attempt was
+lost. `tests/support/faults/node_loss.py` says how a node is lost. The server delays each read by `--latency` seconds,
+as a remote one does, which also makes short phases long enough to hit. A run takes a minute or two on 2 cores.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from tests.support.data import corpus_recipe
 from tests.support.faults.node_loss import Run, Workers, run, workers
 from tests.support.s3 import s3_root
 
-TRIES = 3  # a phase may be over before the moment that was meant: then the first attempt that is seen
+TRIES = 3  # a phase may end before the chosen moment; then the next attempt uses the first task it sees
 
 
 def shaken(recipe: Path, cluster: Workers, latency: float, strikes: Mapping[str, int], tries: int = TRIES) -> Run:
-    """A run in a root of its own, again where a phase could not be met."""
+    """Run in a fresh root, again if a phase could not be hit."""
     with s3_root(latency=latency) as root:
         result = run(recipe, root, cluster, strikes)
     missed = strikes.keys() - set(result.struck)
@@ -37,7 +36,7 @@ def shaken(recipe: Path, cluster: Workers, latency: float, strikes: Mapping[str,
 
 
 def line(name: str, result: Run, strikes: Mapping[str, int], quiet: Run) -> tuple[bool, str]:
-    """Whether all is well, and a line for people."""
+    """(success, the line to print)."""
     missed = sorted(strikes.keys() - set(result.struck))
     troubles = result.troubles(quiet) + [f"phase {phase} could not be struck" for phase in missed]
     verdict = "TROUBLE: " + "; ".join(troubles) if troubles else "same bytes"
@@ -46,9 +45,9 @@ def line(name: str, result: Run, strikes: Mapping[str, int], quiet: Run) -> tupl
 
 
 def main() -> int:
-    """Run, and print."""
+    """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--phases", default="", help="only these, with commas between them; all by default")
+    parser.add_argument("--phases", default="", help="comma-separated phases; all by default")
     parser.add_argument("--latency", type=float, default=0.05)
     options = parser.parse_args()
     good = True

@@ -1,13 +1,13 @@
-"""What poison costs: a few records among many that eat all memory, crash, or never end; and inputs that are too large.
+"""Measure the cost of poison: records that exhaust memory, crash or hang, and inputs that are too large.
 
     python -m benchmarks.poison [--workers 4] [--tasks 1000] [--hogs 0] [--only records|giants|overshoot]
 
-First part: 1,000 tasks of 10 records of 10 ms; clean, with one poisoned record of each kind, and with 3 % of all tasks
-and 3 % of all records poisoned (a third each of bombs, crashes and loops). Prints the wall time against the clean run,
-whether each poisoned record was named, and what the others came to. Second part: a 256 MiB document, a JSON line of
-1 GiB, a 1 MB gzip that expands to 1 GiB, through normalize, with the peak of every attempt against its budget. Third:
-what bombs of each library come to above their budget, as many at once as there are workers, beside so many processes
-that do nothing but use a CPU (`--hogs`). Takes some ten minutes.
+*records*: 1,000 tasks of 10 records of 10 ms; clean, with one poisoned record of each kind, and with 3 % of all tasks
+and 3 % of all records poisoned (a third each of memory bombs, crashes and endless loops). Prints the wall time relative
+to the clean run, whether each poisoned record was named, and how many tasks finished. *giants*: a 256 MiB document, a
+JSON line of 1 GiB and a 1 MB gzip that expands to 1 GiB, through normalize, with the peak of every attempt against its
+budget. *overshoot*: how far memory bombs in each library exceed their budget, as many at once as there are workers,
+next to `--hogs` processes that only use CPU. Takes some ten minutes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MIB = 1 << 20
 
 
 def run(step: Step, plan: Plan, workers: int) -> Manifest | None:
-    """The manifest, None where the step ended partial; prints how long it took."""
+    """Run a step, print its duration, and return the manifest, or None if it ended partial."""
     local = LocalExecutor(workers)
     started = time.monotonic()
     try:
@@ -81,7 +81,7 @@ def poisoned(name: str, poison: Mapping[int, str], allowed: int, options: argpar
 
 
 def records(options: argparse.Namespace) -> None:
-    """The first part."""
+    """Run the part `records`."""
     count, dice = options.tasks * RECORDS, random.Random(5)
     poisoned("clean", {}, 0, options)
     for kind in KINDS:
@@ -95,7 +95,7 @@ def records(options: argparse.Namespace) -> None:
 
 
 def giants(options: argparse.Namespace) -> None:
-    """The second part."""
+    """Run the part `giants`."""
     folder = Path(tempfile.mkdtemp(prefix="datakit-giants-"))
     try:
         for name, make in (
@@ -150,7 +150,7 @@ def _gzip(folder: Path) -> None:
 
 
 def overshoot(options: argparse.Namespace) -> None:
-    """The third part."""
+    """Run the part `overshoot`."""
     hogs = [multiprocessing.Process(target=_spin, daemon=True) for _ in range(options.hogs)]
     for hog in hogs:
         hog.start()
@@ -166,7 +166,7 @@ def overshoot(options: argparse.Namespace) -> None:
 
 
 def _bombs(local: LocalExecutor, library: str, budget: int, count: int, quiet: bool = False) -> None:
-    """So many attempts that grow without end, at once or after up to 30 ms of doing nothing."""
+    """Attempts that allocate without end, at once or after up to 30 ms of idling."""
     preloads = Preload("numpy"), Preload("tests.support.engine.memory_tasks")
     for number in range(count):
         arguments = {"library": library, "at_once": False, "pause": number % 31 / 1000 if quiet else 0.0}

@@ -1,12 +1,12 @@
-"""Whether a resumed run goes as fast as before: a run is killed with SIGKILL and started again, several times.
+"""Compare the speed of a resumed run with that before it was killed: SIGKILL and start again, several times.
 
     python -m benchmarks.resume                    # three kills, 40 steps a start
     python -m benchmarks.resume --kills 5 --steps 100 --json resume.json
 
 The model is that of benchmarks/train_text.toml on random tokens, through the real loader, loop and checkpoints. Each
-start is a process of its own; its figures are the rows that it wrote to metrics.jsonl. The first steps after a start
-are left out of its median (they compile, and fill the queues) and counted in "to the first step". What to look at is
-the ratio of each start's median to that of the first: a busy machine moves them by what its own p10 and p90 say.
+start is a process of its own, measured by the rows it wrote to metrics.jsonl. Its first steps, which compile and fill
+the queues, are left out of the median and reported as "to the first step". The result is the ratio of each start's
+median to the first start's; p10 and p90 show how much a busy machine moves it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from datakit.trainer.train import train
 
 RUN = Path(__file__).with_name("train_text.toml")
 VOCABULARY, DOCUMENT, DOCUMENTS = 8192, 1000, 2000
-WARM = 3  # steps after a start that no median counts
+WARM = 3  # steps after a start that are left out of the median
 
 
 def run_to_the_end(folder: Path, steps: int, save_every: int) -> None:
-    """The run in this process, from wherever it stands."""
+    """Run in this process from the newest checkpoint to the end."""
     document = tomllib.loads(RUN.read_text(encoding="utf-8"))
     data = document.pop("data")
     document |= {"steps": steps, "checkpoint": {"keep_every": save_every}, "evaluation": {}}
@@ -56,7 +56,7 @@ def run_to_the_end(folder: Path, steps: int, save_every: int) -> None:
 
 
 def start(folder: Path, steps: int, save_every: int, kill_after: int | None) -> dict[str, Any]:
-    """One start: killed once the checkpoint of step `kill_after` stands, or let run to the end. Its rows' figures."""
+    """Start once; kill it once the checkpoint of step `kill_after` exists, or let it finish. Return its metrics."""
     before, begun = set(rows_of(folder)), time.perf_counter()
     arguments = ["--in", str(folder), "--total", str(steps), "--steps", str(save_every)]
     process = subprocess.Popen([sys.executable, "-m", "benchmarks.resume", *arguments], stderr=subprocess.DEVNULL)
@@ -77,7 +77,7 @@ def start(folder: Path, steps: int, save_every: int, kill_after: int | None) -> 
 
 
 def rows_of(folder: Path) -> list[str]:
-    """The whole lines of figures; no two are alike, for they hold times."""
+    """Complete rows of metrics; they contain times, so no two are equal."""
     files = list(folder.glob(f"*/train-*/{FILE_NAME}"))
     lines = files[0].read_text(encoding="utf-8").splitlines(keepends=True) if files else []
     return [line for line in lines if line.endswith("\n")]
@@ -86,7 +86,7 @@ def rows_of(folder: Path) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kills", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=40, help="between one start's checkpoint and the next one's")
+    parser.add_argument("--steps", type=int, default=40, help="steps between two checkpoints")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--in", dest="folder", type=Path, help=argparse.SUPPRESS)  # of one start, with its total
     parser.add_argument("--total", type=int, help=argparse.SUPPRESS)

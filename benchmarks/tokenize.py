@@ -1,10 +1,10 @@
-"""Clean Parquet to token cache: rates per CPU-second, ratios to the bare libraries, bytes written for a byte of cache.
+"""Tokenize clean Parquet into a cache: rates per CPU-second, ratios to the bare libraries, bytes per byte of cache.
 
     python -m benchmarks.tokenize [--rounds N] [--cpus N] [--tokenizer FILE]
 
-The 121 MB of test texts are made a consolidated dataset once. Then fresh processes take turns, in each round one of
-each kind, on the same number of CPUs; medians are printed. So every figure is a first pass: a pass over the same text
-again is faster, since encoders remember words.
+The 121 MB of test texts are consolidated once. Then fresh processes take turns, one of each kind per round, on the same
+number of CPUs; medians are printed. Every measurement is a first pass, because encoders remember words and are faster
+on text they have seen.
 
     stage       the whole step in one process: Parquet read, encoded, a sample verified, the cache written and synced
     encoder     the stage's encoder over the same batches: documents of any length, ids as arrays
@@ -41,7 +41,7 @@ TENTH = 10
 
 
 def make_clean(root: Path) -> Path:
-    """The texts, normalized and consolidated; the step's directory."""
+    """Normalize and consolidate the texts; return the step's directory."""
     texts = data_dir() / "text"
     sources = [{"name": path.name.split(".")[0], "url": str(path)} for path in sorted(texts.iterdir())]
     recipe = parse_recipe({"name": "texts", "sources": sources}, "benchmark", root)
@@ -50,13 +50,13 @@ def make_clean(root: Path) -> Path:
 
 
 def batches(clean: Path) -> Iterator[TextBatch]:
-    """All documents, as the stage reads them."""
+    """All documents, batched as the stage reads them."""
     for partition in read_manifest(str(clean)).partitions:
         yield from text_batches(str(clean / partition.path))
 
 
 def run_stage(clean: Path, tokenizer: str, scratch: Path) -> int:
-    """The whole step in this process, as its tasks run in theirs; the bytes of what it wrote."""
+    """Run the whole step in this process, as its tasks run in theirs; return the bytes written."""
     import hashlib
 
     source = StepInput("consolidate", None, str(clean), read_manifest(str(clean)))
@@ -100,7 +100,7 @@ def timed(work: Callable[[], object]) -> dict[str, float]:
 
 
 def written() -> int:
-    """Bytes that this process has handed to `write` so far."""
+    """Bytes this process has passed to `write` so far."""
     lines = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
     return int(lines["wchar"])
 
@@ -131,7 +131,7 @@ def main() -> None:
 
 
 def report(found: dict[str, list[dict[str, float]]]) -> None:
-    """Medians, and ratios of each round to the bare libraries of the same round."""
+    """Print medians, and ratios of each round to the bare libraries of the same round."""
     print("| | MB/s | MB per CPU-s | of fastokens | times tokenizers |\n|---|--:|--:|--:|--:|")
     rates = {kind: [one["bytes"] / 1e6 / one["cpu"] for one in found[kind]] for kind in KINDS}
     for kind in KINDS:

@@ -1,9 +1,10 @@
-"""Hostile texts of 1 MB and 16 MB: seconds a MB, and how far from linear.
+"""Encode hostile texts of 1 MB and 16 MB: seconds per MB, and how far from linear.
 
     python -m benchmarks.tokenize_long [--tokenizer FILE] [--whole] [--rounds N]
 
-Each text is one document. `growth` is the time of a byte at 16 MB by that at 1 MB (best of `rounds` each, alternating):
-1 is linear. `--whole` gives documents to the library whole, for comparison. For memory: benchmarks/tokenize_memory.py.
+Each text is one document. `growth` is the time per byte at 16 MB divided by that at 1 MB (best of `rounds` each,
+alternating); 1 is linear. `--whole` passes documents to the library whole, for comparison. For memory, see
+benchmarks/tokenize_memory.py.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ SMALL, LARGE = 1_000_000, 16_000_000
 
 
 def hostile(size: int) -> dict[str, Callable[[], str]]:
-    """Texts of about `size` bytes, made when they are asked for."""
+    """Texts of about `size` bytes, made on demand."""
     draw = random.Random(0)
 
     def repeated(text: str) -> str:

@@ -1,12 +1,12 @@
-"""Resident memory of one encoder over hundreds of megabytes of text: does it grow with the text?
+"""Measure the resident memory of one encoder over hundreds of megabytes of text.
 
     python -m benchmarks.tokenize_memory [--megabytes 600] [--text real changed hostile]
 
-Each kind has a process of its own, on one CPU, and gets its text in batches of 4 Mi characters:
+Each kind of text has its own process on one CPU and is encoded in batches of 4 Mi characters:
 
-    real     the 13 test files, normalized, again and again
-    changed  the same, with other words in each pass (letters moved along the alphabet, every second pass backwards)
-    hostile  24 runs of 16 MB, a document each (benchmarks/tokenize_long.py), then made-up prose
+    real     the 13 test files, normalized, repeated
+    changed  the same with other words in each pass (letters shifted along the alphabet, every second pass backwards)
+    hostile  24 documents of 16 MB (benchmarks/tokenize_long.py), then made-up prose
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ SHOWN_EVERY = 50_000_000
 
 
 def real(clean: Path) -> Iterator[str]:
-    """Pass after pass."""
+    """Repeat the texts."""
     while True:
         for batch in batches(clean):
             yield from batch.strings()
 
 
 def changed(clean: Path) -> Iterator[str]:
-    """Pass after pass, none with the words of another."""
+    """Repeat the texts with other words in each pass."""
     letters = string.ascii_lowercase
     for number in count():
         table = str.maketrans(letters, letters[number % 26 :] + letters[: number % 26])
@@ -50,7 +50,7 @@ def changed(clean: Path) -> Iterator[str]:
 
 
 def mixed(_: Path) -> Iterator[str]:
-    """Runs, then prose of 50,000 words."""
+    """Hostile runs, then prose from 50,000 words."""
     for make in hostile(LARGE).values():
         yield make()
     draw = random.Random(1)
@@ -63,7 +63,7 @@ KINDS = {"real": real, "changed": changed, "hostile": mixed}
 
 
 def measure(kind: str, clean: Path, tokenizer_file: str, megabytes: int) -> None:
-    """Encode, and print memory on the way."""
+    """Encode, printing memory on the way."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
     tokenizer = load(tokenizer_file)
     assert isinstance(tokenizer, Tokenizer)
@@ -87,7 +87,7 @@ def measure(kind: str, clean: Path, tokenizer_file: str, megabytes: int) -> None
 
 
 def resident(key: str) -> int:
-    """MiB, as the system counts them."""
+    """Resident memory in MiB, as the system counts it."""
     line = next(line for line in STATUS.read_text().splitlines() if line.startswith(key))
     return int(line.split()[1]) >> 10
 

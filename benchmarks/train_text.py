@@ -1,11 +1,11 @@
-"""Train for twenty minutes on three real texts, and compare with n-gram models fitted on the same tokens.
+"""Train for twenty minutes on three real texts and compare with n-gram models fitted on the same tokens.
 
     python -m benchmarks.train_text [--root DIR] [--set steps=1000] [--docs docs]
 
-Makes the token cache (train_text_corpus.toml), trains the run of train_text.toml (or goes on with it), counts unigrams
-and bigrams over exactly the batches that the run read, scores all three on the held-out documents of each tag in bits
-per byte, and prints the table; exit code 1 where the model does not win on every tag. Also printed: tokens, seconds,
-tokens/s, and the share of the time that was spent waiting for data. `--docs` keeps table and curve there.
+Builds the token cache (train_text_corpus.toml), trains the run of train_text.toml (or resumes it), counts unigrams and
+bigrams over exactly the batches of the run, and scores all three on the held-out documents of each tag in bits per
+byte. Prints the table, tokens, seconds, tokens/s and the share of time spent waiting for data. Exits with 1 if the
+model does not win on every tag. `--docs` saves table and curve there.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ models fitted on the same batches. Bits per byte of held-out documents, on which
 
 
 def corpus() -> datakit.Recipe:
-    """The recipe of the three texts, found beside the checkout or in $DATAKIT_DATA."""
+    """The recipe of the three texts, from beside the checkout or from $DATAKIT_DATA."""
     recipe = datakit.load_recipe(HERE / "train_text_corpus.toml")
     if "DATAKIT_DATA" not in os.environ:
         return recipe
@@ -44,7 +44,7 @@ def corpus() -> datakit.Recipe:
 
 
 def compare(root: str, overrides: list[str], figures: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row per tag: bits per byte of the model and of both baselines."""
+    """One row per tag: bits per byte of the model and of both baselines."""
     run, data = load_run(RUN, root, overrides)
     assert data.token_bytes is not None, data.notes
     with data.loader() as loader:
@@ -66,14 +66,14 @@ def compare(root: str, overrides: list[str], figures: dict[str, Any]) -> list[di
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
-    """Markdown."""
+    """Render the table as Markdown."""
     lines = ["| tag | model | bigram, interpolated | unigram |", "|---|---|---|---|"]
     lines += [f"| {row['tag']} | **{row['model']:.4f}** | {row['bigram']:.4f} | {row['unigram']:.4f} |" for row in rows]
     return lines
 
 
 def spent(directory: str) -> list[str]:
-    """What the run took, from its figures."""
+    """Tokens, seconds and waiting of the run, from its metrics."""
     rows = read_metrics(directory)
     total = {
         name: sum(row[f"throughput/{name}"] for row in rows[1:]) for name in ("duration", "loading_time", "hook_time")
@@ -90,7 +90,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--root", default="./data")
     parser.add_argument("--set", action="append", default=[], dest="overrides", help="a value of the run")
-    parser.add_argument("--docs", type=Path, help="a folder that keeps the table and the curve")
+    parser.add_argument("--docs", type=Path, help="folder in which to save the table and the curve")
     options = parser.parse_args()
     datakit.run(corpus(), options.root)
     outcome = train_file(RUN, options.root, options.overrides)
