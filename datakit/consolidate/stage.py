@@ -12,7 +12,7 @@ memory.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -40,6 +40,7 @@ from datakit.engine.task import (
 from datakit.engine.task_grouping import neighbours
 from datakit.errors import CorruptError, EmptyStageError, RecipeError, suggestion
 from datakit.storage import atomic, urls
+from datakit.storage.fingerprint import config_of
 from datakit.storage.manifest import Partition
 from datakit.storage.parquet import ShardWriter, open_shard
 from datakit.storage.row_size import row_sizes
@@ -83,7 +84,7 @@ def plan(step: Step) -> Plan:
     """Join every partition with its attributes, then write the card."""
     pairs = [pair for entry in step.inputs_of("normalize") for pair in _pairs(step, entry)]
     groups = neighbours([pair["text_bytes"] for pair in pairs])
-    drop = list(_config(step).drop)
+    drop = list(config_of(step.parameters, Config).drop)
     tasks = tuple(_task(pairs[group.start : group.stop], drop) for group in groups)
     results = yield Phase(
         "join", tasks, memory_per_input_byte=0.5, hang_seconds=BATCH_HANG_SECONDS, tolerance=tolerance_of(step)
@@ -101,11 +102,6 @@ def plan(step: Step) -> Plan:
 
 
 _PARTITION_FIELDS = ("path", "source", "rows", "bytes", "xxh3", "text_bytes", "first_id", "last_id")
-
-
-def _config(step: Step) -> Config:
-    known = {field.name for field in fields(Config)}
-    return msgspec.convert({key: value for key, value in step.parameters.items() if key in known}, Config)
 
 
 def _pairs(step: Step, entry: StepInput) -> list[dict[str, Any]]:

@@ -24,15 +24,16 @@ from datakit.dedup import exact_duplicates
 from datakit.dedup.attributes import SCHEMA
 from datakit.dedup.clusters.bands import bucket_count
 from datakit.dedup.minhash.s_curve import s_curve
-from datakit.dedup.minhash.signatures_stage import PRELOADS, SignatureConfig, config_of, rules_of
+from datakit.dedup.minhash.signatures_stage import PRELOADS, SignatureConfig
 from datakit.dedup.partitions import Part, all_parts, power_of_two, to_plain
 from datakit.dedup.report import check_removal, cluster_report, removal_report
 from datakit.dedup.survivors import check_columns, check_prefer
 from datakit.dedup.verification.options import COUNTED, MEASURES
 from datakit.engine.exchange.exchange import merged
-from datakit.engine.task import Output, Phase, Plan, Step, Task, TaskResult
+from datakit.engine.task import Output, Phase, Plan, Step, Task, TaskResult, without_tolerances
 from datakit.engine.task_grouping import neighbours
 from datakit.errors import suggestion
+from datakit.storage.fingerprint import config_of
 from datakit.storage.manifest import Partition
 
 NAME = "dedup"
@@ -72,11 +73,11 @@ class Config(SignatureConfig):
 
 def plan(step: Step) -> Plan:
     """All phases, in order; those that have nothing to do are left out."""
-    config, parts = config_of(step, Config), all_parts(step)
+    config, parts = config_of(step.parameters, Config), all_parts(step)
     for entry in step.inputs_of("normalize"):
         check_columns(config.prefer, entry.source or entry.manifest.dataset, entry.manifest)
     sources = list(dict.fromkeys(part.source for part in parts))
-    shared = {"parts": to_plain(parts), **rules_of(config)}
+    shared = {"parts": to_plain(parts), **without_tolerances(config)}
     exact_runs = yield from _exact(step, parts, sources, shared)
     shared = {**shared, "exact_runs": exact_runs}
     forests = yield from _forests(step, parts, config, shared)

@@ -29,9 +29,11 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from datakit.storage.fingerprint import spelled_out
 from datakit.storage.manifest import InputReference, Manifest, Partition
 
 Plan = Generator["Phase", "Sequence[TaskResult]", "Output"]
+TOLERANCES = ("max_quarantined", "quarantine", "max_removal")  # fields of configs that are operation parameters
 BATCH_HANG_SECONDS = 600.0  # for tasks that move with every few MiB
 HANG_SECONDS = 1800.0  # the reference tokenizer takes up to 2 s for a MB, and may have 256 MiB in hand
 
@@ -260,6 +262,11 @@ class Output:
     schema: pa.Schema
     counters: dict[str, int] = field(default_factory=dict)
     details: dict[str, Any] = field(default_factory=dict)
+
+
+def without_tolerances(config: Any) -> dict[str, Any]:
+    """Return a config as plain data without TOLERANCES: what decides about the bytes of a step's output."""
+    return {name: value for name, value in spelled_out(config).items() if name not in TOLERANCES}
 
 
 def tolerance_of(step: Step) -> Tolerance:

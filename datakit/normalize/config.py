@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
-from typing import Any
-
-import msgspec
+from dataclasses import dataclass
 
 from datakit.engine.quarantine import check_limit
 from datakit.errors import RecipeError, suggestion
@@ -48,9 +45,3 @@ class Config:
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise RecipeError(f"{name} is {getattr(self, name)}; it must be at least 1")
         check_limit(self.max_quarantined)
-
-
-def config_of(parameters: dict[str, Any]) -> Config:
-    """The configuration among a step's parameters, which also say other things."""
-    names = {entry.name for entry in fields(Config)}
-    return msgspec.convert({name: value for name, value in parameters.items() if name in names}, Config)

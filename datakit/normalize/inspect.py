@@ -26,11 +26,12 @@ from datakit.normalize.readers.slices import Piece, read_piece
 from datakit.normalize.record_counts import Findings
 from datakit.normalize.route import hash_texts
 from datakit.normalize.schema_union import fit, is_bytes, unite
-from datakit.normalize.text_rules import apply_rules, buffers_of
+from datakit.normalize.text_rules import apply_rules
 from datakit.storage import globs, urls
 from datakit.storage.ids import ids_to_arrow
 from datakit.storage.row_size import row_sizes
 from datakit.storage.urls import FileInfo
+from datakit.text.string_buffers import string_buffers
 
 SAMPLED_FILES = 3
 SHOWN_IDS = 3
@@ -168,7 +169,7 @@ def _texts(blocks: Sequence[Block], text: str) -> tuple[np.ndarray, tuple[str, .
                 continue
             ruled = apply_rules(fit(column, pa.large_binary() if is_bytes(column.type) else pa.large_string()), 128)
             documents = ruled.texts.filter(pa.array(ruled.kept))
-            lengths.append(np.diff(buffers_of(documents)[1]))
+            lengths.append(np.diff(string_buffers(documents)[1]))
             ids += ids_to_arrow(*hash_texts(documents[:SHOWN_IDS])).to_pylist()
     return np.concatenate(lengths) if lengths else np.zeros(0), tuple(ids[:SHOWN_IDS])
 

@@ -24,15 +24,17 @@ from datakit.engine.quarantine import SHOWN
 from datakit.engine.task import TaskContext, TaskResult
 from datakit.errors import ColumnError, suggestion
 from datakit.normalize import formats
-from datakit.normalize.config import Config, config_of
+from datakit.normalize.config import Config
 from datakit.normalize.predicate import Predicate, Transform
 from datakit.normalize.readers.base import Block, Reading
 from datakit.normalize.readers.inputs import Inputs
 from datakit.normalize.readers.slices import SLICE_BYTES, Piece, read_slice
 from datakit.normalize.record_counts import Findings
 from datakit.normalize.schema_union import fit, is_bytes, unite
-from datakit.normalize.text_rules import apply_rules, buffers_of
+from datakit.normalize.text_rules import apply_rules
+from datakit.storage.fingerprint import config_of
 from datakit.storage.ids import ids_from_digests
+from datakit.text.string_buffers import string_buffers
 
 PHASE = "route"
 HIGH, LOW, TEXT = "high", "low", "text"  # our columns in the exchange; upstream columns have a prefix
@@ -84,7 +86,7 @@ class Router:
         high, low = hash_texts(texts)
         table, texts, high, low = self._sampled(table, texts, high, low)
         writer.write(_rows(table, self._union, texts, high, low), self._buckets(high))
-        self.text_bytes += int(np.diff(buffers_of(texts)[1]).sum())
+        self.text_bytes += int(np.diff(string_buffers(texts)[1]).sum())
 
     def schemas(self) -> list[list[Any]]:
         """For the plan: [file, serialized schema] of the first file, and of each that adds to those before it."""
@@ -176,7 +178,7 @@ class Router:
         self, file: str, table: pa.Table, positions: np.ndarray, texts: pa.LargeStringArray | pa.LargeBinaryArray
     ) -> tuple[pa.Table, np.ndarray, pa.LargeStringArray | pa.LargeBinaryArray]:
         limit = self._config.max_document_bytes
-        kept = np.diff(buffers_of(texts)[1]) <= limit
+        kept = np.diff(string_buffers(texts)[1]) <= limit
         if kept.all():
             return table, positions, texts
         for position in positions[~kept].tolist():
@@ -218,7 +220,7 @@ def _json_kind(kind: pa.DataType) -> str:
 
 def hash_texts(texts: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
     """(high, low) of the xxh3-128 of each text's bytes. The loop runs in C: `map` over slices of one buffer."""
-    data, offsets = buffers_of(texts)
+    data, offsets = string_buffers(texts)
     view, places = data.data, offsets.tolist()
     digests = map(xxhash.xxh3_128_digest, map(view.__getitem__, map(slice, places[:-1], places[1:])))
     return ids_from_digests(b"".join(digests))
@@ -240,7 +242,7 @@ def _fitted(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 def route_slice(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """The task: see the module."""
-    config = config_of(shared["config"])
+    config = config_of(shared["config"], Config)
     findings = Findings(context.tolerance)
     context = replace(context, hold=_after_giving_up(findings, context))
     router = Router(config, findings, shared["buckets"])

@@ -23,6 +23,7 @@ from datakit.normalize.schema_union import fit
 from datakit.storage import urls
 from datakit.storage.ids import ids_to_arrow
 from datakit.storage.parquet import ShardInfo, ShardWriter
+from datakit.text.string_buffers import string_buffers
 
 PHASE = "sort"
 GATHER_BYTES = 16 << 20
@@ -161,14 +162,9 @@ def _write(url: str, schema: pa.Schema, documents: Iterator[pa.Table]) -> tuple[
     text_bytes = 0
     with ShardWriter(url, schema, dictionary=["source"]) as writer:
         for table in documents:
-            text_bytes += sum(_text_bytes(chunk) for chunk in table.column("text").chunks)
+            text_bytes += sum(int(np.diff(string_buffers(chunk)[1]).sum()) for chunk in table.column("text").chunks)
             writer.write(table)
     return writer.info, text_bytes
-
-
-def _text_bytes(texts: pa.LargeStringArray) -> int:
-    offsets = np.frombuffer(texts.buffers()[1], np.int64)
-    return int(offsets[texts.offset + len(texts)] - offsets[texts.offset])
 
 
 def _duplicates(tables: list[pa.Table], order: Order, source_id: str | None) -> pa.Table:

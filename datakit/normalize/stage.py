@@ -32,12 +32,12 @@ from datakit.engine.task import (
 )
 from datakit.errors import ColumnError, DatakitError, EmptyStageError, suggestion
 from datakit.normalize import route, sort
-from datakit.normalize.config import Config, config_of
+from datakit.normalize.config import Config
 from datakit.normalize.predicate import Predicate
 from datakit.normalize.readers.slices import Piece, cut_slices
 from datakit.normalize.record_counts import IN, LEAVING, PREFIX, conservation
 from datakit.normalize.schema_union import shown, storable, unite
-from datakit.storage.fingerprint import spelled_out
+from datakit.storage.fingerprint import config_of, spelled_out
 from datakit.storage.manifest import Partition
 
 __all__ = ["FORMAT_VERSION", "NAME", "Config", "plan", "route_slice", "sort_partition"]
@@ -61,7 +61,7 @@ def plan(step: Step) -> Plan:
 
     `step.operations["listed"]`, where they are read in place: path -> (size, modification time in ns, xxh3-128).
     """
-    config = config_of(step.parameters)
+    config = config_of(step.parameters, Config)
     base, upstream = step.operations["base"], step.inputs[0].manifest
     slices = cut_slices(base, [(file.path, file.bytes) for file in upstream.partitions], config)
     bucket_bits = _bucket_bits(slices, config)

@@ -18,6 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from datakit.text.string_buffers import string_buffers
+
 WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
 _POSSIBLE = np.isin(np.arange(256), list(WHITE_SPACE.encode()))  # the bytes that occur in white space
 
@@ -44,7 +46,7 @@ def apply_rules(texts: pa.LargeStringArray | pa.LargeBinaryArray, longest_run: i
 
     if texts.null_count:
         texts = pc.fill_null(texts, b"" if pa.types.is_large_binary(texts.type) else "")
-    data, offsets = buffers_of(texts)
+    data, offsets = string_buffers(texts)
     flags = np.zeros(len(texts), np.uint8)
     kernels.scan_texts(data, offsets, np.int64(longest_run), _POSSIBLE, flags)
     invalid = _invalid(texts, data, offsets)
@@ -62,22 +64,6 @@ def apply_rules(texts: pa.LargeStringArray | pa.LargeBinaryArray, longest_run: i
 def warm() -> None:
     """Compile the kernels, or load them from numba's cache on disk, so that no task does."""
     apply_rules(pa.array(["a", "  "], pa.large_string()), 128)
-
-
-def buffers_of(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """(data uint8, offsets int64 [N + 1]) of a large_string or large_binary array, as read-only views."""
-    if not len(texts):
-        return _view(b"", np.uint8), _view(bytes(8), np.int64)
-    _, offsets, data = texts.buffers()
-    places = _view(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    return _view(data if data is not None else b"", np.uint8), places
-
-
-def _view(buffer: pa.Buffer | bytes, kind: type[np.generic]) -> np.ndarray:
-    """Always read-only, whatever the buffer: numba compiles a function once for each kind of array."""
-    view = np.frombuffer(buffer, kind)
-    view.flags.writeable = False
-    return view
 
 
 def _invalid(texts: pa.Array, data: np.ndarray, offsets: np.ndarray) -> np.ndarray:

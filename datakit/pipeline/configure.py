@@ -18,6 +18,7 @@ from datakit.consolidate.stage import Config as ConsolidateConfig
 from datakit.dedup.minhash.signatures_stage import SignatureConfig
 from datakit.dedup.stage import Config as DedupConfig
 from datakit.download.stage import Config as DownloadConfig
+from datakit.engine.task import TOLERANCES, without_tolerances
 from datakit.errors import RecipeError
 from datakit.normalize.stage import Config as NormalizeConfig
 from datakit.recipe import Recipe, Source
@@ -30,7 +31,6 @@ T = TypeVar("T")
 TRAIN = "train"  # as the tokenizer's name: train one on the clean dataset
 TRAIN_TABLE = "train"  # its settings: [tokenize.train]
 ENABLED = "enabled"
-TOLERANCES = ("max_quarantined", "quarantine", "max_removal")
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def configure(recipe: Recipe) -> Configuration:
 
 def parameters(config: Any) -> dict[str, Any]:
     """A config as JSON has it, with every default written out: what enters a fingerprint, and the manifest."""
-    return msgspec.json.decode(msgspec.json.encode(_without(spelled_out(config), TOLERANCES)))
+    return msgspec.json.decode(msgspec.json.encode(without_tolerances(config)))
 
 
 def tolerances(config: Any) -> dict[str, Any]:

@@ -8,14 +8,15 @@ changes the output can never be forgotten, because all of them are always in.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Any, TypeVar
 
 import msgspec
 import xxhash
 
 SHOWN_DIGITS = 12
+T = TypeVar("T")
 
 
 def canonical_json(value: Any) -> bytes:
@@ -29,6 +30,12 @@ def spelled_out(config: Any) -> dict[str, Any]:
     Not `msgspec.to_builtins`: a dataclass that msgspec made keeps its defaults on the class, and they would be missing.
     """
     return msgspec.to_builtins(asdict(config))
+
+
+def config_of(parameters: Mapping[str, Any], kind: type[T]) -> T:
+    """Return the dataclass `kind` with the values that `parameters` has for its fields; other keys are ignored."""
+    names = {entry.name for entry in fields(kind)}  # pyright: ignore[reportArgumentType] - every kind is a dataclass
+    return msgspec.convert({name: value for name, value in parameters.items() if name in names}, kind)
 
 
 def fingerprint(stage: str, version: int, parameters: dict[str, Any], inputs: Sequence[str]) -> str:

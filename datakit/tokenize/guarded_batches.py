@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from datakit.engine.task import QuarantinedRecord, TaskContext
-from datakit.tokenize.text_batches import TextBatch, text_buffers
+from datakit.text.string_buffers import string_buffers
+from datakit.tokenize.text_batches import TextBatch
 
 
 @dataclass
@@ -45,7 +46,7 @@ class InHand:
 def _only(batch: TextBatch, rows: Any) -> TextBatch:
     """Some of a batch's documents; every Arrow column of it is cut alike."""
     chosen = {entry.name: _taken(getattr(batch, entry.name), pa.array(rows, pa.int64())) for entry in fields(batch)}
-    data, offsets = text_buffers(chosen["text"])
+    data, offsets = string_buffers(chosen["text"])
     return replace(batch, **{**chosen, "data": data, "offsets": offsets})
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -52,7 +52,7 @@ from datakit.engine.task_grouping import neighbours
 from datakit.engine.worker.preload import preloaded
 from datakit.errors import CorruptError, EmptyStageError, RecipeError, TokenizerError, suggestion
 from datakit.storage import atomic, urls
-from datakit.storage.fingerprint import spelled_out
+from datakit.storage.fingerprint import config_of, spelled_out
 from datakit.storage.manifest import Partition
 from datakit.tokenize import train_stage
 from datakit.tokenize.chat import chat_format
@@ -129,7 +129,7 @@ class Config:
 def plan(step: Step) -> Plan:
     """Settle the contract, then encode all partitions."""
     (clean,) = step.inputs_of("consolidate")
-    config = config_of(step.parameters)
+    config = config_of({"tokenizer": "", **step.parameters}, Config)  # a file enters the parameters by its hash alone
     wanted = {key: getattr(config, key) for key in CHOICES}
     task = Task("contract", f"{__name__}:settle_contract", wanted)
     (settled,) = yield Phase("contract", (task,), shared={"tokenizer": _tokenizer_file(step)})
@@ -146,12 +146,6 @@ def plan(step: Step) -> Plan:
         tolerance=tolerance_of(step),
     )
     return _output([entry for result in results for entry in result.details["shards"]], entries, contract)
-
-
-def config_of(parameters: dict[str, Any]) -> Config:
-    """The configuration among a step's parameters; a tokenizer file is named there by its hash."""
-    names = {entry.name for entry in fields(Config)}
-    return msgspec.convert({"tokenizer": "", **{k: v for k, v in parameters.items() if k in names}}, Config)
 
 
 def _check_formats(config: Config, partitions: list[Partition]) -> None:

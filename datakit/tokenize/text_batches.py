@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from datakit.errors import CorruptError
 from datakit.storage.parquet import iterate_shard
+from datakit.text.string_buffers import string_buffers
 
 BATCH_BYTES = 8 << 20
 
@@ -54,7 +55,7 @@ def text_batches(url: str, columns: Sequence[str] = ()) -> Iterator[TextBatch]:
         ids, text = (table.column(name).combine_chunks() for name in ("id", "text"))
         if text.null_count:
             raise CorruptError(f"{url}: a document has no text; remove the step that wrote it and run again")
-        data, offsets = text_buffers(text)
+        data, offsets = string_buffers(text)
         others = [table.column(name).combine_chunks() for name in columns]
         for start, stop in _cuts(offsets):
             batch_offsets = offsets[start : stop + 1]
@@ -62,14 +63,6 @@ def text_batches(url: str, columns: Sequence[str] = ()) -> Iterator[TextBatch]:
             more = tuple(other.slice(start, size) for other in others)
             yield TextBatch(ids.slice(start, size), text.slice(start, size), data, batch_offsets, row, position, more)
             row, position = row + size, position + int(batch_offsets[-1] - batch_offsets[0])
-
-
-def text_buffers(text: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """(the UTF-8 bytes, int64 [N + 1] where each text begins in them) of a column without nulls."""
-    _, offsets, data = text.buffers()
-    wide = pa.types.is_large_string(text.type)
-    starts = np.frombuffer(offsets, np.int64 if wide else np.int32)[text.offset : text.offset + len(text) + 1]
-    return np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8), starts.astype(np.int64)
 
 
 def _cuts(offsets: np.ndarray) -> Iterator[tuple[int, int]]:

@@ -23,7 +23,7 @@ from datakit.cache.layout import TOKENIZER_FILE
 from datakit.engine.task import Output, OutputFile, Phase, Plan, Step, Task, TaskContext, TaskResult
 from datakit.errors import EmptyStageError, RecipeError
 from datakit.storage import atomic, urls
-from datakit.storage.fingerprint import spelled_out
+from datakit.storage.fingerprint import config_of, spelled_out
 from datakit.storage.manifest import Manifest, Partition
 from datakit.tokenize.encoders.tokenizer import ReferenceEncoder, hold_threads
 from datakit.tokenize.text_batches import TextBatch, text_batches
@@ -63,7 +63,7 @@ class Config:
 def plan(step: Step) -> Plan:
     """One task: read the sample, train, write tokenizer.json."""
     (clean,) = step.inputs_of("consolidate")
-    config = msgspec.convert(step.parameters, Config)
+    config = config_of(step.parameters, Config)
     arguments = {"config": spelled_out(config), "shares": _shares(clean.directory, clean.manifest, config)}
     sample = min(clean.manifest.totals.text_bytes or 0, config.sample_bytes)
     if not sample:

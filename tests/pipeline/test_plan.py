@@ -11,8 +11,9 @@ import fsspec
 import pytest
 
 from datakit import pipeline
+from datakit.engine.task import TOLERANCES
 from datakit.errors import NoInputError, RecipeError, TokenizerError, UsageError
-from datakit.pipeline.configure import TOLERANCES, configure, parameters
+from datakit.pipeline.configure import configure, parameters
 from datakit.pipeline.root_layout import STAGE_NAMES
 from datakit.recipe import load_recipe
 from tests.support.small_shelf import REPOSITORY, make_shelf, shelf, write_lines

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from datakit.text import shingle_kernels
 from datakit.text.hash_mixing import GOLDEN, mix
-from datakit.text.shingles import text_buffers
+from datakit.text.string_buffers import string_buffers
 from datakit.text.unicode_words import character_table
 
 REASONS = (None, "too_short", "saturated", "quarantined")  # why a document takes no part, by the kernel's code, or ours
@@ -52,7 +52,7 @@ def sign(
     texts: pa.Array | pa.ChunkedArray, *, bands: int, rows: int, ngram: int, seed: int, min_shingles: int
 ) -> Signatures:
     """The signatures of a column of strings. The same text gives the same signature, whatever stands beside it."""
-    data, offsets = text_buffers(texts)
+    data, offsets = string_buffers(texts)
     multipliers, addends = permutations(seed, bands * rows)
     count = len(offsets) - 1
     windows, reason, keys = np.zeros(count, np.uint32), np.zeros(count, np.uint8), np.zeros((bands, count), np.uint64)

@@ -15,8 +15,8 @@ to 500 MB of text a CPU-second; reading zstd-compressed Parquet costs about as m
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -39,10 +39,11 @@ from datakit.engine.task import (
     TaskContext,
     TaskResult,
     tolerance_of,
+    without_tolerances,
 )
 from datakit.errors import CorruptError
 from datakit.storage import urls
-from datakit.storage.fingerprint import spelled_out
+from datakit.storage.fingerprint import config_of
 from datakit.storage.ids import ids_from_arrow, strictly_ascending
 from datakit.storage.manifest import Partition
 from datakit.storage.parquet import ShardWriter, open_shard
@@ -52,8 +53,6 @@ NAME = "signatures"
 FORMAT_VERSION = 1
 PRELOADS = (Preload("datakit.dedup.warm_kernels", "datakit.dedup.warm_kernels:warm"),)
 MOST_WORDS = 64
-TOLERANCES = ("max_quarantined", "quarantine", "max_removal")
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -81,18 +80,6 @@ class SignatureConfig:
         check_limit(self.max_quarantined)
 
 
-def config_of(step: Step, kind: type[T]) -> T:
-    """The stage's own config among a step's parameters and what it is told beside them (its tolerances)."""
-    known = {entry.name for entry in fields(kind)}  # pyright: ignore[reportArgumentType]
-    told = {**step.operations, **step.parameters}
-    return msgspec.convert({name: value for name, value in told.items() if name in known}, kind)
-
-
-def rules_of(config: SignatureConfig) -> dict[str, Any]:
-    """What a config says of the work itself: how much may be lost on the way decides about no byte."""
-    return {name: value for name, value in spelled_out(config).items() if name not in TOLERANCES}
-
-
 def schema(bands: int) -> pa.Schema:
     """The columns of a signature file."""
     keys = [pa.field(name, pa.uint64(), nullable=False) for name in key_names(bands)]
@@ -111,7 +98,7 @@ def key_names(bands: int) -> list[str]:
 
 def plan(step: Step) -> Plan:
     """One task a partition."""
-    config = config_of(step, SignatureConfig)
+    config = config_of(step.parameters, SignatureConfig)
     (source,) = step.inputs_of("normalize")
     here = urls.relative(source.directory, step.directory)
     tasks = tuple(
@@ -126,7 +113,7 @@ def plan(step: Step) -> Plan:
     results = yield Phase(
         "sign",
         tasks,
-        {"config": rules_of(config)},
+        {"config": without_tolerances(config)},
         PRELOADS,
         memory_bytes=512 << 20,
         memory_per_input_byte=2.0,

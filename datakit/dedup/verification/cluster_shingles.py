@@ -28,6 +28,7 @@ from datakit.storage import urls
 from datakit.storage.ids import ids_from_arrow
 from datakit.storage.parquet import open_shard
 from datakit.text.hash_mixing import mix
+from datakit.text.string_buffers import string_buffers
 
 NUMBERS = ("component", "row", "high", "low")
 
@@ -60,7 +61,7 @@ def _clustered(
     part: Part, rows: np.ndarray, components: np.ndarray, shared: dict[str, Any], context: TaskContext
 ) -> Iterator[tuple[pa.Table, int]]:
     """The rows to write for one part, and the bytes of text behind them, a row group at a time."""
-    from datakit.text.shingles import shingle_sets, text_buffers  # brings the compiler: not for plans
+    from datakit.text.shingles import shingle_sets  # brings the compiler: not for plans
 
     scores, bands = score_columns(shared["prefer"]), shared["bands"]
     wanted = rows.astype(np.int64) - part.first_row
@@ -76,7 +77,7 @@ def _clustered(
                 f"{part.signatures} is not of the documents in {part.documents}; remove it and run again"
             )
         high, low = ids_from_arrow(documents["id"])
-        lengths = np.diff(text_buffers(documents["text"])[1])
+        lengths = np.diff(string_buffers(documents["text"])[1])
         offsets, shingles = shingle_sets(documents["text"], shared["ngram"])
         keys = np.stack([signed[name].to_numpy() for name in key_names(bands)], axis=1).reshape(-1)
         columns = [

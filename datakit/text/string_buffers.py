@@ -1,0 +1,31 @@
+"""Gives the bytes and offsets behind an Arrow column of strings as numpy arrays: no Python object per document."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+
+def string_buffers(texts: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (data, uint8; offsets into it, int64 [N + 1]) of N strings or binaries; a null counts as empty.
+
+    Both are read-only: numba would compile its kernels once more for writable arrays. Only a column of several chunks
+    is copied, and 32-bit offsets.
+    """
+    if pa.types.is_string(texts.type):
+        texts = texts.cast(pa.large_string())
+    elif pa.types.is_binary(texts.type):
+        texts = texts.cast(pa.large_binary())
+    if isinstance(texts, pa.ChunkedArray):
+        texts = texts.chunk(0) if texts.num_chunks == 1 else texts.combine_chunks()
+    if not len(texts):
+        return _read_only(b"", np.uint8), _read_only(bytes(8), np.int64)
+    _, offsets, data = texts.buffers()
+    window = _read_only(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    return _read_only(b"" if data is None else data, np.uint8), window
+
+
+def _read_only(buffer: pa.Buffer | bytes, kind: type[np.generic]) -> np.ndarray:
+    view = np.frombuffer(buffer, kind)
+    view.flags.writeable = False
+    return view
