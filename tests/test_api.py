@@ -15,7 +15,7 @@ from datakit.engine.executor import Verdict
 from datakit.engine.observe.observer import SilentObserver
 from datakit.engine.worker import local_executor
 from datakit.errors import InputError, NoInputError, PartialError, RecipeError, StepFailedError
-from datakit.pipeline import StepDescription, running, stage_lines
+from datakit.pipeline import StepDescription, lazy_executor, stage_lines
 from datakit.recipe import Recipe, Source, load_recipe
 from tests.support.s3 import s3_root
 from tests.support.small_shelf import REPOSITORY, make_shelf, prose, shelf, tree, write_lines
@@ -75,7 +75,7 @@ def test_a_second_run_starts_no_worker(done: tuple[Path, datakit.RunResult], mon
     def refuse(*arguments: object) -> None:
         raise AssertionError("an executor was made")
 
-    monkeypatch.setattr(running, "LocalExecutor", refuse)
+    monkeypatch.setattr(lazy_executor, "LocalExecutor", refuse)
     monkeypatch.setattr(local_executor, "LocalExecutor", refuse)
     again = datakit.run(recipe, root_of(recipe), ray="nowhere:1")
     assert again.reused

@@ -11,17 +11,16 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from datakit.engine.executor import Executor
 from datakit.engine.observe.event_log import EventLog
 from datakit.engine.observe.observer import Observer, ObserverGroup, SilentObserver
 from datakit.engine.scheduler.driver import RunOptions, run_step
 from datakit.engine.task import Step, StepInput
-from datakit.engine.worker.local_executor import LocalExecutor
 from datakit.errors import LoaderError, PartialError, UsageError
 from datakit.loader.mixture.config import Mixture
 from datakit.loader.mixture.packing_counts import HOME, CountsStep, counts_step, packed_components
 from datakit.loader.sources.cache_source import CacheSource
 from datakit.pipeline.graph import check_workers
+from datakit.pipeline.lazy_executor import LazyExecutor
 from datakit.pipeline.packing_stage import plan
 from datakit.pipeline.root_layout import check_root, run_directory
 from datakit.storage import urls
@@ -48,7 +47,7 @@ def pack_mixture(
     root = urls.absolute(root)
     check_root(root)
     steps = _steps(mixture, root)
-    executors, options = _Executors(workers), RunOptions()
+    executor, options = LazyExecutor(workers, None, root), RunOptions()
     observer = observer or SilentObserver()
     if any(counted.manifest() is None for _, counted, _ in steps):
         observer = ObserverGroup([observer, EventLog(run_directory(root, HOME, options.driver))])
@@ -57,14 +56,14 @@ def pack_mixture(
         for name, counted, step in steps:
             started, reused = time.monotonic(), counted.manifest() is not None
             try:
-                manifest = run_step(step, plan(step), executors.get, options, observer)
+                manifest = run_step(step, plan(step), executor.get, options, observer)
             except PartialError as error:
                 partial.append(f"{counted.stage} of {name}: {error}")
                 continue
             seconds, length = time.monotonic() - started, counted.parameters["length"]
             results.append(PackingResult(name, length, counted.directory, manifest, reused, seconds))
     finally:
-        executors.close()
+        executor.close()
     if partial:
         raise PartialError("\n".join(["packing is partial", *partial]))
     return results
@@ -103,20 +102,3 @@ def _step(mixture: Mixture, name: str, counted: CountsStep) -> Step:
     manifest = read_manifest(source.url)
     cache = StepInput(manifest.stage, source.source, source.url, manifest)
     return Step(counted.stage, HOME, counted.directory, counted.fingerprint, counted.parameters, (cache,), operations)
-
-
-class _Executors:
-    """Makes the executor when the first task must run."""
-
-    def __init__(self, workers: int | None) -> None:
-        self._workers = workers
-        self._made: Executor | None = None
-
-    def get(self) -> Executor:
-        if self._made is None:
-            self._made = LocalExecutor(self._workers)
-        return self._made
-
-    def close(self) -> None:
-        if self._made is not None:
-            self._made.close()

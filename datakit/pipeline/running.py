@@ -12,7 +12,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from datakit.engine.executor import Executor
 from datakit.engine.observe.event_log import EventLog
 from datakit.engine.observe.observer import Observer, ObserverGroup, PeakMemory, SilentObserver
 from datakit.engine.quarantine import unlisted
@@ -21,9 +20,9 @@ from datakit.engine.ray_backend.metrics import RayMetrics
 from datakit.engine.scheduler.driver import RunOptions, run_step
 from datakit.engine.scheduler.finish import read_quarantine
 from datakit.engine.task import Tolerance
-from datakit.engine.worker.local_executor import LocalExecutor
 from datakit.errors import InputError, PartialError
 from datakit.pipeline.graph import Graph, Located, Node, build, check_workers, finished, locate, step_of
+from datakit.pipeline.lazy_executor import LazyExecutor
 from datakit.pipeline.root_layout import run_directory
 from datakit.pipeline.sources import Look
 from datakit.recipe import Recipe
@@ -99,12 +98,12 @@ def run(
     graph = build(recipe, Look(root, offline=offline), until)
     removed = remove_own_steps(graph) if fresh else []
     remove_dead_nonces(root)
-    executors = _Executors(workers, ray, root)
-    run_of_graph = _Run(graph, executors, observer or SilentObserver())
+    executor = LazyExecutor(workers, ray, root)
+    run_of_graph = _Run(graph, executor, observer or SilentObserver())
     try:
         steps = [step for node in graph.nodes if (step := run_of_graph.run(node)) is not None]
     finally:
-        executors.close()
+        executor.close()
     run_of_graph.raise_partial()
     notes = (*graph.notes, *(f"removed first (--fresh): {directory}" for directory in removed))
     cache = next((step.directory for step in steps if step.stage == TOKENIZE), None)
@@ -125,37 +124,11 @@ def remove_own_steps(graph: Graph) -> list[str]:
 
 
 @dataclass
-class _Executors:
-    """Makes the run's executor when the first task must run."""
-
-    workers: int | None
-    ray: str | None
-    root: str
-    _made: Executor | None = None
-
-    def get(self) -> Executor:
-        if self._made is None:
-            if self.ray is None:
-                self._made = LocalExecutor(self.workers)
-            else:
-                from datakit.engine.ray_backend.executor import (
-                    RayExecutor,  # Ray is optional, and takes a second to import
-                )
-
-                self._made = RayExecutor(self.ray, self.root, self.workers)
-        return self._made
-
-    def close(self) -> None:
-        if self._made is not None:
-            self._made.close()
-
-
-@dataclass
 class _Run:
     """One run of a graph, node by node."""
 
     graph: Graph
-    executors: _Executors
+    executor: LazyExecutor
     user_observer: Observer
     options: RunOptions = field(default_factory=RunOptions)
     log: str | None = None
@@ -174,7 +147,7 @@ class _Run:
         step, reused = step_of(located, self._done), located.manifest is not None
         try:
             observer = ObserverGroup([self._observer_for(reused), memory := PeakMemory()])
-            manifest = run_step(step, node.plan(step), self.executors.get, self.options, observer)
+            manifest = run_step(step, node.plan(step), self.executor.get, self.options, observer)
         except PartialError as error:
             self._off[node.label] = str(error)
             return None
@@ -190,7 +163,7 @@ class _Run:
         if self._observer is None and not reused:
             directory = run_directory(self.graph.root, self.graph.recipe.name, self.options.driver)
             log = EventLog(directory)
-            metrics = [RayMetrics()] if self.executors.ray is not None else []
+            metrics = [RayMetrics()] if self.executor.ray is not None else []
             self._observer, self.log = ObserverGroup([self.user_observer, log, *metrics]), log.url
         return self._observer or self.user_observer
 
