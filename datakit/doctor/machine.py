@@ -21,6 +21,7 @@ from datakit.doctor.finding import GIB, Finding, State, attempt, disk, standing
 from datakit.doctor.root import local_root, store
 from datakit.engine.ray_backend import agreement
 from datakit.engine.task import Phase
+from datakit.engine.versions import LIBRARIES, versions
 from datakit.engine.worker.memory_limits import MEMORY_SHARE, memory_limit, usable_memory
 from datakit.errors import DatakitError
 from datakit.storage import stale_files, urls
@@ -46,8 +47,8 @@ def examine(root: str | None = None, ray: str | None = None) -> Iterator[Finding
 
 def libraries() -> Finding:
     """The versions that decide what bytes come out."""
-    found = agreement.versions()
-    missing = [name for name in agreement.LIBRARIES if name not in found]
+    found = versions()
+    missing = [name for name in LIBRARIES if name not in found]
     text = ", ".join(f"{name} {version}" for name, version in found.items())
     if missing:
         return Finding("libraries", State.PROBLEM, f"{', '.join(missing)} not installed", "pip install datakit")

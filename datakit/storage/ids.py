@@ -62,18 +62,6 @@ def strictly_ascending(high: np.ndarray, low: np.ndarray) -> bool:
     return bool(larger.all())
 
 
-def id_order(high: np.ndarray, low: np.ndarray) -> np.ndarray:
-    """The stable permutation, int64 [N], that sorts by id; equal ids keep their order."""
-    return np.lexsort((low, high))
-
-
-def partition_of(high: np.ndarray, bits: int) -> np.ndarray:
-    """The partition, int64 [N], of each id among `2**bits`."""
-    if bits == 0:
-        return np.zeros(len(high), np.int64)
-    return (high >> np.uint64(64 - bits)).astype(np.int64)
-
-
 def partition_range(index: int, bits: int) -> tuple[str, str]:
     """The smallest and the largest id, 32 hex digits each, that partition `index` of `2**bits` may hold."""
     width = 128 - bits

@@ -12,7 +12,7 @@ import xxhash
 
 from datakit.engine.task import Step, StepInput
 from datakit.storage import fingerprint
-from datakit.storage.ids import ids_from_arrow, partition_name, partition_of
+from datakit.storage.ids import ids_from_arrow, partition_name
 from datakit.storage.manifest import Manifest, Partition, Quarantine, totals_of
 from datakit.storage.parquet import ShardWriter, columns_of
 
@@ -26,6 +26,13 @@ ATTRIBUTES = pa.schema(
         ("jaccard", pa.float64()),
     ]
 )
+
+
+def partition_of(high: np.ndarray, bits: int) -> np.ndarray:
+    """The partition, int64 [N], of each id among `2**bits`."""
+    if bits == 0:
+        return np.zeros(len(high), np.int64)
+    return (high >> np.uint64(64 - bits)).astype(np.int64)
 
 
 def identity(text: str) -> str:

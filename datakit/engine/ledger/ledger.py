@@ -10,12 +10,10 @@ Cost: one append a task; a resume reads all segments once, of a store many at on
 from __future__ import annotations
 
 import os
-import platform
 import time
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from typing import Any
 
 import msgspec
@@ -24,6 +22,7 @@ import xxhash
 from datakit.engine.executor import Cause, Outcome
 from datakit.engine.ledger.packed_results import pack
 from datakit.engine.task import Phase, Task, TaskResult, encode
+from datakit.engine.versions import versions
 from datakit.errors import CorruptError
 from datakit.storage import atomic, urls
 
@@ -101,18 +100,6 @@ def driver_name() -> str:
     now = time.time()
     stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now))
     return f"{stamp}{int(now % 1 * 1000):03d}Z-{os.getpid()}-{uuid.uuid4().hex[:6]}"
-
-
-def versions() -> dict[str, str]:
-    """Of everything that can change output bytes."""
-    names = ("datakit", "pyarrow", "numpy", "numba", "duckdb", "tokenizers", "fastokens", "tensorstore", "xxhash")
-    found = {"python": platform.python_version()}
-    for package in names:
-        try:
-            found[package] = version(package)
-        except ModuleNotFoundError:
-            found[package] = "not installed"
-    return found
 
 
 @dataclass

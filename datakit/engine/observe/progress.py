@@ -29,7 +29,6 @@ class StepView:
     total: int = 0
     done: int = 0
     failed: int = 0
-    retried: int = 0
     running: int = 0
     quarantined: int = 0
     records: int = 0
@@ -89,7 +88,6 @@ class StepViews:
         view = self._current
         view.done += verdict is Verdict.DONE
         view.failed += verdict is Verdict.FAIL
-        view.retried += verdict in (Verdict.RETRY, Verdict.PROPOSE)
         if outcome.budget and outcome.peak_memory * view.budget >= view.peak_memory * outcome.budget:
             view.peak_memory, view.budget = outcome.peak_memory, outcome.budget  # what came nearest to its budget
         if verdict in (Verdict.DONE, Verdict.FAIL):

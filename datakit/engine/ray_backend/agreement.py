@@ -8,26 +8,21 @@ on all nodes before the first task, and once more in each worker process, since 
 from __future__ import annotations
 
 import errno
-import importlib.metadata
 import os
 import secrets
 import socket
-import sys
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
+from datakit.engine.versions import comparable_versions
 from datakit.errors import InputError, NotFoundError, RootError, StorageError, UsageError
 from datakit.storage import atomic, stale_files, urls
 
 FOLDER = ".probe"
-LIBRARIES = (
-    "datakit", "pyarrow", "numpy", "numba", "duckdb", "tokenizers", "fastokens", "tensorstore", "xxhash", "zstandard",
-)  # fmt: skip
 AUTHENTICATION = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 _TOKEN = secrets.token_hex(32)  # one a process: Ray keeps the first that it sees
 CONNECT_SECONDS = 5.0
@@ -67,7 +62,7 @@ def nonce_below(root: str) -> Iterator[Expected]:
     nonce, url = uuid.uuid4().hex, urls.join(folder, atomic.temporary_name("nonce"))
     atomic.commit_bytes(nonce.encode(), url)
     try:
-        yield Expected(root, url, nonce, versions())
+        yield Expected(root, url, nonce, comparable_versions())
     finally:
         urls.remove(url)
         if urls.is_local(folder):
@@ -152,7 +147,7 @@ def examine(expected: Expected) -> NodeReport:
             trouble = "a file that the driver wrote there is not there"
         except (StorageError, InputError) as error:
             trouble = str(error)
-    return NodeReport(host, pid, nonce, trouble if nonce is None else "", versions())
+    return NodeReport(host, pid, nonce, trouble if nonce is None else "", comparable_versions())
 
 
 def require(expected: Expected, report: NodeReport, node: str) -> None:
@@ -173,13 +168,3 @@ def require(expected: Expected, report: NodeReport, node: str) -> None:
             f"node {node} would write other bytes than the driver expects: {'; '.join(differences)}; install the same "
             "versions on all nodes"
         )
-
-
-@cache
-def versions() -> dict[str, str]:
-    """Of Python, this package and the libraries that make output bytes."""
-    found = {"python": f"{sys.version_info.major}.{sys.version_info.minor}", "datakit": "a source tree"}
-    for library in LIBRARIES:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            found[library] = importlib.metadata.version(library)
-    return found

@@ -26,10 +26,11 @@ if importlib.util.find_spec("ray") is None:
 
 from datakit.engine.executor import Attempt, Cause, Outcome
 from datakit.engine.observe.observer import SilentObserver
-from datakit.engine.ray_backend.agreement import Expected, NodeReport, require, versions
+from datakit.engine.ray_backend.agreement import Expected, NodeReport, require
 from datakit.engine.ray_backend.executor import RayExecutor
 from datakit.engine.scheduler.driver import RunOptions, run_step
 from datakit.engine.task import Task
+from datakit.engine.versions import comparable_versions
 from datakit.engine.worker import memory_watcher
 from datakit.engine.worker.local_executor import LocalExecutor
 from datakit.errors import ColumnError, InputError, RootError, UsageError
@@ -289,7 +290,7 @@ def test_what_a_node_must_have_in_common_is_named() -> None:
     assert "pyarrow is 25.0.0, the driver has 26.0.1" in str(other.value)
     with pytest.raises(RootError, match="another content"):
         require(expected, NodeReport("b", 1, "xyz", "", expected.versions), "b")
-    assert {"python", "pyarrow", "numpy"} <= set(versions())
+    assert {"python", "pyarrow", "numpy"} <= set(comparable_versions())
 
 
 DRIVER = """

@@ -1,0 +1,28 @@
+"""Versions of everything that can change output bytes."""
+
+from __future__ import annotations
+
+import platform
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+
+LIBRARIES = (
+    "datakit", "pyarrow", "numpy", "numba", "duckdb", "tokenizers", "fastokens", "tensorstore", "xxhash", "zstandard",
+)  # fmt: skip
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Versions of Python and of the installed libraries; datakit itself may run from a source tree."""
+    found = {"python": platform.python_version(), "datakit": "a source tree"}
+    for library in LIBRARIES:
+        try:
+            found[library] = version(library)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def comparable_versions() -> dict[str, str]:
+    """The versions that must agree on all nodes: of Python only major and minor, since patches keep output bytes."""
+    return versions() | {"python": ".".join(platform.python_version_tuple()[:2])}
