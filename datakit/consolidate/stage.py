@@ -138,7 +138,9 @@ def _attributes(step: Step, source: str, partitions: list[Partition]) -> list[st
 def _task(pairs: list[dict[str, Any]], drop: list[str]) -> Task:
     key = pairs[0]["output"] if len(pairs) == 1 else f"{pairs[0]['output']} and {len(pairs) - 1} more"
     work = {"partitions": pairs, "drop": drop}
-    return Task(key, f"{__name__}:consolidate", work, sum(pair["text_bytes"] for pair in pairs), halves="partitions")
+    return Task(
+        key, f"{__name__}:consolidate", work, sum(pair["text_bytes"] for pair in pairs), bisect_argument="partitions"
+    )
 
 
 def _counts(entry: StepInput, written: list[dict[str, Any]]) -> card.SourceCounts:

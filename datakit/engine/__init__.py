@@ -1,1 +1,1 @@
-"""Runs the tasks of a step in isolated processes, and makes sure that nothing is lost. Knows nothing about text."""
+"""Runs the tasks of a step in isolated processes and loses no finished work. Knows nothing about text."""

@@ -1,7 +1,7 @@
-"""The seam between policy and machinery: submit an attempt, wait for any, say how many slots there are.
+"""The interface between scheduling and execution: submit an attempt, wait for outcomes, report the number of slots.
 
-All policy (retries, order, progress, what is a failure) is above this line, in the driver; a backend only runs attempts
-and reports honestly how each one ended. Two backends: `engine/worker/local_executor.py` and
+All policy (retries, order, progress, what counts as a failure) is in the driver. A backend only runs attempts and
+reports accurately how each one ended. The backends are `engine/worker/local_executor.py` and
 `engine/ray_backend/executor.py`.
 """
 
@@ -11,21 +11,21 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from datakit.engine.task import Held, Preload, QuarantinedRecord, Task, TaskResult, Tolerance
+from datakit.engine.task import Preload, QuarantinedRecord, RecordRange, Task, TaskResult, Tolerance
 
 
 class Cause(StrEnum):
     """How an attempt ended."""
 
     DONE = "done"
-    REFUSED = "refused"  # the task function raised one of our own InputErrors: the user must act, no retry helps
+    REFUSED = "refused"  # the task function raised an InputError: the user must act, retrying does not help
     ERROR = "error"  # any other exception in the task function
-    MEMORY = "memory"  # over its budget, proven: we killed it, or its allocator said so
+    MEMORY = "memory"  # certainly over its budget: we killed it, or an allocation failed
     CRASH = "crash"  # a signal, or an exit without a result
     HANG = "hang"  # no progress for too long
-    KILLED = "killed"  # SIGKILL from somebody else, and not from the kernel for lack of memory
-    QUARANTINE = "quarantine"  # more records cannot be used than the recipe allows to leave out
-    INFRASTRUCTURE = "infrastructure"  # the worker, the node or the fork server went away: not the task's doing
+    KILLED = "killed"  # by an external SIGKILL that is not the kernel's out-of-memory killer
+    QUARANTINE = "quarantine"  # more unusable records than max_quarantined allows
+    INFRASTRUCTURE = "infrastructure"  # the worker, the node or the fork server died, which is not the task's fault
     CANCELLED = "cancelled"  # the run is being stopped
 
 
@@ -33,9 +33,9 @@ class Cause(StrEnum):
 class Attempt:
     """One try at a task, ready to cross a process or machine border. `shared` is a path relative to the step.
 
-    more: further tasks, done one after another in the same child: for tasks that are too small for one each.
-    alone: nothing may run beside it that could take from its memory: nothing at all on its node, where its budget is
-    more than its CPUs' share of the node's memory. fine, skip, tolerance: see TaskContext. stage: for people to see.
+    more: further tasks to run in the same child, one after another; for tasks too small for a child each.
+    exclusive: nothing may compete for its memory: if its budget exceeds its CPUs' share of the node's memory, nothing
+    else runs on the node. try_singly, skip, tolerance: see TaskContext. stage: for display.
     """
 
     task: Task
@@ -48,16 +48,16 @@ class Attempt:
     shared: str | None = None
     hang_seconds: float | None = None
     more: tuple[Task, ...] = ()
-    alone: bool = False
-    fine: tuple[Held, ...] = ()
+    exclusive: bool = False
+    try_singly: tuple[RecordRange, ...] = ()
     skip: tuple[QuarantinedRecord, ...] = ()
     tolerance: Tolerance = field(default_factory=Tolerance)
     stage: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
-    """A further task of an attempt that is done."""
+class BatchedResult:
+    """The result of a further task in a finished batch."""
 
     key: str
     result: TaskResult
@@ -68,10 +68,10 @@ class Finished:
 class Outcome:
     """How an attempt ended: a result, or a cause with a message and the type of the exception behind it.
 
-    seconds: the attempt's whole slot time; work_seconds: the part spent in the task function. peak_memory: what is
-    counted against the budget, anonymous memory above what the fork server passed on; peak_resident: all that was
-    resident, mapped files and inherited pages included. held: the records in hand when it died. more: of a batch whose
-    tasks are all done, those after the first.
+    seconds: the attempt's time in its slot; work_seconds: time in the task function. peak_memory: the anonymous memory
+    above what the fork server passed on, which counts against the budget; peak_resident: all resident memory, including
+    mapped files and inherited pages. in_progress: the records it was working on when it died. more: the results of a
+    finished batch after the first.
     """
 
     phase: str
@@ -88,40 +88,40 @@ class Outcome:
     work_seconds: float = 0.0
     cpu_seconds: float = 0.0
     node: str = ""
-    held: Held | None = None
-    more: tuple[Finished, ...] = ()
+    in_progress: RecordRange | None = None
+    more: tuple[BatchedResult, ...] = ()
 
 
 class Verdict(StrEnum):
-    """What follows an attempt."""
+    """What happens after an attempt."""
 
     DONE = "done"
     RETRY = "retry"
-    PROPOSE = "propose"  # the record in hand is to blame: drop it, if that is allowed, and go on
-    FAIL = "fail"  # this task only; the others go on
+    PROPOSE = "propose"  # a record caused the failure: skip it if that is allowed
+    FAIL = "fail"  # this task only; the others continue
     REFUSE = "refuse"  # the whole step, with the user's error
 
 
 class Executor(Protocol):
-    """Runs attempts. Not thread safe: one driver owns it."""
+    """Runs attempts. Owned by one driver; not thread-safe."""
 
     @property
     def slots(self) -> int:
-        """How many one-CPU attempts run at the same time (a cluster's number may change)."""
+        """Number of one-CPU attempts that can run at the same time. On a cluster it may change."""
         ...
 
     def submit(self, attempt: Attempt) -> None:
-        """Start an attempt as soon as a slot is free. The driver keeps a window of two to three times the slots."""
+        """Start an attempt as soon as a slot is free. The driver keeps two to three attempts per slot submitted."""
         ...
 
     def wait(self, timeout: float) -> list[Outcome]:
-        """The attempts that ended since the last call; waits up to `timeout` seconds for the first."""
+        """Return the attempts that ended since the last call, waiting up to `timeout` seconds for the first."""
         ...
 
     def abandon(self) -> None:
-        """Kill what runs and forget it: no outcome of it comes any more. The executor stays usable."""
+        """Kill all running attempts and discard their outcomes. The executor stays usable."""
         ...
 
     def close(self) -> None:
-        """Kill what runs, and leave no process."""
+        """Kill all running attempts and leave no process behind."""
         ...

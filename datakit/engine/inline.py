@@ -1,6 +1,6 @@
-"""Runs a stage's plan in this process: for debugging, and for the tests of one stage.
+"""Runs a stage's plan in this process, for the tests of single stages.
 
-`isolation = "inline"`: no fork, no retries, no ledger; a debugger stops where the error is. The driver proper is in
+There is no fork, no retry and no ledger, and a debugger stops at the error. The real driver is in
 `engine/scheduler/driver.py`.
 """
 
@@ -15,7 +15,7 @@ from datakit.engine.task import Output, Phase, Plan, Task, TaskContext, TaskResu
 
 
 def run_task_inline(task: Task, phase: Phase, step_directory: str) -> TaskResult:
-    """One task, here and now; arguments and result make the same msgpack trip as in a child."""
+    """Run one task; arguments and result pass through msgpack, as with a child."""
     scratch = Path(tempfile.mkdtemp(prefix="datakit-"))
     context = TaskContext(step_directory, scratch, phase.cpus, tolerance=phase.tolerance)
     try:
@@ -27,7 +27,7 @@ def run_task_inline(task: Task, phase: Phase, step_directory: str) -> TaskResult
 
 
 def run_plan_inline(plan: Plan, step_directory: str) -> tuple[Output, list[TaskResult]]:
-    """A whole plan, here and now; also returns every task's result, in order."""
+    """Run a whole plan; return its output and every task's result, in order."""
     everything: list[TaskResult] = []
     try:
         phase = next(plan)

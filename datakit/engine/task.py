@@ -1,14 +1,14 @@
-"""The words of the engine, as plain data: what is to be done, and what came of it.
+"""Plain data that stages and the engine exchange: steps, phases, tasks and their results.
 
     Step     one stage of one recipe: a directory, parameters, inputs
-    Phase    tasks that may run in any order; a phase begins when the one before it is done
+    Phase    tasks that may run in any order; a phase starts when the previous one is done
     Task     the work for one output, named by a key: a function, its arguments, the bytes it will read
     Result   what a task wrote and counted
-    Output   what a stage says of its finished step: partitions in order, schema, counters
+    Output   a stage's description of its finished step: partitions in order, schema, counters
 
-A stage is a generator: it yields phases, receives each phase's results in the order of its tasks, and returns an
-Output. Tasks and results cross process and machine borders as msgpack, so arguments are plain values and small: what
-many tasks need goes once into `Phase.shared`, which is written to the step's directory and read by each child.
+A stage is a generator: it yields phases, receives each phase's results in task order, and returns an Output. Tasks and
+results cross process and machine borders as msgpack, so arguments must be small plain values. Data that many tasks need
+goes once into `Phase.shared`, which is written to the step's directory and read by each child.
 
     def plan(step: Step) -> Plan:
         routed = yield Phase("route", tuple(tasks))
@@ -34,26 +34,26 @@ from datakit.storage.manifest import InputReference, Manifest, Partition
 
 Plan = Generator["Phase", "Sequence[TaskResult]", "Output"]
 TOLERANCES = ("max_quarantined", "quarantine", "max_removal")  # fields of configs that are operation parameters
-BATCH_HANG_SECONDS = 600.0  # for tasks that move with every few MiB
-HANG_SECONDS = 1800.0  # the reference tokenizer takes up to 2 s for a MB, and may have 256 MiB in hand
+BATCH_HANG_SECONDS = 600.0  # for tasks that report progress every few MiB
+HANG_SECONDS = 1800.0  # the reference tokenizer takes up to 2 s per MB and may work on 256 MiB at once
 
 
 @dataclass(frozen=True)
 class StepInput:
-    """An upstream step that is done: its role for this stage, its directory, its manifest."""
+    """A finished upstream step: its role for this stage, its directory, its manifest."""
 
     role: str  # the stage's name, e.g. "normalize"
-    source: str | None  # of which source, where it belongs to one
+    source: str | None  # the source that it belongs to, if any
     directory: str
     manifest: Manifest
 
 
 @dataclass(frozen=True)
 class Step:
-    """One stage of one recipe. `parameters` are in the fingerprint, `operations` (workers, memory, ...) are not."""
+    """One stage of one recipe. `parameters` enter the fingerprint, `operations` (workers, memory, ...) do not."""
 
     stage: str
-    dataset: str  # the recipe's name, or the source's where the step belongs to one source
+    dataset: str  # the recipe's name, or the source's if the step belongs to one source
     directory: str  # the absolute URL of its output directory
     fingerprint: str
     parameters: dict[str, Any]
@@ -61,24 +61,24 @@ class Step:
     operations: dict[str, Any] = field(default_factory=dict)
 
     def inputs_of(self, role: str) -> list[StepInput]:
-        """The inputs with this role, in the order of the recipe."""
+        """Return the inputs with this role, in recipe order."""
         return [entry for entry in self.inputs if entry.role == role]
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The work for one output. `function` is `package.module:name`, `key` unique in its phase and stable between runs.
+    """The work for one output. `function` is `package.module:name`; `key` is unique in its phase, stable between runs.
 
     The function is called as `function(arguments, shared, context) -> TaskResult`.
-    halves: the argument, a list, that may be cut in two so that each half is a task that writes the same files for its
-    entries as the whole: so that a crash without a record in hand can be narrowed down to one entry.
+    bisect_argument: names a list argument that may be cut in two. Each half must be a task that writes the same files
+    for its entries as the whole, so that a crash outside any known record can be narrowed down to one entry.
     """
 
     key: str
     function: str
     arguments: dict[str, Any]
-    input_bytes: int = 0  # for the order (biggest first), the memory budget and the ETA
-    halves: str = ""
+    input_bytes: int = 0  # for scheduling (biggest first), the memory budget and the ETA
+    bisect_argument: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "function", sys.intern(self.function))  # one string, not 100,000 equal ones
@@ -86,10 +86,10 @@ class Task:
 
 @dataclass(frozen=True)
 class Preload:
-    """What the fork server does once, so no attempt pays for it: import `module`, then call `function(*arguments)`.
+    """Work that the fork server does once, for all attempts: import `module`, then call `function(*arguments)`.
 
-    The value is kept and found again with `preloaded(function, *arguments)`. It must start no thread: a fork of a
-    multi-threaded process can deadlock.
+    `preloaded(function, *arguments)` returns the value. The call must not start threads: forking a multi-threaded
+    process can deadlock.
     """
 
     module: str
@@ -99,27 +99,32 @@ class Preload:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How many records may be left out because they cannot be worked on: what is allowed, and never what is done.
+    """How many unusable records may be skipped.
 
-    limit: a number of records, or (below 1, as a float) a share of those that were read. listed: records that do not
-    count, as `file:position`. It is an operation parameter: raising it goes on where the run had stopped.
+    limit: a number of records or, as a float up to 1, a share of the records read. listed: records that do not count,
+    as `file:position`. These are operation parameters: raising the limit resumes the run where it had stopped.
     """
 
     limit: int | float = 0
     listed: tuple[str, ...] = ()
 
     def allowed(self, records: int) -> int:
-        """How many of so many records may be left out, those that are listed aside."""
+        """Return how many of `records` records may be skipped, not counting those listed."""
         return int(self.limit * records) if isinstance(self.limit, float) else self.limit
+
+    @classmethod
+    def of(cls, operations: Mapping[str, Any]) -> Tolerance:
+        """Build the tolerance that a step's operation parameters set."""
+        return cls(operations.get("max_quarantined", 0), tuple(operations.get("quarantine", ())))
 
 
 @dataclass(frozen=True)
 class Phase:
-    """Tasks that may run in any order. What they write below `exchange/` is removed when the manifest stands.
+    """Tasks that may run in any order. Files they write below `exchange/` are removed once the manifest is written.
 
-    memory_bytes: what an attempt may take beside `memory_per_input_byte` times the task's input bytes.
-    hang_seconds: an attempt whose cursor has not moved for so long is killed. batches: tiny tasks may share a child.
-    tolerance: how many records of the step so far, this phase's included, may be left out.
+    memory_bytes: memory of an attempt, in addition to `memory_per_input_byte` times the task's input bytes.
+    hang_seconds: an attempt is killed after this time without a heartbeat. batches: tiny tasks may share a child.
+    tolerance: how many records of the step so far, including this phase, may be skipped.
     """
 
     name: str
@@ -146,10 +151,10 @@ class OutputFile:
 
 @dataclass(frozen=True, slots=True)
 class QuarantinedRecord:
-    """A record that was left out: the file it came from (relative), its position there, and the reason. Never its text.
+    """A skipped record: its file (a relative path), its position there, and the reason. Never its text.
 
-    position: the uncompressed byte offset in a text file, the row in a Parquet file. records: how many they are, where
-    what begins there could not be told apart.
+    position: the uncompressed byte offset in a text file, the row in a Parquet file. records: how many records start
+    there, if they could not be told apart.
     """
 
     file: str
@@ -160,88 +165,87 @@ class QuarantinedRecord:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What a task wrote and counted. `details` is small and plain: what the next phase's planning needs."""
+    """What a task wrote and counted. `details` is small plain data for planning the next phase."""
 
     outputs: tuple[OutputFile, ...] = ()
     counters: dict[str, int] = field(default_factory=dict)
     details: dict[str, Any] = field(default_factory=dict)
     quarantined: tuple[QuarantinedRecord, ...] = ()
-    records: int = 0  # read, for the progress display
+    records: int = 0  # records read, for the progress display
     bytes_read: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """What an attempt has in hand: `records` of them, the first one at `position` of `file`."""
+class RecordRange:
+    """The records that an attempt is working on: `records` of them, the first at `position` of `file`."""
 
     file: str
     position: int
     records: int = 1
 
-    def holds(self, file: str, position: int) -> bool:
-        """Whether that record may be one of these, as far as their beginning tells."""
-        return self == EVERYTHING or (self.file == file and self.position <= position)
+    def may_contain(self, file: str, position: int) -> bool:
+        """Return True if that record may be in the range, of which only the start is known."""
+        return self == ALL_RECORDS or (self.file == file and self.position <= position)
 
     def __str__(self) -> str:
         more = f" and {self.records - 1} more" if self.records > 1 else ""
         return f"{self.file}:{self.position}{more}"
 
 
-EVERYTHING = Held("", 0, 0)  # every batch of a task
+ALL_RECORDS = RecordRange("", 0, 0)  # every batch of a task
 
 
 @dataclass
 class TaskContext:
-    """What a task function may touch: the step's directory, a private scratch directory, its CPUs, its cursor.
+    """What a task function may use: the step's directory, a private scratch directory, its CPUs, its heartbeat.
 
-    fine: (file, position) of batches that were in hand when earlier attempts died, or that of EVERYTHING; their records
-    are tried one by one.
-    skip: (file, position) -> why, of records that are to be left out.
+    try_singly: (file, position) of batches that earlier attempts died in, or of ALL_RECORDS; their records are tried
+    one by one. skip: (file, position) of records to skip, with the reason.
+    report, hold and release take under a microsecond; call them for each batch.
     """
 
     step_directory: str
     scratch: Path
     cpus: int = 1
-    report: Callable[[int, int], None] = lambda records, bytes_read: None  # progress so far; cheap, call it per batch
-    hold: Callable[[str, int, int], None] = lambda file, position, records: None  # what is in hand now; cheap as well
-    release: Callable[[], None] = lambda: None  # nothing is in hand
-    fine: frozenset[tuple[str, int]] = frozenset()
+    report: Callable[[int, int], None] = lambda records, bytes_read: None  # progress so far
+    hold: Callable[[str, int, int], None] = lambda file, position, records: None  # the records now being worked on
+    release: Callable[[], None] = lambda: None  # no record is being worked on
+    try_singly: frozenset[tuple[str, int]] = frozenset()
     skip: Mapping[tuple[str, int], str] = field(default_factory=dict)
     tolerance: Tolerance = Tolerance()
 
     def records(
-        self, files: str | Sequence[str], positions: Sequence[int] | np.ndarray, alone: Callable[[int], object]
+        self, files: str | Sequence[str], positions: Sequence[int] | np.ndarray, try_record: Callable[[int], object]
     ) -> tuple[np.ndarray | None, list[QuarantinedRecord]]:
-        """Take a batch of records in hand: call it right before working on them, once for each kind of work.
+        """Announce the batch about to be worked on. Call it right before the work, once for each kind of work.
 
-        Call `release` when the work is done and before more is read: what kills the reader is not in this batch.
+        Call `release` when the work is done and before reading on, so that a crash of the reader is not blamed on this
+        batch. `files`: the file of all records, or one for each. If an earlier attempt died in this batch, each record
+        is first passed to `try_record(row)`, which does the same work on one record and discards the result, so that
+        the next death names the record. The output always comes from whole batches, so it does not change.
 
-        `files`: the file of all of them, or one for each. Where this batch was in hand when an earlier attempt died,
-        each record is first given to `alone(row)`: the same work on one record, for nothing, so that the one that kills
-        is found in hand. What is written comes from the batch as a whole in any case, and so is the same.
-
-        Returns which rows to work on (a mask; None for all) and the records that are to be left out.
+        Returns the rows to work on (a mask; None for all) and the records to skip.
         """
         if not len(positions):
             return None, []
         kept, left_out = self._without_skipped(files, positions)
-        if self._is_fine(files, positions):
+        if self._tries_singly(files, positions):
             for row in range(len(positions)) if kept is None else np.flatnonzero(kept).tolist():
                 self.hold(files if isinstance(files, str) else files[row], int(positions[row]), 1)
-                alone(row)
+                try_record(row)
         if kept is not None and not kept.any():
             self.release()
             return kept, left_out
         self.hold(files if isinstance(files, str) else files[0], int(positions[0]), len(positions))
         return kept, left_out
 
-    def _is_fine(self, files: str | Sequence[str], positions: Sequence[int] | np.ndarray) -> bool:
-        if (EVERYTHING.file, EVERYTHING.position) in self.fine:
+    def _tries_singly(self, files: str | Sequence[str], positions: Sequence[int] | np.ndarray) -> bool:
+        if (ALL_RECORDS.file, ALL_RECORDS.position) in self.try_singly:
             return True
         if isinstance(files, str):
             first, last = positions[0], positions[-1]
-            return any(file == files and first <= position <= last for file, position in self.fine)
-        return bool(self.fine) and not self.fine.isdisjoint(zip(files, map(int, positions), strict=True))
+            return any(file == files and first <= position <= last for file, position in self.try_singly)
+        return bool(self.try_singly) and not self.try_singly.isdisjoint(zip(files, map(int, positions), strict=True))
 
     def _without_skipped(
         self, files: str | Sequence[str], positions: Sequence[int] | np.ndarray
@@ -256,7 +260,7 @@ class TaskContext:
 
 @dataclass(frozen=True)
 class Output:
-    """What a stage says of its finished step, for the manifest. `counters` are added to the tasks' own."""
+    """A stage's description of its finished step, for the manifest. `counters` are added to the tasks' own."""
 
     partitions: list[Partition]
     schema: pa.Schema
@@ -265,24 +269,23 @@ class Output:
 
 
 def without_tolerances(config: Any) -> dict[str, Any]:
-    """Return a config as plain data without TOLERANCES: what decides about the bytes of a step's output."""
+    """Return a config as plain data without TOLERANCES: the parameters that decide the bytes of a step's output."""
     return {name: value for name, value in spelled_out(config).items() if name not in TOLERANCES}
 
 
 def tolerance_of(step: Step) -> Tolerance:
-    """What a step is told beside its parameters (or, in a test, among them)."""
-    told = {**step.parameters, **step.operations}
-    return Tolerance(told.get("max_quarantined", 0), tuple(told.get("quarantine", ())))
+    """Return the step's tolerance. Tests may set it among the parameters."""
+    return Tolerance.of({**step.parameters, **step.operations})
 
 
 def resolve(function: str) -> Callable[..., Any]:
-    """The object named `package.module:name`."""
+    """Import the object named `package.module:name`."""
     module, _, attribute = function.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 
 def input_references(step: Step) -> list[InputReference]:
-    """The step's inputs as its manifest records them, relative to its directory."""
+    """List the step's inputs as its manifest does, relative to its directory."""
     from datakit.storage import urls
 
     return [
@@ -296,10 +299,10 @@ def input_references(step: Step) -> list[InputReference]:
 
 
 def encode(value: Any) -> bytes:
-    """msgpack of a Task, a TaskResult or plain data."""
+    """Encode a Task, a TaskResult or plain data as msgpack."""
     return msgspec.msgpack.encode(value)
 
 
 def decode(data: bytes, kind: Any = Any) -> Any:
-    """The inverse of `encode`."""
+    """Decode what `encode` made."""
     return msgspec.msgpack.decode(data, type=kind)

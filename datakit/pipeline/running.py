@@ -186,7 +186,7 @@ def _check_tolerances(node: Node, directory: str, manifest: Manifest) -> None:
     Asked of each step, not only of those that were done before: another driver may have finished it under our hands.
     """
     limits = node.operations
-    tolerance = Tolerance(limits.get("max_quarantined", 0), tuple(limits.get("quarantine", ())))
+    tolerance = Tolerance.of(limits)
     records = unlisted(read_quarantine(directory), tolerance) if manifest.quarantine.records else 0
     if records > tolerance.allowed(_came_in(manifest)):
         raise InputError(

@@ -195,7 +195,7 @@ def _partitions(directory: str, partitions: list[Partition]) -> Iterator[dict[st
 def _task(entries: list[dict[str, Any]]) -> Task:
     key = entries[0]["shard"] if len(entries) == 1 else f"{entries[0]['shard']} and {len(entries) - 1} more"
     size = sum(entry["text_bytes"] for entry in entries)
-    return Task(key, f"{__name__}:encode", {"partitions": entries}, size, halves="partitions")
+    return Task(key, f"{__name__}:encode", {"partitions": entries}, size, bisect_argument="partitions")
 
 
 def _output(shards: list[dict[str, Any]], entries: list[dict[str, Any]], contract: dict[str, Any]) -> Output:

@@ -30,21 +30,21 @@ NAMES = [f"part-{number}" for number in range(13)]
 
 
 def test_without_a_record_in_hand_the_input_is_halved_to_name_the_entry(tmp_path: Path) -> None:
-    with pytest.raises(StepFailedError, match=r"SIGSEGV.*; it is in part-9"):
+    with pytest.raises(StepFailedError, match=r"SIGSEGV.*; the cause is in part-9"):
         run(tmp_path, poison_tasks.parts(NAMES, "part-9"))
     assert len(attempts(tmp_path)) <= 2 + 4
 
 
 def test_a_half_that_somebody_else_killed_is_tried_again(tmp_path: Path) -> None:
     (tmp_path / "foe").touch()
-    with pytest.raises(StepFailedError, match=r"SIGSEGV.*; it is in part-9"):
+    with pytest.raises(StepFailedError, match=r"SIGSEGV.*; the cause is in part-9"):
         run(tmp_path, poison_tasks.parts(NAMES, "part-9"))
     assert [line.cause for line in attempts(tmp_path)].count(Cause.KILLED) == 1
 
 
 def test_what_the_halves_wrote_is_never_taken_for_the_whole(tmp_path: Path) -> None:
     for _ in range(2):
-        with pytest.raises(StepFailedError, match="it is in part-9"):
+        with pytest.raises(StepFailedError, match="the cause is in part-9"):
             run(tmp_path, poison_tasks.parts(NAMES, "part-9"))
         assert [task.state for task in read_status(str(tmp_path)).tasks] == ["failed"]
     (tmp_path / "mended").touch()
@@ -52,7 +52,7 @@ def test_what_the_halves_wrote_is_never_taken_for_the_whole(tmp_path: Path) -> N
 
 
 def test_a_record_that_kills_although_it_is_left_out_is_not_left_out_again(tmp_path: Path) -> None:
-    with pytest.raises(PartialError, match=r"crash after 4 attempts: SIGSEGV.*, with records\.txt:4 in hand"):
+    with pytest.raises(PartialError, match=r"crash after 4 attempts: SIGSEGV.*.*records\.txt:4"):
         run(tmp_path, poison_tasks.readings(6, 4, Tolerance(100)))
     assert len(attempts(tmp_path)) == 5 + 4
 
@@ -73,7 +73,7 @@ def test_what_kills_the_reader_is_not_blamed_on_the_document_before(
             run_step(wanted, plan, lambda: local, RunOptions(), SilentObserver())
     finally:
         local.close()
-    assert "to blame" not in str(caught.value)
+    assert "caused the failure" not in str(caught.value)
 
 
 def test_a_document_alone_in_its_row_group_that_kills_the_decoder_can_be_left_out(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def test_one_poisoned_task_fails_alone_and_the_next_run_retries_only_it(tmp_path
 
 
 def test_a_typo_stops_the_run_at_once(tmp_path: Path) -> None:
-    with pytest.raises(StepFailedError, match="all failed alike"):
+    with pytest.raises(StepFailedError, match="all failed with the same error"):
         run(tmp_path, count=200, faults=dict.fromkeys(range(200), "raise"))
     attempts = [line for line in read_ledger(str(tmp_path)) if isinstance(line, AttemptLine)]
     assert len(attempts) < 30

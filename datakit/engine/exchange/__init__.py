@@ -1,1 +1,1 @@
-"""exchange."""
+"""Shuffles rows between tasks through files."""

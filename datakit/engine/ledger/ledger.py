@@ -1,10 +1,11 @@
-"""What is done: the driver's record of every attempt, in segments of JSON lines beside the output.
+"""Records every attempt of a step in segments of JSON lines next to the output.
 
-Outputs are idempotent (create if absent), so the ledger need not be durable per task: it is flushed each second on a
-disk, and written as one object per 500 lines or 10 s on an object store. Losing its tail only repeats those tasks,
-which then find their outputs there and equal. Each driver writes segments of its own: two drivers never share a file.
+Outputs are idempotent (create if absent), so the ledger need not be durable per task. It is flushed every second on a
+disk, and written to an object store as one object per 500 lines or 10 s. Losing its tail only repeats those tasks,
+which then find equal outputs. Each driver writes its own segments; two drivers never share a file.
 
-Cost: one append a task; a resume reads all segments once, of a store many at once, and lists the step's directory once.
+Cost: one append per task. A resume reads all segments once, many at a time from a store, and lists the step's directory
+once.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from datakit.errors import CorruptError
 from datakit.storage import atomic, urls
 
 FOLDER = "ledger"
-SYNC_SECONDS = 1.0
+SYNC_SECONDS = 1.0  # work that a crash of the machine may repeat
 OBJECT_LINES = 500
 OBJECT_SECONDS = 10.0
 READ_AT_ONCE = 32  # segments of 500 lines
 
 
 class PhaseLine(msgspec.Struct, tag="phase", tag_field="kind", frozen=True):
-    """A phase has begun: its tasks' keys in order, and how much each will read."""
+    """The start of a phase: its tasks' keys in order, and the bytes each will read."""
 
     phase: str
     keys: list[str]
@@ -43,12 +44,10 @@ class PhaseLine(msgspec.Struct, tag="phase", tag_field="kind", frozen=True):
 
 
 class AttemptLine(msgspec.Struct, tag="attempt", tag_field="kind", frozen=True, omit_defaults=True):
-    """An attempt has ended. `digest` covers the task's function and arguments: a result counts for no other task.
+    """The end of an attempt. `digest` covers the task's function and arguments, so a result counts for no other task.
 
-    One that is done without a result had only a part of a task, in search of what kills it
-    (`engine/scheduler/bisect_input.py`).
-
-    peak_memory is what counts against the budget, peak_resident all that was resident (see Outcome).
+    An attempt done without a result ran a part of a task, during a bisection (`engine/scheduler/bisect_input.py`).
+    peak_memory and peak_resident: see Outcome.
     """
 
     phase: str
@@ -69,34 +68,34 @@ class AttemptLine(msgspec.Struct, tag="attempt", tag_field="kind", frozen=True, 
 
 
 class DriverLine(msgspec.Struct, tag="driver", tag_field="kind", frozen=True):
-    """A driver has begun: what it runs on. Versions are here, never in the manifest."""
+    """The start of a driver, with its library versions, which never enter the manifest."""
 
     driver: str
     time: float
     versions: dict[str, str]
 
 
-KEPT = tuple(name for name in AttemptLine.__struct_fields__ if name in Outcome.__dataclass_fields__)
+SHARED_FIELDS = tuple(name for name in AttemptLine.__struct_fields__ if name in Outcome.__dataclass_fields__)
 Line = PhaseLine | AttemptLine | DriverLine
 
 
 class Digests:
-    """What each task of a phase is, as 32 hex digits: its function and arguments, what all share, and `before`.
+    """Hashes each task of a phase, 32 hex digits: its function, its arguments, the shared data and `before`.
 
-    That is what came of the phases before: this one may read what they wrote, under names that stay the same when they
-    are done again and write something else. Worked out when asked for: 100,000 of them would be 13 MB of a driver.
+    `before` covers the results of earlier phases: this phase may read their files, whose names stay the same if they
+    are rerun and write something else. Computed on demand, since 100,000 digests would take 13 MB.
     """
 
     def __init__(self, phase: Phase, before: str) -> None:
-        self._shared = xxhash.xxh3_128_hexdigest(encode(phase.shared)) + before  # once: it may be a megabyte
+        self._shared = xxhash.xxh3_128_hexdigest(encode(phase.shared)) + before  # hashed once: it may be a megabyte
 
     def of(self, task: Task) -> str:
-        """Of one task, or of a half of it, which is another one."""
+        """Return the digest of a task. A part of a task, in a bisection, has another digest."""
         return xxhash.xxh3_128_hexdigest(encode([task.function, task.arguments, self._shared]))
 
 
 def driver_name() -> str:
-    """A name for this run that sorts by time and that no other run has."""
+    """Return a unique name for this run that sorts by time."""
     now = time.time()
     stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now))
     return f"{stamp}{int(now % 1 * 1000):03d}Z-{os.getpid()}-{uuid.uuid4().hex[:6]}"
@@ -104,7 +103,7 @@ def driver_name() -> str:
 
 @dataclass
 class LedgerWriter:
-    """Appends to this driver's own segments below `<step>/ledger/`."""
+    """Appends lines to this driver's segments below `<step>/ledger/`."""
 
     directory: str
     driver: str
@@ -113,17 +112,17 @@ class LedgerWriter:
     _flushed: float = field(default_factory=time.monotonic)
     _file: Any = None
 
-    def begin(self) -> None:
-        """The driver's own line."""
+    def start(self) -> None:
+        """Append the driver's own line."""
         self.append(DriverLine(self.driver, time.time(), versions()))
 
     def append(self, line: Line) -> None:
-        """Add a line; it reaches the store within the module's bounds, or at `flush`."""
+        """Add a line, which is written within the module's time limits or at `flush`."""
         self._pending.append(msgspec.json.encode(line) + b"\n")
         self.tick()
 
     def tick(self) -> None:
-        """Flush what has waited long enough; called while tasks run, also when none ends."""
+        """Flush lines that have waited long enough. Called regularly while tasks run."""
         waited = time.monotonic() - self._flushed
         if urls.is_local(self.directory):
             if waited >= SYNC_SECONDS:
@@ -132,7 +131,7 @@ class LedgerWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Make everything appended so far durable."""
+        """Make all lines appended so far durable."""
         data, self._pending, self._flushed = b"".join(self._pending), [], time.monotonic()
         if not data:
             return
@@ -150,7 +149,7 @@ class LedgerWriter:
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Flush and close."""
+        """Flush, and close the segment."""
         self.flush()
         if self._file is not None:
             self._file.close()
@@ -158,16 +157,16 @@ class LedgerWriter:
 
 
 def attempt_line(outcome: Outcome, digest: str) -> AttemptLine:
-    """An outcome as the ledger keeps it."""
-    kept = {name: getattr(outcome, name) for name in KEPT}
-    return AttemptLine(digest=digest, attempt=outcome.number, time=time.time(), **kept)
+    """Convert an outcome to its ledger line."""
+    shared = {name: getattr(outcome, name) for name in SHARED_FIELDS}
+    return AttemptLine(digest=digest, attempt=outcome.number, time=time.time(), **shared)
 
 
 def read_ledger(directory: str) -> Iterator[Line]:
-    """Every line of every segment of a step, segment by segment in the order of their names (time).
+    """Yield every line of a step's segments, oldest segment first.
 
-    A driver that was killed may leave half a line at the end of its segment; that line is the tail that may be lost.
-    Raises CorruptError for a broken line anywhere else.
+    A killed driver may leave half a line at the end of its segment, which is ignored. Raises CorruptError for a broken
+    line anywhere else.
     """
     decoder = msgspec.json.Decoder(Line)
     segments = [segment.url for segment in urls.listing(urls.join(directory, FOLDER))]
@@ -181,14 +180,14 @@ def read_ledger(directory: str) -> Iterator[Line]:
 
 
 def finished(lines: Iterable[Line]) -> dict[str, bytes]:
-    """The packed results of the tasks that are done, by their `place`."""
+    """Return the packed results of finished tasks by `task_id`."""
     done: dict[str, bytes] = {}
     for line in lines:
         if isinstance(line, AttemptLine) and line.cause is Cause.DONE and line.result is not None:
-            done.setdefault(place(line.phase, line.key, line.digest), pack(line.result))
+            done.setdefault(task_id(line.phase, line.key, line.digest), pack(line.result))
     return done
 
 
-def place(phase: str, key: str, digest: str) -> str:
-    """A task of a step, as one string: 100,000 tuples of three would be 20 MB more."""
+def task_id(phase: str, key: str, digest: str) -> str:
+    """Identify a task of a step by one string; 100,000 tuples of three would take 20 MB more."""
     return f"{phase}\n{key}\n{digest}"

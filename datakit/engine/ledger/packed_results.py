@@ -1,8 +1,8 @@
-"""What the tasks of a phase came to, packed.
+"""Keeps the results of a phase's tasks as JSON.
 
-A result of a few counters and one file is 800 bytes as Python objects and a fifth of that as JSON, so the driver of
-100,000 tasks keeps JSON, as the ledger does, and a plan that looks at a result gets it decoded: some microseconds each
-time. So a plan sees the same values, whether a result is of this run or was left by an earlier one.
+A result of a few counters and one file takes 800 bytes as Python objects and a fifth of that as JSON. So a driver of
+100,000 tasks keeps JSON, like the ledger, and decodes a result whenever a plan reads it, in a few microseconds. A plan
+therefore sees equal values whether a result is of this run or of an earlier one.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ unpack = _DECODER.decode
 
 
 class Results(Sequence[TaskResult]):
-    """Packed results, in order."""
+    """A sequence of results, packed."""
 
     def __init__(self, packed: Iterable[bytes]) -> None:
         self._packed = list(packed)
 
-    def enter(self, digest: xxhash.xxh3_128) -> None:
-        """Feed them to a checksum."""
+    def hash_into(self, digest: xxhash.xxh3_128) -> None:
+        """Add all results to a checksum."""
         for packed in self._packed:
             digest.update(packed)
 

@@ -1,7 +1,7 @@
-"""The state of a step from its files alone: also while it runs, and after its driver died.
+"""Reports the state of a step from its files alone, while it runs or after its driver died.
 
-Reads the ledger's segments and the manifest, nothing else; writes nothing. A task that was begun and has no outcome yet
-is `waiting`: whether a live driver has it in hand is not something that files can tell.
+Reads only the ledger's segments and the manifest and writes nothing. A task that was started and has no outcome yet
+counts as `waiting`: files do not show whether a live driver is working on it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from datakit.storage.manifest import FILE_NAME, PARTIAL_NAME, find_manifest
 
 @dataclass(frozen=True)
 class TaskStatus:
-    """One task: `state` is done, failed, retrying or waiting; seconds, peak_memory, budget (bytes) of its last attempt.
+    """One task: `state` is done, failed, retrying or waiting; seconds and bytes are those of its last attempt.
 
-    quarantined: how many records it left out.
+    quarantined: number of skipped records.
     """
 
     phase: str
@@ -34,9 +34,9 @@ class TaskStatus:
 
 @dataclass(frozen=True)
 class PhaseStatus:
-    """One phase: its tasks, and of the attempt that came nearest to its budget the peak and the budget, in bytes.
+    """One phase: its tasks, with peak and budget, in bytes, of the attempt that came closest to its budget.
 
-    peak_resident: the most that any attempt had resident, mapped files and inherited pages included.
+    peak_resident: the largest resident memory of any attempt, including mapped files and inherited pages.
     """
 
     phase: str
@@ -50,10 +50,10 @@ class PhaseStatus:
 
 @dataclass(frozen=True)
 class StepStatus:
-    """One step: `state` is done, partial or unfinished; its tasks in the order in which phases listed them.
+    """One step: `state` is done, partial or unfinished; tasks are in the order in which phases listed them.
 
-    cpu_seconds and seconds are summed over all attempts that the ledger knows, peak_memory is the largest; budget is
-    that of the attempt that had it.
+    cpu_seconds and seconds are sums over all attempts in the ledger; peak_memory is the largest of any attempt, budget
+    that of the same attempt.
     """
 
     directory: str
@@ -67,7 +67,7 @@ class StepStatus:
 
 
 def read_status(directory: str) -> StepStatus:
-    """The state of the step in `directory`."""
+    """Read the state of the step in `directory`."""
     tasks: dict[tuple[str, str], TaskStatus] = {}
     attempts: list[AttemptLine] = []
     for line in read_ledger(directory):
@@ -94,7 +94,7 @@ def read_status(directory: str) -> StepStatus:
 
 
 def _phases(tasks: list[TaskStatus], attempts: list[AttemptLine]) -> list[PhaseStatus]:
-    """One for each phase that has begun, in order."""
+    """Summarize each phase that has started, in order."""
     phases = {task.phase: PhaseStatus(task.phase, 0) for task in tasks}
     for task in tasks:
         phase = phases[task.phase]
@@ -135,7 +135,7 @@ def _state(directory: str) -> str:
 
 
 def step_directories(directory: str) -> list[str]:
-    """The step directories at or below `directory`: those with a manifest, a ledger or a list of failures."""
+    """List step directories at or below `directory`: those with a manifest, a ledger or a list of failures."""
     found = set()
     for info in urls.listing(directory):
         parts = info.path.split("/")

@@ -1,1 +1,1 @@
-"""observe."""
+"""Shows and stores the events of a run."""

@@ -1,7 +1,7 @@
-"""Finds the entry of a task's input that kills it, where no record was in hand: halves, and halves of halves.
+"""Finds the input entry that kills a task, if no record is known to be the cause.
 
-Each half is a task of its own that writes the same files for its entries as the whole would (the stage says so by
-`Task.halves`), so what the good halves write is kept. log2(entries) attempts; what is left at the end has a name.
+The task's list of entries is bisected. Each half is a task of its own that writes the same files for its entries as the
+whole would (`Task.bisect_argument` promises that), so the output of good halves is kept. Takes log2(entries) attempts.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Any
 
 from datakit.engine.task import Task
 
-NAMES = ("name", "path", "output")  # where an entry that is a table keeps its name
+NAMES = ("name", "path", "output")  # keys under which an entry that is a table may hold its name
 
 
 @dataclass
-class Halving:
-    """The search in one task's list: the suspects are entries [first, stop)."""
+class InputBisection:
+    """The search in one task's list: the bad entry is in [first, stop)."""
 
     task: Task
     first: int
@@ -24,29 +24,30 @@ class Halving:
 
     @staticmethod
     def possible(task: Task) -> bool:
-        """Whether a task says how, and has more than one entry."""
-        return bool(task.halves) and len(task.arguments[task.halves]) > 1
+        """Return True if the task allows a bisection and has more than one entry."""
+        return bool(task.bisect_argument) and len(task.arguments[task.bisect_argument]) > 1
 
     @staticmethod
-    def of(task: Task) -> Halving:
-        """The search, not begun yet."""
-        return Halving(task, 0, len(task.arguments[task.halves]))
+    def of(task: Task) -> InputBisection:
+        """Start a search over all entries."""
+        return InputBisection(task, 0, len(task.arguments[task.bisect_argument]))
 
     def next_task(self) -> Task:
-        """The first half of the suspects, under the task's own key."""
-        entries = self.task.arguments[self.task.halves][self.first : self._middle]
-        return replace(self.task, arguments={**self.task.arguments, self.task.halves: entries}, halves="")
+        """Return the task of the first half of the suspects, under the original key."""
+        argument = self.task.bisect_argument
+        entries = self.task.arguments[argument][self.first : self._middle]
+        return replace(self.task, arguments={**self.task.arguments, argument: entries}, bisect_argument="")
 
-    def enter(self, died: bool) -> None:
-        """How that went."""
+    def narrow(self, died: bool) -> None:
+        """Keep the first half if its attempt died, else the second."""
         self.first, self.stop = (self.first, self._middle) if died else (self._middle, self.stop)
 
     @property
     def found(self) -> str | None:
-        """The name of the entry that is left, if only one is."""
+        """Name of the bad entry; None until it is the only one left."""
         if self.stop - self.first > 1:
             return None
-        entry: Any = self.task.arguments[self.task.halves][self.first]
+        entry: Any = self.task.arguments[self.task.bisect_argument][self.first]
         if isinstance(entry, dict):
             entry = next((entry[name] for name in NAMES if name in entry), f"entry {self.first}")
         return str(entry)

@@ -1,9 +1,9 @@
 """Runs a step: phases in order, tasks through an executor, results into the ledger, and the manifest last.
 
-All policy is here, above the executor's seam, so it is the same on one machine and on a cluster. The driver holds a
-small record per task and never data; it keeps two to three times as many attempts in flight as there are slots, biggest
-input first. A step that is done costs one read of its manifest; a step that is half done costs one listing and one read
-of its ledger, and only the missing tasks are submitted.
+All policy is here, above the executor interface, so it is the same on one machine and on a cluster. The driver holds a
+small record per task and never data. It keeps two to three attempts per slot submitted, biggest input first. A finished
+step costs one read of its manifest. A half-finished step costs one listing and one read of its ledger, and only the
+missing tasks are submitted.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 import xxhash
 
 from datakit.engine.executor import Executor
-from datakit.engine.ledger.ledger import Digests, LedgerWriter, PhaseLine, driver_name, finished, place, read_ledger
+from datakit.engine.ledger.ledger import Digests, LedgerWriter, PhaseLine, driver_name, finished, read_ledger, task_id
 from datakit.engine.ledger.packed_results import Results, unpack
 from datakit.engine.observe.observer import Observer
 from datakit.engine.quarantine import require_allowed
-from datakit.engine.scheduler.finish import Tally, finish_step, remove_exchange, tidy_up, write_over_limit
-from datakit.engine.scheduler.phase_run import OvertakenError, PhaseRun, Told
+from datakit.engine.scheduler.finish import Tally, clean_up_finished, finish_step, remove_exchange, write_over_limit
+from datakit.engine.scheduler.phase_run import OvertakenError, PhaseRun, StepContext
 from datakit.engine.task import Output, Phase, Plan, Step, Task, encode
 from datakit.errors import PartialError, StorageError
 from datakit.storage import atomic, stale_files, urls
@@ -33,28 +33,28 @@ ExecutorFactory = Callable[[], Executor]
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Operation parameters of a run; none of them is in a fingerprint."""
+    """Operation parameters of a run, which never enter a fingerprint."""
 
     driver: str = field(default_factory=driver_name)
 
 
 def run_step(step: Step, plan: Plan, executor: ExecutorFactory, options: RunOptions, observer: Observer) -> Manifest:
-    """Run a step to its manifest, or find it done. The executor is asked for when the first task must run.
+    """Run a step until its manifest is written, or find it done. `executor` is called when the first task must run.
 
     Raises InputError (the user must act), PartialError (some tasks failed, the others are kept), StepFailedError.
     """
-    standing = find_manifest(step.directory)
-    if standing is not None:
-        tidy_up(step)
-        observer.step_ended(step, standing, True)
-        return standing
+    existing = find_manifest(step.directory)
+    if existing is not None:
+        clean_up_finished(step)
+        observer.step_ended(step, existing, True)
+        return existing
     observer.step_started(step)
     run = StepRun(step, executor, LedgerWriter(step.directory, options.driver), observer)
     try:
         manifest = run.run(plan)
     except OvertakenError as overtaken:
         manifest = overtaken.manifest
-        remove_exchange(step)  # what our last attempts left there
+        remove_exchange(step)  # files of our last attempts
     except BaseException as error:
         observer.step_failed(step, error)
         raise
@@ -73,24 +73,24 @@ class StepRun:
         self._done = finished(read_ledger(step.directory))
         self._sizes = {info.path: info.size for info in urls.listing(step.directory)} if self._done else {}
         self._tally, self._before = Tally(), xxhash.xxh3_128()
-        self._begun = False
-        self.ledger.begin()
+        self._started = False
+        self.ledger.start()
 
     def run(self, plan: Plan) -> Manifest:
         """Drive the plan to its Output, then write the manifest."""
         try:
             output = self._drive(plan)
         except StorageError:
-            standing = find_manifest(self.step.directory)
-            if standing is None:
+            existing = find_manifest(self.step.directory)
+            if existing is None:
                 raise
-            raise OvertakenError(standing) from None  # its owner tidied up under our hands
+            raise OvertakenError(existing) from None  # another driver cleaned up while we were running
         self.ledger.flush()
-        stale_files.remove_dead_files(self.step.directory)  # also of those that were still dying when we began
+        stale_files.remove_dead_files(self.step.directory)  # includes processes that were still dying at the start
         return finish_step(self.step, output, self._tally)
 
     def _drive(self, plan: Plan) -> Output:
-        """Phase by phase. What its tasks are and what they said is not kept, unless the plan does."""
+        """Run phase by phase. Tasks and results are kept only if the plan keeps them."""
         try:
             phase = next(plan)
             while True:
@@ -102,35 +102,35 @@ class StepRun:
         if len({task.key for task in phase.tasks}) != len(phase.tasks):
             raise ValueError(f"{self.step.stage}, phase {phase.name}: two tasks have the same key")
         digests = Digests(phase, self._before.hexdigest())
-        found = {task.key: packed for task in phase.tasks if (packed := self._find(phase, task, digests))}
-        pending, made = [task for task in phase.tasks if task.key not in found], {}
+        reused = {task.key: packed for task in phase.tasks if (packed := self._find(phase, task, digests))}
+        pending, made = [task for task in phase.tasks if task.key not in reused], {}
         if pending:
             keys, sizes = [task.key for task in phase.tasks], [task.input_bytes for task in phase.tasks]
             self.ledger.append(PhaseLine(phase.name, keys, sizes, time.time()))
             executor = self._executor()
             self._forget_failures()
-            self.observer.phase_started(self.step, phase, len(found), executor.slots)
-            told = Told(self.step, self.ledger, self.observer)
-            running = PhaseRun(phase, digests, executor, told, Results(found.values()))
+            self.observer.phase_started(self.step, phase, len(reused), executor.slots)
+            context = StepContext(self.step, self.ledger, self.observer)
+            running = PhaseRun(phase, digests, executor, context, Results(reused.values()))
             made = running.run(pending, self._share(phase, digests))
-        ordered = Results(found.get(task.key) or made[task.key] for task in phase.tasks)
+        ordered = Results(reused.get(task.key) or made[task.key] for task in phase.tasks)
         try:
             require_allowed(phase.tolerance, ordered)
         except PartialError as error:
             write_over_limit(self.step, phase.name, ordered, str(error))
             raise PartialError(f"{self.step.stage} of {self.step.dataset}: {error}") from error
-        self._tally.enter(ordered)
-        ordered.enter(self._before)
+        self._tally.add(ordered)
+        ordered.hash_into(self._before)
         return ordered
 
     def _forget_failures(self) -> None:
-        """What an earlier run gave up is tried again: its list no longer says how things stand."""
-        if not self._begun:
+        """Remove the list of tasks that an earlier run gave up, since they are about to be retried."""
+        if not self._started:
             urls.remove(urls.join(self.step.directory, PARTIAL_NAME))
-        self._begun = True
+        self._started = True
 
     def _share(self, phase: Phase, digests: Digests) -> str | None:
-        """Write what all tasks of the phase need, once, where every node can read it."""
+        """Write the data that all tasks of the phase need once, in a place that every node can read."""
         if not phase.shared:
             return None
         data = encode(phase.shared)
@@ -139,8 +139,8 @@ class StepRun:
         return path
 
     def _find(self, phase: Phase, task: Task, digests: Digests) -> bytes | None:
-        """The packed result of an earlier run, if all that it wrote still is there with its size."""
-        packed = self._done.get(place(phase.name, task.key, digests.of(task))) if self._done else None
+        """Return the packed result of an earlier run if all its files still exist with their sizes."""
+        packed = self._done.get(task_id(phase.name, task.key, digests.of(task))) if self._done else None
         if packed is None or any(self._sizes.get(output.path) != output.bytes for output in unpack(packed).outputs):
             return None
         return packed

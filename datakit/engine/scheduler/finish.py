@@ -1,10 +1,10 @@
-"""The end of a step: its manifest, or the list of what failed.
+"""Ends a step: writes its manifest, or the list of what failed.
 
-Counters are summed over the results in the ledger, so the totals are the same with and without crashes. What the step
-needed only on its way (exchange files, shared plan data) is removed once the manifest stands, never before.
+Counters are summed over the results in the ledger, so crashes do not change them. Intermediate files (exchange files,
+shared plan data) are removed after the manifest is written, never before.
 
-Before it is written, all that tasks said they wrote is looked for, in one listing: a run may take days, and meanwhile
-somebody, or something that tidies up, may have removed a file that was done long ago.
+One listing checks that all files the tasks wrote still exist: a run may take days, and meanwhile a person or a cleanup
+job may have removed an early one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from datakit.engine.scheduler.retry_policy import TaskRecord
+from datakit.engine.scheduler.retry_policy import TaskHistory
 from datakit.engine.task import Output, QuarantinedRecord, Step, TaskResult, input_references
 from datakit.errors import CorruptError, NotFoundError, RootError
 from datakit.storage import atomic, stale_files, urls
@@ -31,10 +31,9 @@ EXCHANGE_FOLDER = "exchange"
 
 @dataclass
 class Tally:
-    """What a step's results come to: the sums of their counters, the records that they left out, and what they wrote.
+    """Sums over a step's results: counters, skipped records, and files that must exist at the end.
 
-    written: the files that must still be there at the end, a line of JSON each: [path, bytes]. 5 MB where 100,000
-    tuples would be 20.
+    written: those files as JSON lines, [path, bytes]: 5 MB where 100,000 tuples would take 20.
     """
 
     counters: Counter[str] = field(default_factory=Counter)
@@ -43,13 +42,13 @@ class Tally:
 
     @classmethod
     def of(cls, results: Sequence[TaskResult]) -> Tally:
-        """Of all of them."""
+        """Sum all of `results`."""
         tally = cls()
-        tally.enter(results)
+        tally.add(results)
         return tally
 
-    def enter(self, results: Sequence[TaskResult]) -> None:
-        """Those of a phase more."""
+    def add(self, results: Sequence[TaskResult]) -> None:
+        """Add the results of a phase."""
         for result in results:
             self.counters.update(result.counters)
             self.quarantined += result.quarantined
@@ -59,13 +58,13 @@ class Tally:
 
 
 def finish_step(step: Step, output: Output, tally: Tally) -> Manifest:
-    """Write the quarantine list, then the manifest, then tidy up.
+    """Write the quarantine list, then the manifest, then remove intermediate files.
 
-    Raises NotFoundError, CorruptError where an output is not as its task left it.
+    Raises NotFoundError or CorruptError if an output is not as its task left it.
     """
     _require_outputs(step, tally.written)
     counters = Counter(output.counters)
-    counters.update(tally.counters)  # not `+`, which forgets what was counted as zero
+    counters.update(tally.counters)  # not `+`, which drops zeros
     quarantined = sorted(tally.quarantined, key=lambda record: (record.file, record.position, record.reason))
     if quarantined:
         _write_quarantine(step, quarantined)
@@ -90,7 +89,7 @@ def finish_step(step: Step, output: Output, tally: Tally) -> Manifest:
 
 
 def _require_outputs(step: Step, written: bytearray) -> None:
-    """All that the tasks wrote is there, with its size."""
+    """Raise unless all files that the tasks wrote exist with their sizes."""
     if not written:
         return
     sizes = {info.path: info.size for info in urls.listing(step.directory)}
@@ -101,41 +100,41 @@ def _require_outputs(step: Step, written: bytearray) -> None:
 
 
 def _require_output(step: Step, path: str, size: int) -> None:
-    """The same of one file, which is asked for by its name: on a network's disk a listing may lag behind."""
+    """Check one file by name, since a listing on a network disk may lag behind."""
     try:
         found = urls.size(urls.join(step.directory, path))
     except NotFoundError as error:
         raise NotFoundError(
-            f"{path} is missing from {step.directory}; something removed it while the run went on; run again"
+            f"{path} is missing from {step.directory}; it was removed during the run; run again"
         ) from error
     if found != size:
         raise CorruptError(
-            f"{path} in {step.directory} has {found} bytes, its task wrote {size}; something changed it while the run "
-            "went on; remove it and run again"
+            f"{path} in {step.directory} has {found} bytes, its task wrote {size}; it was changed during the "
+            "run; remove it and run again"
         )
 
 
-def tidy_up(step: Step) -> None:
-    """What a driver that was killed right after the manifest had no time for. On a disk: looking costs nothing there.
+def clean_up_finished(step: Step) -> None:
+    """Remove what a driver that was killed right after writing the manifest left behind, on a disk.
 
-    In an object store, where it would cost requests for each finished step, `datakit gc` finds it.
+    In an object store that would cost requests for each finished step; `datakit gc` removes it there.
     """
     if not urls.is_local(step.directory):
         return
-    with contextlib.suppress(RootError, PermissionError):  # of those who may only read, nobody expects it
+    with contextlib.suppress(RootError, PermissionError):  # users with read access only cannot clean up
         stale_files.remove_dead_files_in(step.directory)
         urls.remove(urls.join(step.directory, PARTIAL_NAME))
         remove_exchange(step)
 
 
 def read_quarantine(directory: str) -> list[QuarantinedRecord]:
-    """The records that a finished step left out. Raises NotFoundError where it left out none."""
+    """Read the list of records that a finished step skipped. Raises NotFoundError if it skipped none."""
     lines = urls.read_bytes(urls.join(directory, QUARANTINE_FILE)).splitlines()
     return [msgspec.json.decode(line, type=QuarantinedRecord) for line in lines]
 
 
 def remove_exchange(step: Step) -> None:
-    """Remove what the step needed only on its way."""
+    """Remove the step's intermediate files."""
     urls.remove_tree(urls.join(step.directory, EXCHANGE_FOLDER))
 
 
@@ -144,13 +143,13 @@ def _write_quarantine(step: Step, records: Sequence[QuarantinedRecord]) -> None:
     atomic.commit_bytes(lines, urls.join(step.directory, QUARANTINE_FILE))
 
 
-def write_partial(step: Step, phase: str, failed: dict[str, TaskRecord]) -> None:
-    """`partial.json`: which tasks failed and why. It is state, not output: the next run replaces or removes it."""
-    _write_partial(step, [_failure(phase, key, record) for key, record in sorted(failed.items())])
+def write_partial(step: Step, phase: str, failed: dict[str, TaskHistory]) -> None:
+    """Write `partial.json`: the failed tasks and why. It is state, not output: the next run replaces or removes it."""
+    _write_partial(step, [_failure(phase, key, history) for key, history in sorted(failed.items())])
 
 
 def write_over_limit(step: Step, phase: str, results: Sequence[TaskResult], why: str) -> None:
-    """`partial.json` of a step whose tasks are all done, but left out more records than the recipe allows."""
+    """Write `partial.json` of a step whose tasks are all done but skipped more records than the recipe allows."""
     records = [_place(record) for result in results for record in result.quarantined]
     _write_partial(step, [{"phase": phase, "task": None, "cause": "quarantine", "why": why, "records": records}])
 
@@ -161,11 +160,11 @@ def _write_partial(step: Step, entries: list[dict[str, object]]) -> None:
     atomic.replace_bytes(data + b"\n", urls.join(step.directory, PARTIAL_NAME))
 
 
-def _failure(phase: str, key: str, record: TaskRecord) -> dict[str, object]:
-    assert record.last is not None
-    entry = {"phase": phase, "task": key, "attempts": record.attempts, "cause": record.last.cause}
-    blamed = {"record": _place(record.proposed)} if record.proposed is not None else {}
-    return {**entry, "why": record.last.message, **blamed}
+def _failure(phase: str, key: str, history: TaskHistory) -> dict[str, object]:
+    assert history.last is not None
+    entry = {"phase": phase, "task": key, "attempts": history.attempts, "cause": history.last.cause}
+    culprit = {"record": _place(history.proposed)} if history.proposed is not None else {}
+    return {**entry, "why": history.last.message, **culprit}
 
 
 def _place(record: QuarantinedRecord) -> dict[str, object]:

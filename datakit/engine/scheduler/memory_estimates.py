@@ -1,10 +1,10 @@
-"""What a phase has learned from its finished tasks: how much memory the next one needs, how many fit in one child.
+"""Learns from a phase's finished tasks: how much memory the next one needs and how many tiny tasks fit in one child.
 
-Neither changes a byte of any output. Memory: the phase declares what an attempt may need; from the twentieth finished
-task on, a first attempt gets one and a half times the 95th percentile of what was really used of it, between a quarter
-and four times of what was declared; a second attempt always starts from the declaration. Batches: a child costs some
-5 ms, so tasks whose median is under 50 ms are given out many at a time, half a second of work each, as long as enough
-batches are left to keep every slot busy to the end.
+Neither changes the output. Memory: the phase declares what an attempt may need. From the twentieth finished task on, a
+first attempt gets 1.5 times the 95th percentile of the share of that memory really used, between a quarter and four
+times the declaration. A retry always starts from the declaration. Batches: a child costs some 5 ms, so tasks with a
+median below 50 ms are handed out half a second of work at a time, as long as enough batches are left to keep every slot
+busy to the end.
 """
 
 from __future__ import annotations
@@ -15,47 +15,47 @@ from statistics import median
 from datakit.engine.executor import Outcome
 from datakit.engine.task import Phase, Task
 
-LEARN_FROM = 20  # finished tasks
-REMEMBERED = 500
-REFRESH = 25  # finished tasks between two looks
-MARGIN, LEAST, MOST = 1.5, 0.25, 4.0
-SMALLEST_BUDGET = 64 << 20
-TINY_SECONDS, BATCH_SECONDS, BATCH_TASKS = 0.05, 0.5, 256
-BATCHES_A_SLOT = 4
-SOONEST_BATCH = 8  # finished tasks
+LEARN_FROM = 20  # finished tasks: the fewest that have a 95th percentile
+REMEMBERED = 500  # most recent tasks, so that estimates follow changes in the input
+REFRESH = 25  # finished tasks between two estimates
+MARGIN, LEAST, MOST = 1.5, 0.25, 4.0  # chosen, not measured: too low costs a retry, too high leaves slots idle
+SMALLEST_BUDGET = 64 << 20  # chosen: room for what libraries allocate whatever the input
+TINY_SECONDS, BATCH_SECONDS, BATCH_TASKS = 0.05, 0.5, 256  # a 5 ms child is 10 % of 50 ms, 1 % of a batch
+BATCHES_PER_SLOT = 4  # batches that must remain per slot, so that all slots stay busy to the end
+FIRST_BATCH_AFTER = 8  # finished tasks
 
 
-class Budgets:
-    """Of one phase."""
+class TaskEstimates:
+    """Memory and batch size for the next tasks of one phase."""
 
     def __init__(self, phase: Phase) -> None:
         self._phase = phase
         self._shares: deque[float] = deque(maxlen=REMEMBERED)
         self._seconds: deque[float] = deque(maxlen=REMEMBERED)
-        self._factor, self._median, self._entered = 1.0, 0.0, 0
+        self._factor, self._median, self._finished = 1.0, 0.0, 0
 
     def declared(self, task: Task) -> int:
-        """What the phase says that a task needs."""
+        """Return the bytes that the phase declares for a task."""
         return int(self._phase.memory_bytes + self._phase.memory_per_input_byte * task.input_bytes)
 
     def first(self, task: Task) -> int:
-        """What a first attempt at a task gets."""
+        """Return the budget in bytes of a first attempt."""
         declared = self.declared(task)
         return max(min(declared, SMALLEST_BUDGET), int(declared * self._factor))
 
     def batch(self, waiting: int, slots: int) -> int:
-        """How many of the waiting tasks the next child gets."""
+        """Return how many of the `waiting` tasks the next child gets."""
         if not self._phase.batches or not 0.0 < self._median < TINY_SECONDS:
             return 1
-        return max(1, min(int(BATCH_SECONDS / self._median), waiting // (BATCHES_A_SLOT * slots), BATCH_TASKS))
+        return max(1, min(int(BATCH_SECONDS / self._median), waiting // (BATCHES_PER_SLOT * slots), BATCH_TASKS))
 
-    def enter(self, task: Task, outcome: Outcome) -> None:
-        """A task is done."""
+    def learn(self, task: Task, outcome: Outcome) -> None:
+        """Take a finished task into account."""
         self._shares.append(outcome.peak_memory / max(1, self.declared(task)))
         self._seconds.append(max(outcome.work_seconds, 1e-6))
-        self._entered += 1
-        if self._entered == SOONEST_BATCH or self._entered % REFRESH == 0:
+        self._finished += 1
+        if self._finished == FIRST_BATCH_AFTER or self._finished % REFRESH == 0:
             self._median = median(self._seconds)
-        if self._entered >= LEARN_FROM and (self._entered == LEARN_FROM or self._entered % REFRESH == 0):
+        if self._finished >= LEARN_FROM and (self._finished == LEARN_FROM or self._finished % REFRESH == 0):
             ordered = sorted(self._shares)
             self._factor = min(max(MARGIN * ordered[int(0.95 * len(ordered))], LEAST), MOST)

@@ -1,14 +1,16 @@
-"""The pending tasks of one phase: submitted in order of size, judged, tried again, and what fails told by name.
+"""Runs the pending tasks of one phase: submits them by size, judges outcomes, retries, and names what failed.
 
-Attempts are made when a slot asks for them, so a phase of 100,000 tasks is small. In which order they go,
-`attempt_queue.py` says. Records that may not be dropped yet wait until all others are done.
+Attempts are created when a slot needs them, so a phase of 100,000 tasks is small: a new task costs a pointer in the
+queue and a finished one its packed result. `attempt_queue.py` decides the order. A task whose record may not be skipped
+yet is parked until all others are done.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from typing import NoReturn
 
 from datakit import errors
@@ -17,105 +19,125 @@ from datakit.engine.ledger.ledger import Digests, LedgerWriter, attempt_line
 from datakit.engine.ledger.packed_results import pack
 from datakit.engine.observe.observer import Observer
 from datakit.engine.quarantine import Allowance
-from datakit.engine.scheduler.attempt_queue import Queue
-from datakit.engine.scheduler.bisect_input import Halving
+from datakit.engine.scheduler.attempt_queue import AttemptQueue
+from datakit.engine.scheduler.bisect_input import InputBisection
 from datakit.engine.scheduler.finish import write_partial
-from datakit.engine.scheduler.memory_estimates import Budgets
+from datakit.engine.scheduler.memory_estimates import TaskEstimates
 from datakit.engine.scheduler.retry_policy import (
     DEATHS,
     Breaker,
-    TaskRecord,
+    TaskHistory,
     backoff_seconds,
-    drop_proposed,
     judge,
-    may_go_on,
+    may_repeat,
     next_attempt,
+    skip_proposed,
 )
 from datakit.engine.task import Phase, Step, Task, TaskResult
 from datakit.errors import InputError, NoSpaceError, PartialError, StepFailedError
 from datakit.storage.manifest import Manifest, find_manifest
 
-WINDOW = 3  # attempts in flight for each slot
+WINDOW = 3  # submitted attempts per slot, so that no slot waits for the driver
 WAIT_SECONDS = 0.5
-SHOWN = 20
+SHOWN = 20  # failed tasks listed in a message
 
 
 class OvertakenError(Exception):
-    """Another driver has finished the step meanwhile, and removed what our attempts were reading."""
+    """Another driver has finished the step and removed files that our attempts were reading."""
 
     def __init__(self, manifest: Manifest) -> None:
-        super().__init__("the step stands")
+        super().__init__("another driver has finished the step")
         self.manifest = manifest
 
 
 @dataclass(frozen=True)
-class Told:
-    """The step of which a phase is a part, and who hears of its attempts."""
+class StepContext:
+    """The step that a phase belongs to, and where its attempts are recorded."""
 
     step: Step
     ledger: LedgerWriter
     observer: Observer
 
 
+class State(Enum):
+    """Where a task is between its first attempt and its end."""
+
+    RUNNING = auto()  # or submitted and waiting for a slot
+    QUEUED = auto()  # waiting for a retry
+    PARKED = auto()  # waiting until it is known whether its record may be skipped
+    FAILED = auto()
+
+
+@dataclass(slots=True)
+class TaskState:
+    """One task from its first attempt until it is done. attempt: the latest one."""
+
+    attempt: Attempt
+    state: State = State.RUNNING
+    history: TaskHistory = field(default_factory=TaskHistory)
+    bisection: InputBisection | None = None
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """File and position of the record that caused the last death."""
+        assert self.history.proposed is not None
+        return self.history.proposed.file, self.history.proposed.position
+
+
 class PhaseRun:
     """One run of one phase."""
 
     def __init__(
-        self, phase: Phase, digests: Digests, executor: Executor, told: Told, found: Sequence[TaskResult]
+        self, phase: Phase, digests: Digests, executor: Executor, context: StepContext, found: Sequence[TaskResult]
     ) -> None:
-        """`found`: the results that an earlier run left."""
-        self._step, self._phase, self._digests = told.step, phase, digests
-        self._executor, self._ledger, self._observer = executor, told.ledger, told.observer
-        self._queue = Queue()
-        self._records: dict[str, TaskRecord] = {}
-        self._running: dict[str, Attempt] = {}
+        """`found`: the results of an earlier run."""
+        self._step, self._phase, self._digests = context.step, phase, digests
+        self._executor, self._ledger, self._observer = executor, context.ledger, context.observer
+        self._queue = AttemptQueue()
+        self._in_flight = 0
+        self._tasks: dict[str, TaskState] = {}  # begun and not done
         self._results: dict[str, bytes] = {}  # packed
-        self._failed: dict[str, TaskRecord] = {}
-        self._parked: dict[str, Attempt] = {}
-        self._halving: dict[str, Halving] = {}
-        self._budgets, self._breaker = Budgets(phase), Breaker()
+        self._estimates, self._breaker = TaskEstimates(phase), Breaker()
         self._allowance = Allowance(phase.tolerance, found)
 
     def run(self, pending: Sequence[Task], shared: str | None) -> dict[str, bytes]:
-        """Every task's packed result. Raises PartialError where some failed, after all others are done."""
+        """Return every task's packed result. Raises PartialError, after all others are done, if some failed."""
         self._shared = shared
         try:
             self._drive(pending)
         except BaseException:
-            self._executor.abandon()  # nothing may run on, nor report to the step that comes next
+            self._executor.abandon()  # nothing may keep running or report to the next step
             raise
-        if self._failed:
+        if self._tasks:
             self._give_up(len(pending))
         return self._results
 
     def _drive(self, pending: Sequence[Task]) -> None:
-        self._queue = Queue(pending)
-        while self._queue or self._running or self._parked:
-            if not self._queue and not self._running:
-                self._settle()
+        self._queue = AttemptQueue(pending)
+        while self._queue or self._in_flight or self._settle():
             self._submit()
-            for outcome in self._executor.wait(WAIT_SECONDS) if self._running else ():
+            for outcome in self._executor.wait(WAIT_SECONDS) if self._in_flight else ():
                 self._take(outcome)
             self._ledger.tick()
             self._observer.tick()
 
-    # --- what goes out
+    # --- submitting
 
     def _submit(self) -> None:
         slots = self._executor.slots
-        room = WINDOW * slots - len(self._running)
-        while room > 0 and (next_one := self._queue.take(time.monotonic())) is not None:
-            attempt = self._first_attempt(next_one, slots) if isinstance(next_one, Task) else next_one
-            self._running[attempt.task.key] = attempt
+        while self._in_flight < WINDOW * slots and (item := self._queue.take(time.monotonic())) is not None:
+            attempt = self._first_attempt(item, slots) if isinstance(item, Task) else item
+            task = self._tasks.setdefault(attempt.task.key, TaskState(attempt))
+            task.attempt, task.state = attempt, State.RUNNING
             self._executor.submit(attempt)
-            room -= 1
-        if self._queue and not self._running:
+            self._in_flight += 1
+        if self._queue and not self._in_flight:
             time.sleep(min(WAIT_SECONDS, self._queue.ready_in(time.monotonic())))
 
     def _first_attempt(self, task: Task, slots: int) -> Attempt:
-        """A first attempt, with further tasks where they are tiny."""
-        more = self._queue.take_fresh(self._budgets.batch(len(self._queue), slots) - 1)
-        memory = max(self._budgets.first(one) for one in (task, *more))
+        """Create a first attempt, with further tasks if they are tiny."""
+        more = self._queue.take_new(self._estimates.batch(len(self._queue), slots) - 1)
+        memory = max(self._estimates.first(one) for one in (task, *more))
         return self._attempt(task, memory, more)
 
     def _attempt(self, task: Task, memory: int, more: tuple[Task, ...] = ()) -> Attempt:
@@ -135,173 +157,177 @@ class PhaseRun:
             stage=self._step.stage,
         )
 
-    def _again(self, attempt: Attempt, wait: float = 0.0) -> None:
-        self._queue.put_back(attempt, time.monotonic() + wait if wait else 0.0)
+    def _retry(self, task: TaskState) -> None:
+        """Queue the next attempt at a task, or at the part of it that a bisection tries next."""
+        attempt = next_attempt(task.attempt, task.history, self._estimates.declared(task.attempt.task))
+        if task.bisection is not None:
+            attempt = replace(attempt, task=task.bisection.next_task())
+        wait = backoff_seconds(task.history)
+        self._put_back(attempt, time.monotonic() + wait if wait else 0.0)
 
-    # --- what comes back
+    def _put_back(self, attempt: Attempt, ready: float = 0.0) -> None:
+        self._tasks.setdefault(attempt.task.key, TaskState(attempt)).state = State.QUEUED
+        self._queue.put_back(attempt, ready)
+
+    # --- outcomes
 
     def _take(self, outcome: Outcome) -> None:
-        """Enter an outcome, and queue the next attempt where there is one."""
-        attempt = self._running.pop(outcome.key)
+        """Record an outcome and queue the next attempt if there is one."""
+        self._in_flight -= 1
+        task = self._tasks[outcome.key]
         if outcome.cause is not Cause.DONE:
-            standing = find_manifest(self._step.directory)
-            if standing is not None:
-                raise OvertakenError(standing)
-        if attempt.more and outcome.cause not in (Cause.DONE, Cause.REFUSED):
-            self._one_by_one(attempt, outcome)
-            return
-        for task, single in zip((attempt.task, *attempt.more), _singles(outcome), strict=False):
-            self._enter(replace(attempt, task=task, more=()) if attempt.more else attempt, single)
+            existing = find_manifest(self._step.directory)
+            if existing is not None:
+                raise OvertakenError(existing)
+        if not task.attempt.more or outcome.cause is Cause.REFUSED:
+            self._enter(task, outcome)
+        elif outcome.cause is Cause.DONE:
+            for one, single in zip((task.attempt.task, *task.attempt.more), _singles(outcome), strict=True):
+                self._ledger.append(attempt_line(single, self._digests.of(one)))
+                self._finish(one, single)
+        else:
+            self._break_up(task.attempt, outcome)
 
-    def _one_by_one(self, attempt: Attempt, outcome: Outcome) -> None:
-        """A batch broke off: that counts for none of its tasks, since which one it was is not known."""
+    def _break_up(self, batch: Attempt, outcome: Outcome) -> None:
+        """Run the tasks of a failed batch one by one. The failure counts for none: which task caused it is unknown."""
         self._observer.attempt_ended(outcome, Verdict.RETRY)
-        for task in (attempt.task, *attempt.more):
-            self._again(self._attempt(task, self._budgets.declared(task)))
+        for task in (batch.task, *batch.more):
+            self._put_back(self._attempt(task, self._estimates.declared(task)))
 
-    def _enter(self, attempt: Attempt, outcome: Outcome) -> None:
-        key, digest = outcome.key, self._digests.of(attempt.task)
-        if key in self._halving:
-            self._ledger.append(attempt_line(replace(outcome, result=None), digest))  # never the whole task's
-            self._halve_on(key, attempt, outcome)
+    def _enter(self, task: TaskState, outcome: Outcome) -> None:
+        digest = self._digests.of(task.attempt.task)
+        if task.bisection is not None:
+            self._ledger.append(attempt_line(replace(outcome, result=None), digest))  # never the whole task's result
+            self._bisect(task, task.bisection, outcome)
             return
         self._ledger.append(attempt_line(outcome, digest))
-        if outcome.cause is Cause.DONE and key not in self._records:
-            self._finish(attempt, outcome)
-            return
-        record = self._records.setdefault(key, TaskRecord())
-        verdict = judge(record, outcome)
+        verdict = judge(task.history, outcome)
         if verdict is Verdict.DONE:
-            self._finish(attempt, outcome)
+            self._finish(task.attempt.task, outcome)
         elif verdict is Verdict.REFUSE:
             self._refuse(outcome)
         elif verdict is Verdict.RETRY:
             self._observer.attempt_ended(outcome, verdict)
-            self._again(self._next(attempt, record), backoff_seconds(record))
+            self._retry(task)
         elif verdict is Verdict.PROPOSE:
-            self._propose(key, attempt, outcome)
-        elif outcome.cause in DEATHS and outcome.held is None and Halving.possible(attempt.task):
+            self._propose(task, outcome)
+        elif outcome.cause in DEATHS and outcome.in_progress is None and InputBisection.possible(task.attempt.task):
             self._observer.attempt_ended(outcome, Verdict.RETRY)
-            self._halving[key] = Halving.of(attempt.task)
-            self._again(replace(self._next(attempt, record), task=self._halving[key].next_task()))
+            task.bisection = InputBisection.of(task.attempt.task)
+            self._retry(task)
         else:
-            self._fail(key, outcome)
+            self._fail(task, outcome)
 
-    def _next(self, attempt: Attempt, record: TaskRecord) -> Attempt:
-        return next_attempt(attempt, record, self._budgets.declared(attempt.task))
-
-    def _finish(self, attempt: Attempt, outcome: Outcome) -> None:
+    def _finish(self, task: Task, outcome: Outcome) -> None:
         assert outcome.result is not None
-        self._results[attempt.task.key] = pack(outcome.result)  # the task's own key: the outcome's is a copy
-        self._allowance.enter(outcome.key, outcome.result)
-        self._budgets.enter(attempt.task, outcome)
-        self._breaker.enter(Verdict.DONE, outcome)
+        self._results[task.key] = pack(outcome.result)  # the task's own key: the outcome's is a copy
+        self._tasks.pop(task.key, None)
+        self._allowance.task_done(task.key, outcome.result)
+        self._estimates.learn(task, outcome)
+        self._breaker.count(Verdict.DONE, outcome)
         self._observer.attempt_ended(outcome, Verdict.DONE)
 
     def _refuse(self, outcome: Outcome) -> NoReturn:
         self._observer.attempt_ended(outcome, Verdict.REFUSE)
         raise _refusal(outcome)
 
-    def _propose(self, key: str, attempt: Attempt, outcome: Outcome) -> None:
-        record = self._records[key]
-        assert record.proposed is not None
-        if self._allowance.grants(key, record.proposed):
-            drop_proposed(record)
+    def _propose(self, task: TaskState, outcome: Outcome) -> None:
+        """Retry the task without the record that killed it if that is allowed now, else park it."""
+        assert task.history.proposed is not None
+        if self._allowance.grants(outcome.key, task.history.proposed):
+            skip_proposed(task.history)
             self._observer.attempt_ended(outcome, Verdict.RETRY)
-            self._again(self._next(attempt, record))
+            self._retry(task)
             return
-        self._parked[key] = attempt
+        task.state = State.PARKED
         self._observer.attempt_ended(outcome, Verdict.PROPOSE)
         self._stop_if_all_alike(outcome)
 
-    def _settle(self) -> None:
-        """Everything else is done: what waits goes on without its record, in the order of the input, or fails."""
-        waiting, self._parked = self._parked, {}
-        for key in sorted(waiting, key=self._place):
-            record = self._records[key]
-            assert record.proposed is not None and record.last is not None
-            if self._allowance.grants(key, record.proposed, len(waiting)):
-                drop_proposed(record)
-                self._again(self._next(waiting[key], record))
+    def _settle(self) -> bool:
+        """Decide about parked tasks, in input order, now that all others are done; return True if any is retried."""
+        parked = [task for task in self._tasks.values() if task.state is State.PARKED]
+        for task in sorted(parked, key=lambda task: task.place):
+            history = task.history
+            assert history.proposed is not None and history.last is not None
+            if self._allowance.grants(task.attempt.task.key, history.proposed, len(parked)):
+                skip_proposed(history)
+                self._retry(task)
             else:
-                self._failed[key] = record
-                self._observer.attempt_ended(record.last, Verdict.FAIL)
+                task.state = State.FAILED
+                self._observer.attempt_ended(history.last, Verdict.FAIL)
+        return bool(self._queue)
 
-    def _place(self, key: str) -> tuple[str, int]:
-        proposed = self._records[key].proposed
-        assert proposed is not None
-        return proposed.file, proposed.position
-
-    def _halve_on(self, key: str, attempt: Attempt, outcome: Outcome) -> None:
-        halving, record = self._halving[key], self._records[key]
-        record.attempts += 1
+    def _bisect(self, task: TaskState, bisection: InputBisection, outcome: Outcome) -> None:
+        """Enter how one half of the input went; fail the task once one entry is left."""
+        history = task.history
+        history.attempts += 1
         if outcome.cause in DEATHS or outcome.cause is Cause.DONE:
-            halving.enter(outcome.cause in DEATHS)
+            bisection.narrow(outcome.cause in DEATHS)
         elif outcome.cause is Cause.REFUSED:
             self._refuse(outcome)
-        elif not may_go_on(record, outcome):
-            record.last = outcome
-            self._fail(key, outcome)
+        elif not may_repeat(history, outcome):
+            history.last = outcome
+            self._fail(task, outcome)
             return
-        if halving.found is None:
+        if bisection.found is None:
             self._observer.attempt_ended(outcome, Verdict.RETRY)
-            self._again(replace(attempt, number=record.attempts + 1, task=halving.next_task()))
+            self._retry(task)
             return
-        assert record.last is not None
-        record.last = replace(record.last, message=f"{record.last.message}; it is in {halving.found}")
-        self._fail(key, record.last)
+        assert history.last is not None
+        history.last = replace(history.last, message=f"{history.last.message}; the cause is in {bisection.found}")
+        self._fail(task, history.last)
 
-    def _fail(self, key: str, outcome: Outcome) -> None:
-        self._failed[key] = self._records[key]
+    def _fail(self, task: TaskState, outcome: Outcome) -> None:
+        task.state = State.FAILED
         self._observer.attempt_ended(outcome, Verdict.FAIL)
-        if outcome.error_type == NoSpaceError.__name__:  # so would every other task
+        if outcome.error_type == NoSpaceError.__name__:  # every other task would fail as well
             raise StepFailedError(f"{self._step.stage} of {self._step.dataset}: {outcome.message}")
         self._stop_if_all_alike(outcome)
 
     def _stop_if_all_alike(self, outcome: Outcome) -> None:
-        if self._breaker.enter(Verdict.FAIL, outcome):
+        if self._breaker.count(Verdict.FAIL, outcome):
             raise StepFailedError(
                 f"{self._step.stage} of {self._step.dataset}: the first {self._breaker.failed} tasks of phase "
-                f"{self._phase.name} all failed alike, so the rest was not tried: {outcome.message}"
+                f"{self._phase.name} all failed with the same error, so the others were not tried: {outcome.message}"
             )
 
     def _give_up(self, count: int) -> None:
-        write_partial(self._step, self._phase.name, self._failed)
-        where = f"{self._step.stage} of {self._step.dataset}, phase {self._phase.name}"
-        lines = [f"  {key}: {why(record)}" for key, record in sorted(self._failed.items())[:SHOWN]]
-        text = f"{where}: {len(self._failed)} of {count} tasks failed\n" + "\n".join(lines)
-        known = any(record.proposed or record.causes[Cause.QUARANTINE] for record in self._failed.values())
+        """Write the list of failed tasks and raise; all other tasks are done."""
+        failed = {key: task.history for key, task in sorted(self._tasks.items())}
+        write_partial(self._step, self._phase.name, failed)
+        phase = f"{self._step.stage} of {self._step.dataset}, phase {self._phase.name}"
+        lines = [f"  {key}: {describe_failure(history)}" for key, history in list(failed.items())[:SHOWN]]
+        text = f"{phase}: {len(failed)} of {count} tasks failed\n" + "\n".join(lines)
+        known = any(history.proposed or history.causes[Cause.QUARANTINE] for history in failed.values())
         if not self._results and not known:
             raise StepFailedError(text)
         advice = f"the others are kept; `datakit status {self._step.directory}` lists all; the next run retries these"
         raise PartialError(f"{text}\n{advice}")
 
 
-def why(record: TaskRecord) -> str:
-    """Why a task failed, for people: its last attempt, and the record that is to blame where that is known."""
-    assert record.last is not None
-    text = f"{record.last.cause} after {record.attempts} attempts: {record.last.message}"
-    if record.proposed is None:
+def describe_failure(history: TaskHistory) -> str:
+    """Say why a task failed: its last attempt, and the record that caused it if known."""
+    assert history.last is not None
+    text = f"{history.last.cause} after {history.attempts} attempts: {history.last.message}"
+    if history.proposed is None:
         return text
-    place = f"{record.proposed.file}:{record.proposed.position}"
-    return f"{text}; record {place} is to blame, and max_quarantined does not allow to leave it out"
+    record = f"{history.proposed.file}:{history.proposed.position}"
+    return f"{text}; record {record} caused the failure; raise max_quarantined to skip it"
 
 
 def _singles(outcome: Outcome) -> list[Outcome]:
-    """The outcomes of a batch's tasks, each with its share of what the child cost beside their work."""
-    if not outcome.more:
-        return [outcome]
+    """Split a batch's outcome into those of its tasks, each with its share of the child's overhead."""
     parts = [(outcome.key, outcome.result, outcome.work_seconds)]
     parts += [(done.key, done.result, done.work_seconds) for done in outcome.more]
     count, work = len(parts), sum(seconds for _, _, seconds in parts)
-    extra = max(0.0, outcome.seconds - work) / count
+    overhead = max(0.0, outcome.seconds - work) / count
     return [
         replace(
             outcome,
             key=key,
             result=result,
             work_seconds=seconds,
-            seconds=seconds + extra,
+            seconds=seconds + overhead,
             cpu_seconds=outcome.cpu_seconds / count,
             more=(),
         )
@@ -310,6 +336,6 @@ def _singles(outcome: Outcome) -> list[Outcome]:
 
 
 def _refusal(outcome: Outcome) -> InputError:
-    """The user's error that a child raised, as the same class here."""
+    """Rebuild the InputError that a child raised, with its class."""
     kind = getattr(errors, outcome.error_type, InputError)
     return kind(outcome.message) if issubclass(kind, InputError) else InputError(outcome.message)

@@ -1,18 +1,17 @@
-"""What to do when an attempt ends: pure decisions, one place for both backends.
+"""Decides what to do when an attempt ends. Pure functions, the same for both backends.
 
-Each cause has a budget of its own. Lost workers are not the task's fault and are tried 20 times; an exception is tried
-twice (a second look is cheap, a third is superstition); memory goes up x1, x2, x4, the last with nothing beside it; a
-refusal (our own InputError) is the user's to mend and stops the step at once.
+Each cause has a limit of its own. A lost worker is not the task's fault, so 20 of them are allowed. An exception gets
+one retry. Memory is raised to x2 and x4, the last time exclusively. A refusal (our own InputError) must be fixed by the
+user and stops the step at once.
 
-A child that dies (crash, hang, memory) with records in hand is tried again in fine mode: the records of that batch one
-by one, so the second death names one. Where there were none in hand, or each of them passes alone (a writer may choke
-on what it was given a while ago), all batches of the task are tried so. The record that is named is *proposed*: whether
-it may be dropped is for `quarantine.py` to say. After it is dropped all begins anew, in whole batches: a second record
-of the same batch needs two deaths of its own, and no record is worked on twice for nothing. A task that dies without a
-record in hand all the same fails; where its input is a list that can be halved, halves are tried first, to name the
-entry.
+If a child dies (crash, hang, memory) while it works on known records, the next attempt tries the records of that batch
+one by one, so that the second death names one. If no records are known, or each of them passes alone (a writer may
+choke on earlier input), all batches of the task are tried that way. `quarantine.py` decides whether the named record
+may be skipped. If so, the task starts over in whole batches: a second bad record of the same batch needs two deaths of
+its own, and no other record is processed twice. A task that still dies outside any known record fails; if its input is
+a list that can be bisected, that is done first to name the entry.
 
-When the first tasks all fail with the same error the run stops in seconds: a typo must not cost an hour.
+If the first tasks all fail with the same error, the run stops within seconds: a typo must not cost an hour.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from datakit.engine.executor import Attempt, Cause, Outcome, Verdict
-from datakit.engine.task import EVERYTHING, Held, QuarantinedRecord
+from datakit.engine.task import ALL_RECORDS, QuarantinedRecord, RecordRange
 
-TRIES = {
+TRIES = {  # chosen: one retry tells a passing fault from a permanent one; the causes outside the task get more
     Cause.ERROR: 2,
     Cause.CRASH: 2,
     Cause.HANG: 2,
@@ -33,124 +32,126 @@ TRIES = {
     Cause.QUARANTINE: 1,
 }
 DEATHS = (Cause.CRASH, Cause.HANG, Cause.MEMORY)
-MEMORY_STEP, MEMORY_LEVELS = 2, 3
-NARROWINGS = 4  # different batches that a task may die at before one record is named
-BREAKER_TASKS = 5
-BACKOFF_SECONDS = 0.5
+MEMORY_STEP, MEMORY_LEVELS = 2, 3  # x1, x2, x4
+NARROWINGS = 4  # different batches that a task may die in before one record is named
+BREAKER_TASKS = 5  # failures in a row from the start that stop the phase
+BACKOFF_SECONDS = 0.5  # doubled with each lost worker
 BACKOFF_CAP_SECONDS = 30.0
 
 
 @dataclass
-class TaskRecord:
-    """What a task has gone through so far; `causes` since a record of it was dropped.
+class TaskHistory:
+    """What a task has gone through so far.
 
-    level: how often memory was raised. fine: batches that were in hand at a death. skip: records that are dropped.
+    causes: counted since the last record was skipped. memory_level: how often memory was raised. try_singly: batches
+    that an attempt died in. narrowed: deaths spent on finding the record. skip: records to skip. proposed: the record
+    that caused the last death, if it is not yet decided whether it may be skipped.
     """
 
     attempts: int = 0
     causes: Counter[Cause] = field(default_factory=Counter)
     last: Outcome | None = None
-    level: int = 0
-    fine: list[Held] = field(default_factory=list)
+    memory_level: int = 0
+    try_singly: list[RecordRange] = field(default_factory=list)
     narrowed: int = 0
     skip: list[QuarantinedRecord] = field(default_factory=list)
     proposed: QuarantinedRecord | None = None
 
 
-def judge(record: TaskRecord, outcome: Outcome) -> Verdict:
-    """Enter an outcome in the task's record and decide what follows."""
-    record.attempts += 1
-    record.last = outcome
-    record.causes[outcome.cause] += 1
+def judge(history: TaskHistory, outcome: Outcome) -> Verdict:
+    """Add an outcome to the task's history and decide what follows."""
+    history.attempts += 1
+    history.last = outcome
+    history.causes[outcome.cause] += 1
     if outcome.cause is Cause.DONE:
         return Verdict.DONE
     if outcome.cause is Cause.REFUSED:
         return Verdict.REFUSE
     if outcome.cause is Cause.CANCELLED:
         return Verdict.RETRY
-    exhausted = record.causes[outcome.cause] >= TRIES[outcome.cause]
-    verdict = _judge_death(record, outcome, exhausted) if outcome.cause in DEATHS else None
+    exhausted = history.causes[outcome.cause] >= TRIES[outcome.cause]
+    verdict = _judge_death(history, outcome, exhausted) if outcome.cause in DEATHS else None
     if verdict is None:
         verdict = Verdict.FAIL if exhausted else Verdict.RETRY
     if verdict is Verdict.RETRY and outcome.cause is Cause.MEMORY:
-        record.level = min(record.level + 1, MEMORY_LEVELS - 1)
+        history.memory_level = min(history.memory_level + 1, MEMORY_LEVELS - 1)
     if outcome.cause in (*DEATHS, Cause.ERROR):
-        _look_closer(record, outcome)
+        _plan_single_tries(history, outcome)
     return verdict
 
 
-def _look_closer(record: TaskRecord, outcome: Outcome) -> None:
-    """What the next attempt takes one by one: the batch in hand; all, where that says nothing."""
-    held = outcome.held
-    if held is not None and not _is_known(record, held):
-        record.fine.append(held)
-    elif outcome.cause in DEATHS and (outcome.cause is not Cause.MEMORY or record.level == MEMORY_LEVELS - 1):
-        record.fine.append(EVERYTHING)
+def _plan_single_tries(history: TaskHistory, outcome: Outcome) -> None:
+    """Have the next attempt try records one by one: those of the batch it died in, or all if that explains nothing."""
+    batch = outcome.in_progress
+    if batch is not None and not _is_known(history, batch):
+        history.try_singly.append(batch)
+    elif outcome.cause in DEATHS and (outcome.cause is not Cause.MEMORY or history.memory_level == MEMORY_LEVELS - 1):
+        history.try_singly.append(ALL_RECORDS)
 
 
-def _judge_death(record: TaskRecord, outcome: Outcome, exhausted: bool) -> Verdict | None:
-    """Whether the records in hand decide; None where there are none, or none that could be told apart."""
-    held = outcome.held
-    if held is None or (outcome.cause is Cause.MEMORY and not exhausted):
+def _judge_death(history: TaskHistory, outcome: Outcome, exhausted: bool) -> Verdict | None:
+    """Decide by the records in progress; None if there were none or they could not be told apart."""
+    batch = outcome.in_progress
+    if batch is None or (outcome.cause is Cause.MEMORY and not exhausted):
         return None
-    if held.records == 1 and any((held.file, held.position) == (gone.file, gone.position) for gone in record.skip):
-        return None  # it kills although nobody works on it any more: whoever reads it does, or something else
-    if held.records == 1 and any(batch.holds(held.file, held.position) for batch in record.fine):
-        record.proposed = QuarantinedRecord(held.file, held.position, outcome.cause.value)
+    if batch.records == 1 and any((batch.file, batch.position) == (gone.file, gone.position) for gone in history.skip):
+        return None  # the record was skipped, so the reader or something else causes the death
+    if batch.records == 1 and any(tried.may_contain(batch.file, batch.position) for tried in history.try_singly):
+        history.proposed = QuarantinedRecord(batch.file, batch.position, outcome.cause.value)
         return Verdict.PROPOSE
-    if EVERYTHING not in record.fine and record.narrowed < NARROWINGS:
-        record.narrowed += 1
+    if ALL_RECORDS not in history.try_singly and history.narrowed < NARROWINGS:
+        history.narrowed += 1
         return Verdict.RETRY
     return None
 
 
-def _is_known(record: TaskRecord, held: Held) -> bool:
-    return any((batch.file, batch.position) == (held.file, held.position) for batch in record.fine)
+def _is_known(history: TaskHistory, batch: RecordRange) -> bool:
+    return any((tried.file, tried.position) == (batch.file, batch.position) for tried in history.try_singly)
 
 
-def may_go_on(record: TaskRecord, outcome: Outcome) -> bool:
-    """Enter an end that says nothing of the records (no death, nothing done); whether the same may be tried again."""
-    record.causes[outcome.cause] += 1
-    return outcome.cause is Cause.CANCELLED or record.causes[outcome.cause] < TRIES[outcome.cause]
+def may_repeat(history: TaskHistory, outcome: Outcome) -> bool:
+    """Count an end that says nothing about the input (no death, no result); return True if the same may be retried."""
+    history.causes[outcome.cause] += 1
+    return outcome.cause is Cause.CANCELLED or history.causes[outcome.cause] < TRIES[outcome.cause]
 
 
-def drop_proposed(record: TaskRecord) -> None:
-    """The record in hand may be left out: the task begins anew without it."""
-    assert record.proposed is not None
-    record.skip.append(record.proposed)
-    record.proposed, record.level, record.narrowed = None, 0, 0
-    record.causes.clear()
-    record.fine.clear()
+def skip_proposed(history: TaskHistory) -> None:
+    """Skip the record that caused the death; the task starts over without it."""
+    assert history.proposed is not None
+    history.skip.append(history.proposed)
+    history.proposed, history.memory_level, history.narrowed = None, 0, 0
+    history.causes.clear()
+    history.try_singly.clear()
 
 
-def next_attempt(attempt: Attempt, record: TaskRecord, memory_bytes: int) -> Attempt:
-    """The next try at a task whose budget is `memory_bytes`."""
+def next_attempt(attempt: Attempt, history: TaskHistory, memory_bytes: int) -> Attempt:
+    """Return the next try at a task whose declared memory is `memory_bytes`."""
     return replace(
         attempt,
-        number=record.attempts + 1,
-        memory_bytes=memory_bytes * MEMORY_STEP**record.level,
-        alone=record.level == MEMORY_LEVELS - 1,
-        fine=tuple(record.fine),
-        skip=tuple(record.skip),
+        number=history.attempts + 1,
+        memory_bytes=memory_bytes * MEMORY_STEP**history.memory_level,
+        exclusive=history.memory_level == MEMORY_LEVELS - 1,
+        try_singly=tuple(history.try_singly),
+        skip=tuple(history.skip),
     )
 
 
-def backoff_seconds(record: TaskRecord) -> float:
-    """How long to wait before the next try: only lost workers need time to come back."""
-    if record.last is None or record.last.cause is not Cause.INFRASTRUCTURE:
+def backoff_seconds(history: TaskHistory) -> float:
+    """Return the wait before the next try: only lost workers need time to come back."""
+    if history.last is None or history.last.cause is not Cause.INFRASTRUCTURE:
         return 0.0
-    return min(BACKOFF_CAP_SECONDS, BACKOFF_SECONDS * 2 ** min(10, record.causes[Cause.INFRASTRUCTURE] - 1))
+    return min(BACKOFF_CAP_SECONDS, BACKOFF_SECONDS * 2 ** min(10, history.causes[Cause.INFRASTRUCTURE] - 1))
 
 
 @dataclass
 class Breaker:
-    """Trips when the first tasks of a phase all failed alike and none was done."""
+    """Trips when the first tasks of a phase all fail alike and none succeeds."""
 
     done: int = 0
     failures: Counter[tuple[Cause, str]] = field(default_factory=Counter)
 
-    def enter(self, verdict: Verdict, outcome: Outcome) -> bool:
-        """Count a task that ended; True where the phase should stop."""
+    def count(self, verdict: Verdict, outcome: Outcome) -> bool:
+        """Count a task that ended; return True if the phase should stop."""
         if verdict is Verdict.DONE:
             self.done += 1
         elif verdict is Verdict.FAIL:
@@ -159,5 +160,5 @@ class Breaker:
 
     @property
     def failed(self) -> int:
-        """How many tasks failed."""
+        """Number of failed tasks."""
         return sum(self.failures.values())

@@ -21,7 +21,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from datakit.engine.task import Held, Preload, QuarantinedRecord, Task, TaskContext, Tolerance, decode, encode, resolve
+from datakit.engine.task import (
+    Preload,
+    QuarantinedRecord,
+    RecordRange,
+    Task,
+    TaskContext,
+    Tolerance,
+    decode,
+    encode,
+    resolve,
+)
 from datakit.engine.worker.framing import receive_frame, send_frame
 from datakit.engine.worker.heartbeat import Cursor
 from datakit.engine.worker.memory_limits import hold_reserves, used_memory
@@ -71,7 +81,7 @@ def _work(request: dict[str, Any], scratch: Path, cursor: Cursor) -> Iterator[tu
     """(result, seconds) of each task."""
     shared = decode(request["shared"]) if request["shared"] is not None else {}
     skip = {(record.file, record.position): record.reason for record in _typed(request, "skip", QuarantinedRecord)}
-    fine = frozenset((held.file, held.position) for held in _typed(request, "fine", Held))
+    try_singly = frozenset((held.file, held.position) for held in _typed(request, "try_singly", RecordRange))
     for number, data in enumerate(request["tasks"]):
         began = time.monotonic()
         cursor.begin(number)
@@ -84,7 +94,7 @@ def _work(request: dict[str, Any], scratch: Path, cursor: Cursor) -> Iterator[tu
             report=cursor.report,
             hold=cursor.hold,
             release=cursor.release,
-            fine=fine,
+            try_singly=try_singly,
             skip=skip,
             tolerance=decode(request["tolerance"], Tolerance),
         )

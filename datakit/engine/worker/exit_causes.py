@@ -26,7 +26,7 @@ from typing import Any
 
 import msgspec
 
-from datakit.engine.executor import Attempt, Cause, Finished, Outcome
+from datakit.engine.executor import Attempt, BatchedResult, Cause, Outcome
 from datakit.engine.task import TaskResult, decode
 from datakit.engine.worker import child
 from datakit.engine.worker.heartbeat import View
@@ -58,7 +58,7 @@ def conclude(attempt: Attempt, ending: Ending, reply: bytes | None, started: flo
         "peak_resident": resident,
         "budget": ending.budget,
         "cpu_seconds": user + system,
-        "held": ending.view.held,
+        "in_progress": ending.view.held,
     }
     if reply is not None and ending.killed_for is None:
         return _replied(attempt, ending, decode(reply), started, facts)
@@ -74,9 +74,9 @@ def _replied(attempt: Attempt, ending: Ending, reply: dict[str, Any], started: f
         message = f"{_used(ending)}; {message}" if cause is Cause.MEMORY else message
         message += _in_hand(ending) if cause is Cause.ERROR else ""
         return outcome_of(attempt, cause, started, message=message, error_type=kind, **facts)
-    facts |= {"held": None, "peak_memory": max(ending.peak, reply["memory"] - ending.inherited)}
+    facts |= {"in_progress": None, "peak_memory": max(ending.peak, reply["memory"] - ending.inherited)}
     (first, seconds), *others = [(msgspec.convert(result, TaskResult), spent) for result, spent in reply["results"]]
-    more = tuple(Finished(task.key, *done) for task, done in zip(attempt.more, others, strict=True))
+    more = tuple(BatchedResult(task.key, *done) for task, done in zip(attempt.more, others, strict=True))
     return outcome_of(attempt, Cause.DONE, started, result=first, work_seconds=seconds, more=more, **facts)
 
 

@@ -16,7 +16,7 @@ import struct
 import time
 from dataclasses import dataclass
 
-from datakit.engine.task import Held
+from datakit.engine.task import RecordRange
 
 PROGRESS = struct.Struct("<QQQQ")  # last movement (ns of the machine's monotonic clock), records, bytes, task
 WHICH = PROGRESS.size
@@ -34,7 +34,7 @@ class View:
     records: int
     bytes_read: int
     task: int
-    held: Held | None
+    held: RecordRange | None
 
 
 class Cursor:
@@ -78,7 +78,7 @@ class Cursor:
         start = SLOTS[self._memory[WHICH]]
         position, count, length = HELD.unpack_from(self._memory, start)
         name = self._memory[start + HELD.size : start + HELD.size + length].decode("utf-8", "surrogateescape")
-        return View(moved / 1e9, records, bytes_read, task, Held(name, position, count) if count else None)
+        return View(moved / 1e9, records, bytes_read, task, RecordRange(name, position, count) if count else None)
 
     def moved(self) -> float:
         """The time of the last movement, as in `view`."""

@@ -95,7 +95,7 @@ class LocalExecutor:
         return cpus <= self._slots + min(lent, self._slots) and memory <= self._memory
 
     def _runs_alone(self, attempt: Attempt) -> bool:
-        return attempt.alone and attempt.memory_bytes > attempt.cpus * self._memory // self._slots
+        return attempt.exclusive and attempt.memory_bytes > attempt.cpus * self._memory // self._slots
 
     def _run(self, attempt: Attempt, cancelled: threading.Event, ended: queue.SimpleQueue[Outcome]) -> None:
         try:

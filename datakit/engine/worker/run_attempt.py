@@ -99,7 +99,7 @@ class _Request:
                 "scratch": str(self.scratch),
                 "cpus": attempt.cpus,
                 "memory_bytes": self.budget,
-                "fine": encode(attempt.fine),
+                "try_singly": encode(attempt.try_singly),
                 "skip": encode(attempt.skip),
                 "tolerance": encode(attempt.tolerance),
             }

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datakit.engine.executor import Attempt, Cause, Outcome
-from datakit.engine.scheduler.memory_estimates import LEARN_FROM, Budgets
-from datakit.engine.scheduler.retry_policy import TaskRecord, judge, next_attempt
+from datakit.engine.scheduler.memory_estimates import LEARN_FROM, TaskEstimates
+from datakit.engine.scheduler.retry_policy import TaskHistory, judge, next_attempt
 from datakit.engine.task import Phase, Task
 
 TASK = Task("t", "m:f", {}, input_bytes=100 << 20)
@@ -20,10 +20,10 @@ def done(peak: int = 0, seconds: float = 1.0) -> Outcome:
     return Outcome("p", "t", 1, Cause.DONE, peak_memory=peak, work_seconds=seconds)
 
 
-def learned(peaks: list[int]) -> Budgets:
-    budgets = Budgets(PHASE)
+def learned(peaks: list[int]) -> TaskEstimates:
+    budgets = TaskEstimates(PHASE)
     for peak in peaks:
-        budgets.enter(TASK, done(peak))
+        budgets.learn(TASK, done(peak))
     return budgets
 
 
@@ -47,25 +47,25 @@ def test_whatever_was_used_the_budget_has_bounds(peaks: list[int]) -> None:
 
 
 def test_a_second_attempt_starts_from_what_was_declared() -> None:
-    budgets, record = learned([0] * 20), TaskRecord()
+    budgets, history = learned([0] * 20), TaskHistory()
     first = Attempt(TASK, "p", "/nowhere", 1, 1, budgets.first(TASK))
-    judge(record, Outcome("p", "t", 1, Cause.MEMORY))
-    second = next_attempt(first, record, budgets.declared(TASK))
-    judge(record, Outcome("p", "t", 2, Cause.MEMORY))
-    third = next_attempt(second, record, budgets.declared(TASK))
+    judge(history, Outcome("p", "t", 1, Cause.MEMORY))
+    second = next_attempt(first, history, budgets.declared(TASK))
+    judge(history, Outcome("p", "t", 2, Cause.MEMORY))
+    third = next_attempt(second, history, budgets.declared(TASK))
     shares = [attempt.memory_bytes / DECLARED for attempt in (first, second, third)]
     assert shares == [pytest.approx(0.25, rel=0.01), 2, 4]
-    assert (second.alone, third.alone) == (False, True)
+    assert (second.exclusive, third.exclusive) == (False, True)
 
 
 def test_batches_are_for_tiny_tasks_and_leave_work_for_every_slot() -> None:
-    budgets = Budgets(PHASE)
+    budgets = TaskEstimates(PHASE)
     for _ in range(8):
-        budgets.enter(TASK, done(seconds=0.01))
+        budgets.learn(TASK, done(seconds=0.01))
     assert budgets.batch(100_000, 4) == 50
     assert budgets.batch(160, 4) == 10
     assert budgets.batch(3, 4) == 1
-    slow = Budgets(PHASE)
+    slow = TaskEstimates(PHASE)
     for _ in range(8):
-        slow.enter(TASK, done(seconds=0.06))
+        slow.learn(TASK, done(seconds=0.06))
     assert slow.batch(100_000, 4) == 1

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datakit.engine.executor import Attempt
-from datakit.engine.scheduler.attempt_queue import Queue
+from datakit.engine.scheduler.attempt_queue import AttemptQueue
 from datakit.engine.task import Task
 
 
@@ -16,11 +16,11 @@ def task(name: str, size: int = 1) -> Task:
     return Task(name, "module:function", {}, size)
 
 
-def retry(name: str, alone: bool = False) -> Attempt:
-    return replace(Attempt(task(name), "test", "/nowhere", 2, 1, 1), alone=alone)
+def retry(name: str, exclusive: bool = False) -> Attempt:
+    return replace(Attempt(task(name), "test", "/nowhere", 2, 1, 1), exclusive=exclusive)
 
 
-def order(queue: Queue, now: float) -> list[str]:
+def order(queue: AttemptQueue, now: float) -> list[str]:
     """What goes out until nothing is ready."""
     names: list[str] = []
     while (taken := queue.take(now)) is not None:
@@ -32,19 +32,19 @@ def order(queue: Queue, now: float) -> list[str]:
 def test_the_biggest_input_first_and_of_equal_ones_the_first(sizes: list[int]) -> None:
     tasks = [task(str(number), size) for number, size in enumerate(sizes)]
     wanted = [one.key for one in sorted(tasks, key=lambda one: (-one.input_bytes, int(one.key)))]
-    assert order(Queue(tasks), 0.0) == wanted
-    some, rest = Queue(tasks), len(sizes) // 2
-    assert [one.key for one in some.take_fresh(rest)] + order(some, 0.0) == wanted
+    assert order(AttemptQueue(tasks), 0.0) == wanted
+    some, rest = AttemptQueue(tasks), len(sizes) // 2
+    assert [one.key for one in some.take_new(rest)] + order(some, 0.0) == wanted
 
 
 def test_a_retry_goes_before_what_was_never_tried_and_one_that_must_wait_or_be_alone_after_it() -> None:
-    queue = Queue([task("small"), task("big", 9)])
-    queue.put_back(retry("alone", alone=True))
+    queue = AttemptQueue([task("small"), task("big", 9)])
+    queue.put_back(retry("exclusive", exclusive=True))
     queue.put_back(retry("later"), ready=100.0)
     queue.put_back(retry("first"))
     queue.put_back(retry("second"))
     assert len(queue) == 6
     assert order(queue, 99.0) == ["first", "second", "big", "small"]
     assert queue.ready_in(99.0) == 1.0
-    assert order(queue, 100.0) == ["later", "alone"]
+    assert order(queue, 100.0) == ["later", "exclusive"]
     assert not queue

@@ -150,7 +150,7 @@ def digests(
 
 def parts(names: list[str], poison: str) -> Plan:
     """One task that writes all names."""
-    task = Task("all", f"{__name__}:write_parts", {"names": names}, halves="names")
+    task = Task("all", f"{__name__}:write_parts", {"names": names}, bisect_argument="names")
     results = yield Phase("parts", (task,), {"poison": poison})
     return Output([Partition(o.path, "test", 1, o.bytes, o.xxh3) for r in results for o in r.outputs], SCHEMA)
 
