@@ -1,30 +1,30 @@
 """Every error that datakit raises on purpose, in one tree.
 
     DatakitError                     exit code 1
-    |-- InputError                   exit code 2: the user can mend it
-    |   |-- UsageError               a flag or a command that cannot be
-    |   |-- RecipeError              a recipe that says something impossible or unknown
-    |   |-- NoInputError             a source that resolves to no file
-    |   |-- EmptyStageError          a stage that yields no record
-    |   |-- ColumnError              a missing text column, or two files whose columns do not fit together
+    |-- InputError                   exit code 2: the user can fix it
+    |   |-- UsageError               an invalid flag or command
+    |   |-- RecipeError              a recipe with an impossible or unknown setting
+    |   |-- NoInputError             a source without files
+    |   |-- EmptyStageError          a stage without output records
+    |   |-- ColumnError              a missing text column, or two files whose columns do not match
     |   |-- UnreadableError          an input that cannot be opened or decoded
-    |   |-- ChangedInputError        an input that is no longer what was listed
-    |   |-- RootError                an output root without permission, space, or not shared by the nodes
-    |   |-- TokenizerError           a tokenizer file that cannot be used, or is not the one of the cache
-    |   `-- LoaderError              a mixture, schedule or packing that cannot be
-    |       `-- MixtureChangedError  a run that would go on with another past than its checkpoint's
-    |-- StorageError                 a disk or an object store that fails
-    |   |-- NoSpaceError             a disk that is full
-    |   |-- NotFoundError            a file that should be there
+    |   |-- ChangedInputError        an input that changed after it was listed
+    |   |-- RootError                an output root without permission or space, or not shared by the nodes
+    |   |-- TokenizerError           a tokenizer file that is unusable, or not the cache's
+    |   `-- LoaderError              an invalid mixture, schedule or packing
+    |       `-- MixtureChangedError  a resumed run whose mixture contradicts its checkpoint
+    |-- StorageError                 a failing disk or object store
+    |   |-- NoSpaceError             a full disk
+    |   |-- NotFoundError            a missing file
     |   |-- CorruptError             bytes that do not match their checksum, or a file that does not parse
-    |   `-- DivergentOutputError     a task that was run twice and wrote two different outputs
+    |   `-- DivergentOutputError     a task that wrote different outputs when run twice
     |-- TaskError                    a task function that refuses its input, with a reason
-    |-- StepFailedError              a step whose tasks failed alike: nothing to go on with
-    |-- CheckpointError              a checkpoint that is wanted and is not there, or is of another run
-    |-- DivergedError                exit code 4: the loss or a gradient is no number; the last good checkpoint stays
-    `-- PartialError                 exit code 3: some tasks failed, all others are done and kept
+    |-- StepFailedError              a step that cannot continue
+    |-- CheckpointError              a missing checkpoint, or one of another run
+    |-- DivergedError                exit code 4: loss or gradient is NaN or infinite; the last good checkpoint is kept
+    `-- PartialError                 exit code 3: some tasks failed; all others are done and kept
 
-A message names the thing, the place and the next step. It never holds document text: logs are shared more widely
+A message names the thing, the place and the next step. It never contains document text: logs are shared more widely
 than corpora.
 """
 
@@ -35,35 +35,35 @@ from collections.abc import Iterable
 
 
 class DatakitError(Exception):
-    """The root of the tree; `exit_code` is what the command line ends with."""
+    """Root of the tree. `exit_code` is the command line's exit code."""
 
     exit_code = 1
 
 
 class InputError(DatakitError):
-    """Something that the user gave cannot be used as it is."""
+    """Something the user provided is unusable."""
 
     exit_code = 2
 
 
 class UsageError(InputError):
-    """A flag or a command that cannot be."""
+    """An invalid flag or command."""
 
 
 class RecipeError(InputError):
-    """A recipe that says something impossible or unknown."""
+    """A recipe with an impossible or unknown setting."""
 
 
 class NoInputError(InputError):
-    """A source that resolves to no file."""
+    """A source without files."""
 
 
 class EmptyStageError(InputError):
-    """A stage that yields no record at all."""
+    """A stage without output records."""
 
 
 class ColumnError(InputError):
-    """A missing column, or columns of two files that do not fit together."""
+    """A missing column, or two files whose columns do not match."""
 
 
 class UnreadableError(InputError):
@@ -71,7 +71,7 @@ class UnreadableError(InputError):
 
 
 class ChangedInputError(InputError):
-    """An input file that is no longer what was listed: what is read now is of no listing."""
+    """An input file that changed after it was listed."""
 
 
 class RootError(InputError):
@@ -83,59 +83,59 @@ class TokenizerError(InputError):
 
 
 class LoaderError(InputError):
-    """A mixture, a schedule or a packing that cannot be: it names the component and the setting."""
+    """An invalid mixture, schedule or packing. The message names the mixture component and the setting."""
 
 
 class MixtureChangedError(LoaderError):
-    """A run resumes, but what it has read so far is not what this mixture would have given."""
+    """A resumed run whose mixture would have given other data than it has already read."""
 
 
 class StorageError(DatakitError):
-    """A disk or an object store that fails."""
+    """A failing disk or object store."""
 
 
 class NoSpaceError(StorageError):
-    """A disk that is full: the root's, or the one for temporary files."""
+    """A full disk: the root's, or the one for temporary files."""
 
 
 class NotFoundError(StorageError):
-    """A file that should be there and is not."""
+    """A missing file."""
 
 
 class CorruptError(StorageError):
-    """Bytes that do not match their checksum, or a file of ours that does not parse."""
+    """Bytes that do not match their checksum, or one of our files that does not parse."""
 
 
 class DivergentOutputError(StorageError):
-    """The same task wrote two different outputs: it is not deterministic. The first one stays."""
+    """A task wrote different outputs when run twice, so it is not deterministic. The first output is kept."""
 
 
 class TaskError(DatakitError):
-    """A task function refuses its input and says why."""
+    """A task function refuses its input, with a reason."""
 
 
 class StepFailedError(DatakitError):
-    """A step whose tasks fail alike; nothing to go on with."""
+    """A step that cannot continue: its tasks all fail with the same error, or no task can run."""
 
 
 class CheckpointError(DatakitError):
-    """A checkpoint that is wanted and is not there, cannot be read, or belongs to another run."""
+    """A checkpoint that is missing, unreadable, or of another run."""
 
 
 class DivergedError(DatakitError):
-    """A training run whose loss or gradient is no number any more; its last good checkpoint stays."""
+    """A training run whose loss or gradient is NaN or infinite. Its last good checkpoint is kept."""
 
     exit_code = 4
 
 
 class PartialError(DatakitError):
-    """Some tasks of a step failed; the others are done and kept, and the next run retries only these."""
+    """Some tasks of a step failed. The others are done and kept, and the next run retries only the failed ones."""
 
     exit_code = 3
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """A clause for an error message: the nearest known name, or all of them.
+    """Write a clause for an error message: the closest known name, or all known names.
 
     >>> suggestion("treshold", ["threshold", "bands"])
     "did you mean 'threshold'?"
@@ -144,4 +144,4 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, choices, n=1, cutoff=0.6)
     if near:
         return f"did you mean {near[0]!r}?"
-    return f"known names are {', '.join(choices)}" if choices else "there are no names here"
+    return f"known names are {', '.join(choices)}" if choices else "no names are known here"

@@ -93,7 +93,7 @@ class Outcome:
 
 
 class Verdict(StrEnum):
-    """What happens after an attempt."""
+    """The consequence of an attempt."""
 
     DONE = "done"
     RETRY = "retry"

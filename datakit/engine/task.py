@@ -99,7 +99,7 @@ class Preload:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How many unusable records may be skipped.
+    """The number of unusable records that may be skipped.
 
     limit: a number of records or, as a float up to 1, a share of the records read. listed: records that do not count,
     as `file:position`. These are operation parameters: raising the limit resumes the run where it had stopped.
@@ -165,7 +165,7 @@ class QuarantinedRecord:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What a task wrote and counted. `details` is small plain data for planning the next phase."""
+    """The files and counts of a finished task. `details` is small plain data for planning the next phase."""
 
     outputs: tuple[OutputFile, ...] = ()
     counters: dict[str, int] = field(default_factory=dict)
@@ -197,7 +197,7 @@ ALL_RECORDS = RecordRange("", 0, 0)  # every batch of a task
 
 @dataclass
 class TaskContext:
-    """What a task function may use: the step's directory, a private scratch directory, its CPUs, its heartbeat.
+    """The resources of a task function: the step's directory, a private scratch directory, its CPUs, its heartbeat.
 
     try_singly: (file, position) of batches that earlier attempts died in, or of ALL_RECORDS; their records are tried
     one by one. skip: (file, position) of records to skip, with the reason.

@@ -1,11 +1,11 @@
-"""Files that appear whole or not at all, and never change afterwards.
+"""Writes files that appear whole or not at all, and never change afterwards.
 
-Create if absent: on a disk a temporary file, fsync, `link` (which fails if the name is taken, where `rename` would
-overwrite); in an object store one conditional PUT (`If-None-Match: *`). If the name is taken the checksums are
-compared: equal means that somebody else did the same work, different means that the work is not deterministic, and the
-first stays. So two drivers, a retried task and a resumed run need no lock.
+A file is created only if its name is free. On a disk: a temporary file, fsync, then `link`, which fails if the name is
+taken, whereas `rename` would overwrite. In an object store: one conditional PUT (`If-None-Match: *`). If the name is
+taken, the checksums are compared. Equal means that another process did the same work; different means that the work is
+not deterministic, and the first file is kept. So two drivers, a retried task and a resumed run need no lock.
 
-Cost: one fsync or one request a file; a file that exists already costs one read of it.
+Cost: one fsync or one request per file; a file that already exists costs one read of it.
 Memory: an upload holds 65 MiB (measured).
 """
 
@@ -53,7 +53,7 @@ CONFLICT_WAITS = (0.1, 0.3, 1.0, 3.0)
 
 @dataclass(frozen=True)
 class Committed:
-    """A file that stands: its URL, its size in bytes, its xxh3-128, and whether this call made it."""
+    """A committed file: URL, size in bytes, xxh3-128. created: False if it existed already."""
 
     url: str
     bytes: int
@@ -63,9 +63,9 @@ class Committed:
 
 @contextmanager
 def staging(url: str) -> Iterator[Path]:
-    """A private local path to write the future file `url` to; removed at the end if it still is there.
+    """Provide a private local path for writing the future file `url`; a file left there is removed at the end.
 
-    On a disk it lies beside its target (a link cannot cross file systems), under a name that every listing skips.
+    On a disk the path is next to its target, since a link cannot cross file systems. Listings skip its name.
     """
     if urls.is_local(url):
         target = Path(urls.local_path(url))
@@ -76,7 +76,7 @@ def staging(url: str) -> Iterator[Path]:
         path = Path(tempfile.gettempdir()) / temporary_name(urls.name(url))
     try:
         yield path
-    except OSError as error:  # of the file, or of anything else that the block touches
+    except OSError as error:  # raised for this file or for anything else that the block uses
         refusal = translated(error, url, "write")
         if refusal is not None and (error.errno in SPACE or error.filename in (str(path), path)):
             raise refusal from error
@@ -86,12 +86,12 @@ def staging(url: str) -> Iterator[Path]:
 
 
 def temporary_name(name: str) -> str:
-    """A hidden name for the future file `name`; it says which process of which host writes it."""
+    """Return a hidden name for the future file `name` that states the writing host and process."""
     return f"{TEMPORARY_PREFIX}{os.uname().nodename.replace('-', '_')}-{os.getpid()}-{uuid.uuid4().hex}-{name}"
 
 
 def owner_of(temporary: str) -> int | None:
-    """The process that writes a temporary file, where it is one of this host."""
+    """Return the process that writes a temporary file, or None if it runs on another host."""
     _, host, pid, *_ = [*temporary.split("-"), "", "", ""]
     return int(pid) if pid.isdigit() and host == os.uname().nodename.replace("-", "_") else None
 
@@ -114,7 +114,7 @@ def commit_bytes(data: bytes, url: str) -> Committed:
 
 
 def replace_bytes(data: bytes, url: str) -> None:
-    """Write or overwrite `url` atomically: for state that is no output (a hash cache), never for data."""
+    """Write or overwrite `url` atomically. Only for state such as a hash cache, never for outputs."""
     with staging(url) as path:
         path.write_bytes(data)
         with storage_errors(url):
@@ -126,19 +126,19 @@ def replace_bytes(data: bytes, url: str) -> None:
 
 
 def hash_file(path: Path) -> tuple[str, int]:
-    """xxh3-128 (32 hex digits) and size of a local file, in constant memory."""
+    """Return xxh3-128 (32 hex digits) and size in bytes of a local file, in constant memory."""
     with open(path, "rb") as file:
         return hash_open(file)
 
 
 def hash_url(url: str) -> tuple[str, int]:
-    """xxh3-128 and size of any file, streamed."""
+    """Return xxh3-128 and size in bytes of any file, streamed."""
     with urls.open_read(url) as file:
         return hash_open(file)
 
 
 def hash_open(file: BinaryIO) -> tuple[str, int]:
-    """xxh3-128 and size of what an open file still has."""
+    """Return xxh3-128 and size in bytes of the rest of an open file."""
     digest, length = xxhash.xxh3_128(), 0
     while chunk := file.read(HASH_CHUNK):
         digest.update(chunk)
@@ -158,12 +158,12 @@ def _link(path: Path, target: str) -> bool:
             return _copy_and_link(path, target)
         if error.errno not in NO_LINKS or os.path.exists(target):
             raise
-        os.rename(path, target)  # whole, but of two that are equally fast the last one stays
+        os.rename(path, target)  # atomic, but in a race the last writer wins
     return True
 
 
 def _copy_and_link(path: Path, target: str) -> bool:
-    """For a file that was made on another file system than its target's."""
+    """Commit a file that was written on another file system than its target's."""
     with staging(target) as near:
         shutil.copyfile(path, near)
         return _link(near, target)
@@ -190,7 +190,7 @@ def _put(path: Path, url: str) -> bool:
                 return False
             if "ConditionalRequestConflict" not in str(error) or wait is None:
                 raise
-            time.sleep(wait)  # another attempt creates the same object right now
+            time.sleep(wait)  # another attempt is creating the same object
         else:
             return True
     raise AssertionError("the last try returns or raises")
@@ -201,9 +201,9 @@ def _s3_options(size: int) -> dict[str, int]:
 
 
 def _compare(url: str, xxh3: str, length: int) -> None:
-    standing, standing_length = hash_url(url)
-    if standing != xxh3:
+    existing, existing_length = hash_url(url)
+    if existing != xxh3:
         raise DivergentOutputError(
-            f"{url} exists with other content ({standing_length} bytes, xxh3 {standing}; this attempt wrote {length} "
-            f"bytes, xxh3 {xxh3}): the task that writes it is not deterministic; the first version was kept"
+            f"{url} exists with other content ({existing_length} bytes, xxh3 {existing}; this attempt wrote {length} "
+            f"bytes, xxh3 {xxh3}): the task that writes it is not deterministic; the first version is kept"
         )

@@ -1,8 +1,8 @@
-"""What a step is, as a number: canonical JSON under xxh3-128.
+"""Identifies a step by the xxh3-128 of canonical JSON.
 
-A fingerprint covers the stage's name, its format version, every content parameter with its default made explicit, and
-the identities of what it reads. Two recipes that say the same thing in other words share their steps; a parameter that
-changes the output can never be forgotten, because all of them are always in.
+A fingerprint covers the stage's name, its format version, every content parameter with its default written out, and the
+identities of its inputs. Recipes that mean the same share their steps. Since all parameters are always included, none
+that changes the output can be forgotten.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ T = TypeVar("T")
 
 
 def canonical_json(value: Any) -> bytes:
-    """JSON with sorted keys, no white space and no NaN: equal values give equal bytes."""
+    """Encode as JSON with sorted keys, no white space and no NaN, so that equal values give equal bytes."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
 def spelled_out(config: Any) -> dict[str, Any]:
-    """A dataclass as plain data with every default written out.
+    """Convert a dataclass to plain data with every default written out.
 
-    Not `msgspec.to_builtins`: a dataclass that msgspec made keeps its defaults on the class, and they would be missing.
+    `msgspec.to_builtins` alone would miss defaults: a dataclass that msgspec built keeps them on the class.
     """
     return msgspec.to_builtins(asdict(config))
 
@@ -39,18 +39,18 @@ def config_of(parameters: Mapping[str, Any], kind: type[T]) -> T:
 
 
 def fingerprint(stage: str, version: int, parameters: dict[str, Any], inputs: Sequence[str]) -> str:
-    """32 hex digits. `inputs` are upstream identities in the order in which the stage reads them."""
+    """Hash a step to 32 hex digits. `inputs`: upstream identities in the order in which the stage reads them."""
     content = {"stage": stage, "version": version, "parameters": parameters, "inputs": list(inputs)}
     return xxhash.xxh3_128_hexdigest(canonical_json(content))
 
 
 def identity(step_fingerprint: str, quarantined: Sequence[str]) -> str:
-    """What downstream builds on: the fingerprint, or, if records were lost, a hash of it and of the sorted list."""
+    """Return what downstream steps depend on: the fingerprint, hashed with the list of skipped records if any."""
     if not quarantined:
         return step_fingerprint
     return xxhash.xxh3_128_hexdigest(canonical_json([step_fingerprint, sorted(quarantined)]))
 
 
 def short(value: str) -> str:
-    """The digits that paths and people see."""
+    """Return the digits that are used in paths and messages."""
     return value[:SHOWN_DIGITS]

@@ -1,10 +1,10 @@
-"""Which files a URL and its patterns name: one file, everything below a directory, or what a glob in the URL matches.
+"""Finds the files that a URL and its patterns name: one file, a directory's files, or the matches of a glob in the URL.
 
-A pattern is relative to the directory: `*` and `?` stay inside one part of a path, `[...]` is one of its characters,
-`**` is any number of parts. A pattern without `/` is about the file's name, at any depth. `{stdlib}` at the head of a
-URL is the standard library of the running Python: text that every machine has.
+A pattern is relative to the directory. `*` and `?` match within one path component, `[...]` matches one of its
+characters, `**` matches any number of components. A pattern without `/` matches file names at any depth. `{stdlib}` at
+the start of a URL is the standard library of the running Python, text that every machine has.
 
-Names that begin with a dot are never listed. Linked directories are followed, each at most once on a path.
+Names that start with a dot are never listed. Linked directories are followed, each at most once per path.
 Cost: one listing (a directory walk, or as few requests as the store's own listing needs).
 """
 
@@ -25,7 +25,7 @@ _MAGIC = re.compile(r"[*?\[]")
 
 @dataclass(frozen=True)
 class Place:
-    """Where to look: everything below `base` that `pattern` (None: all) matches, or the one file `file` in it."""
+    """A set of files: those below `base` that match `pattern` (None: all), or the single file `file` in it."""
 
     base: str
     pattern: str | None = None
@@ -33,12 +33,12 @@ class Place:
 
 
 def expand(url: str) -> str:
-    """`url` with its placeholder filled in."""
+    """Replace the placeholder in `url`."""
     return url.replace("{stdlib}", sysconfig.get_paths()["stdlib"], 1) if url.startswith("{stdlib}") else url
 
 
 def locate(url: str) -> Place:
-    """What `url` names. Asks the disk or the store whether it is a file; a name that exists is never a glob."""
+    """Resolve `url`. Asks the disk or the store if it is a file; an existing name is never taken as a glob."""
     place = urls.absolute(expand(url))
     if _is_file(place):
         return Place(urls.parent(place) or "/", file=urls.name(place))
@@ -59,10 +59,10 @@ def _is_file(url: str) -> bool:
 
 
 def files_at(place: Place, exclude: Sequence[str] = ()) -> list[FileInfo]:
-    """Every file of a place, patterns aside, sorted by path; empty if the directory is not there.
+    """List every file of a place, ignoring its pattern, sorted by path; empty if the directory does not exist.
 
-    On a disk, directories that `exclude` names whole (`**/tests/**`) are not entered: a Python installation may have a
-    hundred thousand files below its site-packages.
+    On a disk, directories that `exclude` covers entirely (`**/tests/**`) are not entered: a Python installation may
+    have a hundred thousand files in site-packages.
     """
     if place.file is not None:
         return [_one_file(place.base, place.file)]
@@ -72,7 +72,7 @@ def files_at(place: Place, exclude: Sequence[str] = ()) -> list[FileInfo]:
 
 
 def select(files: Sequence[FileInfo], place: Place, include: Sequence[str], exclude: Sequence[str]) -> list[FileInfo]:
-    """The files that the URL's glob and any of `include` (none: all) match, and none of `exclude`."""
+    """Return the files that match the URL's glob and any of `include` (empty: all), and none of `exclude`."""
     wanted, unwanted = matcher(include), matcher(exclude)
     glob = matcher([place.pattern]) if place.pattern else None
     return [
@@ -85,7 +85,7 @@ def select(files: Sequence[FileInfo], place: Place, include: Sequence[str], excl
 
 
 def matcher(patterns: Sequence[str]) -> re.Pattern[str]:
-    """One expression for several patterns.
+    """Compile several patterns to one expression.
 
     >>> [bool(matcher(["*.py"]).fullmatch(path)) for path in ("a.py", "b/a.py", "a.pyc")]
     [True, True, False]
@@ -154,4 +154,4 @@ def _size(entry: os.DirEntry[str]) -> int:
     try:
         return entry.stat().st_size
     except FileNotFoundError as error:
-        raise UnreadableError(f"{entry.path} is a link to a file that is not there; mend or exclude it") from error
+        raise UnreadableError(f"{entry.path} is a link to a file that does not exist; fix or exclude it") from error

@@ -1,8 +1,8 @@
-"""Document ids as columns: 32 hex digits outside, a pair of uint64 inside.
+"""Converts columns of document ids: 32 hex digits in files, pairs of uint64 in memory.
 
 An id is the xxh3-128 of a document's text. Partition `i` of `2**bits` holds the ids whose top `bits` bits are `i`, so
 partitions of two sources nest and every join is a merge. Sorting and comparing pairs of uint64 is several times faster
-than comparing hex strings; both orders are the same, since the digits are lower case and zero padded.
+than comparing hex strings. Both orders are equal, since the digits are lower-case and zero-padded.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _FROM_HEX[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16, dtype=np
 
 
 def ids_from_digests(digests: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Concatenated 16-byte big-endian digests -> (high, low), each uint64 [N]."""
+    """Convert concatenated 16-byte big-endian digests to (high, low), each uint64 [N]."""
     pairs = np.frombuffer(digests, ">u8").reshape(-1, 2)
     return pairs[:, 0].astype(np.uint64), pairs[:, 1].astype(np.uint64)
 
 
 def ids_to_arrow(high: np.ndarray, low: np.ndarray) -> pa.StringArray:
-    """(high, low) uint64 [N] -> string [N] of 32 lower-case hex digits."""
+    """Convert (high, low), uint64 [N] each, to string [N] of 32 lower-case hex digits."""
     count = len(high)
     pairs = np.empty((count, 2), ">u8")
     pairs[:, 0], pairs[:, 1] = high, low
@@ -36,7 +36,7 @@ def ids_to_arrow(high: np.ndarray, low: np.ndarray) -> pa.StringArray:
 
 
 def ids_from_arrow(column: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-    """string [N] of 32 hex digits -> (high, low) uint64 [N]. Raises ValueError on anything else."""
+    """Convert string [N] of 32 hex digits to (high, low), uint64 [N] each. Raises ValueError for anything else."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     if len(column) == 0:
@@ -55,7 +55,7 @@ def ids_from_arrow(column: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.n
 
 
 def strictly_ascending(high: np.ndarray, low: np.ndarray) -> bool:
-    """Whether every id is larger than the one before: sorted and unique."""
+    """Return True if the ids are sorted and unique."""
     if len(high) < 2:
         return True
     larger = (high[1:] > high[:-1]) | ((high[1:] == high[:-1]) & (low[1:] > low[:-1]))
@@ -63,11 +63,11 @@ def strictly_ascending(high: np.ndarray, low: np.ndarray) -> bool:
 
 
 def partition_range(index: int, bits: int) -> tuple[str, str]:
-    """The smallest and the largest id, 32 hex digits each, that partition `index` of `2**bits` may hold."""
+    """Return the smallest and largest possible id, 32 hex digits each, of partition `index` of `2**bits`."""
     width = 128 - bits
     return f"{index << width:032x}", f"{((index + 1) << width) - 1:032x}"
 
 
 def partition_name(index: int, count: int, suffix: str = ".parquet") -> str:
-    """`part-00017-of-00106.parquet`: the one naming rule of every partitioned output."""
+    """Return a name like `part-00017-of-00106.parquet`, the naming rule of every partitioned output."""
     return f"part-{index:05d}-of-{count:05d}{suffix}"

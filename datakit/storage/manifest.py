@@ -1,8 +1,8 @@
-"""`manifest.json`: a step's typed result, written last; a step without one does not exist.
+"""Reads and writes `manifest.json`, a step's typed result. It is written last; a step without one does not exist.
 
-It is the one file that others may rely on: keys sorted, paths relative to its own directory, and no time, host or
-library version in it (those are in the ledger), so that the same step gives the same bytes anywhere. Every counter that
-a reader needs is a required field: a missing one is an error, never a zero.
+It is the only file that others may rely on. Its keys are sorted, its paths relative to its own directory, and it
+contains no time, host or library version (those are in the ledger), so that a step has the same bytes anywhere. Every
+counter that a reader needs is a required field: a missing one is an error, never a zero.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from datakit.storage.fingerprint import canonical_json
 FORMAT = "datakit.manifest/1"
 FILE_NAME = "manifest.json"
 PARTIAL_NAME = "partial.json"
-PIECE = 1000  # partitions
+PIECE = 1000  # partitions encoded at once
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -30,7 +30,7 @@ class Column(msgspec.Struct, frozen=True):
 
 
 class InputReference(msgspec.Struct, frozen=True):
-    """An upstream step: which stage, where its manifest lies relative to ours, and which identity we built on."""
+    """An upstream step: its stage, the path of its manifest relative to ours, and the identity that was used."""
 
     stage: str
     path: str
@@ -38,7 +38,7 @@ class InputReference(msgspec.Struct, frozen=True):
 
 
 class Partition(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One file of the output, in order. Sizes in bytes; `text_bytes` and `tokens` where the stage has them."""
+    """One file of the output. Sizes are in bytes; `text_bytes` and `tokens` only if the stage has them."""
 
     path: str
     source: str
@@ -52,7 +52,7 @@ class Partition(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Totals(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Sums over the partitions."""
+    """Sums over all partitions."""
 
     rows: int
     bytes: int
@@ -61,14 +61,14 @@ class Totals(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Quarantine(msgspec.Struct, frozen=True):
-    """Records that could not be processed: how many, and the directory that lists them."""
+    """Number of records that could not be processed, and the directory with their list."""
 
     records: int
     path: str = "quarantine/"
 
 
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """See the module. `details` holds what only this stage's readers need, in a form of the stage's own."""
+    """A step's result. `details` holds what only readers of this stage need, in a format of the stage."""
 
     stage: str
     dataset: str
@@ -85,12 +85,12 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     format: str = FORMAT
 
     def partitions_of(self, source: str) -> list[Partition]:
-        """The partitions of one source, in order."""
+        """Return the partitions of one source, in order."""
         return [partition for partition in self.partitions if partition.source == source]
 
 
 def totals_of(partitions: list[Partition]) -> Totals:
-    """Sums over `partitions`; a column that any of them lacks is absent."""
+    """Sum over `partitions`; a field that any of them lacks is None."""
 
     def total(field: str) -> int | None:
         values = [getattr(partition, field) for partition in partitions]
@@ -105,16 +105,16 @@ def totals_of(partitions: list[Partition]) -> Totals:
 
 
 def pieces(manifest: Manifest) -> Iterator[bytes]:
-    """Canonical JSON, indented for people; the same manifest gives the same bytes.
+    """Encode as canonical JSON, indented for people; equal manifests give equal bytes.
 
-    Some partitions at a time: 100,000 as one text, and again with indents, would be the peak of a driver's memory.
+    Encodes PIECE partitions at a time: 100,000 at once, and again with indents, would be a driver's memory peak.
     """
     plain = msgspec.to_builtins(msgspec.structs.replace(manifest, partitions=[])) | {"format": manifest.format}
     frame = msgspec.json.format(canonical_json(plain), indent=1) + b"\n"
     if not manifest.partitions:
         yield frame
         return
-    before, after = frame.split(b'\n "partitions": []')  # no string holds a raw line feed, and nothing else one space
+    before, after = frame.split(b'\n "partitions": []')  # unique: only top-level keys follow a line feed and one space
     yield before + b'\n "partitions": ['
     for start in range(0, len(manifest.partitions), PIECE):
         some = msgspec.json.encode(manifest.partitions[start : start + PIECE], order="sorted")
@@ -124,29 +124,29 @@ def pieces(manifest: Manifest) -> Iterator[bytes]:
 
 
 def decode(data: bytes, url: str) -> Manifest:
-    """Raises CorruptError where it does not parse or is of another format."""
+    """Decode a manifest. Raises CorruptError if it does not parse or has another format."""
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
     except msgspec.DecodeError as error:
-        raise CorruptError(f"{url} is not a manifest that this version reads: {error}") from error
+        raise CorruptError(f"{url} is not a manifest that this version can read: {error}") from error
     if manifest.format != FORMAT:
         raise CorruptError(f"{url} has format {manifest.format!r}; this version reads {FORMAT!r}")
     return manifest
 
 
 def manifest_url(directory: str) -> str:
-    """Where the manifest of a step's directory lies."""
+    """Return the URL of the manifest in a step's directory."""
     return urls.join(directory, FILE_NAME)
 
 
 def read_manifest(directory: str) -> Manifest:
-    """The manifest in a step's directory. Raises NotFoundError where the step is unfinished."""
+    """Read the manifest in a step's directory. Raises NotFoundError if the step is unfinished."""
     url = manifest_url(directory)
     return decode(urls.read_bytes(url), url)
 
 
 def find_manifest(directory: str) -> Manifest | None:
-    """The manifest, or None where the step is unfinished or was never begun."""
+    """Read the manifest; None if the step is unfinished or was never started."""
     try:
         return read_manifest(directory)
     except NotFoundError:
@@ -154,7 +154,7 @@ def find_manifest(directory: str) -> Manifest | None:
 
 
 def write_manifest(manifest: Manifest, directory: str) -> None:
-    """Create the manifest; the last write of a step. Raises DivergentOutputError if another one stands."""
+    """Create the manifest, the last write of a step. Raises DivergentOutputError if a different one exists."""
     url = manifest_url(directory)
     with atomic.staging(url) as path:
         with path.open("wb") as file:

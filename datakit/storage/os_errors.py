@@ -1,7 +1,7 @@
-"""What a disk or an object store refuses, as one of our errors that says what, where and what to do.
+"""Translates failures of a disk or an object store to our errors, with the place and the next step.
 
-Operating systems raise OSError; the drivers of object stores raise that and several trees of their own without a common
-root (botocore's, aiohttp's, ...). Only these are translated: a mistake in our code stays what it is.
+Operating systems raise OSError. Object store drivers also raise several trees of their own without a common root
+(botocore's, aiohttp's, ...). Only these are translated; a mistake in our code keeps its type.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ DRIVERS = (
 
 @contextmanager
 def read_errors(url: str) -> Iterator[None]:
-    """Around a read of `url`. Raises NotFoundError, StorageError, RootError."""
+    """Translate errors of a read of `url`. Raises NotFoundError, StorageError, RootError."""
     try:
         yield
     except FileNotFoundError as error:
-        raise NotFoundError(f"{url} is not there") from error
+        raise NotFoundError(f"{url} does not exist") from error
     except Exception as error:
         _raise_translated(error, url, "read")
         raise
@@ -45,7 +45,7 @@ def read_errors(url: str) -> Iterator[None]:
 
 @contextmanager
 def storage_errors(url: str) -> Iterator[None]:
-    """Around a write of `url`. Raises RootError, StorageError."""
+    """Translate errors of a write of `url`. Raises RootError, StorageError."""
     try:
         yield
     except Exception as error:
@@ -55,7 +55,7 @@ def storage_errors(url: str) -> Iterator[None]:
 
 @contextmanager
 def scratch_errors(path: Path) -> Iterator[None]:
-    """Around a write of scratch, which is on the temporary disk whatever the root is. Raises NoSpaceError."""
+    """Translate errors of a write to scratch, which is always on the temporary disk. Raises NoSpaceError."""
     try:
         yield
     except OSError as error:
@@ -71,7 +71,7 @@ def _raise_translated(error: Exception, url: str, verb: str) -> None:
 
 
 def translated(error: Exception, url: str, verb: str) -> DatakitError | None:
-    """Our error for a refusal of the system or the store; None where `error` is something else."""
+    """Return our error for a failure of the system or the store; None if `error` is anything else."""
     if isinstance(error, OSError):
         return _of_system(error, url, verb)
     kind = type(error)
@@ -100,19 +100,19 @@ def _of_system(error: OSError, url: str, verb: str) -> DatakitError:
 
 
 def _full(error: OSError, url: str, verb: str) -> NoSpaceError:
-    """An object store is never full: what goes there is staged on the temporary disk."""
+    """Name the full disk. An object store is never full: its files are staged on the temporary disk."""
     if "://" in url and not url.startswith("file://"):
         return _temporary_full(url, verb)
     where = f" ({error.filename})" if error.filename else ""
-    advice = "free some, or choose another --root: the next run goes on from here"
+    advice = "free some, or choose another --root; the next run continues from here"
     return NoSpaceError(f"no space left to {verb} {url}{where}; {advice}")
 
 
 def _temporary_full(what: str, verb: str) -> NoSpaceError:
-    advice = "free some, or set TMPDIR to a larger disk: the next run goes on from here"
+    advice = "free some, or set TMPDIR to a larger disk; the next run continues from here"
     return NoSpaceError(f"no space left to {verb} {what} on the temporary disk ({tempfile.gettempdir()}); {advice}")
 
 
 def _unreachable(error: Exception, url: str, verb: str) -> StorageError:
-    advice = "check the network and the endpoint (AWS_ENDPOINT_URL); the next run goes on from here"
+    advice = "check the network and the endpoint (AWS_ENDPOINT_URL); the next run continues from here"
     return StorageError(f"cannot {verb} {url}: the store does not answer ({error}); {advice}")

@@ -1,12 +1,12 @@
-"""Parquet shards: how every table of the project is written and read.
+"""Reads and writes Parquet shards, the format of every table in the project.
 
-zstd-3, page index on, dictionary encoding off for text, ids and lists (unique values: 17 % slower for nothing,
-measured), statistics on but for texts (a minimum and a maximum are copies of whole documents: with one of 200 MB the
-writer took 775 MB beside it instead of 200, measured). Row groups end at fixed row positions that depend on the rows
-alone (their bytes, their count), never on how the rows arrived in batches: the same rows give the same bytes.
+zstd-3 with page index. No dictionary encoding for text, ids and lists: their values are unique, and it would cost 17 %
+(measured). Statistics for all columns but texts, whose minimum and maximum are copies of whole documents: with one of
+200 MB the writer took 775 MB instead of 200 (measured). Row groups end at positions that depend only on the rows (their
+bytes and count), not on the batches they arrived in, so equal rows give equal bytes.
 
-Memory: the writer holds at most one row group (16 MiB of values or one longer document) plus the batch in
-hand; a reader decodes one row group at a time.
+Memory: the writer holds at most one row group (16 MiB of values or one longer document) plus the current batch; a
+reader decodes one row group at a time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ShardInfo:
 
 
 class ShardWriter:
-    """Writes one Parquet file that appears whole, at `url`, when the `with` block ends without an error.
+    """Writes one Parquet file, which appears at `url` when the `with` block ends without an error.
 
     >>> with ShardWriter(url, schema) as writer:  # doctest: +SKIP
     ...     writer.write(table)
@@ -49,7 +49,7 @@ class ShardWriter:
     """
 
     def __init__(self, url: str, schema: pa.Schema, dictionary: Sequence[str] = ()) -> None:
-        """`dictionary` names the columns of few distinct values."""
+        """`dictionary` names the columns with few distinct values."""
         self.url, self.schema, self._dictionary = url, schema, list(dictionary)
         self._pending: list[pa.Table] = []
         self._pending_rows = self._pending_bytes = self._rows = 0
@@ -57,7 +57,7 @@ class ShardWriter:
 
     @property
     def info(self) -> ShardInfo:
-        """What was committed; only after the `with` block."""
+        """The committed shard; available after the `with` block."""
         if self._info is None:
             raise RuntimeError(f"{self.url} is not committed yet")
         return self._info
@@ -74,12 +74,12 @@ class ShardWriter:
                 compression_level=COMPRESSION_LEVEL,
                 use_dictionary=self._dictionary,  # pyright: ignore[reportArgumentType] - a list of columns is allowed
                 write_page_index=True,
-                write_statistics=short,  # pyright: ignore[reportArgumentType] - the same
+                write_statistics=short,  # pyright: ignore[reportArgumentType] - as above
             )
         return self
 
     def write(self, rows: pa.Table | pa.RecordBatch) -> None:
-        """Append rows; their columns must be those of the schema."""
+        """Append rows; their columns must match the schema."""
         table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
         while table.num_rows:
             cut = self._rows_that_fit(table)
@@ -91,7 +91,7 @@ class ShardWriter:
             table = table.slice(cut)
 
     def _rows_that_fit(self, table: pa.Table) -> int:
-        """How many rows of `table` still belong to the row group that is open: up to the one that fills it."""
+        """Number of rows of `table` that go into the open row group, including the one that fills it."""
         filled = self._pending_bytes + np.cumsum(row_sizes(table))
         by_bytes = int(np.searchsorted(filled, ROW_GROUP_BYTES)) + 1
         return min(by_bytes, ROW_GROUP_ROWS - self._pending_rows, table.num_rows)
@@ -119,7 +119,7 @@ class ShardWriter:
 
 
 def open_shard(url: str) -> pq.ParquetFile:
-    """A Parquet file, opened by its footer. Raises NotFoundError, CorruptError."""
+    """Open a Parquet file and read its footer. Raises NotFoundError, CorruptError."""
     source: Any = urls.local_path(url) if urls.is_local(url) else urls.open_read(url)
     try:
         return pq.ParquetFile(source)
@@ -131,18 +131,18 @@ def open_shard(url: str) -> pq.ParquetFile:
 
 
 def iterate_shard(url: str, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-    """The row groups of a shard, in order, each decoded when asked for."""
+    """Yield the row groups of a shard in order, decoding each when it is requested."""
     with open_shard(url) as shard:
         for group in range(shard.metadata.num_row_groups):
             yield shard.read_row_group(group, columns=list(columns) if columns is not None else None, use_threads=False)
 
 
 def read_shard(url: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """A whole shard as one table, for tables that are known to be small."""
+    """Read a whole shard as one table. For tables that are known to be small."""
     with open_shard(url) as shard:
         return shard.read(columns=list(columns) if columns is not None else None, use_threads=False)
 
 
 def columns_of(schema: pa.Schema) -> list[Column]:
-    """An Arrow schema as the manifest spells it."""
+    """Convert an Arrow schema to the manifest's columns."""
     return [Column(field.name, str(field.type)) for field in schema]

@@ -1,7 +1,7 @@
-"""How many bytes each row of a table takes, from the rows alone.
+"""Computes the size in bytes of each row of a table from the rows alone.
 
-Arrow's own `nbytes` depends on how rows arrived (chunks, slices, validity bitmaps); what decides where a file is cut
-must not. Exact for strings, lists, maps and structs at any depth; a pass over the offsets, no copy of the data.
+Arrow's `nbytes` depends on how rows arrived (chunks, slices, validity bitmaps), so it must not decide where a file is
+cut. Exact for strings, lists, maps and structs at any depth. Costs a pass over the offsets and copies no data.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from datakit.errors import ColumnError
 
 
 def row_sizes(table: pa.Table) -> np.ndarray:
-    """int64 [rows]: the bytes of each row's values. Raises ColumnError for a type that cannot be sized by row."""
+    """Return the bytes of each row's values, int64 [rows]. Raises ColumnError for an unsupported type."""
     total = np.zeros(table.num_rows, np.int64)
     for name, column in zip(table.column_names, table.columns, strict=True):
         start = 0
@@ -42,13 +42,11 @@ def _sizes(array: pa.Array, name: str) -> np.ndarray:
         return np.zeros(len(array), np.int64)
     if types.is_primitive(kind) or types.is_boolean(kind) or types.is_fixed_size_binary(kind) or types.is_decimal(kind):
         return np.full(len(array), (kind.bit_width + 7) // 8, np.int64)
-    raise ColumnError(
-        f"column {name!r} has type {kind}, which is kept in no file of ours; cast it to a plain type first"
-    )
+    raise ColumnError(f"column {name!r} has type {kind}, which is not supported; cast it to a plain type first")
 
 
 def _list_sizes(array: pa.ListArray | pa.LargeListArray | pa.MapArray, name: str) -> np.ndarray:
-    """Differences of the elements' running total at the list's offsets; 4 bytes a list for its own offset."""
+    """Take differences of the elements' running total at the offsets, plus 4 bytes per list for its own offset."""
     parts = [array.keys, array.items] if isinstance(array, pa.MapArray) else [array.values]
     before = np.zeros(len(parts[0]) + 1, np.int64)
     np.cumsum(sum(_sizes(part, name) for part in parts), out=before[1:])
@@ -56,7 +54,7 @@ def _list_sizes(array: pa.ListArray | pa.LargeListArray | pa.MapArray, name: str
 
 
 def _offsets(array: pa.Array) -> np.ndarray:
-    """int64 [rows + 1], absolute positions in the values' buffer or child."""
+    """Return int64 [rows + 1], absolute positions in the values' buffer or child."""
     if not len(array):
         return np.zeros(1, np.int64)
     kind = array.type

@@ -1,7 +1,7 @@
-"""Temporary files and scratch folders of processes that were killed.
+"""Removes temporary files and scratch directories of processes that were killed.
 
-A temporary file's name holds the host and the process that writes it, so a later run on the same host removes the files
-of processes that no longer are, and never those of a run beside it. Object stores have no temporary files.
+The name of a temporary file states the host and process that write it. A later run on the same host removes the files
+of dead processes and never those of a concurrent run. Object stores have no temporary files.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ SCRATCH_PREFIX = "datakit-scratch-"
 
 
 def remove_dead_files(directory: str) -> list[Path]:
-    """Remove, below a local directory, the temporary files of this host's dead processes; which ones they were."""
+    """Remove the temporary files of this host's dead processes below a local directory; return their paths."""
     if not urls.is_local(directory):
         return []
     removed = []
-    for folder, _, names in os.walk(urls.local_path(directory)):  # unlike rglob, it survives a folder that goes away
+    for folder, _, names in os.walk(urls.local_path(directory)):  # unlike rglob, tolerates vanishing directories
         removed += _remove_dead(folder, names)
     return removed
 
 
 def remove_dead_files_in(directory: str) -> list[Path]:
-    """The same in a local directory alone, not below it."""
+    """Do the same in a local directory without its subdirectories."""
     folder = urls.local_path(directory)
     return _remove_dead(folder, os.listdir(folder))
 
@@ -45,12 +45,12 @@ def _remove_dead(folder: str, names: Iterable[str]) -> list[Path]:
 
 
 def scratch_directory() -> Path:
-    """A new private folder for one attempt; its name says whose it is."""
+    """Create a private directory for one attempt; its name states the process."""
     return Path(tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{os.getpid()}-"))
 
 
 def remove_dead_scratch() -> list[Path]:
-    """Remove the scratch folders, and what was staged for an object store, of this host's dead processes."""
+    """Remove scratch directories and files staged for an object store of this host's dead processes."""
     removed = []
     for path in Path(tempfile.gettempdir()).glob(f"{SCRATCH_PREFIX}*"):
         owner = path.name.removeprefix(SCRATCH_PREFIX).partition("-")[0]
@@ -70,4 +70,4 @@ def _alive(pid: int) -> bool:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return False
-    return stat.rpartition(")")[2].split()[0] != "Z"  # a zombie writes no more
+    return stat.rpartition(")")[2].split()[0] != "Z"  # a zombie no longer writes

@@ -1,9 +1,9 @@
-"""One way to name and read a file, on a disk or in an object store.
+"""Names, reads, lists and removes files, on a disk or in an object store.
 
-Everything takes a URL string: a plain path, `file://`, or any protocol that fsspec knows (`s3://`, `gs://`, ...).
-Local files go through the operating system directly: fsspec's local layer costs more per call than the read itself on
-small files. Directory listings are never cached (`use_listings_cache=False`): a stale listing is how a finished shard
-is missed or a deleted one is found.
+Everything takes a URL string: a plain path, `file://`, or any protocol that fsspec knows (`s3://`, `gs://`, ...). Local
+files are accessed directly: for small files a call of fsspec's local layer costs more than the read itself. Directory
+listings are never cached (`use_listings_cache=False`), since a stale listing would miss a finished shard or show a
+deleted one.
 """
 
 from __future__ import annotations
@@ -26,43 +26,43 @@ SPLITTER = "://"
 REMOVAL_TRIES = 50
 REMOVAL_PAUSE_SECONDS = 0.02
 PARALLEL_REQUESTS = 8
-TIME_KEYS = ("LastModified", "mtime", "last_modified", "created")  # of S3, GCS, Azure, fsspec's memory
+TIME_KEYS = ("LastModified", "mtime", "last_modified", "created")  # S3, GCS, Azure, fsspec's memory
 CHECKSUM_KEYS = ("ETag", "etag", "md5Hash", "sha256", "blob_id")
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class FileInfo:
-    """A file in a listing. `url` is absolute, `path` relative to what was listed, `size` in bytes."""
+    """A file in a listing. `url` is absolute, `path` relative to the listed directory, `size` in bytes."""
 
     url: str
     path: str
     size: int
-    checksum: str | None = None  # the store's own (an etag), where it has one
+    checksum: str | None = None  # the store's own (an ETag), if it has one
 
 
 def is_local(url: str) -> bool:
-    """Whether `url` names a file on this machine's disk."""
+    """Return True if `url` names a file on this machine's disk."""
     return SPLITTER not in url or url.startswith("file://")
 
 
 def protocol(url: str) -> str:
-    """`s3`, `gs`, ...; `file` for a local URL."""
+    """Return `s3`, `gs`, ...; `file` for a local URL."""
     return "file" if is_local(url) else url.partition(SPLITTER)[0]
 
 
 def local_path(url: str) -> str:
-    """The operating system's path of a local URL."""
+    """Return the operating system's path of a local URL."""
     return os.path.abspath(os.path.expanduser(url.removeprefix("file://")))
 
 
 def absolute(url: str) -> str:
-    """`url` as it means the same from any working directory, without a trailing slash."""
+    """Make `url` independent of the working directory, without a trailing slash."""
     return local_path(url) if is_local(url) else url.rstrip("/")
 
 
 def join(base: str, *parts: str) -> str:
-    """`base/part/part`; a leading `../` in a part climbs.
+    """Join to `base/part/part`; a leading `../` in a part goes up.
 
     >>> join("s3://bucket/a/b", "../c/manifest.json")
     's3://bucket/a/c/manifest.json'
@@ -72,17 +72,17 @@ def join(base: str, *parts: str) -> str:
 
 
 def parent(url: str) -> str:
-    """The directory that holds `url`."""
+    """Return the directory that contains `url`."""
     return url.rstrip("/").rpartition("/")[0]
 
 
 def name(url: str) -> str:
-    """The last part of `url`."""
+    """Return the last component of `url`."""
     return url.rstrip("/").rpartition("/")[2]
 
 
 def relative(url: str, base: str) -> str:
-    """The path from directory `base` to `url`, both on the same store."""
+    """Return the path from directory `base` to `url`, both on the same store."""
     here, there = base.partition(SPLITTER), url.partition(SPLITTER)
     if here[0] != there[0] and (here[1] or there[1]):
         raise StorageError(f"{url} and {base} are on different stores; there is no relative path between them")
@@ -90,10 +90,10 @@ def relative(url: str, base: str) -> str:
 
 
 def filesystem(url: str) -> tuple[Any, str]:
-    """The fsspec file system of a remote `url`, and the path inside it.
+    """Return the fsspec file system of a remote `url`, and the path in it.
 
-    Credentials and endpoints come from the environment (`AWS_ENDPOINT_URL`, ...), never from the URL, so that they end
-    in no manifest.
+    Credentials and endpoints come from the environment (`AWS_ENDPOINT_URL`, ...), never from the URL, so that no
+    manifest contains them.
     """
     import fsspec  # heavy (60 ms) and needed by no local run
 
@@ -110,7 +110,7 @@ def filesystem(url: str) -> tuple[Any, str]:
 
 
 def exists(url: str) -> bool:
-    """Whether a file is there (one request). Raises StorageError where that cannot be told."""
+    """Return True if a file exists (one request). Raises StorageError if that cannot be determined."""
     if is_local(url):
         return os.path.exists(local_path(url))
     with read_errors(url):
@@ -119,7 +119,7 @@ def exists(url: str) -> bool:
 
 
 def size(url: str) -> int:
-    """The size of a file in bytes. Raises NotFoundError, StorageError."""
+    """Return the size of a file in bytes. Raises NotFoundError, StorageError."""
     with read_errors(url):
         if is_local(url):
             return os.path.getsize(local_path(url))
@@ -128,7 +128,7 @@ def size(url: str) -> int:
 
 
 def open_read(url: str) -> BinaryIO:
-    """A binary, seekable reader. Raises NotFoundError, StorageError."""
+    """Open a binary, seekable reader. Raises NotFoundError, StorageError."""
     with read_errors(url):
         if is_local(url):
             return open(local_path(url), "rb")
@@ -137,12 +137,12 @@ def open_read(url: str) -> BinaryIO:
 
 
 def read_bytes(url: str) -> bytes:
-    """A whole file in one request. Raises NotFoundError, StorageError."""
+    """Read a whole file in one request. Raises NotFoundError, StorageError."""
     return read_range(url, 0, None)
 
 
 def read_range(url: str, start: int, stop: int | None) -> bytes:
-    """Bytes `[start, stop)` of a file in one request; `stop=None` is its end; what lies beyond its end is not there.
+    """Read bytes `[start, stop)` of a file in one request, fewer if it ends before; `stop=None` is its end.
 
     Raises NotFoundError, StorageError.
     """
@@ -158,12 +158,12 @@ def read_range(url: str, start: int, stop: int | None) -> bytes:
             return cast(bytes, file_system.cat_file(path, start=start, end=stop))
         except OSError as error:
             if "range" in str(error).lower() and "satisfiable" in str(error).lower():
-                return b""  # an object store's answer (416) to a range that begins at or after the end
+                return b""  # an object store's answer (416) to a range that starts at or after the end
             raise
 
 
 def fetch_ahead(fetch: Callable[[str], T], places: Sequence[str], at_once: int = PARALLEL_REQUESTS) -> Iterator[T]:
-    """`fetch(url)` of each place, in order; of an object store `at_once`, a little ahead of the reader."""
+    """Yield `fetch(url)` of each place in order; from an object store `at_once` in parallel, slightly ahead."""
     if not places or is_local(places[0]):
         yield from map(fetch, places)
         return
@@ -173,9 +173,9 @@ def fetch_ahead(fetch: Callable[[str], T], places: Sequence[str], at_once: int =
 
 
 def listing(url: str) -> list[FileInfo]:
-    """Every file below directory `url`, at any depth, sorted by path; empty if the directory is not there.
+    """List every file below directory `url`, at any depth, sorted by path; empty if the directory does not exist.
 
-    Names that begin with a dot (temporary files, editors' leftovers) are left out, at every level.
+    Names that start with a dot (temporary files, editor backups) are skipped at every level.
     """
     with read_errors(url):
         found = list(_local_listing(local_path(url)) if is_local(url) else _remote_listing(url))
@@ -186,16 +186,16 @@ def _local_listing(root: str) -> Iterator[FileInfo]:
     for folder, folders, files in os.walk(root, onerror=_raise_unless_gone):
         folders[:] = [entry for entry in folders if not entry.startswith(".")]
         here = os.path.join(folder, "")
-        below = "" if folder == root else os.path.relpath(folder, root) + "/"  # slow: once a folder, not for each file
+        below = "" if folder == root else os.path.relpath(folder, root) + "/"  # slow, so once per directory
         for entry in files:
             if not entry.startswith("."):
                 path = here + entry
-                with suppress(FileNotFoundError):  # removed since the folder was read
+                with suppress(FileNotFoundError):  # removed since the directory was read
                     yield FileInfo(path, below + entry, os.stat(path).st_size)
 
 
 def _raise_unless_gone(error: OSError) -> None:
-    """A folder that may not be read is no empty folder."""
+    """Raise unless the directory disappeared: an unreadable directory must not count as empty."""
     if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise error
 
@@ -214,9 +214,9 @@ def _remote_listing(url: str) -> Iterator[FileInfo]:
 
 
 def last_change(url: str) -> float:
-    """When a file below a remote directory was last written (one listing): seconds since 1970, by the store's clock.
+    """Return when a file below a remote directory was last written, in seconds since 1970 by the store's clock.
 
-    0 where the store does not say.
+    Takes one listing. 0 if the store does not provide times.
     """
     with read_errors(url):
         file_system, root = filesystem(url)
@@ -233,12 +233,12 @@ def _seconds(moment: datetime | float | str) -> float:
 
 
 def checksum_of(info: dict[str, object]) -> str | None:
-    """The store's own checksum of the content, of what it says of a file. A modification time is none."""
+    """Return the store's checksum of a file's content from its description, if any."""
     return next((str(info[key]).strip('"') for key in CHECKSUM_KEYS if info.get(key)), None)
 
 
 def remove(url: str) -> None:
-    """Remove one file; no error if it is gone already. Raises RootError, StorageError."""
+    """Remove one file if it exists. Raises RootError, StorageError."""
     with storage_errors(url), suppress(FileNotFoundError):
         if is_local(url):
             os.unlink(local_path(url))
@@ -248,7 +248,7 @@ def remove(url: str) -> None:
 
 
 def remove_tree(url: str) -> None:
-    """Remove a directory and all below it; no error if it is gone already. Raises RootError, StorageError."""
+    """Remove a directory and all below it, if it exists. Raises RootError, StorageError."""
     with storage_errors(url):
         if is_local(url):
             _remove_local_tree(local_path(url))
@@ -259,7 +259,7 @@ def remove_tree(url: str) -> None:
 
 
 def _remove_local_tree(path: str) -> None:
-    """Again and again where somebody else removes from it, or still writes into it, at the same time."""
+    """Remove a tree, retrying while other processes remove files from it or write into it."""
     for patience in range(REMOVAL_TRIES, -1, -1):
         try:
             shutil.rmtree(path)

@@ -88,7 +88,7 @@ def test_linked_directories_are_followed_once(tree: Path) -> None:
     (tree / "b" / "back").symlink_to(tree)
     assert [file.path for file in list_source(str(tree), ["*.jsonl"], [])] == ["a.jsonl", "b/c.jsonl", "link/c.jsonl"]
     (tree / "dangling.jsonl").symlink_to(tree / "nowhere")
-    with pytest.raises(UnreadableError, match=r"dangling\.jsonl is a link to a file that is not there"):
+    with pytest.raises(UnreadableError, match=r"dangling\.jsonl is a link to a file that does not exist"):
         list_source(str(tree), [], [])
 
 

@@ -53,7 +53,7 @@ def run_twice(recipe: Path, root: str, folder: Path, size: str, **variables: str
 def test_a_root_without_space(recipe: Path, quiet: dict[str, str], tmp_path: Path, size: str) -> None:
     codes, said, kept = run_twice(recipe, str(tmp_path / "disk"), tmp_path, size)
     assert codes == ["1", "0", "0"], (codes, said)
-    assert f"no space left to write {tmp_path}/disk/" in said and "--root" in said and "goes on from here" in said
+    assert f"no space left to write {tmp_path}/disk/" in said and "--root" in said and "continues from here" in said
     assert tree(str(kept)) == quiet
     shutil.rmtree(kept)
 

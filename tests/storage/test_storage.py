@@ -145,7 +145,7 @@ def test_what_is_not_there_is_named(root: str) -> None:
     url = urls.join(root, "absent.parquet")
     readers: list[Callable[[str], object]] = [urls.size, urls.read_bytes, urls.open_read, atomic.hash_url, open_shard]
     for read in readers:
-        with pytest.raises(NotFoundError, match=r"absent\.parquet is not there"):
+        with pytest.raises(NotFoundError, match=r"absent\.parquet does not exist"):
             read(url)
     assert not urls.exists(url)
     urls.remove(url)
@@ -311,7 +311,7 @@ def test_a_full_disk_is_named_and_nothing_half_written_stays(tmp_path: Path) -> 
         ("exchange", "exchange/route/key-00000.arrow"),
     ):
         assert report["answers"][action].startswith(f"NoSpaceError: no space left to write {tmp_path}/{place}")
-        assert "the next run goes on from here" in report["answers"][action]
+        assert "the next run continues from here" in report["answers"][action]
     assert report["left"] == []
     assert report["after"] == ["small"], "once there is space, work goes on"
 
@@ -324,7 +324,7 @@ def test_a_file_where_a_folder_should_be_is_one_clear_error(tmp_path: Path) -> N
 
 def test_other_errors_inside_a_commit_stay_what_they_are(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="elsewhere"), atomic.staging(str(tmp_path / "file")):
-        open("/elsewhere/input")  # noqa: SIM115 - it is not there
+        open("/elsewhere/input")  # noqa: SIM115 - it does not exist
     with pytest.raises(KeyError), atomic.staging(str(tmp_path / "file")):
         raise KeyError("a mistake of ours")
 

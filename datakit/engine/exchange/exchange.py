@@ -1,14 +1,14 @@
-"""The shuffle, through files: map tasks write rows ordered by bucket, reducers read exact ranges of what was written.
+"""Shuffles rows through files: map tasks write rows ordered by bucket, and reducers read exact ranges of those files.
 
-Nothing passes through the driver but file names. A map task with less than `budget_bytes` of rows writes one run; one
-with more writes several. Rows of a bucket keep their order: (run, order written). Run boundaries depend on the rows
-alone, not on how they arrived in tables, so a task that is run again with smaller batches writes the same bytes.
+Only file names pass through the driver. A map task with less than `budget_bytes` of rows writes one run, one with more
+writes several. The rows of a bucket are ordered by (run, order written). Run boundaries depend on the rows alone, not
+on the tables they arrived in, so a task that is rerun with smaller batches writes the same bytes.
 
-Memory: a writer holds about `budget_bytes` beside the table in hand (1.1 times, measured, whatever the skew): half are
-rows that wait (with 10 bytes a row for bucket and order), half their copy in one piece, which is gathered and written
-4 MiB at a time. A reader holds mapped files only.
-Cost: one stable radix sort (numpy, 16-bit keys) and two copies of the rows, 500 (narrow rows) to 900 MB a CPU-second
-on a warm disk; two files a run.
+Memory: a writer holds about `budget_bytes` in addition to the current table (1.1 times, measured, whatever the skew):
+half are waiting rows, with 10 bytes per row for bucket and order; half are a contiguous copy of them, which is gathered
+and written 4 MiB at a time. A reader holds mapped files only.
+Cost: one stable radix sort (numpy, 16-bit keys) and two copies of the rows, 500 (narrow rows) to 900 MB per CPU-second
+on a warm disk; two files per run.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from datakit.storage.row_size import row_sizes
 
 __all__ = ["ExchangeWriter", "merged", "read_buckets"]
 
-ROW_OVERHEAD = 10  # bucket and position, while rows wait
-WINDOW_BYTES = 4 << 20  # of rows that are gathered at once; a larger bucket is written as several batches
+ROW_OVERHEAD = 10  # bytes for bucket and position of a waiting row
+WINDOW_BYTES = 4 << 20  # rows gathered at once; a larger bucket is written as several batches
 
-Fetched = tuple[RunIndex, pa.Buffer | None, str]  # an index, the bytes of the buckets if there are any, the run's URL
+Fetched = tuple[RunIndex, pa.Buffer | None, str]  # index, bytes of the buckets if any, URL of the run
 
 
 class ExchangeWriter:
-    """Writes runs `exchange/<phase>/<key>-<number>.arrow` below the step's directory; see the module.
+    """Writes runs `exchange/<phase>/<key>-<number>.arrow` below the step's directory.
 
     outputs: the files, for TaskResult.outputs. runs: their relative paths, for TaskResult.details["runs"].
     """
@@ -52,9 +52,10 @@ class ExchangeWriter:
         *,
         before_commit: Callable[[], None] = lambda: None,
     ) -> None:
-        """`buckets` is a power of two, up to 2**31; `budget_bytes` bounds the memory.
+        """`buckets` is a power of two up to 2**31; `budget_bytes` bounds the memory.
 
-        before_commit: raises where the rows so far must not stand. A run that stands is compared with, for good.
+        before_commit: raises if the rows so far must not be committed. A committed run is permanent: reruns of the task
+        are compared with it.
         """
         if buckets < 1 or buckets & (buckets - 1) or buckets > 1 << 31:
             raise ValueError(f"{buckets} buckets: it must be a power of two up to 2**31")
@@ -70,7 +71,7 @@ class ExchangeWriter:
 
     @property
     def outputs(self) -> tuple[OutputFile, ...]:
-        """The committed files so far: all of them after the `with` block."""
+        """Files committed so far; after the `with` block, all of them."""
         return tuple(self._outputs)
 
     def __enter__(self) -> ExchangeWriter:
@@ -84,7 +85,7 @@ class ExchangeWriter:
         self._tables, self._pending = [], []
 
     def write(self, table: pa.Table, bucket: np.ndarray) -> None:
-        """Append rows; `bucket` is an integer a row, in [0, buckets). A table of another schema begins a new run."""
+        """Append rows; `bucket` has one integer per row, in [0, buckets). Another schema starts a new run."""
         if len(bucket) != table.num_rows:
             raise ValueError(f"{table.num_rows} rows and {len(bucket)} bucket numbers")
         if not table.num_rows:
@@ -133,7 +134,7 @@ def _refuse_dictionaries(schema: pa.Schema) -> None:
 
 
 def _combine(tables: list[pa.Table]) -> pa.Table:
-    """One chunk a column. Empties the list: what waits is let go column by column, so both are not held at once."""
+    """Combine to one chunk per column. Empties the list column by column, so as not to hold all rows twice."""
     schema = tables[0].schema
     columns = [[table.column(i) for table in tables] for i in range(len(schema))]
     tables.clear()
@@ -148,7 +149,7 @@ def _combine(tables: list[pa.Table]) -> pa.Table:
 
 
 def _write_run(local: Path, table: pa.Table, bucket: np.ndarray, buckets: int, most: int) -> RunIndex:
-    """The data file, at `local`; returns its index. `most` rows are gathered at once."""
+    """Write the data file at `local`, gathering at most `most` rows at once; return its index."""
     order, counts = np.argsort(bucket, kind="stable"), np.bincount(bucket, minlength=buckets)
     ends, sizes = np.concatenate([[0], np.cumsum(counts)]), np.zeros(buckets, np.int64)
     schema = table.schema.serialize().to_pybytes()
@@ -167,10 +168,10 @@ def _write_run(local: Path, table: pa.Table, bucket: np.ndarray, buckets: int, m
 def read_buckets(
     step_directory: str, runs: Sequence[str], first_bucket: int, last_bucket_exclusive: int, scratch: Path
 ) -> Iterator[pa.Table]:
-    """The rows of buckets [first, last): a table a run that has any there, in run order, in the run's own schema.
+    """Yield the rows of buckets [first, last): one table per run that has any, in run order, in the run's schema.
 
-    Rows of a table are ordered by (bucket, order written). A merged run gives one table for each sequence of runs of
-    one schema in it. Remote ranges are fetched several at a time, a little ahead of the reader. Raises CorruptError.
+    The rows of a table are ordered by (bucket, order written). A merged run yields one table per sequence of its runs
+    that share a schema. Remote ranges are fetched several at a time, slightly ahead. Raises CorruptError.
     """
     places = [urls.join(step_directory, run) for run in runs]
 

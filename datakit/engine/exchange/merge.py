@@ -1,10 +1,10 @@
-"""The merge pass of the exchange: many runs become few, so that requests stay far below maps x reducers.
+"""Merges many runs of the exchange into few, so that requests stay far below maps x reducers.
 
-M runs read by R reducers cost 2 x M x R requests; at M = R = 2,000 that is 8 million, and no object store likes it.
-Groups of sqrt(M) consecutive runs are joined first, and R x sqrt(M) ranges are left. Record batches are copied as
-bytes, never decoded. The order of rows in a bucket, (run, row), is kept, as are schemas: see `run_file.py`.
+R reducers that read M runs make 2 x M x R requests, 8 million at M = R = 2,000. Joining groups of sqrt(M) consecutive
+runs first leaves R x sqrt(M) ranges. Record batches are copied as bytes and never decoded. The order of rows in a
+bucket, (run, row), and the schemas are kept: see `run_file.py`.
 
-Cost: one copy of the data; memory is one window of 64 MiB whatever the runs' sizes.
+Cost: one copy of the data; memory is one window of 64 MiB whatever the size of the runs.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from datakit.engine.task import OutputFile, Phase, Step, Task, TaskContext, Task
 from datakit.errors import CorruptError
 from datakit.storage import atomic, urls
 
-MOST_READS = 10**6
+MOST_READS = 10**6  # chosen: an object store answers them in minutes
 WINDOW_BYTES = 64 << 20
-MEMORY_BYTES = 512 << 20
+MEMORY_BYTES = 512 << 20  # the window twice, the indexes, and a margin
 
 
 def merged(step: Step, phase: str, runs: list[str], readers: int) -> Generator[Phase, Sequence[TaskResult], list[str]]:
-    """`runs = yield from merged(step, "route", runs, readers)`: merged first if runs x readers is above a million."""
+    """Merge runs if runs x readers exceeds a million: `runs = yield from merged(step, "route", runs, readers)`."""
     if len(runs) * readers <= MOST_READS:
         return runs
     size = math.isqrt(len(runs) - 1) + 1
@@ -46,7 +46,7 @@ def merged(step: Step, phase: str, runs: list[str], readers: int) -> Generator[P
 
 
 def merge_runs(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """The task: one group of runs into one run `exchange/<phase>/<key>.arrow`."""
+    """Merge one group of runs into the run `exchange/<phase>/<key>.arrow`; a task function."""
     sources = [urls.join(context.step_directory, run) for run in arguments["runs"]]
     indexes = [read_index(url) for url in sources]
     if len({index.buckets for index in indexes}) != 1:
@@ -84,7 +84,7 @@ def _merge(local: Path, sources: list[str], indexes: list[RunIndex]) -> RunIndex
 
 
 def _segments(indexes: list[RunIndex]) -> tuple[list[bytes], list[list[int]]]:
-    """The schemas of the merged run, and where each run's segments go: a new one at each change of schema."""
+    """Return the merged run's schemas, a new one at each change, and the position of each run's segments in it."""
     schemas: list[bytes] = []
     places: list[list[int]] = []
     for index in indexes:
@@ -97,7 +97,7 @@ def _segments(indexes: list[RunIndex]) -> tuple[list[bytes], list[list[int]]]:
 
 
 def _copy_window(sink: BinaryIO, sources: list[str], indexes: list[RunIndex], first: int, stop: int) -> None:
-    """Buckets [first, stop) of all runs, bucket by bucket; one request a run, or several for one large bucket."""
+    """Copy buckets [first, stop) of all runs, bucket by bucket: one request per run, several for one large bucket."""
     spans = [(int(i.offsets[first * i.segments]), int(i.offsets[stop * i.segments])) for i in indexes]
     if stop == first + 1:
         for url, (begin, end) in zip(sources, spans, strict=True):

@@ -1,16 +1,16 @@
-"""The run file of the exchange: rows ordered by bucket, and beside it the index that says where each bucket lies.
+"""Reads and writes run files: rows ordered by bucket, and an index of the byte offset of each bucket.
 
-    <run>.arrow        Arrow IPC stream: schema, one record batch a bucket that has rows (several, if it is over 4 MiB)
-    <run>.arrow.index  magic, sizes, schemas, then a table of byte offsets, one a (bucket, segment), and one for the end
+    <run>.arrow        Arrow IPC stream: schema, one record batch per non-empty bucket (several if it is over 4 MiB)
+    <run>.arrow.index  magic, sizes, schemas, then byte offsets, one per (bucket, segment) and one for the end
 
-A segment is a sequence of rows of one schema. A run from a map task has one; a merged run has one per change of schema
-among the runs that it is made of, and its buckets hold one message per run and bucket, in order. (With more than one
-segment the file is no longer a plain stream: the schemas are in the index alone.) Batches are never decoded to be
-moved: an encapsulated message says its own length.
+A segment is a sequence of rows with one schema. A run from a map task has one segment. A merged run has one per change
+of schema among its input runs, and its buckets hold one message per run and bucket, in order. With several segments the
+file is not a plain stream: only the index has the schemas. Batches are moved without decoding, since an encapsulated
+message states its own length.
 
-A reader of buckets [a, b) needs two requests for a run: the head of the index (64 KiB: all of it for 8,000 offsets,
-else one more request for its own offsets), and one range of data. Data is memory-mapped: a local file in place, a
-remote range after a copy to scratch, so a reader's anonymous memory does not grow with what it reads.
+A reader of buckets [a, b) makes two requests per run: one for the head of the index (64 KiB, enough for 8,000 offsets,
+else one more for its own offsets) and one for a range of data. Data is memory-mapped, a local file in place and a
+remote range after a copy to scratch, so a reader's anonymous memory does not grow with the data.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ PIECE_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class RunIndex:
-    """What is in a run, for the buckets [first_bucket, ...) that were asked for.
+    """The contents of a run, for the requested buckets, which start at `first_bucket`.
 
-    schemas: a serialized schema a segment. offsets: int64 [buckets asked for x segments + 1], positions in the file.
+    schemas: a serialized schema per segment. offsets: int64 [requested buckets x segments + 1], positions in the file.
     """
 
     buckets: int
@@ -51,11 +51,11 @@ class RunIndex:
 
     @property
     def segments(self) -> int:
-        """How many sequences of one schema a bucket may hold."""
+        """Number of segments of each bucket."""
         return len(self.schemas)
 
     def encode(self) -> bytes:
-        """The index file; the same run gives the same bytes."""
+        """Encode the index file; equal runs give equal bytes."""
         distinct = list(dict.fromkeys(self.schemas))
         table = struct.pack(f"<{len(distinct)}I", *map(len, distinct))
         which = struct.pack(f"<{self.segments}I", *map(distinct.index, self.schemas))
@@ -66,7 +66,7 @@ class RunIndex:
 
 
 def read_index(url: str, first: int = 0, stop: int | None = None) -> RunIndex:
-    """The index of run `url` for buckets [first, stop): one request, two where it is long. Raises CorruptError."""
+    """Read the index of run `url` for buckets [first, stop): one request, two if it is long. Raises CorruptError."""
     place = url + INDEX_SUFFIX
     head = urls.read_range(place, 0, HEAD_BYTES)
     if len(head) < _FIXED.size or not head.startswith(MAGIC):
@@ -74,13 +74,13 @@ def read_index(url: str, first: int = 0, stop: int | None = None) -> RunIndex:
     _, buckets, segments, rows, distinct, table_start = _FIXED.unpack_from(head)
     last: int = buckets if stop is None else stop
     if not 0 <= first <= last <= buckets:
-        raise ValueError(f"buckets {first} to {last} were asked of {url}, which has {buckets}")
+        raise ValueError(f"buckets {first} to {last} were requested from {url}, which has {buckets}")
     if table_start > len(head):
         head += urls.read_range(place, len(head), table_start)
     begin, end = table_start + first * segments * 8, table_start + (last * segments + 1) * 8
     table = head[begin:end] if end <= len(head) else urls.read_range(place, begin, end)
     if len(table) != end - begin:
-        raise CorruptError(f"{place} is cut short: {len(table)} of {end - begin} bytes of offsets are there")
+        raise CorruptError(f"{place} is cut short: it has {len(table)} of {end - begin} bytes of offsets")
     schemas = _decode_schemas(head[_FIXED.size : table_start], distinct, segments)
     return RunIndex(buckets, rows, schemas, np.frombuffer(table, "<i8"), first)
 
@@ -94,7 +94,7 @@ def _decode_schemas(data: bytes, distinct: int, segments: int) -> tuple[bytes, .
 
 
 def map_range(url: str, start: int, stop: int, scratch: Path) -> pa.Buffer:
-    """Bytes [start, stop) of a file, memory-mapped; a remote range is copied to an unnamed file in `scratch` first."""
+    """Map bytes [start, stop) of a file; a remote range is copied to an unnamed file in `scratch` first."""
     if urls.is_local(url):
         return _map_file(urls.local_path(url), start, stop)
     path = scratch / f"range-{uuid.uuid4().hex}"
@@ -104,16 +104,16 @@ def map_range(url: str, start: int, stop: int, scratch: Path) -> pa.Buffer:
                 file.write(piece)
         return _map_file(str(path), 0, stop - start)
     finally:
-        path.unlink(missing_ok=True)  # the mapping keeps the bytes until the last buffer is gone
+        path.unlink(missing_ok=True)  # the mapping keeps the bytes until the last buffer is freed
 
 
 def pieces(url: str, start: int, stop: int) -> Iterator[bytes]:
-    """Bytes [start, stop) of a file, PIECE_BYTES at a time, a request each. Raises CorruptError if it ends early."""
+    """Yield bytes [start, stop) of a file, one request per PIECE_BYTES. Raises CorruptError if it ends early."""
     for begin in range(start, stop, PIECE_BYTES):
         end = min(begin + PIECE_BYTES, stop)
         piece = urls.read_range(url, begin, end)
         if len(piece) != end - begin:
-            raise CorruptError(f"{url} is cut short: bytes {begin} to {end} were asked for, {len(piece)} are there")
+            raise CorruptError(f"{url} is cut short: {len(piece)} of the bytes {begin} to {end} exist")
         yield piece
 
 
@@ -121,15 +121,15 @@ def _map_file(path: str, start: int, stop: int) -> pa.Buffer:
     try:
         with pa.memory_map(path) as file:
             if file.size() < stop:
-                raise CorruptError(f"{path} is cut short: it has {file.size()} bytes, its index says at least {stop}")
+                raise CorruptError(f"{path} is cut short: it has {file.size()} bytes, its index needs {stop}")
             file.seek(start)
             return file.read_buffer(stop - start)
     except FileNotFoundError as error:
-        raise NotFoundError(f"{path} is not there") from error
+        raise NotFoundError(f"{path} does not exist") from error
 
 
 def decode_segments(index: RunIndex, data: pa.Buffer, url: str) -> Iterator[pa.Table]:
-    """One table a segment that has rows, ordered by bucket. `data` is the range that the index's offsets span."""
+    """Yield one table per non-empty segment, ordered by bucket. `data` is the range that the index's offsets span."""
     offsets = index.offsets - index.offsets[0]
     for segment in range(index.segments):
         schema = pa.ipc.read_schema(pa.BufferReader(index.schemas[segment]))
@@ -151,11 +151,11 @@ def _messages(data: pa.Buffer, begin: int, end: int, schema: pa.Schema, url: str
         for message in pa.ipc.MessageReader.open_stream(data.slice(begin, end - begin)):
             yield pa.ipc.read_record_batch(message, schema)
     except (pa.ArrowInvalid, OSError) as error:
-        raise CorruptError(f"{url} holds bytes that are no record batch of its schema: {error}") from error
+        raise CorruptError(f"{url} contains bytes that are not a record batch of its schema: {error}") from error
 
 
 def windows(sizes: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
-    """Ranges of buckets whose sizes add up to at most `most`; a bucket that is larger stands alone.
+    """Yield ranges of buckets whose sizes add up to at most `most`; a larger bucket is a range of its own.
 
     >>> list(windows(np.array([2, 2, 0, 9, 1]), 4))
     [(0, 3), (3, 4), (4, 5)]

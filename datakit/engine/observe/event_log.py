@@ -1,7 +1,7 @@
-"""`events.jsonl`: the events of a run for programs, one JSON object a line, in the run's own directory.
+"""Writes `events.jsonl`: the events of a run for programs, one JSON object per line, in the run's own directory.
 
-On a disk each line is appended as it comes; on an object store, which cannot append, the file is written at each end
-of a step. Logs are no outputs: two runs have two files, and nothing depends on them.
+On a disk each line is appended at once. An object store cannot append, so the file is written there at the end of each
+step. Logs are not outputs: each run has its own file, and nothing depends on it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FILE_NAME = "events.jsonl"
 
 
 class EventLog:
-    """Writes events below `directory` (a URL)."""
+    """Writes events to a file in `directory`, a URL."""
 
     def __init__(self, directory: str) -> None:
         self.url = urls.join(directory, FILE_NAME)
@@ -43,16 +43,16 @@ class EventLog:
             atomic.replace_bytes(b"".join(self._remote), self.url)
 
     def step_started(self, step: Step) -> None:
-        """`step_started`."""
+        """Write `step_started`."""
         self._write("step_started", stage=step.stage, dataset=step.dataset, directory=step.directory)
 
     def phase_started(self, step: Step, phase: Phase, done: int, slots: int) -> None:
-        """`phase_started`."""
+        """Write `phase_started`."""
         total = len(phase.tasks)
         self._write("phase_started", stage=step.stage, dataset=step.dataset, phase=phase.name, tasks=total, done=done)
 
     def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
-        """`attempt_ended`."""
+        """Write `attempt_ended`."""
         self._write(
             "attempt_ended",
             phase=outcome.phase,
@@ -69,15 +69,15 @@ class EventLog:
         )
 
     def tick(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def step_ended(self, step: Step, manifest: Manifest, reused: bool) -> None:
-        """`step_ended`."""
+        """Write `step_ended`."""
         rows = manifest.totals.rows
         self._write("step_ended", stage=step.stage, dataset=step.dataset, reused=reused, rows=rows)
         self._publish()
 
     def step_failed(self, step: Step, error: BaseException) -> None:
-        """`step_failed`."""
+        """Write `step_failed`."""
         self._write("step_failed", stage=step.stage, dataset=step.dataset, error=type(error).__name__)
         self._publish()

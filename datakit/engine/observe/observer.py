@@ -1,6 +1,6 @@
-"""The events of a run, as the driver reports them: to a table on the terminal, lines in a log, or `events.jsonl`.
+"""Defines the events of a run that the driver reports to observers: progress displays, metrics and `events.jsonl`.
 
-An observer never decides anything and never sees a record. `ObserverGroup` passes every event to several of them.
+Observers decide nothing and never see a record. `ObserverGroup` passes every event to several of them.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from datakit.storage.manifest import Manifest
 
 
 class Observer(Protocol):
-    """The events of a run, in order."""
+    """Receives the events of a run, in order."""
 
     def step_started(self, step: Step) -> None:
-        """A step must be run."""
+        """A step starts."""
         ...
 
     def phase_started(self, step: Step, phase: Phase, done: int, slots: int) -> None:
-        """A phase begins; `done` of its tasks were done by an earlier run."""
+        """A phase starts; `done` of its tasks were finished by an earlier run."""
         ...
 
     def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
-        """An attempt ended, and what follows."""
+        """An attempt ended; `verdict` says what follows."""
         ...
 
     def tick(self) -> None:
-        """Some time passed; at least twice a second while tasks run."""
+        """Called at least twice a second while tasks run."""
         ...
 
     def step_ended(self, step: Step, manifest: Manifest, reused: bool) -> None:
-        """A step is done; `reused` where it was done before."""
+        """A step is done; `reused` if an earlier run finished it."""
         ...
 
     def step_failed(self, step: Step, error: BaseException) -> None:
@@ -42,35 +42,35 @@ class Observer(Protocol):
 
 
 class SilentObserver:
-    """Ignores every event; the base of observers that need only a few."""
+    """Ignores every event. Base class of observers that need only a few."""
 
     def step_started(self, step: Step) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def phase_started(self, step: Step, phase: Phase, done: int, slots: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def tick(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def step_ended(self, step: Step, manifest: Manifest, reused: bool) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def step_failed(self, step: Step, error: BaseException) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class PeakMemory(SilentObserver):
-    """Remembers, of the attempt that came nearest to its budget, the peak and the budget, in bytes."""
+    """Remembers peak and budget, in bytes, of the attempt that came closest to its budget."""
 
     def __init__(self) -> None:
         self.peak = self.budget = 0
 
     def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
-        """Compares."""
+        """Compare the attempt with the closest one so far."""
         if outcome.budget and outcome.peak_memory * self.budget >= self.peak * outcome.budget:
             self.peak, self.budget = outcome.peak_memory, outcome.budget
 
@@ -82,31 +82,31 @@ class ObserverGroup:
         self._observers = tuple(observers)
 
     def step_started(self, step: Step) -> None:
-        """To all."""
+        """Pass to all."""
         for observer in self._observers:
             observer.step_started(step)
 
     def phase_started(self, step: Step, phase: Phase, done: int, slots: int) -> None:
-        """To all."""
+        """Pass to all."""
         for observer in self._observers:
             observer.phase_started(step, phase, done, slots)
 
     def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
-        """To all."""
+        """Pass to all."""
         for observer in self._observers:
             observer.attempt_ended(outcome, verdict)
 
     def tick(self) -> None:
-        """To all."""
+        """Pass to all."""
         for observer in self._observers:
             observer.tick()
 
     def step_ended(self, step: Step, manifest: Manifest, reused: bool) -> None:
-        """To all."""
+        """Pass to all."""
         for observer in self._observers:
             observer.step_ended(step, manifest, reused)
 
     def step_failed(self, step: Step, error: BaseException) -> None:
-        """To all."""
+        """Pass to all."""
         for observer in self._observers:
             observer.step_failed(step, error)

@@ -1,7 +1,7 @@
-"""What a person sees while a run goes on: one live table on a terminal, plain lines elsewhere.
+"""Shows a run's progress: one live table on a terminal, plain lines elsewhere.
 
-The driver draws; workers never do. Both views read the same small state, which is kept per step from the events of
-`observer.py`. Rates and the time left are by bytes of input where tasks declare them, else by tasks.
+The driver draws; workers never do. Both views share the state that `StepViews` keeps per step from the events of
+`observer.py`. Rates and remaining time are based on bytes of input.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MEBIBYTE = 1 << 20
 
 @dataclass
 class StepView:
-    """The state of one step, as shown. Bytes and records are of this run's attempts, not of reused results."""
+    """The displayed state of one step. Bytes and records count this run's attempts, not reused results."""
 
     name: str
     phase: str = ""
@@ -44,18 +44,18 @@ class StepView:
     ended: float | None = None
 
     def seconds(self) -> float:
-        """How long the step has taken so far."""
+        """Return the step's duration so far."""
         return (self.ended or time.monotonic()) - self.started
 
     def left(self) -> float | None:
-        """Seconds to the end of the phase, by bytes done; None where nothing is known yet."""
+        """Estimate the seconds to the end of the phase from bytes done; None if nothing is known yet."""
         passed = time.monotonic() - self.phase_started
         if self.ended is not None or not self.bytes_done or not self.bytes_total:
             return None
         return passed * max(0, self.bytes_total - self.bytes_done) / self.bytes_done
 
     def state(self) -> str:
-        """One word."""
+        """Return the state in one word."""
         if self.error:
             return "failed"
         if self.reused:
@@ -64,7 +64,7 @@ class StepView:
 
 
 class StepViews:
-    """The state of every step of a run, kept up from the events; drawn by subclasses."""
+    """Keeps the state of every step of a run. Subclasses draw it."""
 
     def __init__(self) -> None:
         self.views: dict[str, StepView] = {}
@@ -72,11 +72,11 @@ class StepViews:
         self._sizes: dict[str, int] = {}
 
     def step_started(self, step: Step) -> None:
-        """A new row."""
+        """Add a row."""
         self._current = self.views.setdefault(step.directory, StepView(f"{step.stage} {step.dataset}"))
 
     def phase_started(self, step: Step, phase: Phase, done: int, slots: int) -> None:
-        """The row shows its next phase."""
+        """Show the next phase in the row."""
         view = self._current
         view.phase, view.total, view.done, view.slots = phase.name, len(phase.tasks), done, slots
         view.bytes_total, view.bytes_done = sum(task.input_bytes for task in phase.tasks), 0
@@ -84,12 +84,12 @@ class StepViews:
         self._sizes = {task.key: task.input_bytes for task in phase.tasks}
 
     def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
-        """Counts."""
+        """Update the counts."""
         view = self._current
         view.done += verdict is Verdict.DONE
         view.failed += verdict is Verdict.FAIL
         if outcome.budget and outcome.peak_memory * view.budget >= view.peak_memory * outcome.budget:
-            view.peak_memory, view.budget = outcome.peak_memory, outcome.budget  # what came nearest to its budget
+            view.peak_memory, view.budget = outcome.peak_memory, outcome.budget  # came closest to its budget
         if verdict in (Verdict.DONE, Verdict.FAIL):
             view.bytes_done += self._sizes.get(outcome.key, 0)
         if outcome.result is not None:
@@ -97,24 +97,24 @@ class StepViews:
             view.quarantined += len(outcome.result.quarantined)
 
     def tick(self) -> None:
-        """How many run: those that are left, at most the slots."""
+        """Estimate the running tasks: those left, at most the slots."""
         view = self._current
         view.running = min(view.slots, view.total - view.done - view.failed)
 
     def step_ended(self, step: Step, manifest: Manifest, reused: bool) -> None:
-        """The row is final."""
+        """Finish the row."""
         view = self.views.setdefault(step.directory, StepView(f"{step.stage} {step.dataset}"))
         view.ended, view.reused, view.running = time.monotonic(), reused, 0
         view.records = manifest.totals.rows
 
     def step_failed(self, step: Step, error: BaseException) -> None:
-        """The row says so."""
+        """Mark the row as failed."""
         view = self.views.setdefault(step.directory, StepView(f"{step.stage} {step.dataset}"))
         view.ended, view.error, view.running = time.monotonic(), type(error).__name__, 0
 
 
 class TableView(StepViews):
-    """One live table on a terminal."""
+    """Draws a live table on a terminal."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -173,7 +173,7 @@ def _cells(view: StepView) -> list[str]:
 
 
 class LineView(StepViews):
-    """Plain lines: one when a step begins or ends, one each 30 s between."""
+    """Prints a line when a step starts or ends, and one every 30 s in between."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         super().__init__()
@@ -190,19 +190,19 @@ class LineView(StepViews):
         self._printed = time.monotonic()
 
     def step_started(self, step: Step) -> None:
-        """A line."""
+        """Print a line."""
         super().step_started(step)
         self._say(f"{step.stage} {step.dataset}: running")
 
     def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
-        """A line where something went wrong."""
+        """Print a line if the attempt failed."""
         super().attempt_ended(outcome, verdict)
         if verdict is not Verdict.DONE:
             self._say(f"{self._current.name}: task {outcome.key}, attempt {outcome.number}: {outcome.cause} "
                       f"({outcome.message}): {verdict}")  # fmt: skip
 
     def tick(self) -> None:
-        """A line each 30 s."""
+        """Print a line every 30 s."""
         super().tick()
         if time.monotonic() - self._printed >= LINE_SECONDS:
             view, left = self._current, self._current.left()
@@ -211,18 +211,18 @@ class LineView(StepViews):
                       f"{view.failed} failed, peak {view.peak_memory // MEBIBYTE} MiB{eta}")  # fmt: skip
 
     def step_ended(self, step: Step, manifest: Manifest, reused: bool) -> None:
-        """A line."""
+        """Print a line."""
         super().step_ended(step, manifest, reused)
         view = self.views[step.directory]
         what = "reused" if reused else f"done in {view.seconds():.1f} s"
         self._say(f"{view.name}: {what}, {manifest.totals.rows:,} rows, {manifest.totals.bytes:,} bytes")
 
     def step_failed(self, step: Step, error: BaseException) -> None:
-        """A line."""
+        """Print a line."""
         super().step_failed(step, error)
         self._say(f"{step.stage} {step.dataset}: {type(error).__name__}")
 
 
 def view_for_terminal() -> TableView | LineView:
-    """The table where a person looks on, lines where a file does."""
+    """Return a table for a terminal, lines for anything else."""
     return TableView() if sys.stderr.isatty() else LineView()

@@ -60,7 +60,7 @@ class StepContext:
 
 
 class State(Enum):
-    """Where a task is between its first attempt and its end."""
+    """Progress of a task that has been started and is not done."""
 
     RUNNING = auto()  # or submitted and waiting for a slot
     QUEUED = auto()  # waiting for a retry

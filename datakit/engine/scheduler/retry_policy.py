@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from datakit.engine.executor import Attempt, Cause, Outcome, Verdict
 from datakit.engine.task import ALL_RECORDS, QuarantinedRecord, RecordRange
 
-TRIES = {  # chosen: one retry tells a passing fault from a permanent one; the causes outside the task get more
+TRIES = {  # chosen: one retry reveals a transient fault; causes outside the task get more
     Cause.ERROR: 2,
     Cause.CRASH: 2,
     Cause.HANG: 2,
@@ -41,7 +41,7 @@ BACKOFF_CAP_SECONDS = 30.0
 
 @dataclass
 class TaskHistory:
-    """What a task has gone through so far.
+    """The attempts at one task so far.
 
     causes: counted since the last record was skipped. memory_level: how often memory was raised. try_singly: batches
     that an attempt died in. narrowed: deaths spent on finding the record. skip: records to skip. proposed: the record

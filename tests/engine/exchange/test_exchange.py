@@ -379,7 +379,7 @@ def test_damage_is_named(tmp_path: Path) -> None:
         read()
     index.write_bytes(offsets)
     data.unlink()
-    with pytest.raises(NotFoundError, match=r"00000\.arrow is not there"):
+    with pytest.raises(NotFoundError, match=r"00000\.arrow does not exist"):
         read()
 
 
