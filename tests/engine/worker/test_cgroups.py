@@ -24,7 +24,7 @@ import sys
 from pathlib import Path
 from datakit.errors import PartialError
 from tests.support.engine.poison_tasks import digests
-from tests.engine.test_poison import attempts, run
+from tests.support.engine.runs import attempts, run
 
 try:
     run(Path(sys.argv[1]), digests(6, {7: "bomb"}, memory_bytes=4 << 30))

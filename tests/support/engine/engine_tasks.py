@@ -1,4 +1,4 @@
-"""Task functions and a plan for the engine's tests: small, real, and able to misbehave."""
+"""Small task functions, and a plan, that misbehave on request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCHEMA = pa.schema([("value", pa.int64())])
 
 
 def write_number(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Writes a small file; before that, does what `fault` asks for, as long as its marker file is not there."""
+    """Write a small file. Before that, do what `fault` names, unless the marker file exists."""
     misbehave(arguments.get("fault"), arguments.get("marker"))
     number = arguments["number"] * shared.get("factor", 1)
     path = f"number-{arguments['number']:03d}.txt"
@@ -31,7 +31,7 @@ def write_number(arguments: dict[str, Any], shared: dict[str, Any], context: Tas
 
 
 def misbehave(fault: str | None, marker: str | None) -> None:
-    """The fault, once for each marker file (for ever without one)."""
+    """Cause the fault, once per marker file, or always without one."""
     if fault is None:
         return
     if marker is not None:
@@ -72,7 +72,7 @@ FAULTS = {
 
 
 def look_around(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """What a child finds itself to be."""
+    """Report the child's modules, threads and settings."""
     facts = {
         "modules": sorted(sys.modules),
         "main": getattr(sys.modules["__main__"], "__file__", None),
@@ -87,14 +87,14 @@ def look_around(arguments: dict[str, Any], shared: dict[str, Any], context: Task
 
 
 def number_step(directory: str) -> Step:
-    """A step for `numbers`."""
+    """Make a step for `numbers`."""
     return Step("numbers", "test", directory, "f" * 32, {})
 
 
 def numbers(
     count: int, faults: dict[int, str] | None = None, markers: str | None = None, memory_bytes: int = 1 << 30
 ) -> Plan:
-    """Two phases: numbers, then the same again offset by `count`, so that a resume has something to skip."""
+    """Plan two phases: numbers, then numbers offset by `count`, so that a resume has something to skip."""
     faults = faults or {}
     partitions = []
     for phase, shared in (("first", {}), ("second", {"factor": 2})):
@@ -119,7 +119,7 @@ def numbers(
 
 
 def failing_preload() -> Any:
-    """A preload that cannot be."""
+    """A preload that fails."""
     raise ColumnError("the tokenizer has no vocabulary")
 
 

@@ -1,4 +1,4 @@
-"""Task functions that work on records, some of which kill: what poison does to a run. Also a benchmark's."""
+"""Task functions that process records, some of which kill the process. Also used by a benchmark."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ POISONS: dict[str, Callable[[], object]] = {
 
 
 def digest_records(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Hashes records [first, stop) of an imaginary file, `batch` at a time, and writes the sum of the hashes."""
+    """Hash records [first, stop) of an imaginary file, `batch` at a time, and write the sum of the hashes."""
     poison, seconds, batch = shared["poison"], shared["seconds"], shared["batch"]
     total, left_out, first, stop = 0, [], arguments["first"], arguments["stop"]
 
@@ -66,15 +67,15 @@ def digest_records(arguments: dict[str, Any], shared: dict[str, Any], context: T
 
 
 def write_parts(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Writes a file for each name; one of them kills it, with no record in hand, until the step has a file `mended`.
+    """Write a file for each name; one of them kills the process until the step has a file `mended`.
 
-    Where there is a file `foe`, the first attempt to begin without the bad name is killed by somebody else.
+    If the step has a file `external-kill`, the first attempt without the bad name is killed from outside.
     """
     outputs = []
     mended = urls.exists(urls.join(context.step_directory, "mended"))
-    foe = urls.join(context.step_directory, "foe")
-    if urls.exists(foe) and shared["poison"] not in arguments["names"]:
-        urls.remove(foe)
+    external_kill = urls.join(context.step_directory, "external-kill")
+    if urls.exists(external_kill) and shared["poison"] not in arguments["names"]:
+        urls.remove(external_kill)
         os.kill(os.getpid(), signal.SIGKILL)
     for name in arguments["names"]:
         if name == shared["poison"] and not mended:
@@ -85,7 +86,7 @@ def write_parts(arguments: dict[str, Any], shared: dict[str, Any], context: Task
 
 
 def read_one_by_one(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Has each record in hand from before it is read, as row groups of one; reading `poison` kills, wanted or not."""
+    """Hold each record before reading it, like row groups of one; reading `poison` kills even if it is skipped."""
     left_out = []
     for row in range(arguments["first"], arguments["first"] + 3):
         context.hold(FILE, row, 1)
@@ -97,7 +98,7 @@ def read_one_by_one(arguments: dict[str, Any], shared: dict[str, Any], context: 
 
 
 def copy(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Copies a file of the step; with `until`, an error until that one is there."""
+    """Copy a file of the step; with `until`, raise until that file exists."""
     if arguments["until"] and not urls.exists(urls.join(context.step_directory, arguments["until"])):
         raise ValueError("not yet")
     data = urls.read_bytes(urls.join(context.step_directory, arguments["source"]))
@@ -106,7 +107,7 @@ def copy(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext
 
 
 def nap(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """A tiny task: some milliseconds, one small fact; dies or raises where it should."""
+    """Take some milliseconds and return one small fact; die or raise on request."""
     if arguments.get("fault"):
         POISONS[arguments["fault"]]()
     time.sleep(shared["seconds"])
@@ -114,7 +115,7 @@ def nap(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext)
 
 
 def poison_step(directory: str) -> Step:
-    """A step for the plans here."""
+    """Make a step for these plans."""
     return Step("poison", "test", directory, "f" * 32, {})
 
 
@@ -127,9 +128,9 @@ def digests(
     batch: int = 5,
     seconds: float = 0.0,
     memory_bytes: int = 64 << 20,
-    hang_seconds: float = 1.0,
+    hang_seconds: float | None = None,
 ) -> Plan:
-    """`tasks` tasks of `records` records each; `poison`: record -> how it kills."""
+    """Plan `tasks` tasks of `records` records each; `poison`: record -> how it kills."""
     listed = tuple(
         Task(f"{n:05d}", f"{__name__}:digest_records", {"first": n * records, "stop": (n + 1) * records})
         for n in range(tasks)
@@ -141,7 +142,7 @@ def digests(
         shared,
         PRELOADS,
         memory_bytes=memory_bytes,
-        hang_seconds=hang_seconds,
+        hang_seconds=hang_seconds or (1.0 if "loop" in poison.values() else 60.0),  # a busy machine may stall a bomb
         tolerance=tolerance or Tolerance(),
     )
     partitions = [Partition(o.path, "test", o.rows, o.bytes, o.xxh3) for result in results for o in result.outputs]
@@ -149,14 +150,14 @@ def digests(
 
 
 def parts(names: list[str], poison: str) -> Plan:
-    """One task that writes all names."""
+    """Plan one task that writes all names."""
     task = Task("all", f"{__name__}:write_parts", {"names": names}, bisect_argument="names")
     results = yield Phase("parts", (task,), {"poison": poison})
     return Output([Partition(o.path, "test", 1, o.bytes, o.xxh3) for r in results for o in r.outputs], SCHEMA)
 
 
 def readings(tasks: int, poison: int, tolerance: Tolerance) -> Plan:
-    """Tasks of three records each, one of which kills whoever reads it."""
+    """Plan tasks of three records each, one of which kills its reader."""
     listed = tuple(Task(f"{n:02d}", f"{__name__}:read_one_by_one", {"first": 3 * n}) for n in range(tasks))
     yield Phase("read", listed, {"poison": poison}, PRELOADS, tolerance=tolerance)
     return Output([], SCHEMA)
@@ -174,22 +175,37 @@ def copies() -> Plan:
 
 
 def name_itself(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """The tiniest task that writes: one file of its number."""
+    """Write one file with the task's number, the smallest task with an output."""
     path = f"{arguments['number'] // 1000:03d}/{arguments['number']:06d}.txt"
     committed = atomic.commit_bytes(str(arguments["number"]).encode(), urls.join(context.step_directory, path))
     return TaskResult((OutputFile(path, committed.bytes, committed.xxh3, 1),), {"files": 1}, records=1)
 
 
 def files(tasks: int) -> Plan:
-    """Many tiny tasks that write a file each."""
+    """Plan many tiny tasks that write a file each."""
     listed = tuple(Task(f"{n:06d}", f"{__name__}:name_itself", {"number": n}, 1) for n in range(tasks))
     results = yield Phase("files", listed, preloads=PRELOADS)
     partitions = [Partition(o.path, "test", o.rows, o.bytes, o.xxh3) for result in results for o in result.outputs]
     return Output(partitions, SCHEMA)
 
 
+def wait_for_files(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
+    """Ends once the step has `count` files of `name_itself`; reports nothing meanwhile."""
+    while len(list(Path(context.step_directory).glob("*/*.txt"))) < arguments["count"]:
+        time.sleep(0.01)
+    return TaskResult()
+
+
+def waits(tasks: int, hang_seconds: float) -> Plan:
+    """A task that waits for all others without a sign of life, and goes first; and the others."""
+    listed = [Task(f"{n:06d}", f"{__name__}:name_itself", {"number": n}, 1) for n in range(tasks)]
+    waiting = Task("waiting", f"{__name__}:wait_for_files", {"count": tasks}, input_bytes=2)
+    yield Phase("wait", (waiting, *listed), preloads=PRELOADS, hang_seconds=hang_seconds, batches=False)
+    return Output([], SCHEMA, {"waited": 1})
+
+
 def naps(tasks: int, seconds: float, faults: Mapping[int, str] | None = None, tiny: bool = True) -> Plan:
-    """Many tiny tasks (or such as are given a child each); the output's details say in how many children they ran."""
+    """Plan many tiny tasks, with `tiny` false one per child; the output's details count the children."""
     listed = tuple(
         Task(f"{n:06d}", f"{__name__}:nap", {"number": n, "fault": (faults or {}).get(n)}) for n in range(tasks)
     )

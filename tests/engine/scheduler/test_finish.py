@@ -1,0 +1,101 @@
+"""Outputs are checked before the manifest is written, and leftovers of a killed driver are removed after it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import datakit
+from datakit.engine.executor import Outcome, Verdict
+from datakit.engine.observe.observer import SilentObserver
+from datakit.engine.task import Phase, Step
+from datakit.errors import CorruptError, NotFoundError
+from datakit.storage import atomic
+from datakit.storage.manifest import Manifest, find_manifest
+from tests.support.engine.runs import (
+    outputs,
+    run_numbers,
+)
+from tests.support.stdlib_shelf import write_shelf
+from tests.support.trees import tree
+
+
+class Meddler(SilentObserver):
+    """Changes the step's directory when the second phase starts, and remembers finished tasks."""
+
+    def __init__(self, meddle: Callable[[], object]) -> None:
+        self._meddle = meddle
+        self.done: list[str] = []
+
+    def phase_started(self, step: Step, phase: Phase, done: int, slots: int) -> None:
+        if phase.name == "second":
+            self._meddle()
+
+    def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
+        self.done += [outcome.key, *(one.key for one in outcome.more)]
+
+
+def run_meddled(directory: Path, meddle: Callable[[], object]) -> tuple[Manifest, list[str]]:
+    """Run the step of numbers with a Meddler; return its manifest and the tasks that ran."""
+    observer = Meddler(meddle)
+    return run_numbers(directory, observer=observer), observer.done
+
+
+def test_output_removed_during_the_run_is_noticed(tmp_path: Path) -> None:
+    step, untouched = tmp_path / "step", run_numbers(tmp_path / "untouched")
+
+    def tidy() -> None:
+        (step / "number-002.txt").unlink()
+        (step / "number-004.txt").unlink()
+
+    with pytest.raises(NotFoundError, match=r"number-002\.txt is missing from .*step; .* run again"):
+        run_meddled(step, tidy)
+    assert find_manifest(str(step)) is None
+    manifest, done = run_meddled(step, lambda: None)
+    assert (manifest, sorted(done)) == (untouched, ["number-002", "number-004"])
+    assert outputs(step) == outputs(tmp_path / "untouched")
+
+
+def test_output_changed_during_the_run_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "number-002.txt"
+    with pytest.raises(CorruptError, match=r"number-002\.txt .* has 4 bytes, its task wrote 1; .* remove it and run"):
+        run_meddled(tmp_path, lambda: path.write_text("else"))
+    path.unlink()
+    assert run_meddled(tmp_path, lambda: None)[1] == ["number-002"]
+
+
+def temporary_name_of_the_dead(name: str) -> str:
+    """Return the name that a dead process would have given its temporary file."""
+    dead = subprocess.run(["sh", "-c", "echo $$"], capture_output=True, check=True)
+    return atomic.temporary_name(name).replace(f"-{os.getpid()}-", f"-{int(dead.stdout)}-")
+
+
+def test_leftovers_beside_a_manifest_are_removed(tmp_path: Path) -> None:
+    run_numbers(tmp_path, 2)
+    before = tree(str(tmp_path))
+    name = temporary_name_of_the_dead("manifest.json")
+    (tmp_path / "exchange").mkdir()
+    for left in (name, "exchange/run.arrow", "partial.json"):
+        (tmp_path / left).write_text("left")
+    alive = tmp_path / atomic.temporary_name("of-a-live-process")
+    alive.touch()
+    assert run_numbers(tmp_path, 2).totals.rows == 4
+    assert tree(str(tmp_path)) == before
+    assert not (tmp_path / name).exists() and not (tmp_path / "exchange").exists()
+    assert alive.exists()
+
+
+def test_leftover_cluster_probes_are_removed(tmp_path: Path) -> None:
+    recipe, root = write_shelf(tmp_path / "shelf", sources=1), tmp_path / "root"
+    (root / ".probe").mkdir(parents=True)
+    for name in (temporary_name_of_the_dead("nonce"), atomic.temporary_name("nonce")):
+        (root / ".probe" / name).touch()
+    datakit.run(recipe, root=root, until="download")
+    assert [path.name for path in (root / ".probe").iterdir()] == [name], "that of a live process stays"
+    (root / ".probe" / name).rename(root / ".probe" / temporary_name_of_the_dead("nonce"))
+    assert datakit.run(recipe, root=root, until="download").reused
+    assert not (root / ".probe").exists()

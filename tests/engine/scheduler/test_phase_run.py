@@ -1,0 +1,101 @@
+"""Every task of a phase is done or its failure is named; failures alike stop the phase early."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from datakit.engine.executor import Cause
+from datakit.errors import ColumnError, PartialError, StepFailedError
+from datakit.storage.manifest import find_manifest
+from tests.support.engine import poison_tasks
+from tests.support.engine.poison_tasks import digests
+from tests.support.engine.runs import (
+    attempts,
+    outputs,
+    run,
+    run_numbers,
+)
+
+
+@pytest.mark.parametrize("fault", ["raise", "segfault", "exit"])
+def test_transient_fault_does_not_change_output(tmp_path: Path, fault: str) -> None:
+    (tmp_path / "markers").mkdir()
+    run_numbers(tmp_path / "calm")
+    run_numbers(tmp_path / "stormy", faults={1: fault, 8: fault}, markers=str(tmp_path / "markers"))
+    assert outputs(tmp_path / "calm") == outputs(tmp_path / "stormy")
+
+
+def test_next_run_retries_only_the_failed_task(tmp_path: Path) -> None:
+    with pytest.raises(PartialError, match="number-002: error after 2 attempts: ValueError at") as caught:
+        run_numbers(tmp_path, faults={2: "raise"})
+    assert "secret" not in str(caught.value)
+    assert find_manifest(str(tmp_path)) is None
+    partial = json.loads((tmp_path / "partial.json").read_text())
+    assert [entry["task"] for entry in partial["failed"]] == ["number-002"]
+    assert len([line for line in attempts(tmp_path) if line.cause is Cause.DONE]) == 5
+    (tmp_path / "2").touch()  # the fault has passed, but the arguments changed, so only equal digests may be reused
+    run_numbers(tmp_path, faults={2: "segfault"}, markers=str(tmp_path))
+    assert not (tmp_path / "partial.json").exists()
+
+
+def test_same_error_everywhere_stops_the_run_numbers(tmp_path: Path) -> None:
+    with pytest.raises(StepFailedError, match="all failed with the same error"):
+        run_numbers(tmp_path, count=200, faults=dict.fromkeys(range(200), "raise"))
+    assert len(attempts(tmp_path)) < 30
+
+
+def test_same_crash_everywhere_stops_the_run(tmp_path: Path) -> None:
+    with pytest.raises(StepFailedError, match="the first 5 tasks of phase digest all failed with the same error"):
+        run(tmp_path, digests(300, dict.fromkeys(range(3000), "segfault")))
+    assert len(attempts(tmp_path)) < 40
+
+
+def test_input_error_is_not_retried(tmp_path: Path) -> None:
+    with pytest.raises(ColumnError, match="has no column 'text'"):
+        run_numbers(tmp_path, faults={3: "refuse"})
+    assert {line.attempt for line in attempts(tmp_path)} == {1}
+
+
+def test_memory_budget_is_raised_twice(tmp_path: Path) -> None:
+    with pytest.raises(PartialError, match="number-001: memory after 3 attempts: used"):
+        run_numbers(tmp_path, faults={1: "memory"}, memory_bytes=50 << 20)
+    budgets = [line.budget >> 20 for line in attempts(tmp_path) if line.key == "number-001"]
+    assert budgets == [50, 100, 200]
+
+
+def test_last_memory_retry_runs_exclusively(tmp_path: Path) -> None:
+    plan = digests(20, {57: "bomb"}, seconds=0.01, memory_bytes=128 << 20)
+    with pytest.raises(PartialError):
+        run(tmp_path, plan, memory_bytes=512 << 20)
+    lines = [line for line in attempts(tmp_path) if line.key == "00005"]
+    assert [line.budget >> 20 for line in lines] == [128, 256, 512]
+    assert {line.cause for line in lines} == {Cause.MEMORY}
+    assert all(0.9 * line.budget < line.peak_memory < 1.1 * line.budget for line in lines)
+    last = lines[-1]
+    others = [line for line in attempts(tmp_path) if line.key != "00005"]
+    start = last.time - last.seconds + 1.0  # on a busy machine the ledger records ends late
+    assert all(line.time <= start for line in others), "something ran at the same time"
+
+
+def test_tiny_tasks_share_children(tmp_path: Path) -> None:
+    manifest = run(tmp_path, poison_tasks.naps(600, 0.001))
+    assert manifest.details["children"] < 150
+    lines = attempts(tmp_path)
+    assert len(lines) == len({line.key for line in lines}) == 600
+    assert all(line.cause is Cause.DONE and line.result is not None for line in lines)
+
+
+def test_crash_in_a_batch_names_its_task(tmp_path: Path) -> None:
+    with pytest.raises(PartialError, match="1 of 400 tasks failed\n  000300: crash after 2 attempts: SIGSEGV"):
+        run(tmp_path, poison_tasks.naps(400, 0.001, {300: "segfault"}))
+    assert len({line.key for line in attempts(tmp_path) if line.cause is Cause.DONE}) == 399
+
+
+def test_full_disk_ends_the_step_at_once(tmp_path: Path) -> None:
+    with pytest.raises(StepFailedError, match="no space left to write /dev/full") as caught:
+        run_numbers(tmp_path, 40, faults={3: "full"})
+    assert caught.value.exit_code == 1
+    assert run_numbers(tmp_path, 40).totals.rows == 80

@@ -1,0 +1,67 @@
+"""The local executor leaves no process behind, and a silent attempt lends its slot."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+import psutil
+import pytest
+
+from datakit.engine.executor import Attempt, Cause
+from datakit.engine.task import Task
+from tests.support.engine import poison_tasks
+from tests.support.engine.runs import (
+    fresh_executor,
+    run,
+    wait_until,
+)
+
+
+def children() -> set[int]:
+    return {process.pid for process in psutil.Process().children(recursive=True)}
+
+
+def test_abandoned_attempt_ends_without_an_outcome(tmp_path: Path) -> None:
+    before = children()
+    with fresh_executor() as local:
+        slow = Task("slow", "tests.support.engine.engine_tasks:write_number", {"number": 1, "fault": "sleep"})
+        local.submit(Attempt(slow, "test", str(tmp_path), 1, 1, 1 << 30))
+        wait_until(lambda: len(children() - before) >= 3)
+        local.abandon()
+        wait_until(lambda: len(children() - before) == 2)  # the fork server and its watcher
+        quick = Task("quick", "tests.support.engine.engine_tasks:look_around", {})
+        local.submit(Attempt(quick, "test", str(tmp_path), 1, 1, 1 << 30))
+        outcomes = local.wait(120) + local.wait(0.5)
+    assert [outcome.key for outcome in outcomes] == ["quick"]
+
+
+def test_closing_leaves_no_process(tmp_path: Path) -> None:
+    before = children()
+    with fresh_executor() as local:
+        task = Task("only", "tests.support.engine.engine_tasks:write_number", {"number": 1, "fault": "sleep"})
+        local.submit(Attempt(task, "test", str(tmp_path), 1, 1, 1 << 30))
+        wait_until(lambda: len(children() - before) >= 3)
+    wait_until(lambda: children() <= before)
+
+
+def test_silent_attempt_lends_its_slot(tmp_path: Path) -> None:
+    # Without lending, the waiting task would be killed as a hang twice and fail.
+    assert run(tmp_path, poison_tasks.waits(10, hang_seconds=8.0), workers=1).counters == {"waited": 1, "files": 10}
+
+
+def test_scratch_of_dead_processes_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    gone, kept = tmp_path / f"datakit-scratch-{dead.pid}-x", tmp_path / f"datakit-scratch-{os.getpid()}-x"
+    gone.mkdir()
+    kept.mkdir()
+    (gone / "spill").write_bytes(bytes(100))
+    with fresh_executor(1) as local:
+        task = Task("only", "tests.support.engine.engine_tasks:look_around", {})
+        local.submit(Attempt(task, "test", str(tmp_path), 1, 1, 1 << 30))
+        assert local.wait(120)[0].cause is Cause.DONE
+    assert list(tmp_path.iterdir()) == [kept]
