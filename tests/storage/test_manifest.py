@@ -1,4 +1,4 @@
-"""A manifest's bytes: canonical, however many partitions it has, and read back as what was written."""
+"""A manifest is canonical JSON, whatever its number of partitions, and reads back equal."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ partitions = st.lists(
 
 
 def made(parts: list[Partition], name: str = "d") -> Manifest:
-    """A manifest with these partitions, and with what looks like them elsewhere."""
+    """Make a manifest with these partitions, and with similar text in other fields."""
     parameters = {"partitions": [], "share": 1e-05, name: '\n "partitions": []'}
     totals = totals_of(parts)
     return Manifest("s", name, "f", "i", parameters, [], [], parts, totals, {}, Quarantine(3), {"partitions": []})
 
 
 @given(partitions, text)
-def test_its_bytes_are_those_of_sorted_json_with_indents(parts: list[Partition], name: str) -> None:
+def test_manifest_is_sorted_indented_json(parts: list[Partition], name: str) -> None:
     manifest = made(parts, name)
     data = b"".join(manifests.pieces(manifest))
     plain = msgspec.to_builtins(manifest) | {"format": manifest.format}
@@ -35,7 +35,7 @@ def test_its_bytes_are_those_of_sorted_json_with_indents(parts: list[Partition],
     assert manifests.decode(data, "here") == manifest
 
 
-def test_pieces_fit_together() -> None:
+def test_pieces_of_many_partitions_fit_together() -> None:
     for count in (1, manifests.PIECE - 1, manifests.PIECE, manifests.PIECE + 1, 2 * manifests.PIECE + 1):
         manifest = made([Partition(f"{number}.parquet", "s", number, 1, "x") for number in range(count)])
         pieces = list(manifests.pieces(manifest))

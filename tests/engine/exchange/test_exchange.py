@@ -1,13 +1,10 @@
-"""The exchange loses no row, doubles none, keeps their order, and asks storage for little."""
+"""The exchange neither loses nor duplicates rows, and keeps their order."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import tempfile
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -17,15 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from datakit.engine.exchange import exchange, merge, run_file
-from datakit.engine.exchange.exchange import ExchangeWriter, merged, read_buckets
-from datakit.engine.inline import run_plan_inline
-from datakit.engine.task import Output, Plan, Step, TaskContext
-from datakit.errors import ColumnError, CorruptError, NotFoundError
+from datakit.engine.exchange.exchange import ExchangeWriter, read_buckets
+from datakit.engine.task import TaskContext
+from datakit.errors import ColumnError
 from datakit.storage import urls
-from datakit.storage.row_size import row_sizes
+from tests.support.engine.exchange_runs import PLAIN, Written, merge_inline, merge_inline_always, some_rows, write_all
 from tests.support.s3 import s3_root
 
-PLAIN = pa.schema([("n", pa.int64()), ("text", pa.large_string())])
 WIDE = pa.schema(
     [
         ("n", pa.int64()),
@@ -35,9 +30,14 @@ WIDE = pa.schema(
         ("flag", pa.bool_()),
     ]
 )
+
+
 OTHER = pa.schema([("n", pa.int64()), ("id", pa.string())], metadata={"origin": "elsewhere"})
 
+
 TEXT = st.one_of(st.none(), st.text(max_size=12), st.just("long " * 60))
+
+
 ROWS = {
     "plain": (PLAIN, st.fixed_dictionaries({"text": TEXT})),
     "wide": (
@@ -56,16 +56,9 @@ ROWS = {
 }
 
 
-@dataclass
-class Written:
-    """What a map task was given: tables with the bucket of each row."""
-
-    tables: list[tuple[pa.Table, np.ndarray]] = field(default_factory=list)
-
-
 @st.composite
 def maps(draw: st.DrawFn, buckets: int) -> list[Written]:
-    """A few map tasks, each with a few tables of any of three schemas. `n` numbers all rows."""
+    """Draw a few map tasks, each with a few tables of any of three schemas. `n` numbers all rows."""
     counter = 0
     everything = []
     for _ in range(draw(st.integers(1, 5))):
@@ -81,31 +74,8 @@ def maps(draw: st.DrawFn, buckets: int) -> list[Written]:
     return everything
 
 
-def write_all(directory: str, everything: list[Written], buckets: int, budget: int) -> list[str]:
-    runs: list[str] = []
-    for number, written in enumerate(everything):
-        context = TaskContext(directory, Path(tempfile.gettempdir()))
-        with ExchangeWriter(context, "route", f"{number:05d}", buckets, budget) as writer:
-            for table, bucket in written.tables:
-                writer.write(table, bucket)
-        runs += writer.runs
-    return runs
-
-
-def merge_inline(directory: str, runs: list[str], readers: int) -> list[str]:
-    """`merged` as a stage would use it, with its tasks run for real."""
-    found: list[str] = []
-
-    def plan() -> Plan:
-        found.extend((yield from merged(Step("stage", "set", directory, "0" * 32, {}), "route", runs, readers)))
-        return Output([], PLAIN)
-
-    run_plan_inline(plan(), directory)
-    return found
-
-
 def rows_by_bucket(everything: list[Written], buckets: int) -> list[list[tuple]]:
-    """The specification: each bucket's rows in the order (map, order written), as plain Python."""
+    """Return each bucket's rows in the order (map, order written): the specification, in plain Python."""
     expected: list[list[tuple]] = [[] for _ in range(buckets)]
     for written in everything:
         for table, bucket in written.tables:
@@ -114,9 +84,20 @@ def rows_by_bucket(everything: list[Written], buckets: int) -> list[list[tuple]]
     return expected
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.data())
-def test_every_reader_gets_exactly_the_rows_of_its_buckets_in_order(data: st.DataObject) -> None:
+def test_readers_get_exactly_the_rows_of_their_buckets(data: st.DataObject) -> None:
+    check_random_exchange(data)
+
+
+@pytest.mark.soak
+@settings(max_examples=1_000, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(st.data())
+def test_readers_get_exactly_the_rows_of_their_buckets_in_a_soak(data: st.DataObject) -> None:
+    check_random_exchange(data)
+
+
+def check_random_exchange(data: st.DataObject) -> None:
     buckets = data.draw(st.sampled_from([1, 2, 8, 64]))
     everything = data.draw(maps(buckets))
     budget = data.draw(st.sampled_from([1, 300, 2_000, 1 << 20]))
@@ -149,18 +130,11 @@ def assert_readers_get(directory: str, runs: list[str], expected: list[list[tupl
             assert places == sorted(places), "the rows of a table are ordered by bucket"
 
 
-def some_rows(count: int, seed: int = 7, width: int = 40) -> tuple[pa.Table, np.ndarray]:
-    random = np.random.default_rng(seed)
-    texts = ["w" * int(size) if size else None for size in random.integers(0, width, count)]
-    table = pa.table({"n": np.arange(count), "text": pa.array(texts, pa.large_string())}, schema=PLAIN)
-    return table, random.integers(0, 32, count)
-
-
 def files_below(directory: Path) -> dict[str, bytes]:
     return {info.path: (directory / info.path).read_bytes() for info in urls.listing(str(directory))}
 
 
-def test_bytes_do_not_depend_on_how_the_rows_arrived(tmp_path: Path) -> None:
+def test_bytes_do_not_depend_on_table_boundaries(tmp_path: Path) -> None:
     table, bucket = some_rows(3_000)
     for name, size in [("one", 3_000), ("some", 701), ("single", 1)]:
         pieces = [(table.slice(start, size), bucket[start : start + size]) for start in range(0, 3_000, size)]
@@ -169,7 +143,7 @@ def test_bytes_do_not_depend_on_how_the_rows_arrived(tmp_path: Path) -> None:
     assert files_below(tmp_path / "one") == files_below(tmp_path / "some") == files_below(tmp_path / "single")
 
 
-def test_the_same_attempt_twice_writes_the_same_files(tmp_path: Path) -> None:
+def test_repeated_attempt_writes_equal_files(tmp_path: Path) -> None:
     table, bucket = some_rows(500)
     first = write_all(str(tmp_path), [Written([(table, bucket)])], 32, 4_000)
     assert write_all(str(tmp_path), [Written([(table, bucket)])], 32, 4_000) == first  # commits compare equal
@@ -177,87 +151,7 @@ def test_the_same_attempt_twice_writes_the_same_files(tmp_path: Path) -> None:
     assert merge_inline_always(str(tmp_path), first) == merged_runs
 
 
-def merge_inline_always(directory: str, runs: list[str]) -> list[str]:
-    return merge_inline(directory, runs, merge.MOST_READS // len(runs) + 1)
-
-
-def test_a_run_is_a_plain_arrow_stream_with_one_batch_a_bucket(tmp_path: Path) -> None:
-    table, bucket = some_rows(500)
-    (run,) = write_all(str(tmp_path), [Written([(table, bucket % 4 * 8)])], 32, 1 << 20)
-    with pa.ipc.open_stream(tmp_path / run) as stream:
-        batches = list(stream)
-    assert len(batches) == 4
-    assert pa.Table.from_batches(batches).sort_by("n") == table
-
-
-def test_merging_is_inserted_only_above_a_million_reads() -> None:
-    runs = [f"exchange/route/{number:05d}-00000.arrow" for number in range(1_001)]
-    plan = merged(Step("stage", "set", "unused", "0" * 32, {}), "route", runs[:1_000], 1_000)
-    with pytest.raises(StopIteration) as stop:
-        next(plan)
-    assert stop.value.value == runs[:1_000]
-    phase = next(merged(Step("stage", "set", "unused", "0" * 32, {}), "route", runs, 1_000))
-    assert len(phase.tasks) == 32  # groups of sqrt(1,001), rounded up
-    assert [run for task in phase.tasks for run in task.arguments["runs"]] == runs
-
-
-@pytest.fixture
-def requests(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter]:
-    """Counts every call to the storage layer that would be a request to a store."""
-    counts: Counter = Counter()
-
-    def counted(name: str):
-        function = getattr(urls, name)
-
-        def call(*arguments, **options):
-            counts[name] += 1
-            return function(*arguments, **options)
-
-        return call
-
-    for name in ("read_range", "read_bytes", "open_read", "size", "exists", "listing"):
-        monkeypatch.setattr(urls, name, counted(name))
-    yield counts
-    urls.remove_tree("memory://exchange-requests")
-
-
-def test_requests_at_2000_maps_and_2000_reducers_stay_linear(requests: Counter, tmp_path: Path) -> None:
-    maps, reducers, buckets = 2_000, 2_000, 2_048
-    root, random = "memory://exchange-requests", np.random.default_rng(1)
-    runs: list[str] = []
-    placed: list[np.ndarray] = []
-    for number in range(maps):
-        bucket = random.integers(0, buckets, 40)
-        table = pa.table({"n": np.arange(number * 40, number * 40 + 40)})
-        with ExchangeWriter(TaskContext(root, tmp_path), "route", f"{number:05d}", buckets) as writer:
-            writer.write(table, bucket)
-        runs += writer.runs
-        placed.append(bucket)
-    assert not requests, "writing asks for nothing"
-
-    merged_runs = merge_inline(root, runs, reducers)
-    merge_requests = requests.total()
-    assert len(merged_runs) == 45
-    assert merge_requests <= 2 * maps  # one index and one range of each run
-
-    requests.clear()
-    everything, sample = np.concatenate(placed), range(0, reducers, 100)
-    for reducer in sample:
-        first, stop = reducer * buckets // reducers, (reducer + 1) * buckets // reducers
-        found = [table["n"].to_numpy() for table in read_buckets(root, merged_runs, first, stop, tmp_path)]
-        expected = np.flatnonzero((everything >= first) & (everything < stop))
-        np.testing.assert_array_equal(np.sort(np.concatenate(found)), expected)
-    each = requests.total() / len(sample)
-    total = merge_requests + each * reducers
-    print(
-        f"\n2,000 x 2,000: merge {merge_requests} requests, {each:.1f} a reducer, {total:,.0f} in all", file=sys.stderr
-    )
-    assert each <= 2 * len(merged_runs)
-    assert total < 0.05 * maps * reducers
-    assert not list(tmp_path.iterdir()), "ranges leave no file in scratch"
-
-
-def test_runs_in_an_object_store_are_read_like_local_ones(tmp_path: Path) -> None:
+def test_runs_on_s3_are_read_like_local_ones(tmp_path: Path) -> None:
     with s3_root() as root:
         compare_with_local(root, tmp_path)
 
@@ -271,17 +165,6 @@ def compare_with_local(root: str, tmp_path: Path) -> None:
     joined = pa.concat_tables(here).sort_by("n")
     again = list(read_buckets(root, merge_inline_always(root, remote), 3, 20, tmp_path))
     assert pa.concat_tables(again).sort_by("n") == joined
-
-
-def test_runs_of_different_shuffles_are_not_merged(tmp_path: Path) -> None:
-    table, bucket = some_rows(30)
-    runs = []
-    for key, buckets in (("a", 32), ("b", 64)):
-        with ExchangeWriter(TaskContext(str(tmp_path), tmp_path), "route", key, buckets) as writer:
-            writer.write(table, bucket)
-        runs += writer.runs
-    with pytest.raises(CorruptError, match="the runs of route-merge differ in their number of buckets"):
-        merge_inline_always(str(tmp_path), runs)
 
 
 MEMORY_PROGRAM = """
@@ -317,10 +200,10 @@ print(written, memory("RssAnon") - held, rows)
 
 
 @pytest.mark.parametrize("shape", ["even", "skew"])
-def test_a_writer_holds_its_budget_and_a_reader_nothing(tmp_path: Path, shape: str) -> None:
+def test_writer_stays_within_its_budget(tmp_path: Path, shape: str) -> None:
     budget = 128 << 20  # 384 MB are written
     program = [sys.executable, "-c", MEMORY_PROGRAM, str(tmp_path), str(budget), shape]
-    run = subprocess.run(program, capture_output=True, text=True, timeout=60, check=True)
+    run = subprocess.run(program, capture_output=True, text=True, timeout=300, check=True)
     written, read, rows = map(int, run.stdout.split())
     print(
         f"\n{shape}: writer {written >> 20} MiB above its start, reader {read >> 20} MiB for {rows} rows",
@@ -331,7 +214,7 @@ def test_a_writer_holds_its_budget_and_a_reader_nothing(tmp_path: Path, shape: s
     assert rows == 48 * 4_000
 
 
-def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+def test_invalid_arguments_are_refused(tmp_path: Path) -> None:
     context = TaskContext(str(tmp_path), tmp_path)
     table, _ = some_rows(3)
     writer = ExchangeWriter(context, "route", "k", 4)
@@ -346,7 +229,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         writer.write(pa.table({"kind": pa.array(["a"]).dictionary_encode()}), np.array([0]))
 
 
-def test_an_error_in_the_block_commits_no_further_run(tmp_path: Path) -> None:
+def test_error_in_the_block_commits_no_run(tmp_path: Path) -> None:
     table, bucket = some_rows(30)
     with (
         pytest.raises(RuntimeError, match="stop"),
@@ -355,48 +238,3 @@ def test_an_error_in_the_block_commits_no_further_run(tmp_path: Path) -> None:
         writer.write(table, bucket)
         raise RuntimeError("stop")
     assert urls.listing(str(tmp_path)) == []
-
-
-def test_damage_is_named(tmp_path: Path) -> None:
-    table, bucket = some_rows(300)
-    (run,) = write_all(str(tmp_path), [Written([(table, bucket)])], 32, 1 << 20)
-    data, index = tmp_path / run, tmp_path / f"{run}.index"
-    whole, offsets = data.read_bytes(), index.read_bytes()
-
-    def read() -> int:
-        return sum(found.num_rows for found in read_buckets(str(tmp_path), [run], 0, 32, tmp_path))
-
-    assert read() == 300
-    data.write_bytes(whole[:-100])
-    with pytest.raises(CorruptError, match="cut short"):
-        read()
-    data.write_bytes(whole[:1_000] + bytes(64) + whole[1_064:])
-    index.write_bytes(offsets[:-16])
-    with pytest.raises(CorruptError, match=r"index is cut short"):
-        read()
-    index.write_bytes(b"something else entirely, and long enough for a header")
-    with pytest.raises(CorruptError, match="not the index of an exchange file"):
-        read()
-    index.write_bytes(offsets)
-    data.unlink()
-    with pytest.raises(NotFoundError, match=r"00000\.arrow does not exist"):
-        read()
-
-
-def test_row_sizes_count_values_at_any_depth() -> None:
-    table = pa.table(
-        {
-            "a": pa.array(["xyz", None, "é"], pa.large_string()),
-            "b": pa.array([[1, 2], None, []], pa.list_(pa.int16())),
-            "c": pa.array([{"d": "ab", "e": True}, None, {"d": "", "e": None}]),
-            "f": pa.array([[("k", "vv")], [], None], pa.map_(pa.string(), pa.string())),
-            "g": pa.array([[1, 2], None, [3, 4]], pa.list_(pa.int32(), 2)),
-            "h": pa.nulls(3),
-        }
-    )
-    sizes = np.array([3 + 8 + 3 + 7 + 8, 0 + 4 + 1 + 4 + 8, 2 + 4 + 1 + 4 + 8])
-    np.testing.assert_array_equal(row_sizes(table), sizes)
-    np.testing.assert_array_equal(row_sizes(table.slice(1, 2)), sizes[1:])
-    np.testing.assert_array_equal(row_sizes(pa.concat_tables([table.slice(2), table])), sizes[[2, 0, 1, 2]])
-    with pytest.raises(ColumnError, match="'v' has type string_view"):
-        row_sizes(pa.table({"v": pa.array(["x"], pa.string_view())}))

@@ -1,4 +1,4 @@
-"""In which order a phase's attempts go out."""
+"""Attempts of a phase are ordered by urgency and size."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def retry(name: str, exclusive: bool = False) -> Attempt:
 
 
 def order(queue: AttemptQueue, now: float) -> list[str]:
-    """What goes out until nothing is ready."""
+    """Take attempts until none is ready; return their keys."""
     names: list[str] = []
     while (taken := queue.take(now)) is not None:
         names.append(taken.key if isinstance(taken, Task) else taken.task.key)
@@ -29,7 +29,7 @@ def order(queue: AttemptQueue, now: float) -> list[str]:
 
 
 @given(st.lists(st.integers(0, 5)))
-def test_the_biggest_input_first_and_of_equal_ones_the_first(sizes: list[int]) -> None:
+def test_biggest_input_goes_first(sizes: list[int]) -> None:
     tasks = [task(str(number), size) for number, size in enumerate(sizes)]
     wanted = [one.key for one in sorted(tasks, key=lambda one: (-one.input_bytes, int(one.key)))]
     assert order(AttemptQueue(tasks), 0.0) == wanted
@@ -37,7 +37,7 @@ def test_the_biggest_input_first_and_of_equal_ones_the_first(sizes: list[int]) -
     assert [one.key for one in some.take_new(rest)] + order(some, 0.0) == wanted
 
 
-def test_a_retry_goes_before_what_was_never_tried_and_one_that_must_wait_or_be_alone_after_it() -> None:
+def test_urgent_retries_go_first_and_exclusive_ones_last() -> None:
     queue = AttemptQueue([task("small"), task("big", 9)])
     queue.put_back(retry("exclusive", exclusive=True))
     queue.put_back(retry("later"), ready=100.0)

@@ -1,4 +1,4 @@
-"""What a phase learns from its finished tasks stays within bounds, and is only ever a first guess."""
+"""Estimates from finished tasks stay within bounds and affect first attempts only."""
 
 from __future__ import annotations
 
@@ -21,50 +21,50 @@ def done(peak: int = 0, seconds: float = 1.0) -> Outcome:
 
 
 def learned(peaks: list[int]) -> TaskEstimates:
-    budgets = TaskEstimates(PHASE)
+    estimates = TaskEstimates(PHASE)
     for peak in peaks:
-        budgets.learn(TASK, done(peak))
-    return budgets
+        estimates.learn(TASK, done(peak))
+    return estimates
 
 
-def test_nothing_is_learned_from_a_few_tasks() -> None:
+def test_few_tasks_do_not_change_the_budget() -> None:
     assert learned([1 << 20] * (LEARN_FROM - 1)).first(TASK) == DECLARED
 
 
 @pytest.mark.parametrize(("used", "share"), [(0.001, 0.25), (0.4, 0.6), (1.0, 1.5), (9.0, 4.0)])
-def test_a_first_attempt_gets_half_as_much_again_as_was_used(used: float, share: float) -> None:
+def test_first_budget_is_usage_plus_half_within_bounds(used: float, share: float) -> None:
     assert learned([int(used * DECLARED)] * 20).first(TASK) == pytest.approx(share * DECLARED, rel=0.01)
 
 
-def test_one_large_task_in_twenty_decides_nothing() -> None:
+def test_one_outlier_does_not_raise_the_budget() -> None:
     usual = int(0.2 * DECLARED)
     assert learned([usual] * 30 + [3 * DECLARED] + [usual] * 19).first(TASK) < 0.31 * DECLARED
 
 
 @given(st.lists(st.integers(0, 1 << 40), max_size=200))
-def test_whatever_was_used_the_budget_has_bounds(peaks: list[int]) -> None:
+def test_budget_stays_within_bounds(peaks: list[int]) -> None:
     assert 0.24 * DECLARED < learned(peaks).first(TASK) < 4.01 * DECLARED
 
 
-def test_a_second_attempt_starts_from_what_was_declared() -> None:
-    budgets, history = learned([0] * 20), TaskHistory()
-    first = Attempt(TASK, "p", "/nowhere", 1, 1, budgets.first(TASK))
+def test_retry_starts_from_the_declared_memory() -> None:
+    estimates, history = learned([0] * 20), TaskHistory()
+    first = Attempt(TASK, "p", "/nowhere", 1, 1, estimates.first(TASK))
     judge(history, Outcome("p", "t", 1, Cause.MEMORY))
-    second = next_attempt(first, history, budgets.declared(TASK))
+    second = next_attempt(first, history, estimates.declared(TASK))
     judge(history, Outcome("p", "t", 2, Cause.MEMORY))
-    third = next_attempt(second, history, budgets.declared(TASK))
+    third = next_attempt(second, history, estimates.declared(TASK))
     shares = [attempt.memory_bytes / DECLARED for attempt in (first, second, third)]
     assert shares == [pytest.approx(0.25, rel=0.01), 2, 4]
     assert (second.exclusive, third.exclusive) == (False, True)
 
 
-def test_batches_are_for_tiny_tasks_and_leave_work_for_every_slot() -> None:
-    budgets = TaskEstimates(PHASE)
+def test_only_tiny_tasks_are_batched() -> None:
+    estimates = TaskEstimates(PHASE)
     for _ in range(8):
-        budgets.learn(TASK, done(seconds=0.01))
-    assert budgets.batch(100_000, 4) == 50
-    assert budgets.batch(160, 4) == 10
-    assert budgets.batch(3, 4) == 1
+        estimates.learn(TASK, done(seconds=0.01))
+    assert estimates.batch(100_000, 4) == 50
+    assert estimates.batch(160, 4) == 10
+    assert estimates.batch(3, 4) == 1
     slow = TaskEstimates(PHASE)
     for _ in range(8):
         slow.learn(TASK, done(seconds=0.06))

@@ -1,0 +1,92 @@
+"""Merging keeps the number of requests far below maps times reducers."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from datakit.engine.exchange.exchange import ExchangeWriter, merged, read_buckets
+from datakit.engine.task import Step, TaskContext
+from datakit.errors import CorruptError
+from datakit.storage import urls
+from tests.support.engine.exchange_runs import merge_inline, merge_inline_always, some_rows
+
+
+def test_merge_is_used_only_above_a_million_reads() -> None:
+    runs = [f"exchange/route/{number:05d}-00000.arrow" for number in range(1_001)]
+    plan = merged(Step("stage", "set", "unused", "0" * 32, {}), "route", runs[:1_000], 1_000)
+    with pytest.raises(StopIteration) as stop:
+        next(plan)
+    assert stop.value.value == runs[:1_000]
+    phase = next(merged(Step("stage", "set", "unused", "0" * 32, {}), "route", runs, 1_000))
+    assert len(phase.tasks) == 32  # groups of sqrt(1,001), rounded up
+    assert [run for task in phase.tasks for run in task.arguments["runs"]] == runs
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter]:
+    """Count calls to the storage layer that would be requests to a store."""
+    counts: Counter = Counter()
+
+    def counted(name: str):
+        function = getattr(urls, name)
+
+        def call(*arguments, **options):
+            counts[name] += 1
+            return function(*arguments, **options)
+
+        return call
+
+    for name in ("read_range", "read_bytes", "open_read", "size", "exists", "listing"):
+        monkeypatch.setattr(urls, name, counted(name))
+    yield counts
+    urls.remove_tree("memory://exchange-requests")
+
+
+@pytest.mark.parametrize(("maps", "reducers"), [(300, 4_000), pytest.param(2_000, 2_000, marks=pytest.mark.soak)])
+def test_requests_grow_with_the_root_of_the_maps(requests: Counter, tmp_path: Path, maps: int, reducers: int) -> None:
+    buckets = 4_096
+    root, random = "memory://exchange-requests", np.random.default_rng(1)
+    runs: list[str] = []
+    placed: list[np.ndarray] = []
+    for number in range(maps):
+        bucket = random.integers(0, buckets, 40)
+        table = pa.table({"n": np.arange(number * 40, number * 40 + 40)})
+        with ExchangeWriter(TaskContext(root, tmp_path), "route", f"{number:05d}", buckets) as writer:
+            writer.write(table, bucket)
+        runs += writer.runs
+        placed.append(bucket)
+    assert not requests, "writing made requests"
+
+    merged_runs = merge_inline(root, runs, reducers)
+    merge_requests = requests.total()
+    assert len(merged_runs) == -(-maps // (math.isqrt(maps - 1) + 1))
+    assert merge_requests <= 2 * maps  # one index and one range of each run
+
+    requests.clear()
+    everything, sample = np.concatenate(placed), range(0, reducers, reducers // 20)
+    for reducer in sample:
+        first, stop = reducer * buckets // reducers, (reducer + 1) * buckets // reducers
+        found = [table["n"].to_numpy() for table in read_buckets(root, merged_runs, first, stop, tmp_path)]
+        expected = np.flatnonzero((everything >= first) & (everything < stop))
+        np.testing.assert_array_equal(np.sort(np.concatenate(found)), expected)
+    each = requests.total() / len(sample)
+    assert each <= 2 * len(merged_runs)
+    assert not list(tmp_path.iterdir()), "ranges leave no file in scratch"
+
+
+def test_runs_of_different_shuffles_are_not_merged(tmp_path: Path) -> None:
+    table, bucket = some_rows(30)
+    runs = []
+    for key, buckets in (("a", 32), ("b", 64)):
+        with ExchangeWriter(TaskContext(str(tmp_path), tmp_path), "route", key, buckets) as writer:
+            writer.write(table, bucket)
+        runs += writer.runs
+    with pytest.raises(CorruptError, match="the runs of route-merge differ in their number of buckets"):
+        merge_inline_always(str(tmp_path), runs)

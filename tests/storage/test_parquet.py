@@ -1,0 +1,38 @@
+"""Shards appear whole and read the same from a disk and from S3."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from datakit.storage import urls
+from datakit.storage.parquet import ShardWriter, read_shard
+
+
+def names(root: str) -> list[str]:
+    return [info.path for info in urls.listing(root)]
+
+
+def test_error_while_writing_leaves_no_file(root: str) -> None:
+    with (
+        pytest.raises(RuntimeError),
+        ShardWriter(urls.join(root, "part.parquet"), pa.schema([("a", "int64")])) as shard,
+    ):
+        shard.write(pa.table({"a": [1, 2]}))
+        raise RuntimeError("stop")
+    assert names(root) == []
+    if urls.is_local(root):
+        assert list(Path(root).iterdir()) == []
+
+
+def test_shards_read_back_equal(root: str) -> None:
+    table = pa.table(
+        {"n": range(1_000), "text": pa.array(["word " * (i % 7) for i in range(1_000)], pa.large_string())}
+    )
+    with ShardWriter(urls.join(root, "part.parquet"), table.schema) as shard:
+        shard.write(table.slice(0, 300))
+        shard.write(table.slice(300))
+    assert read_shard(urls.join(root, "part.parquet")) == table
+    assert shard.info.rows == 1_000
