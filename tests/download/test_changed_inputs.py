@@ -28,14 +28,14 @@ from datakit.storage.manifest import Manifest
 from tests.support.sources import normalize_step, run_plan_inline
 
 RECORDS = 100
-CHANGED = r"a\.\w+(\.gz)? (has changed since it was listed|was listed, but is not there any more)"
+CHANGED = r"a\.\w+(\.gz)? (has changed since it was listed|was listed but no longer exists)"
 
 
 def documents(count: int = RECORDS, word: str = "doc") -> bytes:
     return b"".join(json.dumps({"text": f"{word} number {n} of some"}).encode() + b"\n" for n in range(count))
 
 
-# --- between the listing and the reading, in a whole run
+# --- between the listing and the context, in a whole run
 
 
 def truncated(file: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_huge_file_is_not_read_again_for_each_of_its_ranges(tmp_path: Path) ->
     files = Inputs(str(tmp_path), {listed.path: (listed.size, 1, listed.checksum)})
     with files.open("a.jsonl") as file:
         assert file.tell() == 0
-    refused = pytest.raises(ChangedInputError, match="written to, with its size as before")
+    refused = pytest.raises(ChangedInputError, match="written to, same size")
     with patch.object(inputs, "READ_AGAIN_BYTES", 1000), refused, files.open("a.jsonl"):
         pass
 

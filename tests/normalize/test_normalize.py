@@ -141,7 +141,7 @@ def test_upstream_columns_are_kept(tmp_path: Path) -> None:
 def test_columns_under_our_names_give_way() -> None:
     union = pa.schema([("id", pa.string()), ("url", pa.string()), ("text", pa.int64()), ("upstream_text", pa.int8())])
     schema, columns = output_schema(union, Config(text="body", id="url"))
-    named = {entry["name"]: entry["upstream"] for entry in columns}
+    named = {entry.name: entry.upstream for entry in columns}
     assert schema.names == [
         "id",
         "text",
@@ -178,7 +178,7 @@ def test_where_sees_upstream_columns_in_order(tmp_path: Path) -> None:
     ("where", "error", "words"),
     [
         ("lagn = 'de'", ColumnError, "'lagn'; did you mean 'lang'"),
-        ("lang = = 'de'", RecipeError, "no SQL predicate"),
+        ("lang = = 'de'", RecipeError, "not a SQL predicate"),
         ("nothing(lang)", RecipeError, "nothing"),
         ("cast(text as integer) > 1", RecipeError, r"in\.jsonl: ConversionException$"),
     ],
@@ -361,7 +361,7 @@ def test_files_that_are_documents(tmp_path: Path) -> None:
 
 def test_an_unknown_extension_needs_a_word(tmp_path: Path) -> None:
     (tmp_path / "in.qqq").write_text("some text")
-    with pytest.raises(UnreadableError, match=r"in\.qqq: what format is it\?.*set the source's format"):
+    with pytest.raises(UnreadableError, match=r"in\.qqq has an unknown format: .*set the source's format"):
         normalize(tmp_path / "one", tmp_path / "in.qqq")
     assert [row["text"] for row in normalize(tmp_path / "two", tmp_path / "in.qqq", format="text").rows()] == [
         "some text"

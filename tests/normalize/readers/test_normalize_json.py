@@ -15,32 +15,32 @@ from hypothesis import strategies as st
 from datakit.engine.task import Tolerance
 from datakit.errors import ColumnError, InputError
 from datakit.normalize.config import Config
-from datakit.normalize.readers import line_blocks
-from datakit.normalize.readers.base import Block, Reading
+from datakit.normalize.readers import line_chunks
+from datakit.normalize.readers.base import Chunk, ReadContext
 from datakit.normalize.readers.inputs import Inputs
-from datakit.normalize.readers.slices import Piece, read_piece
-from datakit.normalize.record_counts import Findings
+from datakit.normalize.readers.slices import FileRange, read_range
+from datakit.normalize.record_counts import RecordCounts
 from tests.support.data import need_data
 
 LONE = re.compile("[\ud800-\udfff]")
 
 
-def read(directory: Path, data: bytes, block_bytes: int = 1 << 20, **config: Any) -> tuple[list[Block], Findings]:
+def read(directory: Path, data: bytes, block_bytes: int = 1 << 20, **config: Any) -> tuple[list[Chunk], RecordCounts]:
     """The blocks of a file with this content."""
     (directory / "in.jsonl").write_bytes(data)
-    findings = Findings(Tolerance(1000))
-    with patch.object(line_blocks, "BLOCK_BYTES", block_bytes):
+    counts = RecordCounts(Tolerance(1000))
+    with patch.object(line_chunks, "CHUNK_BYTES", block_bytes):
         found = list(
-            read_piece(Reading(Inputs(str(directory)), Config(**config), findings), Piece("in.jsonl", "json", 0))
+            read_range(ReadContext(Inputs(str(directory)), Config(**config), counts), FileRange("in.jsonl", "json", 0))
         )
-    return found, findings
+    return found, counts
 
 
-def rows(found: list[Block]) -> list[dict[str, Any]]:
+def rows(found: list[Chunk]) -> list[dict[str, Any]]:
     return [row for block in found for row in block.table.to_pylist()]
 
 
-def positions(found: list[Block]) -> list[int]:
+def positions(found: list[Chunk]) -> list[int]:
     return [int(place) for block in found for place in block.positions]
 
 
@@ -106,9 +106,9 @@ def test_records_equal_the_oracle(
 ) -> None:
     data = end.join(content)
     try:
-        found, findings = read(tmp_path_factory.mktemp("json"), data, block)
+        found, counts = read(tmp_path_factory.mktemp("json"), data, block)
     except InputError as error:
-        assert re.search("holds .* data, but its name|one JSON array", str(error)), error
+        assert re.search("contains .* data, but its name|one JSON array", str(error)), error
         return
     if data.startswith(b"\xef\xbb\xbf"):
         return  # a byte order mark: its own test
@@ -116,14 +116,14 @@ def test_records_equal_the_oracle(
     expected = dict(good)
     refused = {place for place, _ in _refused(found)}
     kept = [(place, row) for place, row in zip(positions(found), rows(found), strict=True) if place not in refused]
-    assert sorted([record.position for record in findings.left_out] + sorted(refused)) == bad
+    assert sorted([record.position for record in counts.quarantined] + sorted(refused)) == bad
     assert [place for place, _ in kept] == [place for place, _ in good]
     for place, row in kept:
         assert _plain(row) == _plain(expected[place]), place
-    assert findings.counters["normalize/records_in"] == len(good) + len(bad)
+    assert counts.counters["normalize/records_in"] == len(good) + len(bad)
 
 
-def _refused(found: list[Block]) -> list[tuple[int, Any]]:
+def _refused(found: list[Chunk]) -> list[tuple[int, Any]]:
     """Records of a block in which no text is a string: they are refused later, by the column's type."""
     return [
         (int(place), text)
@@ -148,11 +148,11 @@ def test_the_slow_way_gives_the_same_columns(tmp_path: Path) -> None:
     good = [{"text": f"t{n}", "n": n, "x": n / 2, "m": {"k": [n, None]}, "e": {}, "d": "2020-01-01"} for n in range(9)]
     data = b"".join(json.dumps(record).encode() + b"\n" for record in good)
     fast, _ = read(tmp_path, data)
-    slow, findings = read(tmp_path, b"junk\n" + data)
+    slow, counts = read(tmp_path, b"junk\n" + data)
     assert fast[0].table.equals(slow[0].table)
     assert fast[0].table.schema == slow[0].table.schema
     assert positions(slow) == [place + 5 for place in positions(fast)]
-    assert [record.position for record in findings.left_out] == [0]
+    assert [record.position for record in counts.quarantined] == [0]
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_large_integers_are_exact_beside_what_json_lacks(tmp_path: Path) -> None
 
 
 def test_objects_and_numbers_in_one_column_are_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ColumnError, match=r"in\.jsonl: column 'v' holds numbers beside objects.*drop = \['v'\]"):
+    with pytest.raises(ColumnError, match=r"in\.jsonl: column 'v' holds numbers and objects.*drop = \['v'\]"):
         read(tmp_path, b'{"text":"a","v":1}\n{"text":"b","v":{}}\n')
     found, _ = read(tmp_path, b'{"text":"a","v":1}\n{"text":"b","v":{}}\n', drop=("v",))
     assert rows(found) == [{"text": "a"}, {"text": "b"}]
@@ -201,10 +201,10 @@ def test_objects_and_numbers_in_one_column_are_an_error(tmp_path: Path) -> None:
 
 def test_byte_order_mark_and_line_ends(tmp_path: Path) -> None:
     data = b'\xef\xbb\xbf{"text":"a\\r\\n"}\r\n\r\n \t\r\n{"text":"b"}'
-    found, findings = read(tmp_path, data)
+    found, counts = read(tmp_path, data)
     assert rows(found) == [{"text": "a\r\n"}, {"text": "b"}]
     assert positions(found) == [3, data.index(b'{"text":"b')]
-    assert not findings.left_out
+    assert not counts.quarantined
 
 
 @pytest.mark.parametrize("depth", [10, 47, 48, 49, 500, 1000, 5000, 100_000])
@@ -212,36 +212,36 @@ def test_byte_order_mark_and_line_ends(tmp_path: Path) -> None:
 def test_deep_nesting_is_refused_by_name(tmp_path: Path, depth: int, opening: str, closing: str) -> None:
     deep = '{"text":"deep","v":' + opening * depth + "1" + closing * depth + "}"
     data = b'{"text":"before"}\n' + deep.encode() + b'\n{"text":"after"}\n'
-    found, findings = read(tmp_path, data)
+    found, counts = read(tmp_path, data)
     texts = [row["text"] for row in rows(found)]
     if depth < 48:
         assert texts == ["before", "deep", "after"]
     else:
         assert texts == ["before", "after"]
-        assert [(r.position, r.reason) for r in findings.left_out] == [(18, "nested deeper than 48 levels")]
+        assert [(r.position, r.reason) for r in counts.quarantined] == [(18, "nested deeper than 48 levels")]
 
 
 def test_brackets_in_strings_are_no_depth(tmp_path: Path) -> None:
     texts = ['"' + "[{" * 1000, "\\" * 99 + '"{[' * 200, "{" * 3000]
     data = b"".join(json.dumps({"text": text}).encode() + b"\n" for text in texts)
-    found, findings = read(tmp_path, data)
-    assert [row["text"] for row in rows(found)] == texts and not findings.left_out
+    found, counts = read(tmp_path, data)
+    assert [row["text"] for row in rows(found)] == texts and not counts.quarantined
 
 
 def test_objects_must_not_share_or_span_lines(tmp_path: Path) -> None:
     data = b'{"text":"a"}{"text":"b"}\n{"text":\n"c"}\n{"text":"d"}\n'
-    found, findings = read(tmp_path, data)
+    found, counts = read(tmp_path, data)
     assert [row["text"] for row in rows(found)] == ["d"]
-    assert [record.position for record in findings.left_out] == [0, 25, 34]
+    assert [record.position for record in counts.quarantined] == [0, 25, 34]
 
 
 def test_reasons_never_hold_text(tmp_path: Path) -> None:
     data = b"".join(
         b'{"text":"secret' + bad + b"\n" for bad in (b"", b'"', b'\x01"}', b'\\q"}', b'" secret', b'","n":01}')
     )
-    _, findings = read(tmp_path, data)
-    assert len(findings.left_out) == 6
-    assert not any("secret" in record.reason for record in findings.left_out)
+    _, counts = read(tmp_path, data)
+    assert len(counts.quarantined) == 6
+    assert not any("secret" in record.reason for record in counts.quarantined)
 
 
 # --- the JSON test suite
@@ -265,10 +265,10 @@ def test_the_json_test_suite(tmp_path: Path) -> None:
             with pytest.raises(ColumnError, match="'v'"):
                 read(tmp_path, data)
             continue
-        found, findings = read(tmp_path, data)
+        found, counts = read(tmp_path, data)
         texts = [row["text"] for row in rows(found)]
         assert texts[-1:] == ["next"], case.name
-        assert findings.counters["normalize/records_in"] == 2, case.name
+        assert counts.counters["normalize/records_in"] == 2, case.name
         deep = case.name in ("i_structure_500_nested_arrays.json",)
         if (case.name.startswith("y_") or case.name in ACCEPTED) and not deep:
             assert texts == ["case", "next"], case.name
