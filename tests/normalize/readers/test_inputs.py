@@ -1,4 +1,4 @@
-"""A local file that changes after it was listed is never taken for what was listed: the run says so, and can go on."""
+"""A local file that changed after it was listed is refused, and nothing made from it is committed."""
 
 from __future__ import annotations
 
@@ -28,14 +28,13 @@ from datakit.storage.manifest import Manifest
 from tests.support.sources import normalize_step, run_plan_inline
 
 RECORDS = 100
+
+
 CHANGED = r"a\.\w+(\.gz)? (has changed since it was listed|was listed but no longer exists)"
 
 
 def documents(count: int = RECORDS, word: str = "doc") -> bytes:
     return b"".join(json.dumps({"text": f"{word} number {n} of some"}).encode() + b"\n" for n in range(count))
-
-
-# --- between the listing and the context, in a whole run
 
 
 def truncated(file: Path) -> None:
@@ -83,9 +82,7 @@ class Meddler(SilentObserver):
 
 
 @pytest.mark.parametrize("change", [truncated, appended, rewritten, removed])
-def test_a_file_that_changed_since_its_listing_is_refused(
-    recipe: Recipe, tmp_path: Path, change: Callable[[Path], None]
-) -> None:
+def test_file_changed_since_listing_is_refused(recipe: Recipe, tmp_path: Path, change: Callable[[Path], None]) -> None:
     file, root = tmp_path / "in/a.jsonl", tmp_path / "root"
     with pytest.raises(ChangedInputError, match=CHANGED) as caught:
         normalized(recipe, root, Meddler(file, change))
@@ -101,7 +98,7 @@ def test_a_file_that_changed_since_its_listing_is_refused(
     assert mended.partitions == anew.partitions
 
 
-def test_a_file_that_was_only_touched_is_the_same(recipe: Recipe, tmp_path: Path) -> None:
+def test_touched_file_is_unchanged(recipe: Recipe, tmp_path: Path) -> None:
     """Also on another node, whose copy of it has another time."""
     file, root = tmp_path / "in/a.jsonl", tmp_path / "root"
     done = normalized(recipe, root, Meddler(file, os.utime))
@@ -111,7 +108,7 @@ def test_a_file_that_was_only_touched_is_the_same(recipe: Recipe, tmp_path: Path
     assert len(list(root.rglob("normalize-*/manifest.json"))) == 1
 
 
-def test_a_huge_file_is_not_read_again_for_each_of_its_ranges(tmp_path: Path) -> None:
+def test_huge_touched_file_is_not_hashed_again(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(documents())
     (listed,) = list_source(str(tmp_path), [], [])
     files = Inputs(str(tmp_path), {listed.path: (listed.size, 1, listed.checksum)})
@@ -120,9 +117,6 @@ def test_a_huge_file_is_not_read_again_for_each_of_its_ranges(tmp_path: Path) ->
     refused = pytest.raises(ChangedInputError, match="written to, same size")
     with patch.object(inputs, "READ_AGAIN_BYTES", 1000), refused, files.open("a.jsonl"):
         pass
-
-
-# --- while it is read
 
 
 def write_table(path: Path, word: str = "doc") -> None:
@@ -158,7 +152,7 @@ def normalize_inline(tmp_path: Path) -> int:
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.csv", "a.parquet", "a.arrow"])
-def test_a_file_that_changes_while_it_is_read_leaves_nothing_behind(tmp_path: Path, name: str) -> None:
+def test_file_changed_during_reading_commits_nothing(tmp_path: Path, name: str) -> None:
     """Runs are small, so that some would be committed before the file's end; restored, it is as it was listed."""
     (tmp_path / "in").mkdir()
     file = tmp_path / "in" / name
@@ -180,7 +174,7 @@ def test_a_file_that_changes_while_it_is_read_leaves_nothing_behind(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("name", "refused"), [("a.jsonl", False), ("a.parquet", False), ("a.arrow", True)])
-def test_what_was_read_before_a_change_is_good_unless_it_is_mapped(tmp_path: Path, name: str, refused: bool) -> None:
+def test_change_after_reading_matters_only_if_mapped(tmp_path: Path, name: str, refused: bool) -> None:
     (tmp_path / "in").mkdir()
     write(tmp_path / "in" / name)
     real = exchange._write_run

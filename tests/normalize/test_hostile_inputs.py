@@ -1,4 +1,4 @@
-"""Hostile inputs: nothing crashes, hangs or is lost without being counted, and each error names its file."""
+"""Hostile inputs: nothing crashes, hangs or is lost uncounted, and each error names its file."""
 
 from __future__ import annotations
 
@@ -76,6 +76,8 @@ OUTCOMES: dict[str, tuple[int, dict[str, int]]] = {
     "-dash.jsonl": (5, {}),
     "new\nline.jsonl": (5, {}),
 }
+
+
 REFUSED: dict[str, tuple[type[InputError], str]] = {
     "cr_only.jsonl": (EmptyStageError, "1 quarantined"),
     "utf16le.jsonl": (UnreadableError, "UTF-16"),
@@ -97,6 +99,8 @@ REFUSED: dict[str, tuple[type[InputError], str]] = {
     "tiny.parquet": (EmptyStageError, "footer"),
     "footer_len_huge.parquet": (EmptyStageError, "footer"),
 }
+
+
 CUT = ("truncated.jsonl.gz", "bitflip.jsonl.gz", "truncated.jsonl.zst", "bitflip.jsonl.zst")
 
 
@@ -106,7 +110,7 @@ def check_conserved(result: Normalized) -> None:
 
 
 @pytest.mark.parametrize("file", OUTCOMES)
-def test_what_can_be_read_is_read(tmp_path: Path, hostile: Path, file: str) -> None:
+def test_readable_content_is_read(tmp_path: Path, hostile: Path, file: str) -> None:
     rows, counted = OUTCOMES[file]
     result = normalize(tmp_path, hostile / file, max_quarantined=TOLERATED)
     assert result.manifest.totals.rows == rows
@@ -117,7 +121,7 @@ def test_what_can_be_read_is_read(tmp_path: Path, hostile: Path, file: str) -> N
 
 
 @pytest.mark.parametrize("file", REFUSED)
-def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path, hostile: Path, file: str) -> None:
+def test_unreadable_file_is_refused_by_name(tmp_path: Path, hostile: Path, file: str) -> None:
     error, words = REFUSED[file]
     with pytest.raises(error) as caught:
         normalize(tmp_path, hostile / file, max_quarantined=TOLERATED)
@@ -126,7 +130,7 @@ def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path, hostile: Path, f
 
 
 @pytest.mark.parametrize("file", CUT)
-def test_damaged_streams_keep_what_came_before(tmp_path: Path, hostile: Path, file: str) -> None:
+def test_damaged_stream_keeps_earlier_records(tmp_path: Path, hostile: Path, file: str) -> None:
     with pytest.raises(PartialError, match=f"{file}:[0-9]+: "):
         normalize(tmp_path / "strict", hostile / file)
     result = normalize(tmp_path / "tolerant", hostile / file, max_quarantined=TOLERATED)
@@ -135,13 +139,13 @@ def test_damaged_streams_keep_what_came_before(tmp_path: Path, hostile: Path, fi
     check_conserved(result)
 
 
-def test_a_flipped_bit_without_checksum_crashes_nothing(tmp_path: Path, hostile: Path) -> None:
+def test_flipped_bit_without_checksum_is_survived(tmp_path: Path, hostile: Path) -> None:
     """Parquet pages need not have checksums: then nobody can know, and what is left is what decodes."""
     result = normalize(tmp_path, hostile / "bitflip.parquet", max_quarantined=TOLERATED)
     check_conserved(result)
 
 
-def test_every_hostile_file_has_its_expectation(hostile: Path) -> None:
+def test_every_hostile_file_has_an_expectation(hostile: Path) -> None:
     known = {*OUTCOMES, *REFUSED, *CUT, "bitflip.parquet", "manifest.tsv"}
     assert {path.name for path in hostile.iterdir() if path.is_file()} == known
 
