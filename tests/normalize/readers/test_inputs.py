@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from datakit.download.listing import list_source
+from datakit.download.listing import list_source, listing_digest
 from datakit.engine.exchange import exchange
 from datakit.engine.observe.observer import SilentObserver
 from datakit.engine.task import Phase, Step
@@ -25,11 +25,9 @@ from datakit.normalize.stage import plan as normalize_plan
 from datakit.pipeline import running
 from datakit.recipe import Recipe, load_recipe
 from datakit.storage.manifest import Manifest
-from tests.support.sources import normalize_step, run_plan_inline
+from tests.support.sources import normalize, normalize_step, run_plan_inline
 
 RECORDS = 100
-
-
 CHANGED = r"a\.\w+(\.gz)? (has changed since it was listed|was listed but no longer exists)"
 
 
@@ -47,7 +45,7 @@ def appended(file: Path) -> None:
 
 
 def rewritten(file: Path) -> None:
-    """Another file of the same size takes its place."""
+    """Replace it with another file of the same size."""
     (other := file.with_name(".other")).write_bytes(documents(word="cat"))
     other.rename(file)
 
@@ -56,11 +54,15 @@ def removed(file: Path) -> None:
     file.unlink()
 
 
+def write_source(folder: Path) -> None:
+    (folder / "in").mkdir()
+    (folder / "in/a.jsonl").write_bytes(documents())
+
+
 @pytest.fixture
 def recipe(tmp_path: Path) -> Recipe:
-    """Of one source, whose only file is `in/a.jsonl`. Records may be lost: a change must not pass for damage."""
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in/a.jsonl").write_bytes(documents())
+    """A recipe with one source, whose only file is `in/a.jsonl`."""
+    write_source(tmp_path)
     source = f'[[sources]]\nname = "s"\nurl = "{tmp_path}/in"\n'
     (tmp_path / "r.toml").write_text(f'name = "r"\n[normalize]\nmax_quarantined = 1000\n{source}')
     return load_recipe(str(tmp_path / "r.toml"))
@@ -71,7 +73,7 @@ def normalized(recipe: Recipe, root: Path, observer: SilentObserver | None = Non
 
 
 class Meddler(SilentObserver):
-    """Does something to a file when normalize begins to read."""
+    """Changes a file when normalize starts to read."""
 
     def __init__(self, file: Path, change: Callable[[Path], None]) -> None:
         self._file, self._change = file, change
@@ -81,31 +83,56 @@ class Meddler(SilentObserver):
             self._change(self._file)
 
 
-@pytest.mark.parametrize("change", [truncated, appended, rewritten, removed])
-def test_file_changed_since_listing_is_refused(recipe: Recipe, tmp_path: Path, change: Callable[[Path], None]) -> None:
+def test_run_refuses_a_changed_file_and_recovers(recipe: Recipe, tmp_path: Path) -> None:
     file, root = tmp_path / "in/a.jsonl", tmp_path / "root"
     with pytest.raises(ChangedInputError, match=CHANGED) as caught:
-        normalized(recipe, root, Meddler(file, change))
+        normalized(recipe, root, Meddler(file, rewritten))
     assert caught.value.exit_code == 2
-    assert not list(root.rglob("normalize-*/manifest.json")), "nothing claims the content that was listed"
-
-    if file.exists():
-        changed = normalized(recipe, root)
-        assert changed.totals.rows == {"truncated": 40, "appended": 101}.get(change.__name__, 100), "listed anew"
+    assert not list(root.rglob("normalize-*/manifest.json")), "nothing claims the listed content"
     file.write_bytes(documents())
-    mended, anew = normalized(recipe, root), normalized(recipe, tmp_path / "another root")
-    assert (mended.totals.rows, mended.identity) == (RECORDS, anew.identity)
-    assert mended.partitions == anew.partitions
-
-
-def test_touched_file_is_unchanged(recipe: Recipe, tmp_path: Path) -> None:
-    """Also on another node, whose copy of it has another time."""
-    file, root = tmp_path / "in/a.jsonl", tmp_path / "root"
-    done = normalized(recipe, root, Meddler(file, os.utime))
-    assert done.totals.rows == RECORDS
+    restored = normalized(recipe, root, Meddler(file, os.utime))
+    assert restored.totals.rows == RECORDS, "a touched file is unchanged"
     os.utime(file, (1, 1))
-    assert normalized(recipe, root).fingerprint == done.fingerprint
+    assert normalized(recipe, root).identity == restored.identity
     assert len(list(root.rglob("normalize-*/manifest.json"))) == 1
+
+
+@pytest.mark.parametrize("change", [truncated, appended, rewritten, removed])
+def test_file_changed_since_listing_is_refused(tmp_path: Path, change: Callable[[Path], None]) -> None:
+    """A change must not pass for damage, although records may be quarantined."""
+    write_source(tmp_path)
+    file = tmp_path / "in/a.jsonl"
+    step = normalize_step(tmp_path / "root", str(tmp_path / "in"), max_quarantined=1000)
+    change(file)
+    with pytest.raises(ChangedInputError, match=CHANGED):
+        run_plan_inline(normalize_plan(step), step.directory)
+    assert not list((tmp_path / "root").rglob("*.arrow")), "nothing was committed"
+    if file.exists():
+        rows = {"truncated": 40, "appended": 101}.get(change.__name__, 100)
+        assert normalize(tmp_path / "again", tmp_path / "in").manifest.totals.rows == rows, "it is listed again"
+
+
+def test_restored_file_gives_the_same_partitions(tmp_path: Path) -> None:
+    write_source(tmp_path)
+    file = tmp_path / "in/a.jsonl"
+    before = normalize(tmp_path / "before", tmp_path / "in")
+    rewritten(file)
+    changed = normalize(tmp_path / "changed", tmp_path / "in")
+    file.write_bytes(documents())
+    restored = normalize(tmp_path / "restored", tmp_path / "in")
+    assert restored.manifest.partitions == before.manifest.partitions != changed.manifest.partitions
+
+
+def test_touched_file_is_unchanged(tmp_path: Path) -> None:
+    """Its time may differ also on another node, which has a copy."""
+    write_source(tmp_path)
+    file = tmp_path / "in/a.jsonl"
+    step = normalize_step(tmp_path / "root", str(tmp_path / "in"))
+    listed = list_source(str(tmp_path / "in"), [], [])
+    os.utime(file, (1, 1))
+    output, _ = run_plan_inline(normalize_plan(step), step.directory)
+    assert sum(part.rows for part in output.partitions) == RECORDS
+    assert listing_digest(list_source(str(tmp_path / "in"), [], [])) == listing_digest(listed)
 
 
 def test_huge_touched_file_is_not_hashed_again(tmp_path: Path) -> None:
@@ -138,7 +165,7 @@ def write(path: Path) -> None:
 
 
 def overwritten(path: Path) -> None:
-    """In place, with its size and a part of its content as before."""
+    """Change half of the content in place, keeping the size."""
     data = path.read_bytes()
     with path.open("r+b") as file:
         file.seek(len(data) // 2)
@@ -153,7 +180,7 @@ def normalize_inline(tmp_path: Path) -> int:
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.csv", "a.parquet", "a.arrow"])
 def test_file_changed_during_reading_commits_nothing(tmp_path: Path, name: str) -> None:
-    """Runs are small, so that some would be committed before the file's end; restored, it is as it was listed."""
+    """Runs are small, so that some would be committed before the end of the file."""
     (tmp_path / "in").mkdir()
     file = tmp_path / "in" / name
     write(file)
@@ -167,7 +194,7 @@ def test_file_changed_during_reading_commits_nothing(tmp_path: Path, name: str) 
     with patch.object(route, "BUDGET_BYTES", 1000):
         with patch.object(route.Router, "route", meddled), pytest.raises(ChangedInputError, match=CHANGED):
             normalize_inline(tmp_path)
-        assert not list(tmp_path.rglob("exchange/**/*.arrow")), "no run of it stands"
+        assert not list(tmp_path.rglob("exchange/**/*.arrow")), "no run of it was committed"
         file.write_bytes(content)
         os.utime(file, ns=times)
         assert normalize_inline(tmp_path) == RECORDS
