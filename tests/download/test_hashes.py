@@ -40,7 +40,7 @@ def test_hashes_are_cached_and_dropped(tree: Path, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("settled")
 def test_restored_mtime_does_not_hide_a_change(tree: Path, tmp_path: Path) -> None:
-    """As `touch -r` and `rsync --inplace --times` do."""
+    """`touch -r` and `rsync --inplace --times` restore it."""
     os.utime(tree / "a.jsonl", ns=(10**18, 10**18))
     root = str(tmp_path / "root")
     list_source(str(tree), [], [], HashCache.of_source(root, "tree"))

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+import fsspec
+import pytest
 from xxhash import xxh3_128_hexdigest as xxh3
 
 from datakit.download.listing import list_source
@@ -12,6 +16,8 @@ from datakit.download.stage import files_base
 from datakit.storage import urls
 from tests.support.s3 import s3_root
 from tests.support.sources import download, download_step, run_download
+
+NewRoot = Callable[[], AbstractContextManager[str]]
 
 
 def test_local_files_are_read_in_place(tree: Path, tmp_path: Path) -> None:
@@ -25,8 +31,17 @@ def test_local_files_are_read_in_place(tree: Path, tmp_path: Path) -> None:
     assert files_base(str(tree), upstream.directory) == str(tree)
 
 
-def test_object_store_is_copied_to_object_store(tree: Path) -> None:
-    with s3_root() as root:
+@contextmanager
+def memory_root() -> Iterator[str]:
+    yield "memory://download-test"
+    fsspec.filesystem("memory").rm("/download-test", recursive=True)
+
+
+@pytest.mark.parametrize("new_root", [memory_root, pytest.param(s3_root, marks=pytest.mark.soak)])
+def test_object_store_is_copied_to_object_store(
+    tree: Path, new_root: Callable[[], AbstractContextManager[str]]
+) -> None:
+    with new_root() as root:
         for file in list_source(str(tree), [], []):
             file_system, path = urls.filesystem(urls.join(root, "source", file.path))
             file_system.pipe_file(path, (tree / file.path).read_bytes())

@@ -22,7 +22,7 @@ from tests.support.sources import normalize
 
 @pytest.fixture
 def mixed(tmp_path: Path) -> Path:
-    """JSON Lines with an unusual text column, Parquet, Markdown, and a file of no known kind."""
+    """JSON Lines with an unusual text column, Parquet, Markdown, and a file of unknown format."""
     folder = tmp_path / "mixed-texts"
     (folder / "notes").mkdir(parents=True)
     records = [

@@ -38,7 +38,7 @@ def test_invalid_predicate_is_refused(tmp_path: Path, where: str, error: type[Ex
 
 
 def longer(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A transform for the test below: drops a record, adds two, and makes the text from another column."""
+    """A transform that drops a record, adds two, and makes the text from another column."""
     records = [record for record in batch.to_pylist() if record["n"] != 1]
     made = [{"text": f"{record['body']}!", "n": record["n"]} for record in records]
     return pa.RecordBatch.from_pylist([*made, *({"text": f"new {n}", "n": n} for n in range(2))])

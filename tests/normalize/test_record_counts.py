@@ -14,6 +14,7 @@ import pytest
 
 from datakit.engine.task import TaskContext
 from datakit.errors import PartialError
+from datakit.normalize import route
 from tests.support.sources import check_contract, normalize
 
 
@@ -61,8 +62,8 @@ def test_bad_row_group_may_be_within_a_share(tmp_path: Path) -> None:
 @pytest.mark.parametrize("line", [b'{"text": 5, "body": "%s"}\n', b'[{"text": "%s"}]\n'])
 @pytest.mark.parametrize("limit", [0.5, 100, 0.0])
 def test_hopeless_stream_is_given_up_early(tmp_path: Path, line: bytes, limit: float) -> None:
-    """A mistake in the recipe is the same in every record: it must show at once, in a stream of any length."""
-    (tmp_path / "in.jsonl.gz").write_bytes(gzip.compress((line % (b"word " * 40)) * 200_000, 1))  # 46 MB
+    """A mistake in the recipe affects every record, so it must show early in a stream of any length."""
+    (tmp_path / "in.jsonl.gz").write_bytes(gzip.compress((line % (b"word " * 40)) * 80_000, 1))  # 18 MB
     read = []
 
     def counted(context: TaskContext, files: Any, positions: np.ndarray, alone: Any) -> Any:
@@ -76,7 +77,8 @@ def test_hopeless_stream_is_given_up_early(tmp_path: Path, line: bytes, limit: f
 
 
 def test_hopeless_slice_of_long_documents_is_given_up(tmp_path: Path) -> None:
-    """Or a mistake in the recipe would show only when all slices were read."""
-    (tmp_path / "in.jsonl").write_bytes((b'{"text": 5, "body": "%s"}\n' % (b"word " * 40_000)) * 200)  # 40 MB
-    with pytest.raises(PartialError, match=r"200 of the first 200 records cannot be used, and max_quarantined .* 0\.5"):
+    """Otherwise a mistake in the recipe would show only after all slices were read."""
+    (tmp_path / "in.jsonl").write_bytes((b'{"text": 5, "body": "%s"}\n' % (b"word " * 400)) * 200)  # 400 kB
+    words = r"200 of the first 200 records cannot be used, and max_quarantined .* 0\.5"
+    with patch.object(route, "WHOLE_SLICE_BYTES", 400_000), pytest.raises(PartialError, match=words):
         normalize(tmp_path, tmp_path / "in.jsonl", max_quarantined=0.5)

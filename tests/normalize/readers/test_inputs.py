@@ -124,7 +124,7 @@ def test_restored_file_gives_the_same_partitions(tmp_path: Path) -> None:
 
 
 def test_touched_file_is_unchanged(tmp_path: Path) -> None:
-    """Its time may differ also on another node, which has a copy."""
+    """The copy of another node may also differ in its time."""
     write_source(tmp_path)
     file = tmp_path / "in/a.jsonl"
     step = normalize_step(tmp_path / "root", str(tmp_path / "in"))

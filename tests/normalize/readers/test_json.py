@@ -92,7 +92,7 @@ def test_records_equal_the_oracle(
         assert re.search("contains .* data, but its name|one JSON array", str(error)), error
         return
     if data.startswith(b"\xef\xbb\xbf"):
-        return  # a byte order mark: its own test
+        return  # tested separately
     good, bad = oracle(data)
     expected = dict(good)
     refused = {place for place, _ in _refused(found)}
@@ -105,7 +105,7 @@ def test_records_equal_the_oracle(
 
 
 def _refused(found: list[Chunk]) -> list[tuple[int, Any]]:
-    """Records of a block in which no text is a string: they are refused later, by the column's type."""
+    """Records of a chunk in which no text is a string; they are refused later, by the column's type."""
     return [
         (int(place), text)
         for block in found
@@ -116,7 +116,7 @@ def _refused(found: list[Chunk]) -> list[tuple[int, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """Without what columns cannot tell apart: a missing key and a null, an empty struct and one of nulls."""
+    """Drop differences that columns cannot express: missing key or null, empty struct or struct of nulls."""
     if isinstance(value, dict):
         return {key: _plain(entry) for key, entry in value.items() if _plain(entry) not in (None, {})}
     return value
@@ -130,14 +130,14 @@ def test_byte_order_mark_and_line_ends_are_skipped(tmp_path: Path) -> None:
     assert not counts.quarantined
 
 
-MIXED = ("y_array_heterogeneous.json",)  # an object beside numbers: no column holds that
+MIXED = ("y_array_heterogeneous.json",)  # an object and numbers in one column
 
 
 ACCEPTED = ("n_number_NaN.json", "n_number_infinity.json", "n_number_minus_infinity.json")  # as Python writes them
 
 
 def test_json_test_suite_is_parsed(tmp_path: Path) -> None:
-    """Each case as the value of a column: valid ones are kept, invalid ones refused, and the next line is unharmed."""
+    """Each case is the value of a column: valid ones are kept, invalid ones refused, and the next line is read."""
     folder = need_data() / "pathological" / "json" / "test_parsing"
     cases = sorted(folder.glob("*.json"))
     assert len(cases) > 250

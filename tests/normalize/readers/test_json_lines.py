@@ -41,5 +41,5 @@ def test_objects_must_not_share_or_span_lines(tmp_path: Path) -> None:
 
 
 def test_kernel_and_caller_agree_on_constants() -> None:
-    """The kernels' module is imported late, since numba is heavy, so one name stands twice."""
+    """The constant is repeated because `kernels` is imported late: it imports numba."""
     assert json_lines.DEEP == kernels.DEEP

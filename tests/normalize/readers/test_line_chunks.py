@@ -23,7 +23,7 @@ from tests.support.readers import RECORDS, lines, read, reasons, rows
     cut=st.integers(1, 40),
 )
 def test_chunks_do_not_depend_on_read_sizes(data: bytes, chunk: int, block: int, cut: int) -> None:
-    """Ranges of a file give each of its lines once, in blocks that do not depend on the size of reads."""
+    """Ranges of a file give each of its lines once, in chunks that do not depend on the size of reads."""
 
     def blocks_of(start: int, stop: int | None, size: int) -> list[tuple[int, bytes]]:
         def pieces(position: int) -> Iterator[bytes]:
