@@ -239,10 +239,10 @@ def _hold_or_give_up(counts: RecordCounts, task: TaskContext) -> Callable[[str, 
 def _without_skipped(chunk: Chunk, context: ReadContext, buckets: int) -> Chunk:
     """Start the batch (see TaskContext.records) and return the chunk without the records to leave out."""
 
-    def try_alone(row: int) -> None:
+    def try_record(row: int) -> None:
         Router(context.config, context.for_trial().counts, buckets).route(chunk.single(row), _Discard())
 
-    kept, left_out = context.task.records(chunk.record_files, chunk.positions, try_alone)
+    kept, left_out = context.task.records(chunk.record_files, chunk.positions, try_record)
     for record in left_out:
         context.counts.unusable(record.file, record.position, record.reason)
     return chunk if kept is None else chunk.filter(kept)

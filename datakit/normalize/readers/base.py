@@ -33,12 +33,12 @@ class ReadContext:
         """Return a context that discards counts and heartbeats, for trying one record by itself."""
         return ReadContext(self.inputs, self.config, RecordCounts(Tolerance(1 << 62)))
 
-    def start_batch(self, path: str, positions: np.ndarray, try_alone: Callable[[int], object]) -> np.ndarray | None:
+    def start_batch(self, path: str, positions: np.ndarray, try_record: Callable[[int], object]) -> np.ndarray | None:
         """Call `TaskContext.records` and count the records to leave out.
 
         Return a mask of the records to parse, or None for all of them.
         """
-        kept, left_out = self.task.records(path, positions, try_alone)
+        kept, left_out = self.task.records(path, positions, try_record)
         for record in left_out:
             self.counts.unreadable(record.file, record.position, record.reason)
         return kept

@@ -150,10 +150,10 @@ class _ChunkParser:
     def _without_skipped(self, data: bytes, starts: np.ndarray, positions: np.ndarray) -> tuple[bytes, np.ndarray]:
         ends = np.append(starts[1:], len(data))
 
-        def try_alone(row: int) -> None:
+        def try_record(row: int) -> None:
             _table(data[starts[row] : ends[row]], self._names, self._delimiter, lambda _: "skip")
 
-        kept = self._context.start_batch(self._path, positions, try_alone)
+        kept = self._context.start_batch(self._path, positions, try_record)
         if kept is None:
             return data, positions
         spans = zip(starts[kept].tolist(), ends[kept].tolist(), strict=True)

@@ -75,7 +75,7 @@ class _ChunkParser:
 
     def _without_skipped(self, data: bytes, lines: Lines, positions: np.ndarray) -> tuple[bytes, Lines, np.ndarray]:
         kept = self._context.start_batch(
-            self._path, positions, lambda row: self._try_alone(data[lines.starts[row] : lines.ends[row]])
+            self._path, positions, lambda row: self._try_record(data[lines.starts[row] : lines.ends[row]])
         )
         if kept is None:
             return data, lines, positions
@@ -83,7 +83,7 @@ class _ChunkParser:
         data = b"".join(data[start:end] + b"\n" for start, end in spans)
         return data, find_lines(data), positions[kept]
 
-    def _try_alone(self, line: bytes) -> None:
+    def _try_record(self, line: bytes) -> None:
         for _ in _ChunkParser(self._path, self._context.for_trial()).parse(len(BYTE_ORDER_MARK) + 1, line):
             pass
 
