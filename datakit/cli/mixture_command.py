@@ -74,14 +74,15 @@ def preview(
     from datakit.errors import UsageError
     from datakit.loader import Plan, contributions
     from datakit.loader.mixture.toml_file import load_mixture_file
-    from datakit.plots.mixture import check_plot, write_plot
+    from datakit.plots.files import check_target
+    from datakit.plots.mixture import write_plot
     from datakit.storage import urls
 
     for name, value in (("--steps", steps), ("--points", points)):
         if value is not None and value < 1:
             raise UsageError(f"{name} is {value}; it must be at least 1")
     if plot is not None:
-        check_plot(plot)
+        check_target(plot)
     file = load_mixture_file(mixture, root)
     plan, wanted = Plan(file.mixture), steps or file.steps
     if wanted is None and plan.steps is None:
@@ -202,7 +203,7 @@ def _ending(plan: Plan, wanted: int | None) -> str:
 
 
 def _show(plan: Plan, view: Preview, ending: str) -> None:
-    from datakit.plots.mixture import short
+    from datakit.plots.files import short
 
     total = max(1, int(view.tokens[-1].sum()))
     rows = [
@@ -229,7 +230,7 @@ def _show(plan: Plan, view: Preview, ending: str) -> None:
 
 def _over_time(view: Preview) -> str:
     """One line a point: of each component its share since the line before; tokens and epochs so far."""
-    from datakit.plots.mixture import short
+    from datakit.plots.files import short
 
     full = len(view.names) <= MOST_IN_FULL
     headers = ["until step", "tokens"]
@@ -251,7 +252,7 @@ def _kind(plan: Plan, name: str) -> str:
 
 def _held_out(plan: Plan, number: int) -> str | None:
     """Tokens of the component's source that training does not see."""
-    from datakit.plots.mixture import short
+    from datakit.plots.files import short
 
     away = plan.mixture.components[plan.names[number]].source.tokens - plan.streams[number].source.tokens
     return short(away) if away else None

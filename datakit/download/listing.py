@@ -1,8 +1,8 @@
-"""What a source is made of: its files, their sizes and checksums. This listing is the source's identity.
+"""Lists a source's files with sizes and checksums. The listing is the source's identity.
 
-A local file's checksum is the xxh3-128 of its content (remembered by `HashCache`), a remote file's is the store's own
-(an etag); a store that gives none is read through once to hash it, since a size alone would miss a change. A source
-that resolves to nothing is an error that says what was looked for, where, and what is there instead.
+The checksum of a local file is the xxh3-128 of its content (cached by `HashCache`), that of a remote file is the
+store's own (an etag). If the store has none, the file is read once to hash it, since its size alone would miss a
+change. A source without files is an error that says what was searched for, where, and what exists instead.
 
 Cost: one listing; the first time also one read of every local file, four at a time.
 """
@@ -25,14 +25,14 @@ from datakit.storage.fingerprint import canonical_json
 from datakit.storage.globs import Place
 from datakit.storage.urls import FileInfo
 
-HASHING_THREADS = 4
+HASHING_THREADS = 4  # xxh3 outruns most disks; a few reads in flight keep one busy
 
 
 @dataclass(frozen=True)
 class SourceFile:
     """A file of a source: its path relative to the source's base, its size in bytes, its checksum.
 
-    mtime_ns: of a local file when it was listed. It is not part of what the file is: it tells whether it still is that.
+    mtime_ns: modification time of a local file when it was listed, to detect later changes. Not part of its identity.
     """
 
     path: str
@@ -42,12 +42,12 @@ class SourceFile:
 
 
 def source_base(url: str) -> str:
-    """The absolute URL that the paths of `list_source(url, ...)` are relative to."""
+    """Absolute URL that the paths returned by `list_source(url, ...)` are relative to."""
     return globs.locate(url).base
 
 
 def pinned(url: str, revision: str | None) -> str:
-    """A Hub URL at a revision; any other URL as it is.
+    """Pin a Hugging Face Hub URL to a revision; return any other URL unchanged.
 
     >>> pinned("hf://datasets/org/name/folder", "abc")
     'hf://datasets/org/name@abc/folder'
@@ -64,15 +64,15 @@ def pinned(url: str, revision: str | None) -> str:
 def list_source(
     url: str, include: Sequence[str], exclude: Sequence[str], cache: HashCache | None = None
 ) -> list[SourceFile]:
-    """The files of a source, sorted by path. Raises NoInputError, UnreadableError.
+    """List the files of a source, sorted by path. Raises NoInputError, UnreadableError, ChangedInputError.
 
-    `url` is one file, a directory, or a glob; patterns as in `datakit.storage.globs`.
+    url: one file, a directory, or a glob. include, exclude: patterns as in `datakit.storage.globs`.
     """
     place = globs.locate(url)
     every = globs.files_at(place, exclude)
     chosen = globs.select(every, place, include, exclude)
     if not chosen:
-        raise NoInputError(_nothing(url, place, every, include, exclude))
+        raise NoInputError(_no_files(url, place, every, include, exclude))
     for info in chosen:
         _check_name(info)
     local = urls.is_local(place.base)
@@ -84,7 +84,7 @@ def list_source(
 
 
 def listing_digest(files: Sequence[SourceFile]) -> str:
-    """One number for a listing: what a source's fingerprint is made of."""
+    """Hash a listing, for the source's fingerprint."""
     return xxhash.xxh3_128_hexdigest(canonical_json([[file.path, file.size, file.checksum] for file in files]))
 
 
@@ -97,22 +97,24 @@ def _check_name(info: FileInfo) -> None:
 
 def _local_file(info: FileInfo, cache: HashCache | None) -> SourceFile:
     try:
-        state = os.stat(info.url)
-        xxh3 = cache.get(info.path, state) if cache is not None else None
+        status = os.stat(info.url)
+        xxh3 = cache.get(info.path, status) if cache is not None else None
         if xxh3 is None:
-            xxh3 = _hashed(info, state)
+            xxh3 = _hash(info, status)
             if cache is not None:
-                cache.put(info.path, state, xxh3)
+                cache.put(info.path, status, xxh3)
     except OSError as error:
-        raise UnreadableError(f"{info.url} cannot be read: {error.strerror}; mend or exclude it") from error
-    return SourceFile(info.path, state.st_size, xxh3, state.st_mtime_ns)
+        raise UnreadableError(f"{info.url} cannot be read: {error.strerror}; fix or exclude it") from error
+    return SourceFile(info.path, status.st_size, xxh3, status.st_mtime_ns)
 
 
-def _hashed(info: FileInfo, before: os.stat_result) -> str:
+def _hash(info: FileInfo, before: os.stat_result) -> str:
     xxh3, length = atomic.hash_file(Path(info.url))
     after = os.stat(info.url)
     if (before.st_size, before.st_mtime_ns) != (length, after.st_mtime_ns):
-        raise ChangedInputError(f"{info.url} changed while it was listed; run again when nobody writes to it")
+        raise ChangedInputError(
+            f"{info.url} changed while it was being listed; run again when it is no longer being written"
+        )
     return xxh3
 
 
@@ -120,24 +122,24 @@ def _remote_file(info: FileInfo) -> SourceFile:
     return SourceFile(info.path, info.size, info.checksum or atomic.hash_url(info.url)[0])
 
 
-def _nothing(url: str, place: Place, every: Sequence[FileInfo], include: Sequence[str], exclude: Sequence[str]) -> str:
-    """What was looked for, where, and what is there instead."""
-    looked_for = f"{url}: no file" if not include else f"{url}: no file that matches {', '.join(include)}"
+def _no_files(url: str, place: Place, every: Sequence[FileInfo], include: Sequence[str], exclude: Sequence[str]) -> str:
+    """Message that says what was searched for, where, and what exists instead."""
+    searched = f"{url}: no files" if not include else f"{url}: no files match {', '.join(include)}"
     if exclude:
-        looked_for += f" and is not excluded by {', '.join(exclude)}"
+        searched += f" without matching {', '.join(exclude)}"
     if every:
         kinds = Counter(os.path.splitext(info.path)[1] or "no extension" for info in every)
-        there = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(5))
-        return f"{looked_for}; below {place.base} there are {there}, e.g. {every[0].path}; change the patterns"
+        found = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(5))
+        return f"{searched}; {place.base} contains {found}, e.g. {every[0].path}; change the patterns"
     if not urls.is_local(place.base):
-        return f"{looked_for}; {place.base} is empty or not there; check the URL and the credentials"
+        return f"{searched}; {place.base} is empty or does not exist; check the URL and the credentials"
     if os.path.isdir(place.base):
-        return f"{looked_for}; the directory {place.base} is empty (names that begin with a dot do not count)"
-    return f"{looked_for}; {_nearest(place.base)}"
+        return f"{searched}; the directory {place.base} is empty (hidden files are ignored)"
+    return f"{searched}; {_nearest(place.base)}"
 
 
 def _nearest(missing: str) -> str:
-    """The deepest directory above `missing` that exists, and the nearest name in it."""
+    """Name the deepest existing directory above `missing`, and the most similar name in it."""
     above, name = os.path.split(missing)
     while not os.path.isdir(above):
         above, name = os.path.split(above)

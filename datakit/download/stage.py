@@ -1,8 +1,8 @@
-"""Download: a source's files, proven complete. One step a source.
+"""Downloads one source, and verifies that it is complete.
 
-Local sources are read in place: there is nothing to run, and the manifest is the listing. Remote files are copied to
-`raw/`, one task a file. The manifest lists each file by its path relative to the source, never by an absolute URL, so
-a dataset keeps its identity where its files are moved. Success means that the manifest equals the listing.
+Local sources are read in place, so their manifest is the listing and no task runs. Remote files are copied to `raw/`,
+one task per file. The manifest gives each file's path relative to the source, never an absolute URL, so a dataset keeps
+its identity when its files are moved. The step succeeds only if the manifest equals the listing.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
+from datakit.download.listing import SourceFile
 from datakit.download.transfer import fetch
 from datakit.engine.task import Output, OutputFile, Phase, Plan, Step, Task, TaskContext, TaskResult
 from datakit.errors import StorageError
@@ -29,14 +31,14 @@ RAW = "raw"
 
 @dataclass(frozen=True)
 class Config:
-    """Which files of a source are taken: globs relative to its URL (see `datakit.storage.globs`); none: all."""
+    """Which files of a source to read: globs relative to its URL (see `datakit.storage.globs`); none means all."""
 
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
 
 
 def files_base(base: str, step_directory: str) -> str:
-    """Where a done step's files lie: the source itself if it is local, else the copies."""
+    """Base URL of a finished step's files: the source itself if it is local, else the copies."""
     return base if urls.is_local(base) else urls.join(step_directory, RAW)
 
 
@@ -44,45 +46,50 @@ def files_base(base: str, step_directory: str) -> str:
 
 
 def plan(step: Step) -> Plan:
-    """`step.operations` says where (`base`) and what (`files`: the listing)."""
-    base, files = step.operations["base"], step.operations["files"]
+    """Plan the step. step.operations: `base`, the URL of the source's files, and `files`, their listing."""
+    base, files = step.operations["base"], msgspec.convert(step.operations["files"], list[SourceFile])
     if urls.is_local(base):
-        return _output(step, [(file["path"], file["size"], file["checksum"]) for file in files])
+        return _output(step, files)
     tasks = tuple(_task(base, number, file) for number, file in enumerate(files))
     results = yield Phase("fetch", tasks, memory_bytes=256 << 20, memory_per_input_byte=0.0)
-    copies = [(file["path"], result.outputs[0]) for file, result in zip(files, results, strict=True)]
-    _check_complete(files, copies)
-    return _output(step, [(path, copy.bytes, copy.xxh3) for path, copy in copies])
+    copies = [_copy(file, result.outputs[0]) for file, result in zip(files, results, strict=True)]
+    return _output(step, copies)
 
 
-def _task(base: str, number: int, file: dict[str, Any]) -> Task:
-    arguments = {"base": base, **{name: file[name] for name in ("path", "size", "checksum")}}
-    return Task(f"{number:06d}", f"{__name__}:fetch_file", arguments, input_bytes=file["size"])
+def _task(base: str, number: int, file: SourceFile) -> Task:
+    arguments = msgspec.structs.asdict(FetchArguments(base, file.path, file.size, file.checksum))
+    return Task(f"{number:06d}", f"{__name__}:fetch_file", arguments, input_bytes=file.size)
 
 
-def _check_complete(files: Sequence[dict[str, Any]], copies: Sequence[tuple[str, OutputFile]]) -> None:
-    for file, (path, copy) in zip(files, copies, strict=True):
-        if copy.bytes != file["size"]:
-            raise StorageError(f"{path} has {copy.bytes} bytes, but {file['size']} were listed; run again")
+def _copy(file: SourceFile, copy: OutputFile) -> SourceFile:
+    if copy.bytes != file.size:
+        raise StorageError(f"{file.path} has {copy.bytes} bytes, but {file.size} were listed; run again")
+    return SourceFile(file.path, copy.bytes, copy.xxh3)
 
 
-def _output(step: Step, files: Sequence[tuple[str, int, str]]) -> Output:
-    partitions = [Partition(path, step.dataset, rows=0, bytes=size, xxh3=checksum) for path, size, checksum in files]
+def _output(step: Step, files: Sequence[SourceFile]) -> Output:
+    partitions = [Partition(file.path, step.dataset, rows=0, bytes=file.size, xxh3=file.checksum) for file in files]
     return Output(partitions, pa.schema([]), {"download/files": len(files)})
 
 
 # --- task
 
 
+class FetchArguments(msgspec.Struct, frozen=True):
+    """One file: the source's base URL, its path relative to that, and its size in bytes and checksum as listed."""
+
+    base: str
+    path: str
+    size: int
+    checksum: str
+
+
 def fetch_file(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """Copy one file to `raw/`."""
-    url = urls.join(arguments["base"], arguments["path"])
-    path = f"{RAW}/{arguments['path']}"
+    file = msgspec.convert(arguments, FetchArguments)
+    path = f"{RAW}/{file.path}"
+    target = urls.join(context.step_directory, path)
     copy = fetch(
-        url,
-        urls.join(context.step_directory, path),
-        arguments["size"],
-        arguments["checksum"],
-        lambda done: context.report(0, done),
+        urls.join(file.base, file.path), target, file.size, file.checksum, lambda done: context.report(0, done)
     )
     return TaskResult((OutputFile(path, copy.bytes, copy.xxh3),), {"download/bytes": copy.bytes}, bytes_read=copy.bytes)

@@ -1,12 +1,12 @@
-"""One remote file, streamed into the step's directory: whole and proven, or not at all.
+"""Copies one remote file into the step's directory, complete and verified or not at all.
 
-Chunks of 8 MiB are hashed and counted as they pass through a local temporary file. What is there is compared with the
-listing (the store's checksum) whenever the file is opened and once more after its last byte; where the store has no
-checksums, the hash of what came is compared with that of the listing, before the file gets its name. A break goes on
-from the byte that was reached, with growing pauses; a refusal (401, 403) or a file that changed since it was listed
-ends at once, since waiting would not help.
+The file passes through a local temporary file, 8 MiB at a time. The store's checksum is compared with the listing each
+time the remote file is opened and once more after its last byte. If the store has no checksums, the hash of the
+received bytes is compared before the file is named. After a broken connection the transfer resumes at the byte it
+reached, with growing pauses. A refusal (401, 403), or a file that changed since it was listed, fails at once, since
+waiting would not help.
 
-Cost: one pass over the network, one or two requests a file beside, disk space for one file, and constant memory.
+Cost: one pass over the network, one or two extra requests per file, disk space for one file, and constant memory.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from datakit.errors import ChangedInputError, DatakitError, NotFoundError, Stora
 from datakit.storage import atomic, urls
 from datakit.storage.atomic import Committed
 
-CHUNK_BYTES = 8 << 20
-ATTEMPTS = 6
-LONGEST_PAUSE = 60.0
+READ_BYTES = 8 << 20  # per request: long enough to hide a round trip
+ATTEMPTS = 6  # in a row without a byte: with the pauses, half a minute
+LONGEST_PAUSE = 60.0  # seconds
 _TRANSIENT_MODULES = ("aiohttp", "botocore", "requests", "urllib3", "httpx", "httpx2")
 
 
 def fetch(url: str, target: str, size: int, checksum: str, progress: Callable[[int], None]) -> Committed:
-    """Copy `url` to `target`; `size` and `checksum` are those of the listing, `progress` is told the bytes so far.
+    """Copy `url` to `target`. Raises ChangedInputError, StorageError, NotFoundError.
 
-    Raises ChangedInputError, StorageError, NotFoundError.
+    size, checksum: as listed. progress: called with the bytes received so far.
     """
     with atomic.staging(target) as local:
         transfer = _Transfer(*urls.filesystem(url), local, size, checksum)
         breaks = 0
-        while not transfer.proven:
+        while not transfer.verified:
             try:
-                for done in transfer.go_on():
+                for done in transfer.resume():
                     breaks = 0
                     progress(done)
             except Exception as error:
@@ -48,14 +48,16 @@ def fetch(url: str, target: str, size: int, checksum: str, progress: Callable[[i
                 if not _is_transient(error):
                     raise _refusal(url, error) from error
                 if breaks >= ATTEMPTS:
-                    raise StorageError(f"{url} broke off {breaks} times in a row, last: {error}; try again") from error
+                    raise StorageError(
+                        f"{url} failed {breaks} times in a row, last with: {error}; run again"
+                    ) from error
                 time.sleep(_pause(breaks))
         return atomic.commit_file(local, target)
 
 
 @dataclass
 class _Transfer:
-    """How far a file has come. What was read so far is hashed: a store without checksums is asked for the content."""
+    """The state of one transfer, including the hash of the bytes received, for stores without checksums."""
 
     file_system: Any
     path: str
@@ -63,44 +65,44 @@ class _Transfer:
     size: int
     checksum: str
     done: int = 0
-    proven: bool = False
+    verified: bool = False
     _content: Any = field(default_factory=xxhash.xxh3_128)
 
-    def go_on(self) -> Iterator[int]:
-        """Copy what is missing, and prove the whole; yields the bytes so far after each chunk."""
+    def resume(self) -> Iterator[int]:
+        """Copy the missing bytes and verify the file; yield the bytes received so far after each read."""
         if self.done < self.size or not self.local.exists():
             yield from self._copy()
         if self.done < self.size:
-            raise EOFError(f"it ended after {self.done} of {self.size} bytes")
+            raise EOFError(f"the connection closed after {self.done} of {self.size} bytes")
         if not self._is_as_listed():
             self._require(self._content.hexdigest())
-        self.proven = True
+        self.verified = True
 
     def _copy(self) -> Iterator[int]:
         with (
             open(self.local, "r+b" if self.done else "wb") as sink,
-            self.file_system.open(self.path, "rb", cache_type="none", block_size=CHUNK_BYTES) as source,
+            self.file_system.open(self.path, "rb", cache_type="none", block_size=READ_BYTES) as source,
         ):
             self._is_as_listed(source)
             sink.truncate(self.done)
             sink.seek(self.done)
             source.seek(self.done)
-            while chunk := source.read(CHUNK_BYTES):
-                if self.done + len(chunk) > self.size:
-                    raise ChangedInputError(f"it is longer than the {self.size} bytes of the listing")
-                sink.write(chunk)
+            while data := source.read(READ_BYTES):
+                if self.done + len(data) > self.size:
+                    raise ChangedInputError(f"it is longer than the {self.size} bytes that were listed")
+                sink.write(data)
                 sink.flush()
-                self._content.update(chunk)
-                self.done += len(chunk)
+                self._content.update(data)
+                self.done += len(data)
                 yield self.done
 
     def _is_as_listed(self, source: Any = None) -> bool:
-        """Whether the store's checksum is that of the listing, raising if it is another; False if there is none.
+        """Return True if the store's checksum equals the listing's, False if there is none. Raises ChangedInputError.
 
-        source: just opened; where its driver asked the store for that, it is not asked again.
+        source: the file just opened. If its driver fetched the checksum already, no further request is made.
         """
-        told = getattr(source, "details", None)
-        now = urls.checksum_of(told) if isinstance(told, dict) else None
+        details = getattr(source, "details", None)
+        now = urls.checksum_of(details) if isinstance(details, dict) else None
         now = now or urls.checksum_of(self.file_system.info(self.path))
         if now is not None:
             self._require(now)
@@ -121,21 +123,21 @@ def _is_transient(error: Exception) -> bool:
 
 def _refusal(url: str, error: Exception) -> Exception:
     if isinstance(error, FileNotFoundError):
-        return NotFoundError(f"{url} was listed but is not there any more; run again to list anew")
+        return NotFoundError(f"{url} was listed but no longer exists; run again to list the source")
     if isinstance(error, PermissionError) or getattr(error, "status", None) in (401, 403):
-        return StorageError(f"{url} may not be read: {error}; {_credentials(url)}")
+        return StorageError(f"access to {url} was denied: {error}; {_credentials(url)}")
     if isinstance(error, ChangedInputError):
-        return ChangedInputError(f"{url}: {error}; run again to list anew")
+        return ChangedInputError(f"{url}: {error}; run again to list the source")
     return error
 
 
 def _credentials(url: str) -> str:
-    """Which credentials a store looks for."""
+    """Advice on the credentials that a store needs."""
     protocol = url.partition("://")[0]
     return {
         "s3": "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE)",
         "gs": "check GOOGLE_APPLICATION_CREDENTIALS",
-        "hf": "check HF_TOKEN, and that its owner was given access to the repository",
+        "hf": "check HF_TOKEN, and that its owner has access to the repository",
     }.get(protocol, f"check the credentials for {protocol}://")
 
 

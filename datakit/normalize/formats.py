@@ -1,12 +1,12 @@
-"""What kind of file a name promises, and whether its first bytes keep the promise.
+"""Determines a file's format from its name, and checks it against the first bytes.
 
-    .jsonl .ndjson .json     JSON Lines: one object a line
+    .jsonl .ndjson .json     JSON Lines: one object per line
     .parquet .pq             Parquet
     .arrow .feather .ipc     Arrow IPC files
     .csv .tsv                tables with a header
-    .txt .md .rst .py ...    one document a file; `format = "text"` says so of any extension
+    .txt .md .rst .py ...    one document per file; `format = "text"` applies to any extension
 
-Each may be compressed (.gz, .zst, .bz2, .xz), but for Parquet and Arrow files, which compress inside.
+All but Parquet and Arrow files, which compress internally, may be compressed: .gz, .zst, .bz2, .xz.
 """
 
 from __future__ import annotations
@@ -45,64 +45,67 @@ UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 def compression_of(path: str) -> str | None:
-    """The compression that a name promises."""
+    """Return the compression that a name implies."""
     return COMPRESSIONS.get(os.path.splitext(path)[1].lower())
 
 
 def format_of(path: str, configured: str = AUTO) -> str:
-    """The format of a file: the configured one, or by its name. Raises UnreadableError."""
+    """Return the format of a file: the configured one, or the one its name implies. Raises UnreadableError."""
     if configured != AUTO:
         return configured
     stem = os.path.splitext(path)[0] if compression_of(path) else path
     extension = os.path.splitext(stem)[1].lower()
     if extension not in FORMAT_OF:
         advice = suggestion(extension, FORMAT_OF) if extension else "it has no extension"
-        advice = advice if advice.startswith(("did", "it has")) else "its extension is not known"
+        advice = advice if advice.startswith(("did", "it has")) else "its extension is unknown"
         raise UnreadableError(
-            f"{path}: what format is it? {advice}; set the source's format ({', '.join(FORMATS)}), or exclude the file"
+            f"{path} has an unknown format: {advice}; set the source's format ({', '.join(FORMATS)}), or exclude the "
+            "file"
         )
     return FORMAT_OF[extension]
 
 
-def check_head(path: str, head: bytes, promised: str | None) -> None:
-    """Raises UnreadableError where a file's first bytes are not those of what it is said to be.
+def check_head(path: str, head: bytes, expected: str | None) -> None:
+    """Raise UnreadableError if a file's first bytes contradict the kind of file that its name implies.
 
-    promised: a compression, `parquet` or `arrow`; None for plain text. A truncated or damaged file passes: its good
-    records are worth keeping. A file of another kind is a mistake in the recipe or the download.
+    expected: a compression, `parquet` or `arrow`; None for plain text. A truncated or damaged file passes, since its
+    good records are worth keeping. A file of another kind is a mistake in the recipe or the download.
     """
-    if promised is None:
+    if expected is None:
         found = kind_of(head)
         if found:
             raise UnreadableError(
-                f"{path} holds {found} data, but its name or the source's format says plain text; rename it (e.g. "
-                f"with .gz, .zst, .parquet), set the format, or exclude it"
+                f"{path} contains {found} data, but its name or the source's format says plain text; rename it (e.g. "
+                "to .gz, .zst, .parquet), set the format, or exclude it"
             )
         return
     if not head:
-        raise UnreadableError(
-            f"{path} is empty (0 bytes), which no {promised} file is; download it again or exclude it"
-        )
-    expected = MAGIC[promised]
-    if promised == "zstd" and is_skippable(head):
+        raise UnreadableError(f"{path} is empty (0 bytes), so not {_a(expected)} file; download it again or exclude it")
+    magic = MAGIC[expected]
+    if expected == "zstd" and is_skippable(head):
         return
-    if head[: len(expected)] != expected[: len(head)]:
+    if head[: len(magic)] != magic[: len(head)]:
         found = kind_of(head)
         raise UnreadableError(
-            f"{path} is no {promised} file: it begins like {found or 'plain text or something else'}; rename or "
-            "exclude it, or set the source's format"
+            f"{path} is not {_a(expected)} file: its first bytes are {found or 'plain text or something else'}; rename "
+            "or exclude it, or set the source's format"
         )
+
+
+def _a(name: str) -> str:
+    return f"an {name}" if name[0] in "aeiou" else f"a {name}"
 
 
 def is_skippable(head: bytes) -> bool:
-    """Whether a zstd stream begins with a frame that holds no data."""
+    """Return True if a zstd stream starts with a skippable frame (RFC 8878, 3.1.2)."""
     return head[1:4] == b"\x2a\x4d\x18" and head[0] & 0xF0 == 0x50
 
 
 def kind_of(head: bytes) -> str | None:
-    """What the first bytes of a file say it is, if they say anything."""
+    """Return the kind of file that the first bytes identify, or None."""
     if head.startswith(UTF16):
         return "UTF-16 text"
     kind = next((kind for kind, magic in MAGIC.items() if head.startswith(magic)), None)
     if (kind == PARQUET and head[4:5] >= b" ") or (kind == "bzip2" and head[4:8] != b"1AY&"):
-        return None  # a text may begin with these letters
+        return None  # a text may start with these letters
     return kind

@@ -1,15 +1,16 @@
-"""What a raw source holds, before anything is run: formats, columns, sizes, a guess at the text column, a draft recipe.
+"""Inspects a raw source before a run: formats, columns, sizes, the probable text column, a draft recipe.
 
-Reads the first block of up to three files of each format, so it takes a moment for a source of any size. It shows ids,
-names, types and lengths, never text.
+Reads the first chunk of up to three files of each format, so a source of any size takes a moment. Reports ids, names,
+types and lengths, never text.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,10 +21,10 @@ from datakit.engine.task import Tolerance
 from datakit.errors import InputError, NoInputError, UnreadableError
 from datakit.normalize import formats
 from datakit.normalize.config import Config
-from datakit.normalize.readers.base import Block, Reading
+from datakit.normalize.readers.base import Chunk, ReadContext
 from datakit.normalize.readers.inputs import Inputs
-from datakit.normalize.readers.slices import Piece, read_piece
-from datakit.normalize.record_counts import Findings
+from datakit.normalize.readers.slices import FileRange, read_range
+from datakit.normalize.record_counts import RecordCounts
 from datakit.normalize.route import hash_texts
 from datakit.normalize.schema_union import fit, is_bytes, unite
 from datakit.normalize.text_rules import apply_rules
@@ -33,16 +34,17 @@ from datakit.storage.row_size import row_sizes
 from datakit.storage.urls import FileInfo
 from datakit.text.string_buffers import string_buffers
 
-SAMPLED_FILES = 3
+SAMPLED_FILES = 3  # the first, the middle and the last one of each format
 SHOWN_IDS = 3
-TOLERATED = 1 << 30
+SHOWN_PROBLEMS = 3
+TOLERATED = 1 << 30  # quarantined records: more than a chunk can hold
 TEXT_NAMES = ("text", "content", "raw_content", "body", "markdown", "document", "article", "code", "story")
 ID_NAMES = ("id", "doc_id", "document_id", "docid", "uuid", "guid", "key", "hash", "sha", "url", "path")
 
 
 @dataclass(frozen=True)
 class ColumnReport:
-    """A column: its type, the share of sampled records that have a value, and its mean size in bytes where it has."""
+    """A column: its type, the share of sampled records with a value, and the mean size of a value in bytes."""
 
     name: str
     type: str
@@ -52,7 +54,7 @@ class ColumnReport:
 
 @dataclass(frozen=True)
 class FormatReport:
-    """The files of one format. What is said of columns and texts is from `records` sampled records."""
+    """The files of one format. Columns and texts are described from `records` sampled records."""
 
     format: str
     files: int
@@ -68,7 +70,7 @@ class FormatReport:
 
 @dataclass(frozen=True)
 class RawReport:
-    """A raw source. problems: what could not be read, and why."""
+    """A raw source. problems: messages about what could not be read."""
 
     url: str
     files: int
@@ -78,11 +80,11 @@ class RawReport:
 
 
 def inspect_source(url: str, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> RawReport:
-    """Look at a file, a directory, or what a glob matches. Raises NoInputError."""
+    """Inspect a file, a directory, or the matches of a glob. Raises NoInputError."""
     place = globs.locate(url)
     files = globs.select(globs.files_at(place), place, include, exclude)
     if not files:
-        raise NoInputError(f"{url}: there is no file to look at; check the path")
+        raise NoInputError(f"{url}: no such file; check the path")
     groups: dict[str, list[FileInfo]] = {}
     problems: list[str] = []
     for info in files:
@@ -91,30 +93,25 @@ def inspect_source(url: str, include: Sequence[str] = (), exclude: Sequence[str]
         except UnreadableError as error:
             problems.append(str(error))
     unknown = len(problems)
-    problems = problems[:3] + ([f"{unknown - 3} more files of unknown format"] if unknown > 3 else [])
+    problems = problems[:SHOWN_PROBLEMS]
+    if unknown > SHOWN_PROBLEMS:
+        problems.append(f"{unknown - SHOWN_PROBLEMS} more files of unknown format")
     reports = tuple(_inspect_format(place.base, name, group, problems) for name, group in groups.items())
     return RawReport(url, len(files), sum(info.size for info in files), reports, tuple(problems))
 
 
 def _inspect_format(base: str, name: str, files: Sequence[FileInfo], problems: list[str]) -> FormatReport:
-    blocks: list[Block] = []
-    for number in sorted({0, len(files) // 2, len(files) - 1})[:SAMPLED_FILES]:
-        findings = Findings(Tolerance(TOLERATED))
-        try:
-            blocks += _first_block(Reading(Inputs(base), Config(), findings), Piece(files[number].path, name, 0))
-        except InputError as error:
-            problems.append(str(error))
-        problems += [f"{record.file}:{record.position}: {record.reason}" for record in findings.left_out[:3]]
-    schema = unite((block.file, block.table.schema) for block in blocks)
-    columns = tuple(_column(blocks, field) for field in schema)
+    chunks = _sampled_chunks(base, name, files, problems)
+    schema = unite((chunk.file, chunk.table.schema) for chunk in chunks)
+    columns = tuple(_column(chunks, field) for field in schema)
     text = guess_text(columns)
-    lengths, ids = _texts(blocks, text) if text else (np.zeros(0), ())
+    lengths, ids = _texts(chunks, text) if text else (np.zeros(0), ())
     return FormatReport(
         format=name,
         files=len(files),
         bytes=sum(info.size for info in files),
         extensions=_extensions(files),
-        records=sum(block.table.num_rows for block in blocks),
+        records=sum(chunk.table.num_rows for chunk in chunks),
         columns=columns,
         text=text,
         id=guess_id(columns),
@@ -123,25 +120,35 @@ def _inspect_format(base: str, name: str, files: Sequence[FileInfo], problems: l
     )
 
 
-def _first_block(reading: Reading, piece: Piece) -> Iterator[Block]:
-    block = next(read_piece(reading, piece), None)
-    if block is not None:
-        yield block
+def _sampled_chunks(base: str, name: str, files: Sequence[FileInfo], problems: list[str]) -> list[Chunk]:
+    """Read the first chunk of some files, and add what is wrong with them to `problems`."""
+    chunks: list[Chunk] = []
+    for number in sorted({0, len(files) // 2, len(files) - 1})[:SAMPLED_FILES]:
+        counts = RecordCounts(Tolerance(TOLERATED))
+        context = ReadContext(Inputs(base), Config(), counts)
+        try:
+            chunks += itertools.islice(read_range(context, FileRange(files[number].path, name, 0)), 1)
+        except InputError as error:
+            problems.append(str(error))
+        problems += [
+            f"{record.file}:{record.position}: {record.reason}" for record in counts.quarantined[:SHOWN_PROBLEMS]
+        ]
+    return chunks
 
 
-def _column(blocks: Sequence[Block], field: pa.Field) -> ColumnReport:
+def _column(chunks: Sequence[Chunk], field: pa.Field) -> ColumnReport:
     rows = filled = size = 0
-    for block in blocks:
-        rows += block.table.num_rows
-        if field.name in block.table.column_names:
-            column = block.table.select([field.name])
+    for chunk in chunks:
+        rows += chunk.table.num_rows
+        if field.name in chunk.table.column_names:
+            column = chunk.table.select([field.name])
             filled += column.num_rows - column.column(0).null_count
             size += int(row_sizes(column).sum())
     return ColumnReport(field.name, str(field.type), round(filled / max(1, rows), 3), round(size / max(1, filled), 1))
 
 
 def guess_text(columns: Sequence[ColumnReport]) -> str | None:
-    """The column of strings that holds most, unless one with a usual name holds nearly as much."""
+    """Return the string column with the most bytes, or one with a usual name that has nearly as many."""
     strings = [column for column in columns if column.type in ("string", "large_string", "binary", "large_binary")]
     if not strings:
         return None
@@ -154,17 +161,17 @@ def guess_text(columns: Sequence[ColumnReport]) -> str | None:
 
 
 def guess_id(columns: Sequence[ColumnReport]) -> str | None:
-    """The first column with a usual name for ids that is a plain value in nearly all records."""
+    """Return the first column with a usual name for ids that has a scalar in nearly all records."""
     plain = {column.name.lower(): column.name for column in columns if column.filled > 0.9 and "<" not in column.type}
     return next((plain[name] for name in ID_NAMES if name in plain), None)
 
 
-def _texts(blocks: Sequence[Block], text: str) -> tuple[np.ndarray, tuple[str, ...]]:
-    """The lengths of the sampled texts, and the ids that the first of them will have."""
+def _texts(chunks: Sequence[Chunk], text: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return the lengths of the sampled texts in bytes, and the ids that the first of them will have."""
     lengths, ids = [], []
-    for block in blocks:
-        if text in block.table.column_names:
-            column = block.table.column(text).combine_chunks()
+    for chunk in chunks:
+        if text in chunk.table.column_names:
+            column = chunk.table.column(text).combine_chunks()
             if types.is_null(column.type) or types.is_nested(column.type):
                 continue
             ruled = apply_rules(fit(column, pa.large_binary() if is_bytes(column.type) else pa.large_string()), 128)
@@ -175,7 +182,7 @@ def _texts(blocks: Sequence[Block], text: str) -> tuple[np.ndarray, tuple[str, .
 
 
 def _extensions(files: Sequence[FileInfo]) -> tuple[str, ...]:
-    """The extensions of some files, the most frequent first; `.jsonl.gz` is one."""
+    """Return the extensions of some files, most frequent first; `.jsonl.gz` counts as one."""
     counts: Counter[str] = Counter()
     for info in files:
         stem, last = os.path.splitext(info.path)
@@ -184,7 +191,7 @@ def _extensions(files: Sequence[FileInfo]) -> tuple[str, ...]:
 
 
 def draft_recipe(report: RawReport) -> str:
-    """A recipe for a source, as TOML to be edited: one `[[sources]]` table a format."""
+    """Draft a recipe for a source, as TOML to edit: one `[[sources]]` table per format."""
     base = globs.locate(report.url).base
     stem = _name(urls.name(report.url.rstrip("/*")) or "texts")
     lines = [f"name = {_quoted(stem)}"]
@@ -192,19 +199,19 @@ def draft_recipe(report: RawReport) -> str:
         name = stem if len(report.formats) == 1 else f"{stem}-{group.format}"
         lines += ["", "[[sources]]", f"name = {_quoted(name)}"]
         lines += [f"url = {_quoted(report.url if len(report.formats) == 1 else base)}"]
-        if len(report.formats) > 1 or any(problem for problem in report.problems if "what format" in problem):
+        if len(report.formats) > 1 or any(problem for problem in report.problems if "unknown format" in problem):
             lines.append(f"include = [{', '.join(_quoted('*' + extension) for extension in group.extensions)}]")
         if group.text not in (None, "text"):
             lines.append(f"text = {_quoted(group.text)}")
         if group.text is None:
-            lines.append('text = "?"  # no column of strings was found')
+            lines.append('text = "?"  # no string column was found')
         if group.id not in (None, "id") and group.format != formats.TEXT:
             lines.append(f"id = {_quoted(group.id)}")
     return "\n".join([*lines, "", "[dedup]", ""])
 
 
 def _name(text: str) -> str:
-    """`text` as a recipe may be named."""
+    """Turn `text` into a valid name for a recipe."""
     stem = text.split(".", maxsplit=1)[0] or "texts"
     kept = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_") else "-" for letter in stem)
     return kept.strip("-_") or "texts"

@@ -1,9 +1,9 @@
-"""The compiled passes over bytes: where white space, lines and records are.
+"""Compiled passes over bytes that find white space, lines and records.
 
-Machine code from numba, made once and cached on disk beside the package (or in the user's cache folder); `warm` is what
-the fork server calls, so that no task compiles. They see plain arrays and numbers, and allocate nothing.
+numba compiles them once and caches the machine code on disk next to the package (or in the user's cache folder). The
+fork server calls `warm`, so no task compiles. They take plain arrays and numbers, and allocate nothing.
 
-Cost: importing numba takes a quarter of a second, so this module is imported where a block is read, never by a command
+Cost: importing numba takes a quarter of a second, so this module is imported when a chunk is read, never by a command
 that only plans.
 """
 
@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from numba import njit
 
-# what `scan_texts` finds in a text, and `scan_lines` says of a line
-BLANK, NUL, RUN = 1, 2, 4
-PLAIN, ODD, DEEP = 0, 1, 2
+BLANK, NUL, RUN = 1, 2, 4  # flags of a text, by `scan_texts`
+PLAIN, ODD, DEEP = 0, 1, 2  # kinds of a line, by `scan_lines`
 
 
 # --- texts
@@ -21,7 +20,7 @@ PLAIN, ODD, DEEP = 0, 1, 2
 
 @njit(cache=True, nogil=True)
 def _space_at(data, i, end):  # pragma: no cover - compiled
-    """The length in bytes of the white-space character that begins at `i`, or 0."""
+    """Length in bytes of the white-space character that starts at `i`, or 0."""
     octet = data[i]
     if octet == 32 or 9 <= octet <= 13:
         return 1
@@ -43,7 +42,7 @@ def _space_at(data, i, end):  # pragma: no cover - compiled
 
 @njit(cache=True, nogil=True)
 def _space_before(data, start, i):  # pragma: no cover - compiled
-    """The length in bytes of the white-space character that ends before `i`, or 0."""
+    """Length in bytes of the white-space character that ends before `i`, or 0."""
     for length in range(1, 4):
         if i - length >= start and _space_at(data, i - length, i) == length:
             return length
@@ -52,7 +51,7 @@ def _space_before(data, start, i):  # pragma: no cover - compiled
 
 @njit(cache=True, nogil=True)
 def _has_long_run(data, start, end, longest, possible):  # pragma: no cover - compiled
-    """Whether more than `longest` white-space characters follow one another in data[start:end]."""
+    """Return True if data[start:end] has more than `longest` consecutive white-space characters."""
     i = start
     while i < end:
         if possible[data[i]]:
@@ -80,7 +79,7 @@ def _has_long_run(data, start, end, longest, possible):  # pragma: no cover - co
 
 @njit(cache=True, nogil=True)
 def scan_texts(data, offsets, longest, possible, flags):  # pragma: no cover - compiled
-    """Flags the texts that need mending. `possible`: the bytes that occur in white space."""
+    """Set the flags of each text in `data`. `possible`: bool [256], True for bytes that occur in white space."""
     for index in range(len(flags)):
         start, end = offsets[index], offsets[index + 1]
         zeros = 0
@@ -110,7 +109,7 @@ def _is_space(octet):  # pragma: no cover - compiled
 
 @njit(cache=True, nogil=True)
 def _depth(data, start, end):  # pragma: no cover - compiled
-    """The deepest nesting in data[start:end], strings left out."""
+    """Deepest nesting in data[start:end], outside strings."""
     depth = deepest = 0
     i = start
     while i < end:
@@ -130,7 +129,10 @@ def _depth(data, start, end):  # pragma: no cover - compiled
 
 @njit(cache=True, nogil=True)
 def scan_lines(data, breaks, deepest_allowed, places, kinds):  # pragma: no cover - compiled
-    """The lines that are not blank, by the places of line ends: where each begins and ends, and its kind; how many."""
+    """Write the bounds and kind of each nonblank line to `places` and `kinds`; return their number.
+
+    breaks: the positions of line ends. places: int64 [2, lines], first byte and end of each line.
+    """
     count = 0
     position = 0
     for number in range(len(breaks)):
@@ -158,7 +160,7 @@ def scan_lines(data, breaks, deepest_allowed, places, kinds):  # pragma: no cove
 
 @njit(cache=True, nogil=True)
 def find_records(data, delimiter, starts):  # pragma: no cover - compiled
-    """Where the records that are not empty begin; returns how many, and the end of the last complete one."""
+    """Write the start of each nonempty record to `starts`; return their number and the end of the last complete one."""
     count = 0
     start = end = 0
     field_begins, quoted = True, False

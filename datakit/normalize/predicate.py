@@ -1,8 +1,8 @@
-"""`where` and `transform`: a user's own say in which records come in, and in what shape.
+"""Applies the recipe's `where` (which records to keep) and `transform` (how to change them).
 
-A predicate is SQL over a record's columns, evaluated by DuckDB on one block at a time, in order; where it is null, the
-record does not match. A column that a block happens not to have is null there; one that no record has is an error at
-the end of the phase, since a misspelt name would otherwise drop everything.
+A predicate is SQL over a record's columns, which DuckDB evaluates on one chunk at a time, in order; null means no
+match. A column that a chunk lacks is null there. A column that no record has is an error at the end of the phase, since
+a misspelled name would otherwise drop everything.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import pyarrow as pa
 
 from datakit.engine.task import resolve
 from datakit.errors import RecipeError
-from datakit.normalize.schema_union import fit, unify
+from datakit.normalize.schema_union import fit_column, unify
 
 ROW = "__row"
 
 
 class Predicate:
-    """A compiled `where`. Raises RecipeError for SQL that is no predicate."""
+    """A compiled `where`. Raises RecipeError if the SQL is not a predicate."""
 
     def __init__(self, sql: str) -> None:
-        import duckdb  # heavy, and few sources have a predicate
+        import duckdb  # slow to import, and few sources have a predicate
 
         self._sql, self._duckdb = sql, duckdb
         self._database = duckdb.connect(config={"threads": 1, "enable_external_access": False})
@@ -33,11 +33,11 @@ class Predicate:
 
     @property
     def columns(self) -> list[str]:
-        """The names of the columns that the predicate reads."""
+        """Names of the columns that the predicate reads."""
         return list(self._wanted)
 
     def matches(self, table: pa.Table, file: str) -> np.ndarray:
-        """bool [rows]: which records match."""
+        """Return bool [rows], True for records that match. Raises RecipeError if the predicate fails on the records."""
         rows = pa.array(np.arange(table.num_rows))
         records = pa.table([self._column(table, name) for name in self._wanted] + [rows], [*self._wanted, ROW])
         try:
@@ -51,25 +51,24 @@ class Predicate:
         return kept
 
     def _column(self, table: pa.Table, name: str) -> pa.ChunkedArray:
-        """A column with at least the fields that the predicate reads, null where the block has none."""
+        """Return a column with at least the fields that the predicate reads, null where the chunk has none."""
         if name not in table.column_names:
             return pa.chunked_array([pa.nulls(table.num_rows, self._wanted[name])])
         column = table.column(name)
-        kind = unify(column.type, self._wanted[name]) or column.type
-        return pa.chunked_array([fit(chunk, kind) for chunk in column.chunks], kind)
+        return fit_column(column, unify(column.type, self._wanted[name]) or column.type)
 
     def _reason(self, error: Exception) -> str:
-        """What DuckDB says about the SQL; what it says about values would quote them."""
+        """Return DuckDB's message if it is about the SQL, else only its type, since it would quote values."""
         about_sql = (self._duckdb.BinderException, self._duckdb.CatalogException, self._duckdb.ParserException)
         return str(error).split("\n")[0] if isinstance(error, about_sql) else type(error).__name__
 
     def _referenced(self) -> dict[str, pa.DataType]:
-        """The columns that the predicate reads, with the fields that it reads of them."""
+        """Return the columns that the predicate reads, with the struct fields it reads of each."""
         query = f"SELECT 1 FROM records WHERE ({self._sql})"
         rows = self._database.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
         tree = json.loads(rows[0][0])
         if tree.get("error"):
-            raise RecipeError(f"where: {self._sql!r} is no SQL predicate: {tree['error_message']}")
+            raise RecipeError(f"where: {self._sql!r} is not a SQL predicate: {tree['error_message']}")
         wanted: dict[str, pa.DataType] = {}
         for path in sorted(_column_paths(tree)):
             name, *inside = path[1:] if path[0] == "records" and len(path) > 1 else path
@@ -92,7 +91,7 @@ def _column_paths(node: Any) -> Iterator[list[str]]:
 
 
 class Transform:
-    """A user's function from record batch to record batch. Raises RecipeError where it is none."""
+    """A user's function from record batch to record batch. Raises RecipeError if it cannot be imported."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -102,7 +101,7 @@ class Transform:
             raise RecipeError(f"transform {name!r} cannot be imported: {error}") from error
 
     def apply(self, table: pa.Table) -> pa.Table:
-        """The function's result for one block."""
+        """Apply the function to one chunk. Raises RecipeError if it does not return a record batch."""
         batch = table.combine_chunks().to_batches()
         result = self._function(batch[0] if batch else pa.RecordBatch.from_pylist([], table.schema))
         if not isinstance(result, pa.RecordBatch):

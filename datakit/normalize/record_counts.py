@@ -1,7 +1,7 @@
-"""What a task found wrong with its input: counters, and the list of records that had to be left out.
+"""Counts a task's records by what became of them, and lists those it quarantined.
 
-Every record that is met is counted once in `records_in`, and everything that leaves is counted by reason, so that the
-stage can prove that nothing is lost: see `conservation`.
+Every record read is counted in `records_in`, and every record that does not reach the output is counted by reason, so
+the stage can prove that none is lost: see `conservation`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PREFIX = "normalize/"
 IN, OUT = "normalize/records_in", "normalize/records_out"
 QUARANTINED = "normalize/quarantined"
 ADDED = "normalize/transform_added"
-LEAVING = (
+REMOVED = (
     "normalize/blank",
     "normalize/duplicates",
     "normalize/where_dropped",
@@ -26,61 +26,60 @@ LEAVING = (
     "normalize/transform_dropped",
     QUARANTINED,
 )
-ENOUGH = 1000  # things left out: a small file that is bad may be the first one of a slice
-NEXT_TO_ALL = 0.9  # the rest may be blank, and so be read whatever the recipe says
-MENDED = ("normalize/invalid_utf8", "normalize/nul", "normalize/whitespace_runs")
+REPAIRED = ("normalize/invalid_utf8", "normalize/nul", "normalize/whitespace_runs")
+ENOUGH = 1000  # quarantined entries before a task may give up: a small bad file may be the first of its slice
+NEARLY_ALL = 0.9  # the rest may be blank lines, which can be read in any format
 
 
 @dataclass
-class Findings:
-    """Of one task. `tolerance`: how many records may be left out; a task that finds clearly more gives up.
+class RecordCounts:
+    """The counts of one task.
 
-    Of a number that is certain as soon as it is passed. A share is one of all records of the step, which no task knows:
-    a bad file among a thousand good ones is well within it. So that is for the end to say, and a task gives up only
-    where next to nothing of what it read can be used (`give_up`): that is a mistake in the recipe or another kind of
-    file, and would be so for every other task.
+    tolerance: how many records may be quarantined. A task that exceeds a number of records fails at once. A share
+    applies to all records of the step, and a bad file among a thousand good ones is well within it, so it is judged
+    when the step ends. Until then a task fails only if almost nothing it read is usable (`give_up_if_hopeless`): that
+    is a mistake in the recipe or another kind of file, and every other task would meet it too.
     """
 
     tolerance: Tolerance
-    counters: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys((IN, *LEAVING, *MENDED, ADDED), 0)))
-    left_out: list[QuarantinedRecord] = field(default_factory=list)
+    counters: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys((IN, *REMOVED, *REPAIRED, ADDED), 0)))
+    quarantined: list[QuarantinedRecord] = field(default_factory=list)
     _unlisted: int = 0
 
-    def met(self, records: int) -> None:
-        """Records that were read."""
+    def add_read(self, records: int) -> None:
+        """Count records that were read."""
         self.counters[IN] += records
 
     def unreadable(self, file: str, position: int, reason: str, records: int = 1) -> None:
-        """Something that could not be read at all; `records` is how many it holds, where that is known."""
-        self.met(records)
-        self.refused(file, position, reason, records)
+        """Quarantine input that could not be read; `records` is how many records it holds, if known."""
+        self.add_read(records)
+        self.unusable(file, position, reason, records)
 
-    def refused(self, file: str, position: int, reason: str, records: int = 1) -> None:
-        """A record that was read, and cannot be used."""
+    def unusable(self, file: str, position: int, reason: str, records: int = 1) -> None:
+        """Quarantine a record that was already counted as read. Raises PartialError if there are too many."""
         self.counters[QUARANTINED] += records
-        self.left_out.append(QuarantinedRecord(file, position, reason, records))
-        self._unlisted += unlisted(self.left_out[-1:], self.tolerance)
+        self.quarantined.append(QuarantinedRecord(file, position, reason, records))
+        self._unlisted += unlisted(self.quarantined[-1:], self.tolerance)
         limit = self.tolerance.limit
         if (isinstance(limit, int) or not limit) and self._unlisted > limit + SHOWN:
-            raise PartialError(complaint(self.left_out, limit, f"more than {limit + SHOWN}"))
+            raise PartialError(complaint(self.quarantined, limit, f"more than {limit + SHOWN}"))
 
-    def give_up(self, enough: int = ENOUGH) -> None:
-        """Raises PartialError where a share is allowed, `enough` things were left out, and next to nothing else met.
+    def give_up_if_hopeless(self, enough: int = ENOUGH) -> None:
+        """Raise PartialError if a share is allowed, but `enough` entries and nearly all records are quarantined.
 
-        To be called between blocks: inside one, its bad records may be met before its good ones. A row group that does
-        not decode is one thing, however many records it holds.
+        To be called between chunks: within one, bad records may be counted before good ones. A row group that fails to
+        decode is one entry, however many records it holds.
         """
         limit, read = self.tolerance.limit, self.counters[IN]
-        most = max(limit, NEXT_TO_ALL) * read
-        if isinstance(limit, float) and len(self.left_out) >= enough and self._unlisted > most:
-            raise PartialError(complaint(self.left_out, limit, f"{self._unlisted} of the first {read}"))
+        most = max(limit, NEARLY_ALL) * read
+        if isinstance(limit, float) and len(self.quarantined) >= enough and self._unlisted > most:
+            raise PartialError(complaint(self.quarantined, limit, f"{self._unlisted} of the first {read}"))
 
 
 def conservation(counters: Mapping[str, int]) -> str | None:
-    """None where every record is accounted for, else the equation that does not hold."""
-    have = counters[IN] + counters[ADDED]
-    gone = sum(counters[name] for name in LEAVING)
-    if have == counters[OUT] + gone:
+    """Return None if every record is accounted for, else the equation that does not hold."""
+    removed = sum(counters[name] for name in REMOVED)
+    if counters[IN] + counters[ADDED] == counters[OUT] + removed:
         return None
-    terms = " + ".join(f"{counters[name]} {name.removeprefix(PREFIX)}" for name in (OUT, *LEAVING))
+    terms = " + ".join(f"{counters[name]} {name.removeprefix(PREFIX)}" for name in (OUT, *REMOVED))
     return f"{counters[IN]} records_in + {counters[ADDED]} transform_added != {terms}"

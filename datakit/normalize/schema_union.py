@@ -1,10 +1,10 @@
-"""One schema for all records of a source, though its files disagree, and columns made to fit it.
+"""Unites the schemas of a source's files, and converts columns to the result.
 
-Every column that occurs anywhere is kept. Types are widened by rule: null with anything; integers to the wider one,
-then to float; numbers, booleans, dates and strings of different kinds to string; the fields of structs are united, the
-elements of lists widened. What no rule joins (a struct with a number) is an error that names both files.
+Every column that occurs anywhere is kept. Types are widened by rule: null to anything; integers to the wider one, then
+to float; numbers, booleans, dates and strings of different kinds to string; the fields of structs are united, the
+elements of lists widened. Types that no rule joins (a struct and a number) are an error that names both files.
 
-Cost: types only, while the union is made; a cast of the columns that differ when it is applied.
+Cost: uniting handles types only; converting casts the columns that differ.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pyarrow import types
 
 from datakit.errors import ColumnError
 
-MOST_FIELDS = 2_000
+MOST_FIELDS = 2_000  # above any real schema, below where Parquet footers and Arrow become slow
 _SIGNED = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _UNSIGNED = (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
 _FLOATS = (pa.float16(), pa.float32(), pa.float64())
 
 
 def unite(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
-    """The union of (file, schema) pairs; columns in the order in which they are first met. Raises ColumnError."""
+    """Unite (file, schema) pairs, with columns in order of first appearance. Raises ColumnError."""
     kinds: dict[str, pa.DataType] = {}
     origin: dict[str, str] = {}
     for file, schema in schemas:
@@ -34,7 +34,7 @@ def unite(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
             if joined is None:
                 clash = f"{describe(known)} in {origin[field.name]} and {describe(field.type)} in {file}"
                 raise ColumnError(
-                    f"column {shown(field.name)} is {clash}; mend one, or leave the column out "
+                    f"column {shown(field.name)} is {clash}; fix one, or leave the column out "
                     f"(drop = [{shown(field.name)}] under [normalize])"
                 )
             if joined != known:
@@ -49,8 +49,8 @@ def _check_size(name: str, kind: pa.DataType, columns: int, file: str) -> None:
         raise ColumnError(f"{file}: there are more than {MOST_FIELDS} different columns; a transform can pick some")
     if _fields(kind) > MOST_FIELDS:
         raise ColumnError(
-            f"{file}: column {shown(name)} has more than {MOST_FIELDS} different keys: a dictionary, not a record; "
-            f"leave it out (drop = [{shown(name)}] under [normalize]), or turn it into a string with a transform"
+            f"{file}: column {shown(name)} has more than {MOST_FIELDS} different keys, so it is a dictionary rather "
+            f"than a record; leave it out (drop = [{shown(name)}] under [normalize]), or make it a string"
         )
 
 
@@ -61,18 +61,18 @@ def _fields(kind: pa.DataType) -> int:
 
 
 def shown(name: str) -> str:
-    """A column's name for a message, whatever its length."""
+    """Quote a column's name for a message, truncated if long."""
     return repr(name if len(name) <= 60 else f"{name[:50]}...")
 
 
 def describe(kind: pa.DataType) -> str:
-    """A type in a few words, whatever its size."""
+    """Describe a type for a message, truncated if long."""
     text = str(kind)
     return text if len(text) <= 60 else f"{text[:50]}..."
 
 
 def unify(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """The type that holds the values of both, or None."""
+    """Return the type that can hold the values of both, or None."""
     if one == other or types.is_null(other):
         return one
     if types.is_null(one):
@@ -121,12 +121,12 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    """Whether values are bytes that need not be text."""
+    """Return True for types whose values are arbitrary bytes."""
     return types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
 
 
 def storable(kind: pa.DataType) -> pa.DataType:
-    """The type as it is written: a column without any value, or of structs without any field, becomes a string."""
+    """Return the type as it is written: columns of nulls and of structs without fields become strings."""
     if types.is_null(kind):
         return pa.string()
     if types.is_struct(kind):
@@ -137,19 +137,16 @@ def storable(kind: pa.DataType) -> pa.DataType:
 
 
 def plain(table: pa.Table) -> pa.Table:
-    """The table without encodings: dictionaries, views, run ends, extension types become what they stand for."""
+    """Decode dictionaries, views, run-end encodings and extension types to the types they represent."""
     target = pa.schema([(field.name, plain_type(field.type)) for field in table.schema])
     if table.schema.equals(target, check_metadata=True):
         return table
-    columns = [
-        pa.chunked_array([fit(chunk, field.type) for chunk in column.chunks], field.type)
-        for column, field in zip(table.columns, target, strict=True)
-    ]
+    columns = [fit_column(column, field.type) for column, field in zip(table.columns, target, strict=True)]
     return pa.table(columns, schema=target)
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """See `plain`."""
+    """Return the type that `plain` decodes `kind` to."""
     if isinstance(kind, pa.BaseExtensionType):
         return plain_type(kind.storage_type)
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
@@ -167,8 +164,13 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
+def fit_column(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Apply `fit` to every chunk of a column."""
+    return pa.chunked_array([fit(chunk, kind) for chunk in column.chunks], kind)
+
+
 def fit(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The array as `kind`, a type that `unify`, `plain_type` or `storable` made of its own."""
+    """Convert an array to `kind`, a type that `unify`, `plain_type` or `storable` derived from its own."""
     if array.type == kind:
         return array
     if isinstance(array, pa.ExtensionArray):

@@ -1,11 +1,11 @@
-"""Normalize: raw files -> standard Parquet, sorted by the hash of the text, exact duplicates gone. One step a source.
+"""Normalizes one source: raw files become Parquet, sorted by the hash of the text, without exact duplicates.
 
-    route   one task a slice of the input: read in columns, apply the text rules, hash, send to the id's bucket
-    sort    one task a partition: sort by id, keep the first of equal texts, write
+    route   one task per slice of the input: read, apply the text rules, hash, write to the bucket of the id
+    sort    one task per partition: sort by id, keep the first of equal texts, write
 
-Between them, with all slices known: one schema for all columns, and the number of partitions from the bytes of text.
-Partition i of 2**k holds the ids whose top k bits are i, so partitions of two sources nest and every later join is a
-merge. Every record that came in is written, or counted under the reason for which it left, or the step fails.
+In between, with all slices known, the plan unites the columns and derives the number of partitions from the bytes of
+text. Partition i of 2**k holds the ids whose top k bits are i, so partitions of two sources nest and every later join
+is a merge. Every record read is either written or counted under the reason it was removed; otherwise the step fails.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -33,9 +34,19 @@ from datakit.engine.task import (
 from datakit.errors import ColumnError, DatakitError, EmptyStageError, suggestion
 from datakit.normalize import route, sort
 from datakit.normalize.config import Config
+from datakit.normalize.phase_data import (
+    OutputColumn,
+    RouteArguments,
+    RouteDetails,
+    RouteShared,
+    SortArguments,
+    SortDetails,
+    SortShared,
+    to_plain,
+)
 from datakit.normalize.predicate import Predicate
-from datakit.normalize.readers.slices import Piece, cut_slices
-from datakit.normalize.record_counts import IN, LEAVING, PREFIX, conservation
+from datakit.normalize.readers.slices import FileRange, cut_slices
+from datakit.normalize.record_counts import ADDED, IN, PREFIX, REMOVED, conservation
 from datakit.normalize.schema_union import shown, storable, unite
 from datakit.storage.fingerprint import config_of, spelled_out
 from datakit.storage.manifest import Partition
@@ -45,8 +56,8 @@ __all__ = ["FORMAT_VERSION", "NAME", "Config", "plan", "route_slice", "sort_part
 NAME = "normalize"
 FORMAT_VERSION = 1
 OURS = ("id", "text", "source", "source_id")
-RENAMED = "upstream_"  # an upstream column under one of our names is kept with this prefix
-MOST_BITS = 20
+RENAMED = "upstream_"  # prefix of an upstream column that has one of our names
+MOST_BITS = 20  # a million partitions of 1 GiB: more text than exists
 PRELOADS = (
     Preload(__name__),
     Preload("datakit.normalize.warm_kernels", "datakit.normalize.warm_kernels:warm"),
@@ -57,72 +68,76 @@ PRELOADS = (
 
 
 def plan(step: Step) -> Plan:
-    """`step.parameters["source"]` names the source, `step.operations["base"]` says where its files lie.
+    """Plan the step.
 
-    `step.operations["listed"]`, where they are read in place: path -> (size, modification time in ns, xxh3-128).
+    step.parameters["source"]: name of the source. step.operations["base"]: URL of its files.
+    step.operations["listed"]: its files that are read in place, path -> (size, modification time in ns, xxh3-128).
     """
-    config = config_of(step.parameters, Config)
-    base, upstream = step.operations["base"], step.inputs[0].manifest
-    slices = cut_slices(base, [(file.path, file.bytes) for file in upstream.partitions], config)
+    config, files = config_of(step.parameters, Config), step.inputs[0].manifest.partitions
+    slices = cut_slices(step.operations["base"], [(file.path, file.bytes) for file in files], config)
     bucket_bits = _bucket_bits(slices, config)
-    shared = {"base": base, "config": spelled_out(config), "buckets": 1 << bucket_bits}
+    routed = yield _route_phase(step, config, slices, 1 << bucket_bits)
+    details = [msgspec.convert(result.details, RouteDetails) for result in routed]
+    union = _united(details, config)
+    _check_not_empty(step, config, routed)
+    schema, columns = output_schema(union, config)
+    bits = partition_bits(sum(entry.text_bytes for entry in details), config.partition_bytes)
+    runs = [run for entry in details for run in entry.runs]
+    runs = yield from merged(step, route.PHASE, runs, readers=1 << bits)
+    source, serialized = step.parameters["source"], schema.serialize().to_pybytes()
+    shared = SortShared(runs, bits, bucket_bits, source, serialized, columns)
+    sorted_ = yield _sort_phase(shared, sum(output.bytes for result in routed for output in result.outputs))
+    _check_conservation([*routed, *sorted_])
+    partitions = [_partition(source, result) for result in sorted_]
+    return Output(partitions, schema, details={"duplicates": _duplicate_files(sorted_)})
+
+
+def _route_phase(step: Step, config: Config, slices: Sequence[Sequence[FileRange]], buckets: int) -> Phase:
     listed = step.operations.get("listed", {})
-    tasks = tuple(_route_task(number, pieces, listed) for number, pieces in enumerate(slices))
-    routed = yield Phase(
+    return Phase(
         route.PHASE,
-        tasks,
-        shared,
+        tuple(_route_task(number, ranges, listed) for number, ranges in enumerate(slices)),
+        to_plain(RouteShared(step.operations["base"], spelled_out(config), buckets)),
         PRELOADS,
         memory_per_input_byte=0.0,
         tolerance=tolerance_of(step),
         hang_seconds=BATCH_HANG_SECONDS,
     )
-    union = _united(routed, config)
-    text_bytes = sum(result.details["text_bytes"] for result in routed)
-    _check_not_empty(step, config, routed)
-    schema, columns = output_schema(union, config)
-    bits = partition_bits(text_bytes, config.partition_bytes)
-    runs = [run for result in routed for run in result.details["runs"]]
-    runs = yield from merged(step, route.PHASE, runs, readers=1 << bits)
-    sizes = sum(output.bytes for result in routed for output in result.outputs) >> bits
-    sorting = {
-        "runs": runs,
-        "bits": bits,
-        "bucket_bits": bucket_bits,
-        "source": step.parameters["source"],
-        "schema": schema.serialize().to_pybytes(),
-        "columns": columns,
-    }
-    tasks = tuple(
-        Task(f"{i:05d}", f"{__name__}:sort_partition", {"partition": i}, input_bytes=sizes) for i in range(1 << bits)
-    )
-    sorted_ = yield Phase(sort.PHASE, tasks, sorting, PRELOADS, memory_bytes=512 << 20, memory_per_input_byte=4.0)
-    _check_conservation([*routed, *sorted_])
-    return Output(
-        [_partition(step, result) for result in sorted_], schema, details={"duplicates": _duplicate_files(sorted_)}
-    )
 
 
-def _route_task(number: int, pieces: Sequence[Piece], listed: Mapping[str, tuple[int, int, str]]) -> Task:
-    """Its arguments hold what was listed of its own files alone: a file that was touched makes no other task anew."""
+def _route_task(number: int, ranges: Sequence[FileRange], listed: Mapping[str, tuple[int, int, str]]) -> Task:
+    """Create a task whose arguments cover its own files only, so a touched file invalidates no other task."""
     key = f"{number:05d}"
-    mine = {piece.path: listed[piece.path] for piece in pieces if piece.path in listed}
-    arguments = {"key": key, "pieces": [piece.plain() for piece in pieces], "listed": mine}
-    return Task(key, f"{__name__}:route_slice", arguments, input_bytes=sum(piece.weight for piece in pieces))
+    own = {part.path: listed[part.path] for part in ranges if part.path in listed}
+    arguments = to_plain(RouteArguments(key, list(ranges), own))
+    return Task(key, f"{__name__}:route_slice", arguments, input_bytes=sum(part.weight for part in ranges))
 
 
-def _bucket_bits(slices: Sequence[Sequence[Piece]], config: Config) -> int:
-    """Buckets for the partitions that will be wanted, by the bytes to be read.
+def _sort_phase(shared: SortShared, exchange_bytes: int) -> Phase:
+    tasks = tuple(
+        Task(
+            f"{number:05d}",
+            f"{__name__}:sort_partition",
+            to_plain(SortArguments(number)),
+            input_bytes=exchange_bytes >> shared.bits,
+        )
+        for number in range(1 << shared.bits)
+    )
+    return Phase(sort.PHASE, tasks, to_plain(shared), PRELOADS, memory_bytes=512 << 20, memory_per_input_byte=4.0)
 
-    Where there is more text than expected, a partition reads a bucket and leaves what is not its own.
+
+def _bucket_bits(slices: Sequence[Sequence[FileRange]], config: Config) -> int:
+    """Estimate the bits for the number of partitions from the bytes to be read.
+
+    If there is more text than expected, several partitions share a bucket.
     """
-    expected = sum(piece.weight for pieces in slices for piece in pieces)
-    sizes = (expected, min(expected, 1 << 30))  # just above 1 GiB partitions are fewer than just below
+    expected = sum(part.weight for ranges in slices for part in ranges)
+    sizes = (expected, min(expected, 1 << 30))  # just above 1 GiB there are fewer partitions than just below
     return max(partition_bits(size, config.partition_bytes) for size in sizes)
 
 
 def partition_bits(text_bytes: int, partition_bytes: int | None = None) -> int:
-    """k: the source has 2**k partitions, the fewest that stay below the size for this much text.
+    """Return k so that 2**k partitions are the fewest that stay below `partition_bytes` each.
 
     >>> [partition_bits(size) for size in (0, 32 << 20, 1 << 30, (1 << 30) + 1, (1 << 40) + 1)]
     [0, 1, 6, 4, 11]
@@ -135,9 +150,9 @@ def partition_bits(text_bytes: int, partition_bytes: int | None = None) -> int:
     return bits
 
 
-def _united(routed: Sequence[TaskResult], config: Config) -> pa.Schema:
-    """All upstream columns but the text. Raises ColumnError where files, or the configuration, disagree with them."""
-    schemas = [(file, _schema(data)) for result in routed for file, data in result.details["schemas"]]
+def _united(details: Sequence[RouteDetails], config: Config) -> pa.Schema:
+    """Unite all upstream columns but the text. Raises ColumnError if files conflict, or the configuration with them."""
+    schemas = [(file, _schema(data)) for entry in details for file, data in entry.schemas]
     union = unite(schemas)
     for name in Predicate(config.where).columns if config.where else ():
         if name not in union.names and name != config.text and schemas:
@@ -152,19 +167,19 @@ def _schema(digits: str) -> pa.Schema:
     return pa.ipc.read_schema(pa.BufferReader(bytes.fromhex(digits)))
 
 
-def output_schema(union: pa.Schema, config: Config) -> tuple[pa.Schema, list[dict[str, Any]]]:
-    """The columns that are written, and from which upstream column each comes.
+def output_schema(union: pa.Schema, config: Config) -> tuple[pa.Schema, list[OutputColumn]]:
+    """Return the output's schema, and which upstream column each output column comes from. Raises ColumnError.
 
-    Upstream columns that bear one of our names are kept under another, except in what was normalized before (it has a
-    `source_id`): there `id` and `source` are our own, and `source_id` is the upstream id that must not be lost.
+    An upstream column with one of our names is renamed, except in a source that was normalized before (it has a
+    `source_id`): its `id` and `source` are our own, and its `source_id` is the upstream id to preserve.
     """
     again = "source_id" in union.names and config.id == "id"
     id_column = "source_id" if again else config.id
-    taken = set(union.names) | set(OURS)
     fields = [pa.field("id", pa.string(), False), pa.field("text", pa.large_string(), False)]
     fields += [pa.field("source", pa.string(), False), pa.field("source_id", pa.string())]
-    columns: list[dict[str, Any]] = [{"name": name, "upstream": None} for name in OURS]
-    columns[-1]["upstream"] = id_column if id_column in union.names else None
+    columns = [OutputColumn(name) for name in OURS[:-1]]
+    columns.append(OutputColumn("source_id", id_column if id_column in union.names else None))
+    taken = {*union.names, *OURS}
     for field in union:
         if field.name == id_column or (again and field.name in ("id", "source")):
             continue
@@ -173,7 +188,7 @@ def output_schema(union: pa.Schema, config: Config) -> tuple[pa.Schema, list[dic
             name = RENAMED + name
         taken.add(name)
         fields.append(pa.field(name, storable(field.type)))
-        columns.append({"name": name, "upstream": field.name})
+        columns.append(OutputColumn(name, field.name))
     schema = pa.schema(fields)
     _check_writable(schema)
     return schema, columns
@@ -185,27 +200,26 @@ def _check_writable(schema: pa.Schema) -> None:
             pq.write_table(pa.schema([field]).empty_table(), pa.BufferOutputStream())
         except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
             raise ColumnError(
-                f"column {shown(field.name)} has type {field.type}, which Parquet does not hold; leave it out (drop = "
-                f"[{shown(field.name)}] under [normalize]), or make another of it with a transform"
+                f"column {shown(field.name)} has type {field.type}, which Parquet does not support; leave it out "
+                f"(drop = [{shown(field.name)}] under [normalize]), or convert it with a transform"
             ) from error
 
 
 def _check_not_empty(step: Step, config: Config, routed: Sequence[TaskResult]) -> None:
     counters = _counters(routed)
-    gone = {name.removeprefix(PREFIX): counters[name] for name in LEAVING if counters[name]}
-    left = counters[IN] + counters["normalize/transform_added"] - sum(gone.values())
-    if left == 0:
-        why = ", ".join(f"{count} {name}" for name, count in gone.items()) or "there was none"
+    removed = {name.removeprefix(PREFIX): counters[name] for name in REMOVED if counters[name]}
+    if counters[IN] + counters[ADDED] == sum(removed.values()):
+        reasons = ", ".join(f"{count} {name}" for name, count in removed.items()) or "the source is empty"
         raise EmptyStageError(
-            f"source {step.parameters['source']!r}: no document is left of {counters[IN]} records ({why}); is "
-            f"{config.text!r} the right text column? datakit inspect shows what the source holds"
-            f"{_first_left_out(routed)}"
+            f"source {step.parameters['source']!r}: no document is left of {counters[IN]} records ({reasons}); is "
+            f"{config.text!r} the right text column? datakit inspect shows what the source contains"
+            f"{_first_quarantined(routed)}"
         )
 
 
-def _first_left_out(routed: Sequence[TaskResult]) -> str:
+def _first_quarantined(routed: Sequence[TaskResult]) -> str:
     record = next((record for result in routed for record in result.quarantined), None)
-    return "" if record is None else f"; first of the quarantined: {record.file}:{record.position}: {record.reason}"
+    return "" if record is None else f"; first quarantined record: {record.file}:{record.position}: {record.reason}"
 
 
 def _counters(results: Sequence[TaskResult]) -> Counter[str]:
@@ -218,20 +232,20 @@ def _counters(results: Sequence[TaskResult]) -> Counter[str]:
 def _check_conservation(results: Sequence[TaskResult]) -> None:
     broken = conservation(_counters(results))
     if broken:
-        raise DatakitError(f"normalize lost count of its records, which is a defect of datakit: {broken}")
+        raise DatakitError(f"normalize lost track of records, which is a bug in datakit: {broken}")
 
 
-def _partition(step: Step, result: TaskResult) -> Partition:
-    shard, details = result.outputs[0], result.details
+def _partition(source: str, result: TaskResult) -> Partition:
+    shard, details = result.outputs[0], msgspec.convert(result.details, SortDetails)
     return Partition(
         shard.path,
-        step.parameters["source"],
+        source,
         rows=shard.rows,
         bytes=shard.bytes,
         xxh3=shard.xxh3,
-        text_bytes=details["text_bytes"],
-        first_id=details["first_id"],
-        last_id=details["last_id"],
+        text_bytes=details.text_bytes,
+        first_id=details.first_id,
+        last_id=details.last_id,
     )
 
 
@@ -243,10 +257,11 @@ def _duplicate_files(results: Sequence[TaskResult]) -> list[dict[str, Any]]:
 
 
 def route_slice(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """A slice of the input into the exchange."""
-    return route.route_slice(arguments, shared, context)
+    """Route one slice of the input into the exchange."""
+    return route.route_slice(msgspec.convert(arguments, RouteArguments), msgspec.convert(shared, RouteShared), context)
 
 
 def sort_partition(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """A partition out of the exchange into its final file."""
-    return sort.sort_partition(arguments, shared, context)
+    """Sort one partition from the exchange into its final file."""
+    number = msgspec.convert(arguments, SortArguments).partition
+    return sort.sort_partition(number, msgspec.convert(shared, SortShared), context)

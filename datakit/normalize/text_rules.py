@@ -1,12 +1,11 @@
-"""The text rules: invalid UTF-8 is replaced, NUL removed, a long run of white space cut, blank text dropped.
+"""Applies the text rules: replace invalid UTF-8, remove NUL, cut long runs of white space, drop blank texts.
 
 Almost no document needs any of this, so one pass over Arrow's buffers finds those that do, and only they take the slow
-path through Python strings. The pass is cheaper than its size suggests: UTF-8 is validated by Arrow (several GB/s), NUL
-is a vectorized search, and a run of more than N white-space characters covers at least N + 1 bytes, so looking at every
-(N + 1)th byte finds each of them.
+path through Python strings. The pass is cheap: Arrow validates UTF-8 at several GB/s, NUL is a vectorized search, and a
+run of more than N white-space characters covers at least N + 1 bytes, so testing every (N + 1)th byte finds each one.
 
-White space is Unicode's White_Space property: 25 code points, unchanged since Unicode 6.3 (2013), frozen here because
-`str.isspace`, `re` and other engines each mean something else, and a document's id depends on it.
+White space is Unicode's White_Space property: 25 code points, unchanged since Unicode 6.3 (2013). It is frozen here
+because `str.isspace`, `re` and other engines all differ, and a document's id depends on it.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ import pyarrow.compute as pc
 from datakit.text.string_buffers import string_buffers
 
 WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
-_POSSIBLE = np.isin(np.arange(256), list(WHITE_SPACE.encode()))  # the bytes that occur in white space
+_POSSIBLE = np.isin(np.arange(256), list(WHITE_SPACE.encode()))  # bytes that occur in white space
 
 
 @dataclass(frozen=True)
 class Ruled:
-    """Texts after the rules. kept: which are not blank. The counts are documents."""
+    """Texts after the rules. kept: bool [texts], False for blank ones. The counts are documents."""
 
     texts: pa.LargeStringArray
     kept: np.ndarray
@@ -36,13 +35,13 @@ class Ruled:
 
     @property
     def blank(self) -> int:
-        """Documents without any text."""
+        """Number of blank texts."""
         return len(self.kept) - int(self.kept.sum())
 
 
 def apply_rules(texts: pa.LargeStringArray | pa.LargeBinaryArray, longest_run: int) -> Ruled:
-    """Texts as they were read (a null is a blank) -> texts as they are written."""
-    from datakit.normalize import kernels  # brings numba, which only tasks need
+    """Apply the rules to texts as they were read; a null counts as blank. longest_run: in characters."""
+    from datakit.normalize import kernels  # imports numba, which only tasks need
 
     if texts.null_count:
         texts = pc.fill_null(texts, b"" if pa.types.is_large_binary(texts.type) else "")
@@ -51,14 +50,14 @@ def apply_rules(texts: pa.LargeStringArray | pa.LargeBinaryArray, longest_run: i
     kernels.scan_texts(data, offsets, np.int64(longest_run), _POSSIBLE, flags)
     invalid = _invalid(texts, data, offsets)
     blank = (flags & kernels.BLANK != 0) & ~invalid
-    wanting = np.flatnonzero(((flags & (kernels.NUL | kernels.RUN) != 0) & ~blank) | invalid)
-    if not len(wanting):
+    rows = np.flatnonzero(((flags & (kernels.NUL | kernels.RUN) != 0) & ~blank) | invalid)
+    if not len(rows):
         return Ruled(_as_strings(texts), ~blank, 0, 0, 0)
-    mended, runs = _mend(data, offsets, wanting, longest_run)
-    for index, text in zip(wanting.tolist(), mended, strict=True):
+    repaired, runs = _repair(data, offsets, rows, longest_run)
+    for index, text in zip(rows.tolist(), repaired, strict=True):
         blank[index] = not text.strip(WHITE_SPACE)
-    arrays = _with_replaced(data, offsets, wanting, [text.encode() for text in mended])
-    return Ruled(arrays, ~blank, int(invalid.sum()), int((flags[wanting] & kernels.NUL != 0).sum()), runs)
+    result = _with_replaced(data, offsets, rows, [text.encode() for text in repaired])
+    return Ruled(result, ~blank, int(invalid.sum()), int((flags[rows] & kernels.NUL != 0).sum()), runs)
 
 
 def warm() -> None:
@@ -67,7 +66,7 @@ def warm() -> None:
 
 
 def _invalid(texts: pa.Array, data: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """bool [N]: which texts are not UTF-8. One fast pass over all; only if that fails, one by one."""
+    """Return bool [texts], True for invalid UTF-8. One fast pass over all texts; only if it fails, one by one."""
     result = np.zeros(len(texts), bool)
     try:
         _as_strings(texts).validate(full=True)
@@ -88,28 +87,26 @@ def _as_strings(texts: pa.Array) -> pa.LargeStringArray:
     return pa.LargeStringArray.from_buffers(len(texts), offsets or empty, data or empty, None, 0, texts.offset)
 
 
-def _mend(data: np.ndarray, offsets: np.ndarray, wanting: np.ndarray, longest: int) -> tuple[list[str], int]:
-    """The mended texts, and in how many a run was cut. NUL goes first, since removing it can join two runs."""
+def _repair(data: np.ndarray, offsets: np.ndarray, rows: np.ndarray, longest: int) -> tuple[list[str], int]:
+    """Return the repaired texts, and in how many a run was cut. NUL is removed first, since that can join two runs."""
     long_run = re.compile(f"([{WHITE_SPACE}]{{{longest}}})[{WHITE_SPACE}]+")
-    view, mended, runs = data.data, [], 0
-    for index in wanting.tolist():
+    view, repaired, runs = data.data, [], 0
+    for index in rows.tolist():
         text = str(view[offsets[index] : offsets[index + 1]], "utf-8", "replace").replace("\0", "")
         text, cuts = long_run.subn(r"\1", text)
         runs += cuts > 0
-        mended.append(text)
-    return mended, runs
+        repaired.append(text)
+    return repaired, runs
 
 
-def _with_replaced(
-    data: np.ndarray, offsets: np.ndarray, places: np.ndarray, values: list[bytes]
-) -> pa.LargeStringArray:
-    """The array with `values` at `places`; what lies between is copied in one piece."""
-    view, pieces, start = data.data, [], 0
+def _with_replaced(data: np.ndarray, offsets: np.ndarray, rows: np.ndarray, values: list[bytes]) -> pa.LargeStringArray:
+    """Return the array with `values` in place of `rows`; the bytes between them are copied in one go."""
+    view, parts, start = data.data, [], 0
     lengths = np.diff(offsets)
-    for place, value in zip(places.tolist(), values, strict=True):
-        pieces += [view[offsets[start] : offsets[place]], value]
-        lengths[place] = len(value)
-        start = place + 1
-    pieces.append(view[offsets[start] : offsets[-1]])
+    for row, value in zip(rows.tolist(), values, strict=True):
+        parts += [view[offsets[start] : offsets[row]], value]
+        lengths[row] = len(value)
+        start = row + 1
+    parts.append(view[offsets[start] : offsets[-1]])
     ends = np.concatenate([[0], np.cumsum(lengths)])
-    return pa.LargeStringArray.from_buffers(len(lengths), pa.py_buffer(ends), pa.py_buffer(b"".join(pieces)))
+    return pa.LargeStringArray.from_buffers(len(lengths), pa.py_buffer(ends), pa.py_buffer(b"".join(parts)))

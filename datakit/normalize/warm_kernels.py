@@ -1,4 +1,4 @@
-"""What the fork server does once for all tasks: import the readers, and compile the kernels or load them from disk."""
+"""Warms up the fork server: imports the readers, and compiles the kernels or loads them from disk."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datakit.normalize.readers import csv, json_lines
 
 
 def warm() -> None:
-    """Call every kernel on the kinds of arrays that tasks give it."""
+    """Call every kernel with the argument types that tasks use."""
     text_rules.warm()
     json_lines.warm()
     csv.warm()

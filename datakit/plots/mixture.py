@@ -1,43 +1,24 @@
-"""The figure of `datakit mixture preview`: the share, the tokens and the epochs of each component over the run.
-
-Needs matplotlib (the extra `report`), which is imported when a figure is asked for.
-"""
+"""Draws the figure of `datakit mixture preview`: share, tokens and epochs of each component over the run."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from datakit.errors import UsageError
 from datakit.loader.mixture.preview import Preview
-from datakit.storage import atomic, urls
+from datakit.plots.files import new_figure, save, short
 
 COLOURS = ("#3b6ea5", "#c8762b", "#4d8a57", "#a34a5b", "#7b62a3", "#8a7a3d", "#3f8f96", "#777777")
 INK, LINE = "#333333", "#999999"
-KINDS = ("png", "svg", "pdf")
-MOST_NAMED = 24  # components in the legend
-SHOWN_CHANGE = 110
+MOST_NAMED = 24  # components in the legend: as many as fit beside the figure
+SHOWN_CHANGE = 110  # characters of a line above the figure
 STYLES = ("-", "--", ":", "-.")
 
 
-def check_plot(url: str) -> None:
-    """Raises UsageError where no figure can be written: found before anything is computed."""
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError as error:
-        raise UsageError("--plot needs matplotlib; pip install 'datakit[report]'") from error
-    if _kind(url) not in KINDS:
-        raise UsageError(f"--plot {url}: the name must end in .png, .svg or .pdf")
-
-
 def write_plot(view: Preview, title: str, url: str) -> None:
-    """A PNG, SVG or PDF file, by its name's ending; one that is there is replaced. Raises UsageError."""
-    check_plot(url)
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 9), layout="constrained")
+    """Write the figure, replacing an existing file. Raises UsageError, as `check_target` does."""
+    figure = new_figure(url, (11, 9))
     share, tokens, epochs = figure.subplots(3, 1, sharex=True)
     _shares(share, view)
     _lines(tokens, view, view.tokens, "tokens so far")
@@ -45,6 +26,12 @@ def write_plot(view: Preview, title: str, url: str) -> None:
     _lines(epochs, view, view.epochs, "epochs so far")
     epochs.set_xlabel("step")
     epochs.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    _finish(share, tokens, epochs, view)
+    figure.suptitle(title, color=INK, parse_math=False)
+    save(figure, url)
+
+
+def _finish(share: Any, tokens: Any, epochs: Any, view: Preview) -> None:
     for axes in (share, tokens, epochs):
         _mark_changes(axes, view)
         axes.set_xlim(0, int(view.steps[-1]))
@@ -56,30 +43,10 @@ def write_plot(view: Preview, title: str, url: str) -> None:
         handles[:MOST_NAMED][::-1], names[:MOST_NAMED][::-1], loc="center left", bbox_to_anchor=(1.01, 0.5),
         frameon=False, fontsize=9,
     )  # fmt: skip
-    figure.suptitle(title, color=INK, parse_math=False)
-    with atomic.staging(url) as staged:
-        figure.savefig(staged, format=_kind(url), dpi=120)
-        atomic.replace_bytes(staged.read_bytes(), url)
-
-
-def short(value: float) -> str:
-    """A count as people say it.
-
-    >>> short(12_300_000), short(40)
-    ('12.3 M', '40')
-    """
-    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value:.0f}"
-
-
-def _kind(url: str) -> str:
-    return Path(urls.name(url)).suffix.removeprefix(".").lower()
 
 
 def _shares(axes: Any, view: Preview) -> None:
-    """Stacked, each share as high as it was between two points."""
+    """Stack the shares as step functions."""
     steps, shares = np.repeat(view.steps, 2)[1:-1], np.repeat(view.share, 2, axis=0).T
     colours = [COLOURS[i % len(COLOURS)] for i in range(len(view.names))]
     labels = [_label(name) for name in view.names]
@@ -104,7 +71,7 @@ def _mark_changes(axes: Any, view: Preview) -> None:
 
 
 def _name_changes(axes: Any, view: Preview) -> None:
-    """Numbers above the lines, and what they mean, in words, above the axes."""
+    """Number the changes above their lines, and describe them above the axes."""
     steps = sorted({step for step, _ in view.changes})
     lines = []
     for number, step in enumerate(steps, start=1):
@@ -122,5 +89,5 @@ def _cut(text: str) -> str:
 
 
 def _label(name: str) -> str:
-    """A name that matplotlib neither hides (a leading _) nor reads as mathematics."""
+    """Escape a name so that matplotlib neither hides it (leading _) nor parses it as mathematics."""
     return f" {name}".replace("$", r"\$") if name.startswith("_") else name.replace("$", r"\$")

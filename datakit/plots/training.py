@@ -1,8 +1,8 @@
-"""A picture of a run from its figures alone: losses, bits per byte by tag, learning rates, speed, balance.
+"""Draws a training run from its logged metrics: losses, bits per byte by tag, learning rates, speed, balance.
 
     plot_run("data/demo/train-0123456789ab")  ->  data/demo/train-0123456789ab/plot.png
 
-Needs matplotlib. Works while the run goes on, and after it was killed.
+Works during the run and after it was killed.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 from datakit.errors import UsageError
 from datakit.trainer.metrics.trackers import read_metrics
 
-SMOOTHED_OVER = 50  # the smoothed loss averages over about this part of the run: a short run's line must not lag
+SMOOTHED_OVER = 50  # the loss is averaged over a 50th of the run, so that the line of a short run does not lag
 
 
 def plot_run(directory: str, target: str | None = None) -> str:
-    """Draw the run in `directory` into `target` (PNG, SVG or PDF by its name). Raises UsageError."""
+    """Draw the run in `directory` to `target` (by default plot.png in it) and return its path. Raises UsageError."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg  # heavy, optional
         from matplotlib.figure import Figure
@@ -56,7 +56,7 @@ def _tags(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def smooth(values: Sequence[float]) -> list[float]:
-    """An exponential mean over a 50th of the values, without a bias towards the first.
+    """Exponential moving average over a 50th of the values, with Adam's bias correction for the first ones.
 
     >>> smooth([2.0, 2.0, 2.0])
     [2.0, 2.0, 2.0]
@@ -74,7 +74,7 @@ def _losses(axis: Any, rows: Sequence[dict[str, Any]]) -> None:
     axis.plot(steps, values, color="tab:blue", alpha=0.25)
     axis.plot(steps, smooth(values), color="tab:blue", label="train")
     _marks(axis, rows, ["eval/loss", "eval/macro_loss"], ("tab:orange", "tab:green"))
-    axis.set_ylabel("loss (nats a token)")
+    axis.set_ylabel("loss (nats per token)")
     axis.legend()
 
 
@@ -88,7 +88,7 @@ def _lines(axis: Any, rows: Sequence[dict[str, Any]], names: Sequence[str], labe
 def _marks(
     axis: Any, rows: Sequence[dict[str, Any]], names: Sequence[str], colors: Sequence[str | None] = (None,)
 ) -> None:
-    """A line for each series; those that are the same share one, which would else hide the others."""
+    """Draw a line per series; equal series share one, since the last would hide the others."""
     lines: dict[tuple[tuple[int, ...], tuple[float, ...]], list[str]] = {}
     for name in names:
         steps, values = _series(rows, name)
@@ -101,7 +101,8 @@ def _marks(
 
 
 def _short(name: str) -> str:
-    """
+    """Shorten a metric's name for the legend.
+
     >>> _short("eval/web/bpb"), _short("eval/macro_bpb"), _short("optim/learning_rate/adamh")
     ('web', 'macro', 'adamh')
     >>> _short("eval/bpb"), _short("eval/loss")
@@ -115,7 +116,7 @@ def _short(name: str) -> str:
 def _speed(axis: Any, rows: Sequence[dict[str, Any]]) -> None:
     steps, values = _series(rows, "throughput/tokens_per_second")
     axis.plot(steps, values, color="tab:green", alpha=0.4, label="tokens/s")
-    axis.set_ylabel("tokens a second", color="tab:green")
+    axis.set_ylabel("tokens per second", color="tab:green")
     axis.set_ylim(bottom=0)
     other = axis.twinx()
     other.plot(*_series(rows, "train/router/routing_entropy_mean"), color="tab:red", label="routing entropy")

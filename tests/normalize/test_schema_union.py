@@ -1,4 +1,4 @@
-"""One schema for files that disagree: what is widened to what, what is refused, and that values follow."""
+"""Uniting schemas: which types are widened, which are refused, and that values are converted."""
 
 from __future__ import annotations
 
@@ -65,35 +65,35 @@ def test_widening_is_symmetric_and_idempotent(one: pa.DataType, other: pa.DataTy
         ([[{"a": 1}], [None]], pa.list_(STRUCT), pa.list_(pa.struct([("a", pa.float64()), ("c", pa.null())])), None),
     ],
 )
-def test_values_follow_their_types(values: list[Any], kind: pa.DataType, target: pa.DataType, expected: Any) -> None:
+def test_values_are_converted(values: list[Any], kind: pa.DataType, target: pa.DataType, expected: Any) -> None:
     expected = [[{"a": 1.0, "c": None}], [None]] if expected is None else expected
     array = pa.array(values, kind)
     assert fit(array, target).type == target
     assert fit(array, target).to_pylist() == expected
     sliced = pa.concat_arrays([array[:1], array])[1:]
-    assert fit(sliced, target).to_pylist() == expected, "a slice of an array is no other array"
+    assert fit(sliced, target).to_pylist() == expected, "the same for a slice of an array"
 
 
-def test_the_union_keeps_every_column_in_order() -> None:
+def test_union_keeps_column_order() -> None:
     one = pa.schema([("b", pa.int64()), ("a", pa.null())])
     two = pa.schema([("c", pa.string()), ("a", pa.bool_()), ("b", pa.float64())])
     union = unite([("one", one), ("two", two)])
     assert union == pa.schema([("b", pa.float64()), ("a", pa.bool_()), ("c", pa.string())])
 
 
-def test_a_conflict_names_both_files() -> None:
+def test_conflict_names_both_files() -> None:
     schemas = [(name, pa.schema([("meta", kind)])) for name, kind in (("a", pa.null()), ("b", STRUCT), ("c", STRUCT))]
     with pytest.raises(ColumnError, match=r"'meta' is struct<a: int64> in b and int64 in d; .*drop = \['meta'\]"):
         unite([*schemas, ("d", pa.schema([("meta", pa.int64())]))])
 
 
-def test_a_dictionary_is_no_record() -> None:
+def test_dictionary_with_many_keys_is_refused() -> None:
     many = pa.struct([(f"key {number}", pa.int64()) for number in range(MOST_FIELDS + 1)])
     with pytest.raises(ColumnError, match=r"'scores' has more than 2000 different keys"):
         unite([("file", pa.schema([("scores", many)]))])
 
 
-def test_what_parquet_cannot_hold_is_stored_as_strings() -> None:
+def test_types_parquet_lacks_become_strings() -> None:
     assert storable(pa.null()) == storable(pa.struct([])) == pa.string()
     assert storable(pa.list_(pa.null())) == pa.list_(pa.string())
     assert storable(pa.struct([("a", pa.struct([]))])) == pa.struct([("a", pa.string())])

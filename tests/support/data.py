@@ -1,4 +1,4 @@
-"""Where the real texts for tests are, $DATAKIT_DATA or `shared/data` beside the checkout, and a recipe of them all."""
+"""Finds the real texts for tests, in $DATAKIT_DATA or `shared/data` next to the checkout, and their recipe."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ CORPUS = REPOSITORY / "benchmarks" / "text_corpus.toml"
 
 
 def data_dir() -> Path:
-    """The folder of real texts, whether it is there or not."""
+    """The folder of real texts, whether or not it exists."""
     return Path(os.environ.get("DATAKIT_DATA", BESIDE))
 
 
 def need_data() -> Path:
-    """The folder of real texts; the test is skipped, saying so, where it is absent."""
+    """The folder of real texts; skip the test if it does not exist."""
     folder = data_dir()
     if not (folder / "TOKENS.tsv").exists():
         pytest.skip(f"no real texts at {folder}; set DATAKIT_DATA")
@@ -27,7 +27,7 @@ def need_data() -> Path:
 
 
 def corpus_recipe(folder: Path) -> Path:
-    """The benchmarks' recipe of all 13 files, with its paths where the texts are on this machine."""
+    """The benchmarks' recipe of all 13 files, with the paths of this machine."""
     text = CORPUS.read_text().replace("../../shared/data", str(need_data()))
     path = folder / CORPUS.name
     path.write_text(text)

@@ -1,4 +1,4 @@
-"""Partitioned datasets for tests of single stages: real files and manifests, as the stage before would leave them."""
+"""Creates partitioned datasets for tests of single stages: files and manifests as the stage before writes them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def identity(text: str) -> str:
 
 
 def documents(source: str, texts: Sequence[str], columns: dict[str, Any] | None = None) -> pa.Table:
-    """A normalized table: one row a distinct text, sorted by id; `columns` are upstream's, by text position."""
+    """A normalized table: one row per distinct text, sorted by id. columns: upstream columns, one value per text."""
     first = {text: index for index, text in reversed(list(enumerate(texts)))}
     rows = sorted((identity(text), text, index) for text, index in first.items())
     table = pa.table(
@@ -60,7 +60,7 @@ def documents(source: str, texts: Sequence[str], columns: dict[str, Any] | None 
 def dataset(
     directory: Path, stage: str, tables: dict[str, pa.Table], bits: int = 0, one: str | None = None
 ) -> StepInput:
-    """Write `tables` (source -> rows sorted by id), each in 2**bits partitions, with a manifest; `one`: its source."""
+    """Write `tables` (source -> rows sorted by id) in 2**bits partitions each, and a manifest. one: the only source."""
     partitions = []
     for source, table in tables.items():
         homes = partition_of(ids_from_arrow(table["id"])[0], bits)
@@ -83,12 +83,12 @@ def dataset(
 
 
 def normalized(root: Path, source: str, texts: Sequence[str], bits: int = 0, columns: Any = None) -> StepInput:
-    """One source as normalize leaves it."""
+    """One source as normalize writes it."""
     return dataset(root / source, "normalize", {source: documents(source, texts, columns)}, bits, one=source)
 
 
 def attributes(root: Path, marks: dict[str, dict[str, str]], bits: dict[str, int] | int = 0) -> StepInput:
-    """Dedup's output: for each source, id -> reason."""
+    """Dedup's output. marks: for each source, id -> reason."""
     tables = {}
     for source, reasons in marks.items():
         ids = sorted(reasons)
@@ -126,7 +126,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 
 def words(seed: int, count: int, length: int = 20) -> list[str]:
-    """Distinct small texts of made-up words; for what the text is does not matter in these tests."""
+    """Distinct small texts of made-up words."""
     generator = np.random.default_rng(seed)
     return [
         f"{seed}-{row} " + " ".join(f"w{value}" for value in generator.integers(0, 500, length)) for row in range(count)

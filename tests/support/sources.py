@@ -1,13 +1,17 @@
-"""Runs download and normalize on a source, alone: what their tests start from."""
+"""Runs download and normalize on a source in this process, and checks what normalize promises of its output."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
+import xxhash
 
 from datakit.download import stage as download_stage
 from datakit.download.listing import list_source, listing_digest, source_base
@@ -44,7 +48,7 @@ class Normalized:
         return [row for file in files for row in read_shard(urls.join(self.directory, file["path"])).to_pylist()]
 
     def quarantined(self) -> list[tuple[str, int]]:
-        """(file, position) of each record that was left out."""
+        """(file, position) of each quarantined record."""
         return sorted((record.file, record.position) for result in self.results for record in result.quarantined)
 
     def files(self) -> dict[str, bytes]:
@@ -59,18 +63,33 @@ class Normalized:
         return self.manifest.counters[f"normalize/{counter}"]
 
 
+def write_lines(path: Path, *records: Any) -> None:
+    """Write records as JSON Lines."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"".join(json.dumps(record, ensure_ascii=False).encode() + b"\n" for record in records))
+
+
+def download_step(url: str, directory: str, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> Step:
+    """A download step, ready to be planned."""
+    files = list_source(url, include, exclude)
+    operations = {"base": source_base(url), "files": [asdict(file) for file in files]}
+    return Step("download", SOURCE, directory, "0" * 32, {"listing": listing_digest(files)}, (), operations)
+
+
+def run_download(step: Step) -> Output:
+    """Run a download step in this process."""
+    return run_plan_inline(download_stage.plan(step), step.directory)[0]
+
+
 def download(root: Path | str, url: str, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> StepInput:
     """A finished download step."""
-    files, base = list_source(url, include, exclude), source_base(url)
-    directory = urls.join(str(root), "download")
-    operations = {"base": base, "files": [asdict(file) for file in files]}
-    step = Step("download", SOURCE, directory, "0" * 32, {"listing": listing_digest(files)}, (), operations)
-    output, results = run_plan_inline(download_stage.plan(step), directory)
-    return StepInput("download", SOURCE, directory, finish_step(step, output, Tally.of(results)))
+    step = download_step(url, urls.join(str(root), "download"), include, exclude)
+    output, results = run_plan_inline(download_stage.plan(step), step.directory)
+    return StepInput("download", SOURCE, step.directory, finish_step(step, output, Tally.of(results)))
 
 
 def normalize_step(root: Path | str, url: str, **config: Any) -> Step:
-    """A normalize step that is ready to be planned."""
+    """A normalize step, ready to be planned."""
     upstream = download(root, url)
     base = download_stage.files_base(source_base(url), upstream.directory)
     files = list_source(url, (), ())
@@ -81,7 +100,7 @@ def normalize_step(root: Path | str, url: str, **config: Any) -> Step:
 
 
 def normalize(root: Path | str, url: Path | str, backwards: bool = False, **config: Any) -> Normalized:
-    """Normalize a source; `backwards` runs the tasks of each phase last first."""
+    """Normalize a source. backwards: run the tasks of each phase last to first."""
     step = normalize_step(root, str(url), **config)
     plan = normalize_stage.plan(step)
     output, results = run_backwards(plan, step.directory) if backwards else run_plan_inline(plan, step.directory)
@@ -89,7 +108,7 @@ def normalize(root: Path | str, url: Path | str, backwards: bool = False, **conf
 
 
 def run_backwards(plan: Plan, directory: str) -> tuple[Output, list[TaskResult]]:
-    """A plan whose tasks run last first; results are handed back in the order of the tasks, as the driver does."""
+    """Run a plan's tasks last to first, and return results in the order of the tasks, as the driver does."""
     everything: list[TaskResult] = []
     try:
         phase = next(plan)
@@ -99,3 +118,26 @@ def run_backwards(plan: Plan, directory: str) -> tuple[Output, list[TaskResult]]
             phase = plan.send(results)
     except StopIteration as stop:
         return stop.value, everything
+
+
+def check_contract(result: Normalized) -> None:
+    """Assert what every normalized source promises."""
+    manifest, table = result.manifest, result.table()
+    ids, texts = table.column("id").to_pylist(), table.column("text").to_pylist()
+    assert table.schema.names[:4] == ["id", "text", "source", "source_id"]
+    assert table.schema.types[:4] == [pa.string(), pa.large_string(), pa.string(), pa.string()]
+    assert ids == [xxhash.xxh3_128_hexdigest(text.encode()) for text in texts]
+    assert all(before < after for before, after in pairwise(ids)), "ids must ascend strictly"
+    count = len(manifest.partitions)
+    assert count & (count - 1) == 0
+    for number, part in enumerate(manifest.partitions):
+        assert part.path == f"part-{number:05d}-of-{count:05d}.parquet"
+        rows = pq.read_table(f"{result.directory}/{part.path}")
+        stored = rows.column("id").to_pylist()
+        assert [int(document[:8], 16) * count >> 32 for document in stored] == [number] * len(stored)
+        assert (part.first_id, part.last_id) == ((stored[0], stored[-1]) if stored else (None, None))
+        assert part.rows == len(stored)
+        assert part.text_bytes == sum(len(text.encode()) for text in rows.column("text").to_pylist())
+    removed = ("blank", "duplicates", "where_dropped", "sample_dropped", "transform_dropped", "quarantined")
+    left = result["records_in"] + result["transform_added"] - sum(result[name] for name in removed)
+    assert left == result["records_out"] == manifest.totals.rows == len(ids)

@@ -1,4 +1,4 @@
-"""What a run leaves, as bytes, for comparison: everything below a root but ledgers, logs and caches of hashes."""
+"""Compares the outputs of runs: everything below a root except ledgers and logs."""
 
 from __future__ import annotations
 

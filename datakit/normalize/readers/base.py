@@ -1,8 +1,8 @@
-"""What readers are given, and what they yield."""
+"""Defines what every reader receives (`ReadContext`) and yields (`Chunk`)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -10,35 +10,48 @@ import numpy as np
 import pyarrow as pa
 
 from datakit.engine.task import TaskContext, Tolerance
+from datakit.errors import ColumnError
 from datakit.normalize.config import Config
 from datakit.normalize.readers.inputs import Inputs
-from datakit.normalize.record_counts import Findings
+from datakit.normalize.record_counts import RecordCounts
+from datakit.normalize.schema_union import shown
 
 
 @dataclass(frozen=True)
-class Reading:
-    """A task's view of a source: its files, how they are read, and where to say what is wrong with them.
+class ReadContext:
+    """A task's view of a source: its files, how to parse them, and where to count records.
 
-    context: where records are taken in hand; by default nobody looks.
+    task: receives heartbeats; the default discards them.
     """
 
     inputs: Inputs
     config: Config
-    findings: Findings
-    context: TaskContext = field(default_factory=lambda: TaskContext("", Path()))
+    counts: RecordCounts
+    task: TaskContext = field(default_factory=lambda: TaskContext("", Path()))
 
-    def for_nothing(self) -> Reading:
-        """The same, but what is found goes nowhere: for trying one record."""
-        return Reading(self.inputs, self.config, Findings(Tolerance(1 << 62)))
+    def for_trial(self) -> ReadContext:
+        """Return a context that discards counts and heartbeats, for trying one record by itself."""
+        return ReadContext(self.inputs, self.config, RecordCounts(Tolerance(1 << 62)))
+
+    def start_batch(self, path: str, positions: np.ndarray, try_record: Callable[[int], object]) -> np.ndarray | None:
+        """Call `TaskContext.records` and count the records to leave out.
+
+        Return a mask of the records to parse, or None for all of them.
+        """
+        kept, left_out = self.task.records(path, positions, try_record)
+        for record in left_out:
+            self.counts.unreadable(record.file, record.position, record.reason)
+        return kept
 
 
 @dataclass(frozen=True)
-class Block:
-    """Some records of one file, in order.
+class Chunk:
+    """The records of one chunk of a file, in file order.
 
-    table: their columns as they are upstream. positions: int64 [rows], where each record is in the file: its
-    uncompressed byte offset, or its row in a Parquet or Arrow file. bytes_read: how much was read for it. files: where
-    each record is a file, which one.
+    table: [rows], the upstream columns.
+    positions: int64 [rows], the uncompressed byte offset of each record, or its row in a Parquet or Arrow file.
+    bytes_read: size of the chunk in bytes.
+    files: the file of each record, if every record is a file of its own.
     """
 
     file: str
@@ -48,21 +61,32 @@ class Block:
     files: tuple[str, ...] = ()
 
     @property
-    def places(self) -> str | Sequence[str]:
-        """The file of all records, or one for each."""
+    def record_files(self) -> str | Sequence[str]:
+        """The file of all records, or one per record."""
         return self.files or self.file
 
-    def only(self, rows: np.ndarray) -> Block:
-        """Some of the records, by a mask."""
-        files = (
-            tuple(file for file, stays in zip(self.files, rows.tolist(), strict=True) if stays) if self.files else ()
-        )
-        return replace(self, table=self.table.filter(pa.array(rows)), positions=self.positions[rows], files=files)
+    def filter(self, mask: np.ndarray) -> Chunk:
+        """Return the chunk with only the records selected by `mask` (bool [rows])."""
+        files = tuple(np.array(self.files, object)[mask]) if self.files else ()
+        return replace(self, table=self.table.filter(pa.array(mask)), positions=self.positions[mask], files=files)
 
-    def one(self, row: int) -> Block:
-        """One of the records."""
+    def single(self, row: int) -> Chunk:
+        """Return the chunk with only the record `row`."""
         files = self.files[row : row + 1]
         return replace(self, table=self.table.slice(row, 1), positions=self.positions[row : row + 1], files=files)
 
 
-Blocks = Iterator[Block]
+Chunks = Iterator[Chunk]
+
+
+def without_columns(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    """Return the table without the columns `names`; names it does not have are ignored."""
+    present = [name for name in names if name in table.column_names]
+    return table.drop_columns(present) if present else table
+
+
+def require_unique_columns(path: str, names: Sequence[str]) -> None:
+    """Raise ColumnError if two columns share a name."""
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated is not None:
+        raise ColumnError(f"{path} has two columns named {shown(repeated)}; rename one")

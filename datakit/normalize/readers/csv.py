@@ -1,83 +1,88 @@
-"""Reads CSV and TSV files: a header, then records that may hold quoted line ends.
+"""Reads CSV and TSV files: a header, then records that may contain quoted line ends.
 
-Every column is a string: the format has no types, and a guess per block would differ from block to block. A compiled
-walk finds where records end, so blocks are whole records whose place is known; pyarrow parses them. A record with too
-few or too many fields is quarantined with its offset.
+Every column is a string: the format has no types, and guesses would differ between chunks. A compiled pass finds the
+ends of records, so chunks are whole records at known offsets; pyarrow parses them. A record with too few or too many
+fields is quarantined with its offset.
 
-Cost: about 300 MB/s a core.
+Cost: about 300 MB/s per core.
 """
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pc
 
-from datakit.errors import ColumnError, UnreadableError
-from datakit.normalize.readers.base import Block, Blocks, Reading
+from datakit.errors import UnreadableError
+from datakit.normalize.readers.base import Chunk, Chunks, ReadContext, require_unique_columns, without_columns
 from datakit.normalize.readers.json import BYTE_ORDER_MARK
-from datakit.normalize.readers.line_blocks import BLOCK_BYTES
-from datakit.normalize.readers.streams import DamagedError, chunks
+from datakit.normalize.readers.line_chunks import CHUNK_BYTES
+from datakit.normalize.readers.streams import DamagedError, decompressed
 from datakit.normalize.readers.valid_strings import with_valid_strings
-from datakit.normalize.schema_union import shown
-
-Cut = tuple[int, bytes, np.ndarray]  # offset, bytes, where each record begins in them
 
 
-def read_csv(reading: Reading, path: str, delimiter: str) -> Blocks:
-    """The records of a file."""
-    cutter = _RecordCutter(ord(delimiter), max(reading.config.max_document_bytes, BLOCK_BYTES))
-    reader = _RecordReader(path, delimiter, reading)
-    with reading.inputs.open(path) as file:
+class _Records(NamedTuple):
+    """Whole records: the file offset of `data`, and the start of each record within it (int64 [records])."""
+
+    offset: int
+    data: bytes
+    starts: np.ndarray
+
+
+def read_csv(context: ReadContext, path: str, delimiter: str) -> Chunks:
+    """Yield the records of a file. Raises ColumnError, UnreadableError."""
+    cutter = _RecordCutter(ord(delimiter), max(context.config.max_document_bytes, CHUNK_BYTES))
+    parser = _ChunkParser(path, delimiter, context)
+    with context.inputs.open(path) as file:
         try:
-            for cut in cutter.blocks(chunks(file, path)):
-                yield from reader.read(*cut)
+            for records in cutter.chunks(decompressed(file, path)):
+                yield from parser.parse(records)
         except DamagedError as error:
-            for cut in cutter.whole_records():
-                yield from reader.read(*cut)
-            reading.findings.unreadable(path, cutter.position, f"{error}; what follows is lost")
+            for records in cutter.whole_records():
+                yield from parser.parse(records)
+            context.counts.unreadable(path, cutter.position, f"{error}; what follows is lost")
 
 
 class _RecordCutter:
-    """Cuts a stream into blocks of whole records: (offset, bytes, where each record begins in them)."""
+    """Cuts a stream into chunks of whole records."""
 
     def __init__(self, delimiter: int, limit: int) -> None:
         self._delimiter, self._limit, self.position = delimiter, limit, 0
-        self._held = bytearray()
+        self._buffer = bytearray()
 
-    def blocks(self, pieces: Iterator[bytes]) -> Iterator[Cut]:
-        """All blocks; the last record needs no line end."""
-        wanted = BLOCK_BYTES
-        for piece in pieces:
-            self._held += piece
-            while len(self._held) >= wanted:
+    def chunks(self, parts: Iterator[bytes]) -> Iterator[_Records]:
+        """Yield every chunk of the stream `parts`; the last record needs no line end. Raises DamagedError."""
+        wanted = CHUNK_BYTES
+        for part in parts:
+            self._buffer += part
+            while len(self._buffer) >= wanted:
                 cuts = list(self._cut(wanted))
                 yield from cuts
                 if not cuts and wanted > self._limit:
                     raise DamagedError(f"a record longer than max_document_bytes ({self._limit}), or an unclosed quote")
-                wanted = BLOCK_BYTES if cuts else 2 * wanted
-        if self._held:
-            data = bytes(self._held)
-            yield self.position, data, self._records(data)[0]
+                wanted = CHUNK_BYTES if cuts else 2 * wanted
+        if self._buffer:
+            data = bytes(self._buffer)
+            yield _Records(self.position, data, self._find_records(data)[0])
 
-    def whole_records(self) -> Iterator[Cut]:
-        """The whole records among what is held, after a stream broke off."""
-        yield from self._cut(len(self._held))
+    def whole_records(self) -> Iterator[_Records]:
+        """Yield the whole records still buffered when the stream broke off."""
+        yield from self._cut(len(self._buffer))
 
-    def _cut(self, length: int) -> Iterator[Cut]:
-        data = bytes(memoryview(self._held)[:length])
-        starts, end = self._records(data)
+    def _cut(self, length: int) -> Iterator[_Records]:
+        data = bytes(memoryview(self._buffer)[:length])
+        starts, end = self._find_records(data)
         if end:
-            yield self.position, data[:end], starts[starts < end]
-            del self._held[:end]
+            yield _Records(self.position, data[:end], starts[starts < end])
+            del self._buffer[:end]
             self.position += end
 
-    def _records(self, data: bytes) -> tuple[np.ndarray, int]:
-        from datakit.normalize import kernels  # brings numba, which only tasks need
+    def _find_records(self, data: bytes) -> tuple[np.ndarray, int]:
+        from datakit.normalize import kernels  # imports numba, which only tasks need
 
         starts = np.zeros(data.count(b"\n") + data.count(b"\r") + 1, np.int64)
         count, end = kernels.find_records(np.frombuffer(data, np.uint8), self._delimiter, starts)
@@ -86,30 +91,28 @@ class _RecordCutter:
 
 def warm() -> None:
     """Compile the kernel, or load it from numba's cache on disk."""
-    _RecordCutter(44, 1)._records(b"a,b\n")
+    _RecordCutter(44, 1)._find_records(b"a,b\n")
 
 
 def _header(record: bytes, delimiter: str, path: str) -> list[str]:
     text = record.removeprefix(BYTE_ORDER_MARK).decode("utf-8", "replace").strip("\r\n")
     names = next(csv.reader([text], delimiter=delimiter), [])
     if not names:
-        raise UnreadableError(f"{path} has no header: a {delimiter!r}-separated file begins with its columns' names")
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ColumnError(f"{path} has two columns named {shown(twice)}; rename one")
+        raise UnreadableError(f"{path} has no header; the first record of a {delimiter!r}-separated file names columns")
+    require_unique_columns(path, names)
     return names
 
 
-class _RecordReader:
-    """Turns the blocks of one file into columns."""
+class _ChunkParser:
+    """Parses the chunks of one file."""
 
-    def __init__(self, path: str, delimiter: str, reading: Reading) -> None:
-        self._path, self._delimiter = path, delimiter
-        self._config, self._findings, self._context = reading.config, reading.findings, reading.context
+    def __init__(self, path: str, delimiter: str, context: ReadContext) -> None:
+        self._path, self._delimiter, self._context = path, delimiter, context
         self._names: list[str] = []
 
-    def read(self, offset: int, data: bytes, starts: np.ndarray) -> Blocks:
-        """The records of a block, the first of which is the header."""
+    def parse(self, records: _Records) -> Chunks:
+        """Yield the records of a chunk, if it has any; the first record of the file is the header."""
+        offset, data, starts = records
         if len(starts) and not self._names:
             header = data[starts[0] : starts[1]] if len(starts) > 1 else data[starts[0] :]
             self._names = _header(header, self._delimiter, self._path)
@@ -118,40 +121,41 @@ class _RecordReader:
             first = int(starts[0])
             yield self._parse(offset + first, data[first:], starts - first)
 
-    def _parse(self, offset: int, data: bytes, starts: np.ndarray) -> Block:
-        positions, size = offset + starts, len(data)
-        data, positions = self._in_hand(data, starts, positions)
+    def _parse(self, offset: int, data: bytes, starts: np.ndarray) -> Chunk:
+        size, counts, config = len(data), self._context.counts, self._context.config
+        data, positions = self._without_skipped(data, starts, offset + starts)
+        table, positions = self._read_table(offset, data, positions)
+        counts.add_read(table.num_rows)
+        table = without_columns(table, config.drop)
+        strings = pa.table([_strings(column) for column in table.columns], names=table.column_names)
+        return Chunk(self._path, with_valid_strings(strings, config.text, counts), positions, size)
+
+    def _read_table(self, offset: int, data: bytes, positions: np.ndarray) -> tuple[pa.Table, np.ndarray]:
+        """The well-formed records and their positions; the others are quarantined."""
         good = np.ones(len(positions), bool)
 
         def bad(row: Any) -> str:
             good[row.number - 1] = False
             reason = f"{row.actual_columns} fields instead of {row.expected_columns}"
-            self._findings.unreadable(self._path, int(positions[row.number - 1]), reason)
+            self._context.counts.unreadable(self._path, int(positions[row.number - 1]), reason)
             return "skip"
 
         table = _table(data, self._names, self._delimiter, bad)
         if table.num_rows != good.sum():
             raise UnreadableError(
-                f"{self._path}: no agreement on where records end, from byte {offset}; check its quotes"
+                f"{self._path}: it is ambiguous where records end, from byte {offset}; check the file's quotes"
             )
-        self._findings.met(table.num_rows)
-        table = table.drop_columns([name for name in self._config.drop if name in self._names])
-        strings = pa.table([_strings(column) for column in table.columns], names=table.column_names)
-        strings = with_valid_strings(strings, self._config.text, self._findings)
-        return Block(self._path, strings, positions[good], size)
+        return table, positions[good]
 
-    def _in_hand(self, data: bytes, starts: np.ndarray, positions: np.ndarray) -> tuple[bytes, np.ndarray]:
-        """The records, without those that are to be left out; see TaskContext.records."""
+    def _without_skipped(self, data: bytes, starts: np.ndarray, positions: np.ndarray) -> tuple[bytes, np.ndarray]:
         ends = np.append(starts[1:], len(data))
 
-        def alone(row: int) -> None:
+        def try_record(row: int) -> None:
             _table(data[starts[row] : ends[row]], self._names, self._delimiter, lambda _: "skip")
 
-        kept, left_out = self._context.records(self._path, positions, alone)
+        kept = self._context.start_batch(self._path, positions, try_record)
         if kept is None:
             return data, positions
-        for record in left_out:
-            self._findings.unreadable(record.file, record.position, record.reason)
         spans = zip(starts[kept].tolist(), ends[kept].tolist(), strict=True)
         return b"".join(data[start:end] for start, end in spans), positions[kept]
 
@@ -168,7 +172,7 @@ def _table(data: bytes, names: list[str], delimiter: str, bad: Callable[[Any], s
 
 
 def _strings(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Bytes called text, not validated yet."""
+    """Reinterpret a binary column as strings, without validating them."""
     return pa.chunked_array(
         [
             pa.StringArray.from_buffers(len(chunk), *chunk.buffers()[1:], chunk.buffers()[0], -1, chunk.offset)

@@ -1,12 +1,12 @@
-"""Opens a source's files where they lie, and notices one that is no longer what was listed.
+"""Opens a source's files in place, and detects any that changed after they were listed.
 
-A local source is read in place, hours after it was listed perhaps. What is read counts as the listed content, in every
-fingerprint that follows, so a file is compared with its listing (size and modification time) when it is opened, and
-with what it was then when its part was read, and before anything made of it is committed. The state is taken from the
-open file: opening is when a network file system asks its server anew. Where only the time differs (a file that was
-touched, another node's copy of it), the content decides.
+A local source may be read hours after it was listed, and every fingerprint downstream takes what is read for what was
+listed. So a file's size and modification time are compared with the listing when it is opened, and with their values
+at that moment once its range has been read and before anything made from it is committed. They are taken from the open
+file, since opening is when a network file system asks its server. If only the time differs (a touched file, another
+node's copy), the content hash decides.
 
-Cost: two system calls a file; where its time differs, one more read of it.
+Cost: two system calls per file; one more read of it if its time differs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 from datakit.errors import ChangedInputError, NotFoundError
 from datakit.storage import atomic, urls
 
-READ_AGAIN_BYTES = 1 << 30  # each range of a larger file would read all of it
+READ_AGAIN_BYTES = 1 << 30  # above this, hashing would read the whole file again for each of its many ranges
 State = tuple[int, int]  # size in bytes, modification time in ns
 
 
@@ -28,8 +28,8 @@ State = tuple[int, int]  # size in bytes, modification time in ns
 class Inputs:
     """The files below `base`, as one task opens them.
 
-    listed: path -> (size in bytes, modification time in ns, xxh3-128). A file that it does not name is not watched:
-    nobody changes a copy of ours.
+    listed: path -> (size in bytes, modification time in ns, xxh3-128). Files it does not name are our own copies, which
+    do not change, and are not checked.
     """
 
     base: str
@@ -40,7 +40,10 @@ class Inputs:
 
     @contextmanager
     def open(self, path: str) -> Iterator[BinaryIO]:
-        """A binary, seekable reader. Raises ChangedInputError also in place of what a reader says of a changed file."""
+        """Open a file as a seekable binary reader.
+
+        Raises ChangedInputError, even if reading a changed file raised something else first.
+        """
         with self._opened(path) as file:
             self._check_listed(path, file)
             self._open[path] = file
@@ -55,12 +58,12 @@ class Inputs:
                 del self._open[path]
 
     def keep_watching(self, path: str) -> None:
-        """For a file whose mapped bytes are used after it was closed."""
+        """Include a memory-mapped file in `check` after it is closed."""
         if path in self.listed:
             self._mapped.add(path)
 
     def check(self) -> None:
-        """Raises ChangedInputError where what was read so far may not be what was listed."""
+        """Raise ChangedInputError if anything read so far may differ from what was listed."""
         for path, file in self._open.items():
             self._check_open(path, file)
         for path in self._mapped:
@@ -72,7 +75,7 @@ class Inputs:
         except NotFoundError as error:
             if path not in self.listed:
                 raise
-            raise ChangedInputError(f"{path} was listed, but is not there any more; run again to list anew") from error
+            raise ChangedInputError(f"{path} was listed but no longer exists; run again to list the source") from error
 
     def _check_listed(self, path: str, file: BinaryIO) -> None:
         if path not in self.listed:
@@ -90,13 +93,14 @@ class Inputs:
             _compare(path, self._states[path], _state(os.fstat(file.fileno())))
 
 
-def _state(found: os.stat_result) -> State:
-    return found.st_size, found.st_mtime_ns
+def _state(status: os.stat_result) -> State:
+    return status.st_size, status.st_mtime_ns
 
 
 def _compare(path: str, before: State, now: State) -> None:
     if before != now:
-        how = f"{now[0]} bytes, not {before[0]}" if before[0] != now[0] else "written to, with its size as before"
+        how = f"{now[0]} bytes instead of {before[0]}" if before[0] != now[0] else "written to, same size"
         raise ChangedInputError(
-            f"{path} has changed since it was listed ({how}); run again when nobody writes to it: it is listed anew"
+            f"{path} has changed since it was listed ({how}); run again when it is no longer being written, to list it "
+            "again"
         )

@@ -1,8 +1,7 @@
-"""Reads JSON Lines: blocks of whole lines into columns, with every record that is no record named.
+"""Reads JSON Lines in chunks of whole lines, and quarantines every line that is not a record.
 
-Invalid UTF-8 is replaced before the parser sees it (U+FFFD for each maximal broken part, as Python does), in whatever
-field it stands. A UTF-8 byte order mark is skipped. A file that is one JSON array is refused with the command that
-turns it into lines.
+Invalid UTF-8 in any field is replaced before parsing, with one U+FFFD per maximal invalid sequence, as Python does. A
+UTF-8 byte order mark is skipped. A file that is a single JSON array is refused with the command that converts it.
 """
 
 from __future__ import annotations
@@ -11,113 +10,118 @@ import numpy as np
 import pyarrow as pa
 
 from datakit.errors import UnreadableError
-from datakit.normalize.readers.base import Block, Blocks, Reading
+from datakit.normalize.readers.base import Chunk, Chunks, ReadContext, without_columns
 from datakit.normalize.readers.json_columns import ColumnParser
 from datakit.normalize.readers.json_lines import Lines, find_lines
 from datakit.normalize.readers.json_rows import Expected, parse_lines, table_of
-from datakit.normalize.readers.line_blocks import LineCutter
-from datakit.normalize.readers.streams import DamagedError, chunks
+from datakit.normalize.readers.line_chunks import LineCutter
+from datakit.normalize.readers.streams import DamagedError, decompressed
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-def read_json(reading: Reading, path: str, start: int = 0, stop: int | None = None) -> Blocks:
-    """The records whose lines begin in bytes [start, stop) of a file; `stop` None is its end."""
-    limit, findings = reading.config.max_document_bytes, reading.findings
+def read_json(context: ReadContext, path: str, start: int = 0, stop: int | None = None) -> Chunks:
+    """Yield the records whose lines start in bytes [start, stop) of a file; `stop` None means its end.
+
+    Raises UnreadableError, ColumnError.
+    """
+    limit, counts = context.config.max_document_bytes, context.counts
     cutter = LineCutter(
         max(0, start - 1),
         stop,
         limit,
-        lambda offset: findings.unreadable(path, offset, f"longer than max_document_bytes ({limit})"),
+        lambda offset: counts.unreadable(path, offset, f"longer than max_document_bytes ({limit})"),
         inside=start > 0,
     )
-    reader = _BlockReader(path, reading)
-    with reading.inputs.open(path) as file:
+    parser = _ChunkParser(path, context)
+    with context.inputs.open(path) as file:
         try:
-            for offset, block in cutter.blocks(chunks(file, path, cutter.position)):
-                yield from reader.read(offset, block)
+            for offset, data in cutter.chunks(decompressed(file, path, cutter.position)):
+                yield from parser.parse(offset, data)
         except DamagedError as error:
-            for offset, block in cutter.whole_lines():
-                yield from reader.read(offset, block)
-            findings.unreadable(path, cutter.position, f"{error}; what follows is lost")
+            for offset, data in cutter.whole_lines():
+                yield from parser.parse(offset, data)
+            counts.unreadable(path, cutter.position, f"{error}; what follows is lost")
 
 
-class _BlockReader:
-    """Turns the blocks of one file into columns."""
+class _ChunkParser:
+    """Parses the chunks of one file."""
 
-    def __init__(self, path: str, reading: Reading) -> None:
-        self._path, self._drop, self._findings, self._reading = path, reading.config.drop, reading.findings, reading
-        self._parser = ColumnParser()
-        config = reading.config
+    def __init__(self, path: str, context: ReadContext) -> None:
+        self._path, self._context = path, context
+        self._columns = ColumnParser()
+        config = context.config
         self._expected = Expected(config.text, config.id) if config.transform is None else Expected(None, None)
 
-    def read(self, offset: int, block: bytes) -> Blocks:
-        """The records of one block."""
-        size = len(block)
-        if offset == 0 and block.startswith(BYTE_ORDER_MARK):
-            block, offset = block[len(BYTE_ORDER_MARK) :], offset + len(BYTE_ORDER_MARK)
-        lines = find_lines(block)
+    def parse(self, offset: int, data: bytes) -> Chunks:
+        """Yield the records of the chunk at `offset`, if it has any."""
+        size = len(data)
+        if offset == 0 and data.startswith(BYTE_ORDER_MARK):
+            data, offset = data[len(BYTE_ORDER_MARK) :], offset + len(BYTE_ORDER_MARK)
+        lines = find_lines(data)
         if not len(lines):
             return
         if offset <= len(BYTE_ORDER_MARK):
-            self._refuse_array(block, lines)
-        positions = offset + lines.starts
-        kept, left_out = self._reading.context.records(
-            self._path, positions, lambda row: self._alone(block[lines.starts[row] : lines.ends[row]])
-        )
-        if kept is not None:
-            for record in left_out:
-                self._findings.unreadable(record.file, record.position, record.reason)
-            spans = zip(lines.starts[kept].tolist(), lines.ends[kept].tolist(), strict=True)
-            block = b"".join(block[start:end] + b"\n" for start, end in spans)
-            lines, positions = find_lines(block), positions[kept]
-        mended, broken = _valid_utf8(block)
-        if broken:
-            block, lines = mended, find_lines(mended)
-            self._findings.counters["normalize/invalid_utf8"] += broken
-        table = self._parser.parse(block, len(lines)) if lines.plain else None
+            self._refuse_array(data, lines)
+        data, lines, positions = self._without_skipped(data, lines, offset + lines.starts)
+        data, lines = self._with_valid_utf8(data, lines)
+        table = self._columns.parse(data, len(lines)) if lines.plain else None
         if table is None:
-            table, numbers = self._slowly(block, lines, positions)
+            table, numbers = self._parse_by_line(data, lines, positions)
             positions = positions[numbers]
-        present = [name for name in self._drop if name in table.column_names]
         if table.num_rows:
-            self._findings.met(table.num_rows)
-            yield Block(self._path, table.drop_columns(present) if present else table, positions, size)
+            self._context.counts.add_read(table.num_rows)
+            yield Chunk(self._path, without_columns(table, self._context.config.drop), positions, size)
 
-    def _alone(self, line: bytes) -> None:
-        """Parse one line, for nothing."""
-        for _ in _BlockReader(self._path, self._reading.for_nothing()).read(len(BYTE_ORDER_MARK) + 1, line):
+    def _without_skipped(self, data: bytes, lines: Lines, positions: np.ndarray) -> tuple[bytes, Lines, np.ndarray]:
+        kept = self._context.start_batch(
+            self._path, positions, lambda row: self._try_record(data[lines.starts[row] : lines.ends[row]])
+        )
+        if kept is None:
+            return data, lines, positions
+        spans = zip(lines.starts[kept].tolist(), lines.ends[kept].tolist(), strict=True)
+        data = b"".join(data[start:end] + b"\n" for start, end in spans)
+        return data, find_lines(data), positions[kept]
+
+    def _try_record(self, line: bytes) -> None:
+        for _ in _ChunkParser(self._path, self._context.for_trial()).parse(len(BYTE_ORDER_MARK) + 1, line):
             pass
 
-    def _slowly(self, block: bytes, lines: Lines, positions: np.ndarray) -> tuple[pa.Table, list[int]]:
+    def _with_valid_utf8(self, data: bytes, lines: Lines) -> tuple[bytes, Lines]:
+        valid, invalid = _valid_utf8(data)
+        if not invalid:
+            return data, lines
+        self._context.counts.counters["normalize/invalid_utf8"] += invalid
+        return valid, find_lines(valid)
+
+    def _parse_by_line(self, data: bytes, lines: Lines, positions: np.ndarray) -> tuple[pa.Table, list[int]]:
         def bad(number: int, reason: str) -> None:
-            self._findings.unreadable(self._path, int(positions[number]), reason)
+            self._context.counts.unreadable(self._path, int(positions[number]), reason)
 
-        records, numbers, mended = parse_lines(block, lines, self._expected, bad)
-        self._findings.counters["normalize/invalid_utf8"] += mended
-        return table_of(records, self._path, self._drop), numbers
+        records, numbers, surrogates = parse_lines(data, lines, self._expected, bad)
+        self._context.counts.counters["normalize/invalid_utf8"] += surrogates
+        return table_of(records, self._path, self._context.config.drop), numbers
 
-    def _refuse_array(self, block: bytes, lines: Lines) -> None:
-        first = block[lines.starts[0] : lines.ends[0]]
-        if first in (b"[", b"[{"):
+    def _refuse_array(self, data: bytes, lines: Lines) -> None:
+        if data[lines.starts[0] : lines.ends[0]] in (b"[", b"[{"):
             raise UnreadableError(
-                f"{self._path} is one JSON array, not one object a line; convert it (jq -c '.[]' FILE > FILE.jsonl)"
+                f"{self._path} is one JSON array, not one object per line; convert it (jq -c '.[]' FILE > FILE.jsonl)"
             )
 
 
-def _valid_utf8(block: bytes) -> tuple[bytes, int]:
-    """The block as valid UTF-8, and how many of its lines were not."""
+def _valid_utf8(data: bytes) -> tuple[bytes, int]:
+    """Return `data` with invalid UTF-8 replaced, and the number of lines changed."""
     whole = pa.Array.from_buffers(
-        pa.large_string(), 1, [None, pa.py_buffer(np.array([0, len(block)], np.int64)), pa.py_buffer(block)]
+        pa.large_string(), 1, [None, pa.py_buffer(np.array([0, len(data)], np.int64)), pa.py_buffer(data)]
     )
     try:
         whole.validate(full=True)
-        return block, 0
+        return data, 0
     except pa.ArrowInvalid:
         pass
-    lines, broken = block.split(b"\n"), 0
+    lines, changed = data.split(b"\n"), 0
     for number, line in enumerate(lines):
         text = line.decode("utf-8", "replace").encode()
-        broken += text != line
+        changed += text != line
         lines[number] = text
-    return b"\n".join(lines), broken
+    return b"\n".join(lines), changed

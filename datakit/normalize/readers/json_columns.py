@@ -1,11 +1,11 @@
-"""A block of JSON Lines -> columns, natively: pyarrow's parser, with what it does differently put right.
+"""Parses chunks of JSON Lines into columns with pyarrow, and corrects where it deviates.
 
-Strings that look like dates are parsed as timestamps by pyarrow, and the string as it was is lost; such a block is
-parsed again with these columns declared as strings, and the declaration is kept for the blocks that follow. Everything
-else that it would get wrong is refused here, and the block goes the slow way (`json_rows`): more or fewer objects than
-lines, NaN and infinities, whatever does not parse.
+pyarrow parses strings that look like dates as timestamps and loses the original string. Such a chunk is parsed again
+with those columns declared as strings, and the declaration is kept for the chunks that follow. Whatever else pyarrow
+would get wrong is left to the line parser (`json_rows`): a count of objects other than the count of lines, NaN and
+infinities, syntax errors.
 
-Cost: 700 to 1,000 MB/s a core on real text.
+Cost: 700 to 1,000 MB/s per core on real text.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from pyarrow import types
 
 
 class ColumnParser:
-    """Parses blocks of one file, in order; remembers which columns are strings that look like dates."""
+    """Parses the chunks of one file, in order. Remembers which columns hold strings that look like dates."""
 
     def __init__(self) -> None:
         self._dates: dict[str, pa.DataType] = {}
 
-    def parse(self, block: bytes, lines: int) -> pa.Table | None:
-        """The records of a block that holds `lines` lines, or None where it needs the slow way."""
-        table = _read(block, list(self._dates.items())) if self._dates else None
-        table = table if table is not None else _read(block, [])
+    def parse(self, chunk: bytes, lines: int) -> pa.Table | None:
+        """Return the records of a chunk of `lines` lines, or None if it needs the line parser."""
+        table = _read(chunk, list(self._dates.items())) if self._dates else None
+        table = table if table is not None else _read(chunk, [])
         if table is None:
             return None
         if any(_has_date(field.type) for field in table.schema):
             self._dates |= {field.name: only for field in table.schema if (only := _dates_only(field.type)) is not None}
-            table = _read(block, [(field.name, _dates_as_strings(field.type)) for field in table.schema])
+            table = _read(chunk, [(field.name, _dates_as_strings(field.type)) for field in table.schema])
         if table is None or table.num_rows != lines or not _all_finite(table):
             return None
         return table
 
 
-def _read(block: bytes, declared: list[tuple[str, pa.DataType]]) -> pa.Table | None:
+def _read(chunk: bytes, declared: list[tuple[str, pa.DataType]]) -> pa.Table | None:
     try:
         return pj.read_json(
-            pa.BufferReader(block),
-            read_options=pj.ReadOptions(use_threads=False, block_size=len(block) + 1),
+            pa.BufferReader(chunk),
+            read_options=pj.ReadOptions(use_threads=False, block_size=len(chunk) + 1),
             parse_options=pj.ParseOptions(explicit_schema=pa.schema(declared)) if declared else None,
         )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        return None  # the slow way says which line, and why
+        return None  # the line parser says which line, and why
 
 
 def _has_date(kind: pa.DataType) -> bool:
@@ -62,7 +62,7 @@ def _dates_as_strings(kind: pa.DataType) -> pa.DataType:
 
 
 def _dates_only(kind: pa.DataType) -> pa.DataType | None:
-    """The part of a type that must be declared, or None."""
+    """Return the part of a type that must be declared, or None."""
     if types.is_struct(kind):
         parts = [(field.name, part) for field in kind.fields if (part := _dates_only(field.type)) is not None]
         return pa.struct(parts) if parts else None

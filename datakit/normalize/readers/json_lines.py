@@ -1,11 +1,12 @@
-"""Finds the lines of a block, and those that must not reach the columnar parser.
+"""Finds the lines of a chunk, and those that must not reach the columnar parser.
 
-Arrow's JSON parser reads a sequence of values, not lines, and two inputs crash it (measured with pyarrow 26: `null`
-where an object should be, and some 100,000 nested arrays). If every line begins with `{`, ends with `}` and is not
-deep, then no object spans two lines (inside an object, JSON has no `}` directly before a `{`), so as many objects as
-lines means one object a line.
+Arrow's JSON parser reads a sequence of values rather than lines, and two inputs crash it (with pyarrow 26: `null` in
+place of an object, and some 100,000 nested arrays). If every line starts with `{`, ends with `}` and is not deeply
+nested, then no object spans two lines, because inside an object JSON never has `}` directly before `{`. So if there are
+as many objects as lines, each line is one object.
 
-Cost: a vectorized search for line ends and a vectorized count of brackets; only lines with many brackets are walked.
+Cost: a vectorized search for line ends and a vectorized count of brackets; nesting is measured only in lines with many
+brackets.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-DEEPEST = 48  # levels of nesting in a record; Arrow's IPC stops at 64
-DEEP = 2  # what the kernel calls a line with more
+DEEPEST = 48  # levels of nesting in a record; Arrow IPC allows 64
+DEEP = 2  # `kernels.DEEP`, repeated here so that importing this module does not import numba
 
 
 @dataclass(frozen=True)
 class Lines:
-    """The lines of a block that are not blank: [start, end) without white space at the ends, and their kinds."""
+    """The nonblank lines of a chunk: bytes [start, end) without white space around them, and their kinds."""
 
     starts: np.ndarray
     ends: np.ndarray
@@ -31,15 +32,15 @@ class Lines:
 
     @property
     def plain(self) -> bool:
-        """Whether all of them may be given to the columnar parser."""
+        """True if the columnar parser may read all of them."""
         return not self.kinds.any()
 
 
-def find_lines(block: bytes | memoryview) -> Lines:
-    """The lines of `block`."""
-    from datakit.normalize import kernels  # brings numba, which only tasks need
+def find_lines(chunk: bytes | memoryview) -> Lines:
+    """Find the nonblank lines of a chunk."""
+    from datakit.normalize import kernels  # imports numba, which only tasks need
 
-    data = np.frombuffer(block, np.uint8)
+    data = np.frombuffer(chunk, np.uint8)
     breaks = np.flatnonzero(data == 10)
     if not len(breaks) or breaks[-1] != len(data) - 1:
         breaks = np.append(breaks, len(data))
@@ -49,5 +50,5 @@ def find_lines(block: bytes | memoryview) -> Lines:
 
 
 def warm() -> None:
-    """Compile the kernels, or load them from numba's cache on disk."""
+    """Compile the kernel, or load it from numba's cache on disk."""
     find_lines(b'{"a": 1}\n')

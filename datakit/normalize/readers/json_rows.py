@@ -1,12 +1,12 @@
-"""The slow way for a block of JSON Lines that does not parse in one go: line by line, through Python objects.
+"""Parses a chunk of JSON Lines line by line, through Python objects, when the columnar parser cannot.
 
-It decides what a record is: an object in strict JSON, with NaN and the infinities of Python's `json` allowed, at most
-48 levels deep. Of a key that stands twice the last value holds; a lone surrogate becomes U+FFFD (counted with invalid
-UTF-8); an integer beyond 64 bits becomes a float, as in the columnar parser. Where the values of a column differ in
-type within the block they are widened: int -> float -> string.
+This module defines what a record is: an object in strict JSON, plus the NaN and infinities of Python's `json`, at most
+48 levels deep. The last of duplicate keys wins. A lone surrogate becomes U+FFFD (counted as invalid UTF-8). An integer
+beyond 64 bits becomes a float, as in the columnar parser. Values of different types in one column are widened: int ->
+float -> string.
 
-Cost: a tenth to a half of the speed of the columnar parser (30 to 250 MB/s, the more the longer the records are); taken
-by blocks with an unusual line.
+Cost: a tenth to a half of the columnar parser's speed (30 to 250 MB/s, faster for longer records), only for chunks with
+an unusual line.
 """
 
 from __future__ import annotations
@@ -29,36 +29,39 @@ _SMALLEST, _LARGEST = -(1 << 63), (1 << 63) - 1
 
 
 class NotARecordError(ValueError):
-    """Why a line holds no record; never with its content."""
+    """A line is not a record. The message gives the reason, never the content."""
 
 
 @dataclass(frozen=True)
 class Expected:
-    """The columns whose values no widening may mend: the text is a string, the id no container. None: any will do."""
+    """Columns with a required type: `text` must hold strings, `id` no objects or arrays. None: not checked."""
 
     text: str | None
     id: str | None
 
 
 def parse_lines(
-    block: bytes, lines: Lines, expected: Expected, bad: Callable[[int, str], None]
+    chunk: bytes, lines: Lines, expected: Expected, bad: Callable[[int, str], None]
 ) -> tuple[list[dict[str, Any]], list[int], int]:
-    """(records, the line number of each, how many held a lone surrogate); `bad(line, reason)` is told of the others."""
-    records, numbers, mended = [], [], 0
-    view = memoryview(block)
+    """Return the records, the line number of each, and how many had a lone surrogate.
+
+    bad: called with the line number and the reason for every line that is not a record.
+    """
+    records, numbers, surrogates = [], [], 0
+    view = memoryview(chunk)
     for number in range(len(lines)):
         try:
             if lines.kinds[number] == DEEP:
                 raise NotARecordError(f"nested deeper than {DEEPEST} levels")
-            record, mended_here = _record(view[lines.starts[number] : lines.ends[number]])
+            record, changed = _record(view[lines.starts[number] : lines.ends[number]])
             _check(record, expected)
         except NotARecordError as error:
             bad(number, str(error))
             continue
         records.append(record)
         numbers.append(number)
-        mended += mended_here
-    return records, numbers, mended
+        surrogates += changed
+    return records, numbers, surrogates
 
 
 def _record(line: memoryview) -> tuple[dict[str, Any], bool]:
@@ -70,8 +73,8 @@ def _record(line: memoryview) -> tuple[dict[str, Any], bool]:
         raise NotARecordError(f"a JSON {_NAMES[type(value)]}, not an object")
     if not lenient:
         return value, False
-    mended = _without_surrogates(value)
-    return mended, mended != value
+    cleaned = _without_surrogates(value)
+    return cleaned, cleaned != value
 
 
 _NAMES = {dict: "object", list: "array", str: "string", int: "number", float: "number", bool: "literal"}
@@ -96,7 +99,7 @@ def _lenient(line: memoryview) -> Any:
 
 
 def _integer(digits: str) -> int | float:
-    """Python refuses integers of more than 4,300 digits; a float takes any."""
+    """Parse an integer; one of more than 20 digits as a float, since Python refuses more than 4,300 digits."""
     return int(digits) if len(digits) <= 20 else float(digits)
 
 
@@ -111,7 +114,7 @@ def _without_surrogates(value: Any) -> Any:
 
 
 def table_of(records: Sequence[dict[str, Any]], file: str, dropped: Sequence[str]) -> pa.Table:
-    """The columns of some records, in the order in which their names appear. Raises ColumnError."""
+    """Return the columns of some records, in order of first appearance. Raises ColumnError."""
     names = [name for name in dict.fromkeys(key for record in records for key in record) if name not in dropped]
     columns = []
     for name in names:
@@ -119,8 +122,8 @@ def table_of(records: Sequence[dict[str, Any]], file: str, dropped: Sequence[str
             columns.append(_array([record.get(name) for record in records]))
         except _MixedError as error:
             raise ColumnError(
-                f"{file}: column {shown(name)} holds {error}; mend the file, or leave the column "
-                f"out (drop = [{shown(name)}] under [normalize])"
+                f"{file}: column {shown(name)} holds {error}; fix the file, or leave the column out "
+                f"(drop = [{shown(name)}] under [normalize])"
             ) from error
     return pa.table(columns, names=names) if names else _without_columns(len(records))
 
@@ -130,7 +133,7 @@ def _without_columns(rows: int) -> pa.Table:
 
 
 class _MixedError(ValueError):
-    """Values that no type holds."""
+    """The values have no common type."""
 
 
 def _array(values: list[Any]) -> pa.Array:
@@ -142,7 +145,7 @@ def _array(values: list[Any]) -> pa.Array:
     if kinds == {list}:
         return _lists(values)
     if dict in kinds or list in kinds:
-        raise _MixedError(" beside ".join(sorted({_KINDS[kind] for kind in kinds})))
+        raise _MixedError(" and ".join(sorted({_KINDS[kind] for kind in kinds})))
     if kinds <= {int, float}:
         return _numbers(values, float in kinds)
     if len(kinds) > 1:
@@ -160,7 +163,7 @@ def _numbers(values: list[Any], floating: bool) -> pa.Array:
 
 
 def _texts(values: list[Any]) -> list[str | None]:
-    """Scalars of different types as Arrow casts them: `true`, `5`, `0.5`."""
+    """Convert scalars of different types to strings as Arrow casts them: `true`, `5`, `0.5`."""
     values = [float(value) if type(value) is int and not _SMALLEST <= value <= _LARGEST else value for value in values]
     floats = iter(pa.array([value for value in values if type(value) is float], pa.float64()).cast(pa.string()))
     texts: list[str | None] = []
@@ -170,7 +173,7 @@ def _texts(values: list[Any]) -> list[str | None]:
         elif isinstance(value, float):
             texts.append(next(floats).as_py())
         else:
-            texts.append(str(value).lower())  # an integer, or True and False
+            texts.append(str(value).lower())  # an integer, True or False
     return texts
 
 

@@ -1,10 +1,10 @@
 """Reads Parquet and Arrow files, a few MiB at a time.
 
-How many rows are decoded at once follows from the file's own metadata. A row group that cannot be decoded costs its own
-rows, a footer that cannot be read costs the file; both are quarantined with their row number. Strings that are not
-UTF-8, which neither format checks, are mended here, but for the text column, which has rules of its own.
+The file's metadata determines how many rows are decoded at once. A row group that fails to decode loses its remaining
+rows, an unreadable footer loses the file; both are quarantined with their row number. Neither format checks that
+strings are UTF-8, so invalid ones are repaired here, except in the text column, which has its own rules.
 
-Cost: Parquet decodes at 500 to 900 MB/s of text a core; Arrow files are mapped.
+Cost: Parquet decodes at 500 to 900 MB/s of text per core; Arrow files are memory-mapped.
 """
 
 from __future__ import annotations
@@ -17,65 +17,63 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datakit.errors import ColumnError, StorageError
+from datakit.errors import StorageError
 from datakit.normalize.formats import ARROW, PARQUET, check_head
-from datakit.normalize.readers.base import Block, Blocks, Reading
+from datakit.normalize.readers.base import Chunk, Chunks, ReadContext, require_unique_columns, without_columns
 from datakit.normalize.readers.streams import HEAD_BYTES
 from datakit.normalize.readers.valid_strings import with_valid_strings
-from datakit.normalize.schema_union import plain, shown
+from datakit.normalize.schema_union import plain
 from datakit.storage import urls
 
-BATCH_BYTES = 8 << 20
-MOST_ROWS = 65_536
+BATCH_BYTES = 8 << 20  # decoded at once: about two chunks of JSON Lines
+MOST_ROWS = 65_536  # pyarrow's own default for iter_batches
 STREAM_HEAD = b"\xff\xff\xff\xff"
-_DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)  # the last: a name of a column
+_DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)  # the last for a column name that is not UTF-8
 
 
-def read_parquet(reading: Reading, path: str, start: int = 0, stop: int | None = None) -> Blocks:
-    """The rows of row groups [start, stop) of a file; `stop` None is its end."""
-    with reading.inputs.open(path) as source:
+def read_parquet(context: ReadContext, path: str, start: int = 0, stop: int | None = None) -> Chunks:
+    """Yield the rows of row groups [start, stop) of a file; `stop` None means its end.
+
+    Raises UnreadableError, ColumnError, StorageError.
+    """
+    with context.inputs.open(path) as source:
         file = open_parquet(source, path)
         if file is None:
-            reading.findings.unreadable(path, 0, "its footer cannot be read, so none of its rows can")
-        else:
-            yield from _row_groups(reading, path, file, start, stop)
+            context.counts.unreadable(path, 0, "its footer cannot be read, so none of its rows can")
+            return
+        with file:
+            metadata = file.metadata
+            row = sum(metadata.row_group(group).num_rows for group in range(start))
+            for group in range(start, metadata.num_row_groups if stop is None else stop):
+                yield from _row_group(context, path, file, group, row)
+                row += metadata.row_group(group).num_rows
 
 
-def _row_groups(reading: Reading, path: str, file: pq.ParquetFile, start: int, stop: int | None) -> Blocks:
-    with file:
-        metadata = file.metadata
-        row = sum(metadata.row_group(group).num_rows for group in range(start))
-        for group in range(start, metadata.num_row_groups if stop is None else stop):
-            info = metadata.row_group(group)
-            end = row + info.num_rows
-            if info.num_rows == 1 and (path, row) in reading.context.skip:  # it may be the decoder that it kills
-                reading.findings.unreadable(path, row, reading.context.skip[path, row])
-                row = end
-                continue
-            batches = file.iter_batches(
-                _rows(info.total_byte_size, info.num_rows), row_groups=[group], use_threads=False
-            )
-            reading.context.hold(path, row, info.num_rows)
-            try:
-                for batch in batches:
-                    yield _block(reading, path, batch, row)
-                    row += batch.num_rows
-                    reading.context.hold(path, row, end - row)
-            except _DAMAGE as error:
-                _raise_if_device(error, path)
-                reading.findings.unreadable(
-                    path, row, f"row group {group} cannot be decoded to its end", max(1, end - row)
-                )
-            row = end
+def _row_group(context: ReadContext, path: str, file: pq.ParquetFile, group: int, row: int) -> Chunks:
+    info = file.metadata.row_group(group)
+    end = row + info.num_rows
+    if info.num_rows == 1 and (path, row) in context.task.skip:  # decoding the row may be what kills the task
+        context.counts.unreadable(path, row, context.task.skip[path, row])
+        return
+    batches = file.iter_batches(_rows(info.total_byte_size, info.num_rows), row_groups=[group], use_threads=False)
+    context.task.hold(path, row, info.num_rows)
+    try:
+        for batch in batches:
+            yield _chunk(context, path, batch, row)
+            row += batch.num_rows
+            context.task.hold(path, row, end - row)
+    except _DAMAGE as error:
+        _raise_unless_damage(error, path)
+        context.counts.unreadable(path, row, f"row group {group} cannot be decoded to its end", max(1, end - row))
 
 
 def open_parquet(source: BinaryIO, path: str) -> pq.ParquetFile | None:
-    """A Parquet file, or None where its footer is damaged. Raises UnreadableError for another kind of file."""
+    """Open a Parquet file; return None if its footer is damaged. Raises UnreadableError for another kind of file."""
     check_head(path, source.read(HEAD_BYTES), PARQUET)
     try:
         return pq.ParquetFile(source, page_checksum_verification=True)
     except _DAMAGE as error:
-        _raise_if_device(error, path)
+        _raise_unless_damage(error, path)
         return None
 
 
@@ -83,30 +81,30 @@ def _rows(size: int, rows: int) -> int:
     return min(MOST_ROWS, max(1, BATCH_BYTES * rows // max(1, size)))
 
 
-def read_arrow(reading: Reading, path: str) -> Blocks:
-    """The rows of an Arrow IPC file or stream."""
-    with reading.inputs.open(path) as source:
+def read_arrow(context: ReadContext, path: str) -> Chunks:
+    """Yield the rows of an Arrow IPC file or stream. Raises UnreadableError, ColumnError, StorageError."""
+    with context.inputs.open(path) as source:
         head = source.read(HEAD_BYTES)
         if not head.startswith(STREAM_HEAD):
             check_head(path, head, ARROW)
         row = 0
         try:
-            for batch in _arrow_batches(_mapped(reading, path, source), head):
+            for batch in _arrow_batches(_mapped(context, path, source), head):
                 for start in range(0, batch.num_rows, step := _rows(batch.nbytes, batch.num_rows)):
                     part = batch.slice(start, step)
-                    yield _block(reading, path, part, row)
+                    yield _chunk(context, path, part, row)
                     row += part.num_rows
         except _DAMAGE as error:
-            _raise_if_device(error, path)
-            reading.findings.unreadable(path, row, "what follows cannot be decoded")
+            _raise_unless_damage(error, path)
+            context.counts.unreadable(path, row, "what follows cannot be decoded")
 
 
-def _mapped(reading: Reading, path: str, source: BinaryIO) -> Any:
-    """A local file's bytes without a copy; of a remote file the reader itself."""
-    if not urls.is_local(reading.inputs.base):
+def _mapped(context: ReadContext, path: str, source: BinaryIO) -> Any:
+    """Memory-map a local file; return the open file of a remote one."""
+    if not urls.is_local(context.inputs.base):
         source.seek(0)
         return source
-    reading.inputs.keep_watching(path)
+    context.inputs.keep_watching(path)
     return pa.BufferReader(pa.py_buffer(mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ)))
 
 
@@ -119,10 +117,10 @@ def _arrow_batches(source: Any, head: bytes) -> Iterator[pa.RecordBatch]:
                 yield reader.get_batch(number)
 
 
-def _raise_if_device(error: BaseException, path: str) -> None:
-    """Arrow reports damage as OSError too; one with a number comes from the operating system.
+def _raise_unless_damage(error: BaseException, path: str) -> None:
+    """Raise for errors of the machine. Arrow reports damage as an OSError too, but one without an errno.
 
-    A failed allocation is an ArrowException, and no damage either.
+    A failed allocation is an ArrowException and a MemoryError, so it must not pass for damage either.
     """
     if isinstance(error, MemoryError):
         raise error
@@ -130,15 +128,10 @@ def _raise_if_device(error: BaseException, path: str) -> None:
         raise StorageError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _block(reading: Reading, path: str, batch: pa.RecordBatch, row: int) -> Block:
+def _chunk(context: ReadContext, path: str, batch: pa.RecordBatch, row: int) -> Chunk:
     table = pa.Table.from_batches([batch])
-    names = table.column_names
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ColumnError(f"{path} has two columns named {shown(twice)}; rename one")
-    present = [name for name in reading.config.drop if name in names]
-    if present:
-        table = table.drop_columns(present)
-    reading.findings.met(table.num_rows)
-    table = with_valid_strings(plain(table), reading.config.text, reading.findings)
-    return Block(path, table, row + np.arange(table.num_rows), batch.nbytes)
+    require_unique_columns(path, table.column_names)
+    table = without_columns(table, context.config.drop)
+    context.counts.add_read(table.num_rows)
+    table = with_valid_strings(plain(table), context.config.text, context.counts)
+    return Chunk(path, table, row + np.arange(table.num_rows), batch.nbytes)

@@ -1,11 +1,10 @@
-"""Bytes of a file, decompressed, in order and in bounded memory.
+"""Reads and decompresses a file sequentially, in bounded memory.
 
-All four compressions are read by one loop: streams that follow one another in a file are all read (gzip members, zstd
-frames), zero padding after the last is skipped, and a file that ends inside a stream is damage, never an end. What came
-before the damage is delivered first.
+One loop handles all four compressions. Concatenated streams are all read (gzip members, zstd frames), zero padding
+after the last one is skipped, and a file that ends inside a stream is damaged. Data before the damage is yielded first.
 
-isal inflates gzip about twice as fast as zlib (850 MB/s of text a core here, zstd 1,350). A zstd frame may ask for a
-window of up to 2 GiB (dumps made with `--long=31` do); it takes memory as it fills.
+isal inflates gzip about twice as fast as zlib (850 MB/s of text per core; zstd 1,350). A zstd frame may need a window
+of up to 2 GiB (dumps made with `--long=31` do), whose memory is allocated as it fills.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from isal import igzip_lib
 
 from datakit.normalize.formats import MAGIC, check_head, compression_of, is_skippable
 
-INPUT_BYTES = 1 << 20
-ZSTD_INPUT_BYTES = 8 << 10  # its decompressor has no bound on output: 128 KiB for each 4 bytes of input at the worst
+INPUT_BYTES = 1 << 20  # one system call per MiB costs nothing measurable
+ZSTD_INPUT_BYTES = 8 << 10  # zstandard does not bound its output: up to 128 KiB per 4 bytes of input
 OUTPUT_BYTES = 1 << 20
-HEAD_BYTES = 8
-LARGEST_WINDOW = 1 << 31
+HEAD_BYTES = 8  # the longest magic number
+LARGEST_WINDOW = 1 << 31  # zstd --long=31, the format's practical maximum
 
 
 class DamagedError(Exception):
-    """The rest of a compressed stream cannot be decoded. Caught where the reader knows the position."""
+    """The rest of a compressed stream cannot be decoded. Readers catch it, since they know the position."""
 
 
 class _ZstdStream:
@@ -67,10 +66,10 @@ _ERRORS: tuple[type[Exception], ...] = (
 )
 
 
-def chunks(file: BinaryIO, path: str, start: int = 0) -> Iterator[bytes]:
-    """The content of an open file, decompressed as its name says; plain files from byte `start` on.
+def decompressed(file: BinaryIO, path: str, start: int = 0) -> Iterator[bytes]:
+    """Yield the content of an open file, decompressed according to its name; of a plain file, from byte `start` on.
 
-    Raises UnreadableError for a file of another kind, DamagedError after the last good byte.
+    Raises UnreadableError if the content is of another kind, DamagedError after the last good byte.
     """
     compression = compression_of(path)
     check_head(path, file.read(HEAD_BYTES), compression)
@@ -79,32 +78,36 @@ def chunks(file: BinaryIO, path: str, start: int = 0) -> Iterator[bytes]:
         while data := file.read(OUTPUT_BYTES):
             yield data
     else:
-        yield from _decompressed(file, *_OPENERS[compression], MAGIC[compression])
+        yield from _decompress(file, *_OPENERS[compression], MAGIC[compression])
 
 
-def _decompressed(file: BinaryIO, opener: Callable[[], Any], input_bytes: int, magic: bytes) -> Iterator[bytes]:
+def _decompress(file: BinaryIO, opener: Callable[[], Any], input_bytes: int, magic: bytes) -> Iterator[bytes]:
     data = file.read(input_bytes)
     while data:
         stream = opener()
-        while not stream.eof:
-            if stream.needs_input and not data:
-                data = file.read(input_bytes)
-                if not data:
-                    raise DamagedError("the file ends inside the compressed stream")
-            try:
-                decoded = stream.decompress(data, OUTPUT_BYTES)
-            except _ERRORS as error:
-                raise DamagedError(f"the compressed stream is damaged ({error})") from error
-            data = b""
-            if decoded:
-                yield decoded
-        data = _after_padding(stream.unused_data, file, input_bytes)
+        yield from _decompress_stream(file, stream, data, input_bytes)
+        data = _skip_padding(stream.unused_data, file, input_bytes)
         if data and not data.startswith(magic[: len(data)]) and not is_skippable(data):
             raise DamagedError("something else follows the compressed stream")
 
 
-def _after_padding(data: bytes, file: BinaryIO, input_bytes: int) -> bytes:
-    """What follows a stream, without zeros."""
+def _decompress_stream(file: BinaryIO, stream: Any, data: bytes, input_bytes: int) -> Iterator[bytes]:
+    while not stream.eof:
+        if stream.needs_input and not data:
+            data = file.read(input_bytes)
+            if not data:
+                raise DamagedError("the file ends inside the compressed stream")
+        try:
+            output = stream.decompress(data, OUTPUT_BYTES)
+        except _ERRORS as error:
+            raise DamagedError(f"the compressed stream is damaged ({error})") from error
+        data = b""
+        if output:
+            yield output
+
+
+def _skip_padding(data: bytes, file: BinaryIO, input_bytes: int) -> bytes:
+    """Return the input that follows a stream and its zero padding."""
     while True:
         data = data.lstrip(b"\0")
         if data:

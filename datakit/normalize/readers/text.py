@@ -1,63 +1,65 @@
-"""Reads files that are documents: text, Markdown, source code. One file, one document; its id is its path.
+"""Reads files that are documents (text, Markdown, source code): one document per file, with its path as its id.
 
-Cost: one open and one read a file; files are gathered into blocks of a few MiB.
+Cost: one open and one read per file; files are gathered into chunks of a few MiB.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
 
 from datakit.errors import UnreadableError
-from datakit.normalize.readers.base import Block, Blocks, Reading
+from datakit.normalize.readers.base import Chunk, Chunks, ReadContext
 from datakit.normalize.readers.json import BYTE_ORDER_MARK
-from datakit.normalize.readers.line_blocks import BLOCK_BYTES
-from datakit.normalize.readers.streams import DamagedError, chunks
+from datakit.normalize.readers.line_chunks import CHUNK_BYTES
+from datakit.normalize.readers.streams import DamagedError, decompressed
 
 
-def read_texts(reading: Reading, paths: Sequence[str]) -> Blocks:
-    """The documents in `paths`, in order."""
+def read_texts(context: ReadContext, paths: Sequence[str]) -> Chunks:
+    """Yield the documents in `paths`, in order."""
     names: list[str] = []
     texts: list[bytes] = []
     size = 0
     for path in paths:
-        text = _read(reading, path)
+        text = _read(context, path)
         if text is not None:
             names.append(path)
             texts.append(text)
             size += len(text)
-        if size >= BLOCK_BYTES:
-            yield _block(reading, names, texts)
+        if size >= CHUNK_BYTES:
+            yield _chunk(context, names, texts)
             names, texts, size = [], [], 0
     if texts:
-        yield _block(reading, names, texts)
+        yield _chunk(context, names, texts)
 
 
-def _read(reading: Reading, path: str) -> bytes | None:
-    findings, limit = reading.findings, reading.config.max_document_bytes
-    kept, left_out = reading.context.records(path, [0], lambda row: None)
-    if kept is not None:
-        findings.unreadable(path, 0, left_out[0].reason)
+def _read(context: ReadContext, path: str) -> bytes | None:
+    """Content of a file, or None if it has to be quarantined."""
+    if context.start_batch(path, np.zeros(1, np.int64), lambda row: None) is not None:
         return None
-    with reading.inputs.open(path) as file:
-        pieces, size = [], 0
+    with context.inputs.open(path) as file:
         try:
-            for piece in chunks(file, path):
-                size += len(piece)
-                if size > limit + len(BYTE_ORDER_MARK):
-                    findings.unreadable(path, 0, f"longer than max_document_bytes ({limit})")
-                    return None
-                pieces.append(piece)
+            return _read_within(file, path, context.config.max_document_bytes)
         except (DamagedError, UnreadableError) as error:
-            findings.unreadable(path, 0, str(error))
+            context.counts.unreadable(path, 0, str(error))
             return None
-    return b"".join(pieces).removeprefix(BYTE_ORDER_MARK)
 
 
-def _block(reading: Reading, names: list[str], texts: list[bytes]) -> Block:
-    reading.findings.met(len(names))
-    text, name = reading.config.text, reading.config.id or "id"
+def _read_within(file: BinaryIO, path: str, limit: int) -> bytes:
+    parts, size = [], 0
+    for part in decompressed(file, path):
+        size += len(part)
+        if size > limit + len(BYTE_ORDER_MARK):
+            raise UnreadableError(f"longer than max_document_bytes ({limit})")
+        parts.append(part)
+    return b"".join(parts).removeprefix(BYTE_ORDER_MARK)
+
+
+def _chunk(context: ReadContext, names: list[str], texts: list[bytes]) -> Chunk:
+    context.counts.add_read(len(names))
+    text, name = context.config.text, context.config.id or "id"
     table = pa.table({text: pa.array(texts, pa.large_binary()), name: pa.array(names, pa.string())})
-    return Block(names[0], table, np.zeros(len(names), np.int64), sum(map(len, texts)), tuple(names))
+    return Chunk(names[0], table, np.zeros(len(names), np.int64), sum(map(len, texts)), tuple(names))

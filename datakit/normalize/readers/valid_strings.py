@@ -1,7 +1,7 @@
-"""Makes every string of a table valid UTF-8: Parquet, Arrow and CSV files do not promise it, and later readers crash.
+"""Repairs strings that are not valid UTF-8. Parquet, Arrow and CSV do not guarantee it, and later readers crash.
 
-Invalid parts become U+FFFD, counted by value. The text column is left alone: the text rules see to it.
-Cost: one validation by Arrow, several GB/s; Python only for a column that is broken.
+Invalid sequences become U+FFFD; each changed value is counted. The text column is left to the text rules.
+Cost: one validation by Arrow at several GB/s; Python only for a column that fails it.
 """
 
 from __future__ import annotations
@@ -10,43 +10,47 @@ import pyarrow as pa
 from pyarrow import types
 
 from datakit.errors import ColumnError
-from datakit.normalize.record_counts import Findings
+from datakit.normalize.record_counts import RecordCounts
 from datakit.normalize.schema_union import fit, shown
 
 
-def with_valid_strings(table: pa.Table, text: str, findings: Findings) -> pa.Table:
-    """The table with every string outside the column `text` valid."""
+def with_valid_strings(table: pa.Table, text: str, counts: RecordCounts) -> pa.Table:
+    """Return the table with valid strings in every column but `text`. Raises ColumnError for other invalid values."""
     for index, name in enumerate(table.column_names):
         if name == text:
             continue
         try:
             table.column(index).validate(full=True)
         except pa.ArrowInvalid:
-            mended = pa.chunked_array([_valid(chunk, name, findings) for chunk in table.column(index).chunks])
-            table = table.set_column(index, name, mended)
+            repaired = pa.chunked_array([_repaired(chunk, name, counts) for chunk in table.column(index).chunks])
+            table = table.set_column(index, name, repaired)
     return table
 
 
-def _valid(array: pa.Array, name: str, findings: Findings) -> pa.Array:
+def _repaired(array: pa.Array, name: str, counts: RecordCounts) -> pa.Array:
     kind = array.type
     if types.is_string(kind) or types.is_large_string(kind):
-        values = fit(array, pa.large_binary()).to_pylist()
-        texts = [None if value is None else value.decode("utf-8", "replace") for value in values]
-        changed = sum(text is not None and text.encode() != value for text, value in zip(texts, values, strict=True))
-        findings.counters["normalize/invalid_utf8"] += changed
-        return pa.array(texts, kind)
+        return _repaired_strings(array, counts)
     if types.is_struct(kind):
-        children = [_valid(child, name, findings) for child in array.flatten()]
+        children = [_repaired(child, name, counts) for child in array.flatten()]
         return pa.StructArray.from_arrays(children, fields=kind.fields, mask=array.is_null())
     if types.is_list(kind) or types.is_large_list(kind):
         whole = array.take(pa.array(range(len(array)), pa.int64())) if array.offset else array
-        values = _valid(whole.values, name, findings)
+        values = _repaired(whole.values, name, counts)
         return type(array).from_arrays(whole.offsets, values, kind, mask=whole.is_null())
     try:
         array.validate(full=True)
     except pa.ArrowInvalid as error:
         raise ColumnError(
-            f"column {shown(name)} holds values that are no valid {kind}; leave it out (drop = [{shown(name)}] under "
+            f"column {shown(name)} has values that are not valid {kind}; leave it out (drop = [{shown(name)}] under "
             "[normalize])"
         ) from error
     return array
+
+
+def _repaired_strings(array: pa.Array, counts: RecordCounts) -> pa.Array:
+    values = fit(array, pa.large_binary()).to_pylist()
+    texts = [None if value is None else value.decode("utf-8", "replace") for value in values]
+    changed = sum(text is not None and text.encode() != value for text, value in zip(texts, values, strict=True))
+    counts.counters["normalize/invalid_utf8"] += changed
+    return pa.array(texts, array.type)

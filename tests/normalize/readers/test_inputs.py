@@ -1,4 +1,4 @@
-"""A local file that changes after it was listed is never taken for what was listed: the run says so, and can go on."""
+"""A local file that changed after it was listed is refused, and nothing made from it is committed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from datakit.download.listing import list_source
+from datakit.download.listing import list_source, listing_digest
 from datakit.engine.exchange import exchange
 from datakit.engine.observe.observer import SilentObserver
 from datakit.engine.task import Phase, Step
@@ -25,17 +25,14 @@ from datakit.normalize.stage import plan as normalize_plan
 from datakit.pipeline import running
 from datakit.recipe import Recipe, load_recipe
 from datakit.storage.manifest import Manifest
-from tests.support.sources import normalize_step, run_plan_inline
+from tests.support.sources import normalize, normalize_step, run_plan_inline
 
 RECORDS = 100
-CHANGED = r"a\.\w+(\.gz)? (has changed since it was listed|was listed, but is not there any more)"
+CHANGED = r"a\.\w+(\.gz)? (has changed since it was listed|was listed but no longer exists)"
 
 
 def documents(count: int = RECORDS, word: str = "doc") -> bytes:
     return b"".join(json.dumps({"text": f"{word} number {n} of some"}).encode() + b"\n" for n in range(count))
-
-
-# --- between the listing and the reading, in a whole run
 
 
 def truncated(file: Path) -> None:
@@ -48,7 +45,7 @@ def appended(file: Path) -> None:
 
 
 def rewritten(file: Path) -> None:
-    """Another file of the same size takes its place."""
+    """Replace it with another file of the same size."""
     (other := file.with_name(".other")).write_bytes(documents(word="cat"))
     other.rename(file)
 
@@ -57,11 +54,15 @@ def removed(file: Path) -> None:
     file.unlink()
 
 
+def write_source(folder: Path) -> None:
+    (folder / "in").mkdir()
+    (folder / "in/a.jsonl").write_bytes(documents())
+
+
 @pytest.fixture
 def recipe(tmp_path: Path) -> Recipe:
-    """Of one source, whose only file is `in/a.jsonl`. Records may be lost: a change must not pass for damage."""
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in/a.jsonl").write_bytes(documents())
+    """A recipe with one source, whose only file is `in/a.jsonl`."""
+    write_source(tmp_path)
     source = f'[[sources]]\nname = "s"\nurl = "{tmp_path}/in"\n'
     (tmp_path / "r.toml").write_text(f'name = "r"\n[normalize]\nmax_quarantined = 1000\n{source}')
     return load_recipe(str(tmp_path / "r.toml"))
@@ -72,7 +73,7 @@ def normalized(recipe: Recipe, root: Path, observer: SilentObserver | None = Non
 
 
 class Meddler(SilentObserver):
-    """Does something to a file when normalize begins to read."""
+    """Changes a file when normalize starts to read."""
 
     def __init__(self, file: Path, change: Callable[[Path], None]) -> None:
         self._file, self._change = file, change
@@ -82,47 +83,67 @@ class Meddler(SilentObserver):
             self._change(self._file)
 
 
-@pytest.mark.parametrize("change", [truncated, appended, rewritten, removed])
-def test_a_file_that_changed_since_its_listing_is_refused(
-    recipe: Recipe, tmp_path: Path, change: Callable[[Path], None]
-) -> None:
+def test_run_refuses_a_changed_file_and_recovers(recipe: Recipe, tmp_path: Path) -> None:
     file, root = tmp_path / "in/a.jsonl", tmp_path / "root"
     with pytest.raises(ChangedInputError, match=CHANGED) as caught:
-        normalized(recipe, root, Meddler(file, change))
+        normalized(recipe, root, Meddler(file, rewritten))
     assert caught.value.exit_code == 2
-    assert not list(root.rglob("normalize-*/manifest.json")), "nothing claims the content that was listed"
-
-    if file.exists():
-        changed = normalized(recipe, root)
-        assert changed.totals.rows == {"truncated": 40, "appended": 101}.get(change.__name__, 100), "listed anew"
+    assert not list(root.rglob("normalize-*/manifest.json")), "nothing claims the listed content"
     file.write_bytes(documents())
-    mended, anew = normalized(recipe, root), normalized(recipe, tmp_path / "another root")
-    assert (mended.totals.rows, mended.identity) == (RECORDS, anew.identity)
-    assert mended.partitions == anew.partitions
-
-
-def test_a_file_that_was_only_touched_is_the_same(recipe: Recipe, tmp_path: Path) -> None:
-    """Also on another node, whose copy of it has another time."""
-    file, root = tmp_path / "in/a.jsonl", tmp_path / "root"
-    done = normalized(recipe, root, Meddler(file, os.utime))
-    assert done.totals.rows == RECORDS
+    restored = normalized(recipe, root, Meddler(file, os.utime))
+    assert restored.totals.rows == RECORDS, "a touched file is unchanged"
     os.utime(file, (1, 1))
-    assert normalized(recipe, root).fingerprint == done.fingerprint
+    assert normalized(recipe, root).identity == restored.identity
     assert len(list(root.rglob("normalize-*/manifest.json"))) == 1
 
 
-def test_a_huge_file_is_not_read_again_for_each_of_its_ranges(tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", [truncated, appended, rewritten, removed])
+def test_file_changed_since_listing_is_refused(tmp_path: Path, change: Callable[[Path], None]) -> None:
+    """A change must not pass for damage, although records may be quarantined."""
+    write_source(tmp_path)
+    file = tmp_path / "in/a.jsonl"
+    step = normalize_step(tmp_path / "root", str(tmp_path / "in"), max_quarantined=1000)
+    change(file)
+    with pytest.raises(ChangedInputError, match=CHANGED):
+        run_plan_inline(normalize_plan(step), step.directory)
+    assert not list((tmp_path / "root").rglob("*.arrow")), "nothing was committed"
+    if file.exists():
+        rows = {"truncated": 40, "appended": 101}.get(change.__name__, 100)
+        assert normalize(tmp_path / "again", tmp_path / "in").manifest.totals.rows == rows, "it is listed again"
+
+
+def test_restored_file_gives_the_same_partitions(tmp_path: Path) -> None:
+    write_source(tmp_path)
+    file = tmp_path / "in/a.jsonl"
+    before = normalize(tmp_path / "before", tmp_path / "in")
+    rewritten(file)
+    changed = normalize(tmp_path / "changed", tmp_path / "in")
+    file.write_bytes(documents())
+    restored = normalize(tmp_path / "restored", tmp_path / "in")
+    assert restored.manifest.partitions == before.manifest.partitions != changed.manifest.partitions
+
+
+def test_touched_file_is_unchanged(tmp_path: Path) -> None:
+    """The copy of another node may also differ in its time."""
+    write_source(tmp_path)
+    file = tmp_path / "in/a.jsonl"
+    step = normalize_step(tmp_path / "root", str(tmp_path / "in"))
+    listed = list_source(str(tmp_path / "in"), [], [])
+    os.utime(file, (1, 1))
+    output, _ = run_plan_inline(normalize_plan(step), step.directory)
+    assert sum(part.rows for part in output.partitions) == RECORDS
+    assert listing_digest(list_source(str(tmp_path / "in"), [], [])) == listing_digest(listed)
+
+
+def test_huge_touched_file_is_not_hashed_again(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(documents())
     (listed,) = list_source(str(tmp_path), [], [])
     files = Inputs(str(tmp_path), {listed.path: (listed.size, 1, listed.checksum)})
     with files.open("a.jsonl") as file:
         assert file.tell() == 0
-    refused = pytest.raises(ChangedInputError, match="written to, with its size as before")
+    refused = pytest.raises(ChangedInputError, match="written to, same size")
     with patch.object(inputs, "READ_AGAIN_BYTES", 1000), refused, files.open("a.jsonl"):
         pass
-
-
-# --- while it is read
 
 
 def write_table(path: Path, word: str = "doc") -> None:
@@ -144,7 +165,7 @@ def write(path: Path) -> None:
 
 
 def overwritten(path: Path) -> None:
-    """In place, with its size and a part of its content as before."""
+    """Change half of the content in place, keeping the size."""
     data = path.read_bytes()
     with path.open("r+b") as file:
         file.seek(len(data) // 2)
@@ -158,8 +179,8 @@ def normalize_inline(tmp_path: Path) -> int:
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.csv", "a.parquet", "a.arrow"])
-def test_a_file_that_changes_while_it_is_read_leaves_nothing_behind(tmp_path: Path, name: str) -> None:
-    """Runs are small, so that some would be committed before the file's end; restored, it is as it was listed."""
+def test_file_changed_during_reading_commits_nothing(tmp_path: Path, name: str) -> None:
+    """Runs are small, so that some would be committed before the end of the file."""
     (tmp_path / "in").mkdir()
     file = tmp_path / "in" / name
     write(file)
@@ -173,14 +194,14 @@ def test_a_file_that_changes_while_it_is_read_leaves_nothing_behind(tmp_path: Pa
     with patch.object(route, "BUDGET_BYTES", 1000):
         with patch.object(route.Router, "route", meddled), pytest.raises(ChangedInputError, match=CHANGED):
             normalize_inline(tmp_path)
-        assert not list(tmp_path.rglob("exchange/**/*.arrow")), "no run of it stands"
+        assert not list(tmp_path.rglob("exchange/**/*.arrow")), "no run of it was committed"
         file.write_bytes(content)
         os.utime(file, ns=times)
         assert normalize_inline(tmp_path) == RECORDS
 
 
 @pytest.mark.parametrize(("name", "refused"), [("a.jsonl", False), ("a.parquet", False), ("a.arrow", True)])
-def test_what_was_read_before_a_change_is_good_unless_it_is_mapped(tmp_path: Path, name: str, refused: bool) -> None:
+def test_change_after_reading_matters_only_if_mapped(tmp_path: Path, name: str, refused: bool) -> None:
     (tmp_path / "in").mkdir()
     write(tmp_path / "in" / name)
     real = exchange._write_run

@@ -1,4 +1,4 @@
-"""`datakit inspect` of a raw source: what is in there, and a recipe that works."""
+"""`datakit inspect` of a raw source: its report, and the recipe it drafts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.sources import normalize
 
 @pytest.fixture
 def mixed(tmp_path: Path) -> Path:
-    """JSON Lines with an unusual text column, Parquet, Markdown, and a file of no known kind."""
+    """JSON Lines with an unusual text column, Parquet, Markdown, and a file of unknown format."""
     folder = tmp_path / "mixed-texts"
     (folder / "notes").mkdir(parents=True)
     records = [
@@ -37,7 +37,7 @@ def mixed(tmp_path: Path) -> Path:
     return folder
 
 
-def test_formats_columns_and_guesses(mixed: Path) -> None:
+def test_report_has_formats_columns_and_guesses(mixed: Path) -> None:
     report = inspect_source(str(mixed))
     assert (report.files, len(report.formats)) == (5, 3)
     json_part, parquet, text = report.formats
@@ -54,12 +54,12 @@ def test_formats_columns_and_guesses(mixed: Path) -> None:
     assert any("b.jsonl" in problem for problem in report.problems)
 
 
-def test_it_shows_no_text(mixed: Path) -> None:
+def test_report_contains_no_text(mixed: Path) -> None:
     report = inspect_source(str(mixed))
     assert "secret" not in json.dumps(asdict(report)) + draft_recipe(report)
 
 
-def test_the_draft_is_a_recipe_whose_sources_are_found(mixed: Path, tmp_path: Path) -> None:
+def test_draft_is_a_valid_recipe(mixed: Path, tmp_path: Path) -> None:
     recipe = parse_recipe(tomllib.loads(draft_recipe(inspect_source(str(mixed)))), "draft", tmp_path)
     assert recipe.name == "mixed-texts"
     assert [(source.name, source.text, source.id) for source in recipe.sources] == [
@@ -68,18 +68,18 @@ def test_the_draft_is_a_recipe_whose_sources_are_found(mixed: Path, tmp_path: Pa
     assert recipe.sources[0].include == ("*.jsonl.gz", "*.jsonl")
 
 
-def test_a_single_file_and_a_glob(mixed: Path, tmp_path: Path) -> None:
+def test_glob_can_be_inspected_and_normalized(mixed: Path, tmp_path: Path) -> None:
     report = inspect_source(f"{mixed}/*.gz")
     recipe = parse_recipe(tomllib.loads(draft_recipe(report)), "draft", tmp_path)
     assert [(source.url, source.include, source.text) for source in recipe.sources] == [(f"{mixed}/*.gz", None, "body")]
     result = normalize(tmp_path, recipe.sources[0].url, text=recipe.sources[0].text, id=recipe.sources[0].id)
     assert sorted(row["source_id"] for row in result.rows()) == [f"u{n}" for n in range(9)]
     assert set(report.formats[0].sample_ids) <= {row["id"] for row in result.rows()}
-    with pytest.raises(NoInputError, match="there is no file to look at"):
+    with pytest.raises(NoInputError, match="no such file"):
         inspect_source(f"{mixed}/*.parquet.gz")
 
 
-def test_real_sources() -> None:
+def test_real_sources_are_recognized() -> None:
     def texts(report: RawReport) -> list[tuple[str, str | None]]:
         return [(part.format, part.text) for part in report.formats]
 

@@ -1,0 +1,88 @@
+"""Cuts a stream of bytes into chunks of whole lines.
+
+A chunk ends at the last line end within about 4 MiB. That depends on the bytes alone, not on how they arrived, so what
+a reader decides per chunk is the same in every run. A line over the limit is skipped without being buffered. Memory is
+one chunk, or one line of permitted length, plus one read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+CHUNK_BYTES = 4 << 20  # amortizes the parser's cost per call; a routing task holds a few copies of a chunk
+
+
+class LineCutter:
+    """Yields chunks as (offset of the first byte, bytes). `position` is the offset of the first byte not yet yielded.
+
+    limit: longest line in bytes, at least CHUNK_BYTES; `too_long(offset)` is called for each longer one.
+    stop: yield only lines that start before this offset.
+    inside: skip the first line, which belongs to the range before.
+    """
+
+    def __init__(
+        self, position: int, stop: int | None, limit: int, too_long: Callable[[int], None], inside: bool = False
+    ) -> None:
+        self.position, self._stop, self._limit, self._too_long = position, stop, max(limit, CHUNK_BYTES), too_long
+        self._buffer = bytearray()
+        self._skipping, self._searched = inside, 0
+
+    def chunks(self, parts: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
+        """Yield every chunk of the stream `parts`; the last line needs no line end."""
+        for part in parts:
+            self._buffer += part
+            yield from self._complete()
+            if self._done():
+                return
+        if self._buffer and not self._skipping:
+            yield self._take(len(self._buffer))
+
+    def whole_lines(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the whole lines still buffered when the stream broke off."""
+        end = 0 if self._skipping else self._buffer.rfind(b"\n") + 1
+        if end:
+            yield self._take(end)
+
+    def _done(self) -> bool:
+        return self._stop is not None and self.position >= self._stop
+
+    def _complete(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the chunks that more input would not change."""
+        while not self._done():
+            if self._skipping:
+                if not self._skip():
+                    return
+                continue
+            window = CHUNK_BYTES if self._stop is None else min(CHUNK_BYTES, self._stop - self.position)
+            if len(self._buffer) < window:
+                return
+            end = self._chunk_end(window)
+            if end > self._limit + 1 or (not end and len(self._buffer) > self._limit):
+                self._too_long(self.position)
+                self._skipping = True
+            elif end:
+                yield self._take(end)
+            else:
+                self._searched = len(self._buffer)
+                return
+
+    def _chunk_end(self, window: int) -> int:
+        """End of the last line within `window` bytes, else of the first line after them, else 0."""
+        return self._buffer.rfind(b"\n", 0, window) + 1 or self._buffer.find(b"\n", max(window, self._searched)) + 1
+
+    def _take(self, end: int) -> tuple[int, bytes]:
+        offset, chunk = self.position, bytes(memoryview(self._buffer)[:end])
+        self._drop(end)
+        return offset, chunk
+
+    def _drop(self, length: int) -> None:
+        del self._buffer[:length]
+        self.position += length
+        self._searched = 0
+
+    def _skip(self) -> bool:
+        """Drop bytes through the end of an overlong line; return True if its end was found."""
+        end = self._buffer.find(b"\n") + 1
+        self._drop(end or len(self._buffer))
+        self._skipping = not end
+        return bool(end)

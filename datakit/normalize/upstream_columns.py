@@ -1,0 +1,67 @@
+"""Collects the columns of a slice's files while they are read."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyarrow import types
+
+from datakit.errors import ColumnError, suggestion
+from datakit.normalize.config import Config
+from datakit.normalize.schema_union import is_bytes, unite
+
+SHOWN_NAMES, SHOWN_NAME = 20, 60  # columns in a message, characters per name
+
+
+class UpstreamColumns:
+    """The upstream columns of one slice, except the text.
+
+    union: of all files so far. Rows are converted to it, since a change of schema starts a new run.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._text, self._id = config.text, config.id
+        self._by_file: dict[str, pa.Schema] = {}
+        self._with_text: set[str] = set()
+        self.union = pa.schema([])
+
+    def add(self, file: str, schema: pa.Schema) -> None:
+        """Add the columns of a chunk. Raises ColumnError if they conflict with earlier ones."""
+        if self._text in schema.names:
+            self._with_text.add(file)
+        others = pa.schema([self._field(file, field) for field in schema if field.name != self._text])
+        known = self._by_file.get(file)
+        self._by_file[file] = unite([(file, known), (file, others)]) if known is not None else others
+        self.union = unite([(next(iter(self._by_file)), self.union), (file, others)])
+
+    def _field(self, file: str, field: pa.Field) -> pa.Field:
+        if field.name != self._id:
+            return field.remove_metadata()
+        if types.is_nested(field.type) or is_bytes(field.type):
+            raise ColumnError(
+                f"{file}: column {field.name!r} is {field.type}, which cannot be an id; set the source's id to another "
+                'column, or to "" for none'
+            )
+        return pa.field(field.name, pa.string())
+
+    def schemas(self) -> list[tuple[str, str]]:
+        """Return (file, serialized schema) of the first file, and of each one that widens the union of those before."""
+        union, result = pa.schema([]), []
+        for file, schema in self._by_file.items():
+            wider = unite([("", union), (file, schema)])
+            if wider != union:
+                result.append((file, schema.serialize().to_pybytes().hex()))
+            union = wider
+        return result
+
+    def check_text(self) -> None:
+        """Raise ColumnError for a file that never had the text column."""
+        for file, schema in self._by_file.items():
+            if file not in self._with_text:
+                near = suggestion(self._text, schema.names)
+                names = ", ".join(name[:SHOWN_NAME] for name in schema.names[:SHOWN_NAMES])
+                names += ", ..." if len(schema.names) > SHOWN_NAMES else ""
+                raise ColumnError(
+                    f"{file} has no column {self._text!r}; it has {names or 'none'}"
+                    f"{' (' + near + ')' if near.startswith('did') else ''}; set the source's text to the column "
+                    "that holds the text"
+                )

@@ -1,0 +1,53 @@
+"""Creates figures and writes them to files. Imports matplotlib (the extra `report`) only when a figure is drawn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from datakit.errors import UsageError
+from datakit.storage import atomic, urls
+
+KINDS = ("png", "svg", "pdf")
+DOTS_PER_INCH = 120
+
+
+def check_target(url: str) -> None:
+    """Raise UsageError if matplotlib is missing or `url` is not a PNG, SVG or PDF file. Call it before computing."""
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
+        raise UsageError("--plot needs matplotlib; pip install 'datakit[report]'") from error
+    if _kind(url) not in KINDS:
+        raise UsageError(f"--plot {url}: the name must end in .png, .svg or .pdf")
+
+
+def new_figure(url: str, inches: tuple[float, float]) -> Any:
+    """Create an empty figure of (width, height) to be saved to `url`. Raises UsageError, as `check_target` does."""
+    check_target(url)
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=inches, layout="constrained")
+
+
+def save(figure: Any, url: str) -> None:
+    """Write a figure in the format that the name ends in, replacing an existing file."""
+    with atomic.staging(url) as staged:
+        figure.savefig(staged, format=_kind(url), dpi=DOTS_PER_INCH)
+        atomic.replace_bytes(staged.read_bytes(), url)
+
+
+def short(value: float) -> str:
+    """Abbreviate a count.
+
+    >>> short(12_300_000), short(40)
+    ('12.3 M', '40')
+    """
+    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:.0f}"
+
+
+def _kind(url: str) -> str:
+    return Path(urls.name(url)).suffix.removeprefix(".").lower()

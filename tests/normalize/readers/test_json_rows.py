@@ -1,0 +1,65 @@
+"""The line-by-line JSON parser: types, and reasons for refusing a line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datakit.errors import ColumnError
+from tests.support.readers import positions, read_json, rows
+
+
+def test_line_parser_gives_the_same_columns(tmp_path: Path) -> None:
+    good = [{"text": f"t{n}", "n": n, "x": n / 2, "m": {"k": [n, None]}, "e": {}, "d": "2020-01-01"} for n in range(9)]
+    data = b"".join(json.dumps(record).encode() + b"\n" for record in good)
+    fast, _ = read_json(tmp_path, data)
+    slow, counts = read_json(tmp_path, b"junk\n" + data)
+    assert fast[0].table.equals(slow[0].table)
+    assert fast[0].table.schema == slow[0].table.schema
+    assert positions(slow) == [place + 5 for place in positions(fast)]
+    assert [record.position for record in counts.quarantined] == [0]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([1, 2.5], [1.0, 2.5]),
+        ([1, "a", 2.5, True, None], ["1", "a", "2.5", "true", None]),
+        ([1 << 63, 1], [float(1 << 63), 1.0]),
+        ([[1], ["a"], None], [["1"], ["a"], None]),
+        ([{"a": 1}, {"a": "x", "b": 2}], [{"a": "1", "b": None}, {"a": "x", "b": 2}]),
+        (["2020-01-01", "2020-01-01T10:00:00Z"], ["2020-01-01", "2020-01-01T10:00:00Z"]),
+        ([["2020-01-01"], []], [["2020-01-01"], []]),
+        ([{"t": "2020-01-01"}, {"t": None}], [{"t": "2020-01-01"}, {"t": None}]),
+    ],
+)
+def test_types_are_widened_by_rule(tmp_path: Path, values: list[Any], expected: list[Any]) -> None:
+    data = b"".join(json.dumps({"text": "t", "v": value}).encode() + b"\n" for value in values)
+    found, _ = read_json(tmp_path, data)
+    assert [row["v"] for row in rows(found)] == expected
+
+
+def test_large_integers_are_exact_next_to_infinity(tmp_path: Path) -> None:
+    numbers = [-(1 << 63), (1 << 63) - 1, -1000000000000000001]
+    data = b"".join(b'{"text":"t","n":%d,"x":Infinity}\n' % number for number in numbers)
+    found, _ = read_json(tmp_path, data)
+    assert [row["n"] for row in rows(found)] == numbers
+
+
+def test_objects_and_numbers_in_one_column_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ColumnError, match=r"in\.jsonl: column 'v' holds numbers and objects.*drop = \['v'\]"):
+        read_json(tmp_path, b'{"text":"a","v":1}\n{"text":"b","v":{}}\n')
+    found, _ = read_json(tmp_path, b'{"text":"a","v":1}\n{"text":"b","v":{}}\n', drop=("v",))
+    assert rows(found) == [{"text": "a"}, {"text": "b"}]
+
+
+def test_reasons_never_contain_text(tmp_path: Path) -> None:
+    data = b"".join(
+        b'{"text":"secret' + bad + b"\n" for bad in (b"", b'"', b'\x01"}', b'\\q"}', b'" secret', b'","n":01}')
+    )
+    _, counts = read_json(tmp_path, data)
+    assert len(counts.quarantined) == 6
+    assert not any("secret" in record.reason for record in counts.quarantined)

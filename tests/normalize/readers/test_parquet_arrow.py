@@ -1,0 +1,95 @@
+"""Parquet and Arrow files: the same records, and damage by row group."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import feather
+
+from datakit.engine.task import Tolerance
+from datakit.normalize.config import Config
+from datakit.normalize.readers import parquet_arrow
+from datakit.normalize.readers.base import ReadContext
+from datakit.normalize.readers.inputs import Inputs
+from datakit.normalize.readers.slices import cut_slices, read_range
+from datakit.normalize.record_counts import RecordCounts
+from tests.support.readers import RECORDS, read, reasons, rows
+
+
+@pytest.mark.parametrize("wanted", ["parquet", "arrow", "stream", "feather"])
+def test_tables_give_the_same_records(tmp_path: Path, wanted: str) -> None:
+    table = pa.Table.from_pylist(RECORDS)
+    path = tmp_path / f"in.{wanted.replace('stream', 'arrow')}"
+    if wanted == "parquet":
+        pq.write_table(table, path, row_group_size=37)
+    elif wanted == "feather":
+        feather.write_feather(table, str(path))
+    else:
+        maker = pa.ipc.new_file if wanted == "arrow" else pa.ipc.new_stream
+        with pa.OSFile(str(path), "wb") as sink, maker(sink, table.schema) as writer:
+            writer.write_table(table, max_chunksize=50)
+    with patch.object(parquet_arrow, "BATCH_BYTES", 2000):
+        found, counts = read(tmp_path, path.name)
+    assert rows(found) == RECORDS and not counts.quarantined
+    assert [place for block in found for place in block.positions] == list(range(200))
+    assert len(found) > 5
+
+
+def test_ranges_of_row_groups_give_all_records(tmp_path: Path) -> None:
+    pq.write_table(pa.Table.from_pylist(RECORDS), tmp_path / "in.parquet", row_group_size=10)
+    with patch("datakit.normalize.readers.slices.SLICE_BYTES", 3000):
+        slices = cut_slices(str(tmp_path), [("in.parquet", 10_000)], Config())
+    assert len(slices) > 3
+    counts = RecordCounts(Tolerance())
+    context = ReadContext(Inputs(str(tmp_path)), Config(), counts)
+    found = [list(read_range(context, piece)) for pieces in slices for piece in pieces]
+    assert [row for part in found for row in rows(part)] == RECORDS
+    assert [place for part in found for block in part for place in block.positions] == list(range(200))
+
+
+def test_encodings_are_decoded(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "text": pa.array(["a", "b"]).dictionary_encode(),
+            "view": pa.array(["c", "d"], pa.string_view()),
+            "list": pa.array([["e"], None], pa.list_(pa.dictionary(pa.int8(), pa.string()))),
+            "fixed": pa.array([[1, 2], [3, 4]], pa.list_(pa.int32(), 2)),
+        }
+    )
+    with pa.OSFile(str(tmp_path / "in.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    found, _ = read(tmp_path, "in.arrow")
+    assert [str(field.type) for field in found[0].table.schema] == [
+        "string", "large_string", "list<item: string>", "list<item: int32>",
+    ]  # fmt: skip
+    assert rows(found) == table.to_pylist()
+
+
+def test_damaged_row_group_loses_its_own_rows(tmp_path: Path) -> None:
+    table = pa.Table.from_pylist(RECORDS)
+    plain: dict[str, Any] = {"use_dictionary": False, "compression": "zstd", "write_page_checksum": True}
+    pq.write_table(table, tmp_path / "in.parquet", row_group_size=50, **plain)
+    data = bytearray((tmp_path / "in.parquet").read_bytes())
+    chunk = pq.read_metadata(tmp_path / "in.parquet").row_group(2).column(1)
+    middle = chunk.data_page_offset + chunk.total_compressed_size // 2
+    data[middle] ^= 0xFF
+    (tmp_path / "in.parquet").write_bytes(bytes(data))
+    found, counts = read(tmp_path, "in.parquet")
+    assert rows(found) == RECORDS[:100] + RECORDS[150:]
+    assert reasons(counts) == [(100, "row group 2 cannot be decoded to its end")]
+    assert counts.counters["normalize/quarantined"] == 50
+    assert counts.counters["normalize/records_in"] == 200
+
+
+def test_column_name_that_is_not_utf8_is_damage(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": ["a"], "colname": ["b"]}), tmp_path / "in.parquet", store_schema=False)
+    data = (tmp_path / "in.parquet").read_bytes()
+    (tmp_path / "in.parquet").write_bytes(data.replace(b"colname", b"col\xffame"))
+    found, counts = read(tmp_path, "in.parquet")
+    assert not found
+    assert reasons(counts) == [(0, "its footer cannot be read, so none of its rows can")]

@@ -1,0 +1,24 @@
+"""Files that are documents."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+from tests.support.sources import check_contract, normalize
+
+
+def test_each_file_is_a_document(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    (source / "deep").mkdir(parents=True)
+    (source / "a.md").write_text("# A\n")
+    (source / "deep" / "b.py").write_bytes(b"\xef\xbb\xbfprint()\r\n")
+    (source / "c.txt").write_bytes(b"caf\xe9")
+    (source / "empty.txt").write_bytes(b"")
+    (source / "d.txt.gz").write_bytes(gzip.compress(b"packed"))
+    result = normalize(tmp_path, source)
+    assert {row["source_id"]: row["text"] for row in result.rows()} == {
+        "a.md": "# A\n", "deep/b.py": "print()\r\n", "c.txt": "caf\ufffd", "d.txt.gz": "packed",
+    }  # fmt: skip
+    assert result["blank"] == 1 and result["invalid_utf8"] == 1
+    check_contract(result)

@@ -1,0 +1,47 @@
+"""File formats: by name, and checked against the first bytes."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from datakit.errors import UnreadableError
+from tests.support.readers import lines, read, rows
+from tests.support.sources import normalize
+
+
+def test_unknown_extension_needs_a_format(tmp_path: Path) -> None:
+    (tmp_path / "in.qqq").write_text("some text")
+    with pytest.raises(UnreadableError, match=r"in\.qqq has an unknown format: .*set the source's format"):
+        normalize(tmp_path / "one", tmp_path / "in.qqq")
+    assert [row["text"] for row in normalize(tmp_path / "two", tmp_path / "in.qqq", format="text").rows()] == [
+        "some text"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        ("in.jsonl.gz", lines(), "is not a gzip file"),
+        ("in.jsonl.zst", gzip.compress(lines()), "is not a zstd file: its first bytes are gzip"),
+        ("in.jsonl", gzip.compress(lines()), "contains gzip data"),
+        ("in.jsonl", b"\xff\xfe{\0}\0\n\0", "contains UTF-16 text"),
+        ("in.jsonl.gz", b"", r"is empty \(0 bytes\)"),
+        ("in.parquet", lines(), "is not a parquet file"),
+        ("in.arrow", lines(), "is not an arrow file"),
+        ("in.json", b'[\n{"text": "a"}\n]\n', "one JSON array.*jq"),
+    ],
+)
+def test_file_of_another_kind_is_refused(tmp_path: Path, name: str, data: bytes, words: str) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(UnreadableError, match=words):
+        read(tmp_path, name)
+
+
+def test_text_may_start_like_a_magic_number(tmp_path: Path) -> None:
+    for name, text in (("a.txt", "PAR1 is a word"), ("b.txt", "BZh, he said"), ("c.txt", "ARROW1 too")):
+        (tmp_path / name).write_text(text)
+        found, counts = read(tmp_path, name)
+        assert rows(found) == [{"text": text.encode(), "id": name}] and not counts.quarantined
