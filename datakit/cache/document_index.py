@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datakit.cache.layout import DOCUMENTS_SUFFIX
-from datakit.cache.lru import Kept
+from datakit.cache.lru import LruCache
 from datakit.errors import CorruptError
 from datakit.storage import urls
 from datakit.storage.manifest import Partition
@@ -36,7 +36,7 @@ class DocumentIndex:
 
     def __init__(self, directory: str, partitions: Sequence[Partition], row_starts: np.ndarray) -> None:
         self._directory, self._partitions, self._row_starts = directory, partitions, row_starts
-        self._groups = Kept(GROUPS_KEPT)
+        self._groups = LruCache[tuple[int, int], Any](GROUPS_KEPT)
 
     def ids(self, index: int) -> Any:
         """All ids of a shard (an Arrow array), not kept. Raises CorruptError unless there are as many as documents."""

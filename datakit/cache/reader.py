@@ -30,9 +30,10 @@ from datakit.cache import consistency, zarr_arrays
 from datakit.cache.contract import Contract
 from datakit.cache.layout import TOKENIZER_FILE, CacheDetails, ShardFiles
 from datakit.cache.lengths import read_lengths, starts_of
-from datakit.cache.lru import Kept
+from datakit.cache.lru import LruCache
 from datakit.cache.read_ahead import BLOCK_TOKENS, IN_FLIGHT, Range, block_ranges, read_ahead
 from datakit.cache.shard_arrays import ShardArrays
+from datakit.cache.shard_offsets import ShardOffsets
 from datakit.errors import NotFoundError, TokenizerError
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest, read_manifest
@@ -74,23 +75,21 @@ class Cache:
     def __init__(self, directory: str, manifest: Manifest, cache_bytes: int = CACHE_BYTES) -> None:
         self.directory, self.manifest = directory, manifest
         self._details = consistency.read_details(directory, manifest)
-        partitions = manifest.partitions
-        self._token_starts = starts_of([partition.tokens or 0 for partition in partitions])
-        self._row_starts = starts_of([partition.rows for partition in partitions])
+        self._offsets = ShardOffsets(directory, manifest.partitions)
         self._arrays = ShardArrays(directory, manifest, self._details, cache_bytes)
-        self._starts, self._lists_read = Kept(STARTS_KEPT), 0
+        self._starts, self._lists_read = LruCache[int, np.ndarray](STARTS_KEPT), 0
 
     # --- what is in it
 
     @property
     def tokens(self) -> int:
         """How many tokens there are."""
-        return int(self._token_starts[-1])
+        return self._offsets.tokens
 
     @property
     def documents_count(self) -> int:
         """How many documents there are."""
-        return int(self._row_starts[-1])
+        return self._offsets.rows
 
     @property
     def contract(self) -> Contract:
@@ -116,8 +115,7 @@ class Cache:
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Tokens [start, stop), uint16 or uint32 [stop - start], the caller's own. Raises IndexError, CorruptError."""
-        self._check_range(start, stop)
-        return self._arrays.read(list(self._locate(start, stop)))
+        return self._arrays.read(self._offsets.locate(start, stop))
 
     @property
     def has_loss_mask(self) -> bool:
@@ -126,8 +124,7 @@ class Cache:
 
     def read_loss_mask(self, start: int, stop: int) -> np.ndarray:
         """Which of the tokens [start, stop) are targets, bool [stop - start]. Raises IndexError, CorruptError."""
-        self._check_range(start, stop)
-        return self._arrays.read_loss_mask(list(self._locate(start, stop)))
+        return self._arrays.read_loss_mask(self._offsets.locate(start, stop))
 
     def read_async(self, start: int, stop: int) -> Future[np.ndarray]:
         """`read`, begun now. At most 4 run at a time, in the order in which they were asked for; others wait."""
@@ -142,7 +139,7 @@ class Cache:
 
         For small caches; a copy takes 2 or 4 bytes a token of memory.
         """
-        filled = np.flatnonzero(np.diff(self._token_starts))
+        filled = np.flatnonzero(np.diff(self._offsets.token_starts))
         mapped = self._arrays.view(int(filled[0])) if len(filled) == 1 else None
         whole = self.read(0, self.tokens) if mapped is None else mapped
         whole.flags.writeable = False
@@ -156,8 +153,8 @@ class Cache:
 
     def document(self, row: int) -> Document:
         """The document in this row, in the order of the cache. Raises IndexError."""
-        index, local = self._shard_of_row(row)
-        starts, base = self.document_starts(index), int(self._token_starts[index])
+        index, local = self._offsets.shard_of_row(row)
+        starts, base = self.document_starts(index), int(self._offsets.token_starts[index])
         tokens = self.read(base + int(starts[local]), base + int(starts[local + 1]))
         return Document(self._documents.id_of(index, local), tokens)
 
@@ -165,7 +162,7 @@ class Cache:
         """All documents in order; tokens are read in blocks of about 1 Mi, or one longer document."""
         for index in range(len(self.manifest.partitions)):
             ids, starts = self._documents.ids(index), starts_of(self.document_lengths(index))
-            base, first = int(self._token_starts[index]), 0
+            base, first = int(self._offsets.token_starts[index]), 0
             while first < len(ids):
                 fitting = int(np.searchsorted(starts, starts[first] + BLOCK_TOKENS, "right")) - 1
                 last = max(fitting, first + 1)
@@ -182,21 +179,18 @@ class Cache:
 
     def row_at(self, position: int) -> int:
         """The row of the document that the token at this position belongs to. Raises IndexError."""
-        if not 0 <= position < self.tokens:
-            raise IndexError(f"token {position} of {self.directory}, which has {self.tokens}")
-        index = int(np.searchsorted(self._token_starts, position, "right")) - 1
-        starts = self.document_starts(index)
-        local = int(np.searchsorted(starts, position - int(self._token_starts[index]), "right")) - 1
-        return int(self._row_starts[index]) + local
+        index, local = self._offsets.shard_of_token(position)
+        row = int(np.searchsorted(self.document_starts(index), local, "right")) - 1
+        return int(self._offsets.row_starts[index]) + row
 
     def position_of(self, row: int) -> int:
         """Where the document in this row begins. Raises IndexError."""
-        index, local = self._shard_of_row(row)
-        return int(self._token_starts[index]) + int(self.document_starts(index)[local])
+        index, local = self._offsets.shard_of_row(row)
+        return int(self._offsets.token_starts[index]) + int(self.document_starts(index)[local])
 
     def source_of(self, row: int) -> str:
         """The source of the document in this row. Raises IndexError."""
-        return self.manifest.partitions[self._shard_of_row(row)[0]].source
+        return self.manifest.partitions[self._offsets.shard_of_row(row)[0]].source
 
     def document_lengths(self, index: int) -> np.ndarray:
         """How many tokens each document of a shard has, uint32 [rows]: one read. Raises CorruptError."""
@@ -241,35 +235,22 @@ class Cache:
     def _documents(self) -> DocumentIndex:
         from datakit.cache.document_index import DocumentIndex  # needs pyarrow, which a trainer may not have
 
-        return DocumentIndex(self.directory, self.manifest.partitions, self._row_starts)
-
-    def _check_range(self, start: int, stop: int) -> None:
-        if not 0 <= start <= stop <= self.tokens:
-            raise IndexError(f"tokens [{start}, {stop}) of {self.directory}, which has {self.tokens}")
-
-    def _shard_of_row(self, row: int) -> tuple[int, int]:
-        """(shard, row in it)."""
-        if not 0 <= row < self.documents_count:
-            raise IndexError(f"document {row} of {self.directory}, which has {self.documents_count}")
-        index = int(np.searchsorted(self._row_starts, row, "right")) - 1
-        return index, row - int(self._row_starts[index])
+        return DocumentIndex(self.directory, self.manifest.partitions, self._offsets.row_starts)
 
     def _shard(self, index: int) -> Shard:
         partition = self.manifest.partitions[index]
-        starts = int(self._token_starts[index]), int(self._row_starts[index])
-        tokens = int(self._token_starts[index + 1]) - starts[0]
-        files = self._details.shards[index]
-        sizes = (partition.bytes, partition.xxh3, files)
-        return Shard(index, partition.path, partition.source, tokens, partition.rows, *starts, *sizes)
-
-    def _locate(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """(shard, first, last token in it) of each stretch."""
-        index = int(np.searchsorted(self._token_starts, start, "right")) - 1
-        while start < stop:
-            begin, end = int(self._token_starts[index]), int(self._token_starts[index + 1])
-            if begin < end:
-                yield index, start - begin, min(stop, end) - begin
-            start, index = max(start, min(stop, end)), index + 1
+        return Shard(
+            index=index,
+            path=partition.path,
+            source=partition.source,
+            tokens=partition.tokens or 0,
+            rows=partition.rows,
+            token_start=int(self._offsets.token_starts[index]),
+            row_start=int(self._offsets.row_starts[index]),
+            bytes=partition.bytes,
+            xxh3=partition.xxh3,
+            files=self._details.shards[index],
+        )
 
 
 def open_cache(url: str, cache_bytes: int = CACHE_BYTES) -> Cache:

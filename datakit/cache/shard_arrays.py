@@ -7,8 +7,6 @@ file is missing or has another size than the manifest says is refused when it is
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -16,15 +14,16 @@ from typing import Any
 import numpy as np
 
 from datakit.cache import zarr_arrays
-from datakit.cache.external_arrays import Foreign, ForeignShard, array_directory, read_foreign
+from datakit.cache.external_arrays import ExternalShard, ExternalShards, array_directory, read_external
 from datakit.cache.layout import DATA_FILE, LOSS_MASK_SUFFIX, CacheDetails
+from datakit.cache.lru import LruCache
 from datakit.cache.raw_shard import RawShard, open_raw
+from datakit.cache.shard_offsets import Stretch
 from datakit.errors import CorruptError, NotFoundError, TokenizerError
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest
 
 OPEN_ARRAYS = 256  # a raw one holds a file descriptor, of which a process has 1024
-Stretch = tuple[int, int, int]  # shard, its first token, the end
 
 
 class ShardArrays:
@@ -32,12 +31,11 @@ class ShardArrays:
 
     def __init__(self, directory: str, manifest: Manifest, details: CacheDetails, cache_bytes: int) -> None:
         self._directory, self._partitions, self._details = directory, manifest.partitions, details
-        self._foreign: Foreign | None = read_foreign(directory, manifest)
+        self._external: ExternalShards | None = read_external(directory, manifest)
         self._dtype = details.contract.dtype
         self._local = urls.is_local(directory)
         self._context = zarr_arrays.read_context(cache_bytes, self._local)
-        self._open: OrderedDict[tuple[int, bool], Any] = OrderedDict()
-        self._lock = threading.Lock()
+        self._open = LruCache[tuple[int, bool], Any](OPEN_ARRAYS)
         self._direct_reads = 0
         self._before = zarr_arrays.requests_so_far()
 
@@ -82,23 +80,16 @@ class ShardArrays:
 
     def place(self, index: int) -> str:
         """Where a shard's array lies, as an absolute URL."""
-        if self._foreign is not None:
-            return array_directory(self._directory, self._foreign.shards[index])
+        if self._external is not None:
+            return array_directory(self._directory, self._external.shards[index])
         return urls.join(self._directory, self._partitions[index].path)
 
     def _array(self, index: int, masks: bool = False) -> Any:
-        with self._lock:
-            if (index, masks) in self._open:
-                self._open.move_to_end((index, masks))
-                return self._open[index, masks]
-            array = self._open[index, masks] = self._opened_mask(index) if masks else self._opened(index)
-            if len(self._open) > OPEN_ARRAYS:
-                self._open.popitem(last=False)
-            return array
+        return self._open.get((index, masks), lambda: self._opened_mask(index) if masks else self._opened(index))
 
     def _opened(self, index: int) -> Any:
-        if self._foreign is not None:
-            return self._opened_foreign(self._foreign.shards[index], self._foreign)
+        if self._external is not None:
+            return self._opened_external(self._external.shards[index], self._external)
         place, partition = self.place(index), self._partitions[index]
         assert partition.tokens is not None
         metadata = self._details.array.metadata(partition.tokens)
@@ -110,12 +101,12 @@ class ShardArrays:
                 return raw
         return zarr_arrays.open_array(place, metadata, self._context)
 
-    def _opened_foreign(self, shard: ForeignShard, foreign: Foreign) -> Any:
+    def _opened_external(self, shard: ExternalShard, external: ExternalShards) -> Any:
         place = array_directory(self._directory, shard)
         if urls.is_local(place):
             for file in shard.files:
                 _check_size(urls.join(place, file.path), file.bytes)
-        return zarr_arrays.open_array(place, foreign.forms[shard.form], self._context, sparse=True)
+        return zarr_arrays.open_array(place, external.forms[shard.form], self._context, sparse=True)
 
     def _opened_mask(self, index: int) -> Any:
         place, files = self.place(index) + LOSS_MASK_SUFFIX, self._details.shards[index].loss_mask
@@ -128,7 +119,7 @@ class ShardArrays:
 
     def _checked(self, found: np.ndarray, index: int) -> np.ndarray:
         """An imported array may hold ids that its tokenizer does not have, nor the cache's type room for."""
-        if self._foreign is None:
+        if self._external is None:
             return found
         size = self._details.contract.vocabulary_size
         if len(found) and (int(found.min()) < 0 or int(found.max()) >= size):

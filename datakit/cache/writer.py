@@ -33,6 +33,7 @@ from datakit.cache.layout import (
     most_frequent,
 )
 from datakit.cache.lengths import LENGTHS_SUFFIX, encode_lengths
+from datakit.cache.written_shards import WrittenShard
 from datakit.cache.zarr_arrays import encode_array
 from datakit.engine.task import OutputFile, TaskContext
 from datakit.errors import CorruptError
@@ -80,12 +81,34 @@ class TokenShard:
         found = (self.data, *self.mask, self.lengths_file, self.documents, self.metadata)
         return tuple(file for file in found if file is not None)
 
-    @property
-    def files(self) -> ShardFiles:
-        """What the manifest says of the files beside the data."""
-        metadata, documents = self.metadata or OutputFile("", 0, EMPTY_XXH3), self.documents
-        described = (metadata.bytes, metadata.xxh3, documents.bytes, documents.xxh3, self.lengths_file.xxh3)
-        return ShardFiles(*described, loss_mask=self.side)
+    def describe(
+        self, source: str, text_bytes: int | None, ends: tuple[str | None, str | None], quarantined: int = 0
+    ) -> WrittenShard:
+        """The shard's description for the manifest; `ends`: ids of its first and last document."""
+        data = self.data or OutputFile("", 0, EMPTY_XXH3)
+        metadata = self.metadata or OutputFile("", 0, EMPTY_XXH3)
+        return WrittenShard(
+            source=source,
+            text_bytes=text_bytes,
+            first_id=ends[0],
+            last_id=ends[1],
+            quarantined=quarantined,
+            path=self.path,
+            rows=self.documents.rows,
+            tokens=self.tokens,
+            bytes=data.bytes,
+            xxh3=data.xxh3,
+            lengths=self.lengths,
+            frequent=self.frequent,
+            files=ShardFiles(
+                metadata_bytes=metadata.bytes,
+                metadata_xxh3=metadata.xxh3,
+                documents_bytes=self.documents.bytes,
+                documents_xxh3=self.documents.xxh3,
+                lengths_xxh3=self.lengths_file.xxh3,
+                loss_mask=self.side,
+            ),
+        )
 
 
 @dataclass

@@ -21,7 +21,7 @@ import numpy as np
 from datakit.cache import zarr_arrays
 from datakit.cache.layout import METADATA_FILE
 from datakit.errors import CorruptError, NotFoundError, UsageError
-from datakit.interop.import_cache import Incoming
+from datakit.interop.import_cache import ExternalTokens
 from datakit.storage import urls
 
 LEDGER = "shard_ledger.json"
@@ -45,7 +45,7 @@ def is_levanter(cache: str) -> bool:
     return urls.exists(urls.join(cache, LEDGER))
 
 
-def read_levanter(cache: str, field: str = FIELD) -> Iterator[Incoming]:
+def read_levanter(cache: str, field: str = FIELD) -> Iterator[ExternalTokens]:
     """The originals of a cache: one, or one a shard; shards without documents are left out.
 
     Raises UsageError, CorruptError, NotFoundError.
@@ -74,7 +74,7 @@ def _has(cache: str, field: str) -> bool:
     return urls.exists(urls.join(cache, field, "data", METADATA_FILE))
 
 
-def _jagged_array(place: str, rows: int) -> Incoming:
+def _jagged_array(place: str, rows: int) -> ExternalTokens:
     context = zarr_arrays.read_context(CACHE_BYTES, urls.is_local(place))
 
     def opened(name: str) -> tuple[Any, dict[str, Any]]:
@@ -102,4 +102,4 @@ def _jagged_array(place: str, rows: int) -> Incoming:
     def read(start: int, stop: int) -> np.ndarray:
         return zarr_arrays.finish(data[start:stop].read(), directory)
 
-    return Incoming(place, lengths, read, (directory, metadata))
+    return ExternalTokens(place, lengths, read, (directory, metadata))

@@ -29,7 +29,7 @@ import numpy as np
 from datakit.cache.read_ahead import BLOCK_TOKENS, Range
 from datakit.cache.reader import Cache
 from datakit.errors import CorruptError, UsageError, suggestion
-from datakit.interop.import_cache import Incoming
+from datakit.interop.import_cache import ExternalTokens
 from datakit.storage import atomic, urls
 
 MAGIC = b"MMIDIDX\x00\x00"
@@ -117,7 +117,7 @@ def _write_index(path: Path, lengths: np.ndarray, dtype: np.dtype) -> None:
 # --- import
 
 
-def read_megatron(prefix: str) -> Incoming:
+def read_megatron(prefix: str) -> ExternalTokens:
     """The dataset as one original; its documents are those of the index, of one or more sequences each.
 
     Raises NotFoundError, CorruptError, UsageError.
@@ -137,7 +137,7 @@ def read_megatron(prefix: str) -> Incoming:
         parts = [_sequences(data, index, a, b) for a, b in pairwise(edges) if a < b]
         return np.concatenate(parts) if parts else np.empty(0, index.dtype)
 
-    return Incoming(prefix, np.diff(starts[index.borders]), read)
+    return ExternalTokens(prefix, np.diff(starts[index.borders]), read)
 
 
 def _sequences(data: str, index: Index, first: int, last: int) -> np.ndarray:

@@ -25,7 +25,7 @@ from datakit.errors import EmptyStageError, RecipeError
 from datakit.storage import atomic, urls
 from datakit.storage.fingerprint import config_of, spelled_out
 from datakit.storage.manifest import Manifest, Partition
-from datakit.tokenize.encoders.tokenizer import ReferenceEncoder, hold_threads
+from datakit.tokenize.encoders.tokenizer import ReferenceEncoder, limit_threads
 from datakit.tokenize.text_batches import TextBatch, text_batches
 
 NAME = "train-tokenizer"
@@ -103,7 +103,7 @@ def train_task(arguments: dict[str, Any], shared: dict[str, Any], context: TaskC
                 context.report(*seen)
                 yield texts
 
-    hold_threads(ReferenceEncoder(tokenizers.Tokenizer(models.BPE())), context.cpus)
+    limit_threads(ReferenceEncoder(tokenizers.Tokenizer(models.BPE())), context.cpus)
     data, vocabulary = train(sample(), config)
     committed = atomic.commit_bytes(data, urls.join(context.step_directory, TOKENIZER_FILE))
     counters = {"train-tokenizer/documents": seen[0], "train-tokenizer/text_bytes": seen[1]}

@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 
 from datakit.cache.consistency import REMEDY
-from datakit.cache.external_arrays import array_directory, read_foreign
+from datakit.cache.external_arrays import array_directory, read_external
 from datakit.cache.layout import (
     DATA_FILE,
     DOCUMENTS_SUFFIX,
@@ -61,20 +61,20 @@ class Damage:
 def cache_files(directory: str, manifest: Manifest, details: CacheDetails) -> Iterator[CacheFile]:
     """Every file of a cache but its manifest; also those that an imported cache leaves where they are."""
     yield CacheFile(urls.join(directory, TOKENIZER_FILE), None, sha256=details.contract.tokenizer_sha256)
-    foreign = read_foreign(directory, manifest)
+    external = read_external(directory, manifest)
     seen = set()
     for index, (partition, files) in enumerate(zip(manifest.partitions, details.shards, strict=True)):
         documents = urls.join(directory, partition.path) + DOCUMENTS_SUFFIX
         yield CacheFile(documents, files.documents_bytes, files.documents_xxh3)
         lengths = urls.join(directory, partition.path) + LENGTHS_SUFFIX
         yield CacheFile(lengths, lengths_bytes(partition.rows), files.lengths_xxh3)
-        if foreign is None:
+        if external is None:
             yield from _own_files(directory, partition, files)
             continue
-        place = array_directory(directory, foreign.shards[index])
+        place = array_directory(directory, external.shards[index])
         if place not in seen:
             seen.add(place)
-            yield from (CacheFile(urls.join(place, f.path), f.bytes, f.xxh3) for f in foreign.shards[index].files)
+            yield from (CacheFile(urls.join(place, f.path), f.bytes, f.xxh3) for f in external.shards[index].files)
 
 
 def _own_files(directory: str, partition: Partition, files: ShardFiles) -> Iterator[CacheFile]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
@@ -14,7 +13,6 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 import pytest
 import tensorstore
 import tokenizers
@@ -23,66 +21,20 @@ from hypothesis import strategies as st
 
 from datakit.cache import layout, zarr_arrays
 from datakit.cache.contract import Contract, Golden
-from datakit.cache.layout import FORMAT, STAGE, ArrayForm, CacheDetails, ShardFiles, SourceSums, array_form
+from datakit.cache.layout import FORMAT, ArrayForm, CacheDetails, ShardFiles, SourceSums, array_form
 from datakit.cache.raw_shard import RAW, open_raw
 from datakit.cache.read_ahead import block_ranges, read_ahead
 from datakit.cache.reader import Cache, open_cache
-from datakit.cache.writer import Documents, write_shard
-from datakit.engine.task import TaskContext
 from datakit.errors import CorruptError, StorageError, TokenizerError
 from datakit.storage import manifest as manifests
-from datakit.storage import urls
-from datakit.storage.atomic import commit_bytes
-from datakit.storage.manifest import Manifest, Partition, Quarantine, totals_of
+from datakit.storage.manifest import Partition
 from datakit.validate.token_cache import require_intact
-from tests.support.caches import make_cache
+from tests.support.caches import RANDOM_SHARDS, make_cache, random_cache, upload, write_cache_manifest
 from tests.support.partitions import identity, words
 from tests.support.paths import REPOSITORY
 from tests.support.s3 import s3_root
 
-SHARDS = [70_000, 1, 0, 131_072, 33_333]  # tokens; chunks of 16 Ki
 CHUNK = 1 << 14
-
-
-def plain_cache(folder: Path, dtype: type, shards: list[int] = SHARDS, masks: bool = False) -> tuple[Path, np.ndarray]:
-    """A cache of drawn tokens, by the real writer; every second shard has a loss mask if `masks`."""
-    sha256 = hashlib.sha256(b"{}").hexdigest()
-    contract = Contract(sha256, "none", 50_000 if dtype is np.uint16 else 200_000, None, None, [])
-    generator, directory = np.random.default_rng(len(shards)), folder / "cache"
-    commit_bytes(b"{}", str(directory / "tokenizer.json"))
-    every, partitions, files, lengths = [], [], [], {}
-    for number, count in enumerate(shards):
-        tokens = generator.integers(0, contract.vocabulary_size, count).astype(dtype)
-        every.append(tokens)
-        cuts = np.sort(generator.integers(0, count + 1, 9)) if count else np.zeros(9, np.int64)
-        sizes = np.diff(np.concatenate([[0], cuts, [count]]))
-        ids = pa.array([f"{number:016x}{row:016x}" for row in range(len(sizes))])
-        mask = (tokens % 3 == 0).astype(np.uint8) if masks and number % 2 else None
-        path, context = f"web/shard-{number:05d}", TaskContext(str(directory), folder, 1)
-        shard = write_shard(path, [Documents(ids, tokens, sizes, mask)], contract, context)
-        files.append(shard.files)
-        size, xxh3 = (shard.data.bytes, shard.data.xxh3) if shard.data else (0, "")
-        names = {"first_id": ids[0].as_py(), "last_id": ids[-1].as_py()}
-        partitions.append(Partition(path, "web", len(sizes), size, xxh3, 0, count, **names))
-        lengths = {power: lengths.get(power, 0) + shard.lengths.get(power, 0) for power in {*lengths, *shard.lengths}}
-    totals = totals_of(partitions)
-    details = CacheDetails(
-        format=FORMAT,
-        contract=contract,
-        array=array_form(np.dtype(dtype)),
-        shards=files,
-        sources={"web": SourceSums(len(shards), totals.rows, totals.tokens or 0, 0)},
-        lengths=lengths,
-        loss_mask=array_form(np.dtype(np.uint8)) if masks else None,
-    )
-    write_manifest(directory, partitions, details)
-    return directory, np.concatenate(every)
-
-
-def write_manifest(directory: Path, partitions: list[Partition], details: CacheDetails) -> None:
-    totals, plain, mark = totals_of(partitions), msgspec.to_builtins(details), "0" * 32
-    made = Manifest(STAGE, "test", mark, mark, {}, [], [], partitions, totals, {}, Quarantine(0), plain)
-    manifests.write_manifest(made, str(directory))
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +43,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, np.n
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layout, "CHUNK_TOKENS", CHUNK)
         return {
-            name: plain_cache(tmp_path_factory.mktemp(name), dtype, masks=True)
+            name: random_cache(tmp_path_factory.mktemp(name), dtype, masks=True)
             for name, dtype in (("raw", np.uint16), ("compressed", np.uint32))
         }
 
@@ -183,7 +135,7 @@ def test_an_error_ahead_is_raised_in_its_turn() -> None:
 
 def test_a_raw_block_is_one_request_and_a_compressed_one_at_most_six(tmp_path: Path) -> None:
     for name, dtype, most in (("raw", np.uint16, 1), ("compressed", np.uint32, 6)):
-        directory, expected = plain_cache(tmp_path / name, dtype, [3 << 20])
+        directory, expected = random_cache(tmp_path / name, dtype, [3 << 20])
         cache = open_cache(str(directory))
         cache.read(0, 1)  # the shard's index
         for start in (0, 1_000_000, 2_097_151):
@@ -193,7 +145,7 @@ def test_a_raw_block_is_one_request_and_a_compressed_one_at_most_six(tmp_path: P
 
 
 def test_a_small_raw_cache_is_viewed_without_a_copy(tmp_path: Path, made: dict[str, tuple[Path, np.ndarray]]) -> None:
-    directory, expected = plain_cache(tmp_path, np.uint16, [50_000, 0])
+    directory, expected = random_cache(tmp_path, np.uint16, [50_000, 0])
     view = open_cache(str(directory)).view()
     assert isinstance(view, np.memmap)
     assert (view == expected).all()
@@ -204,7 +156,7 @@ def test_a_small_raw_cache_is_viewed_without_a_copy(tmp_path: Path, made: dict[s
         assert (cache.shard_view(0) is None) == (expected.dtype == np.uint32)
         assert cache.shard_view(2) is None
     cache = open_cache(str(made["raw"][0]))
-    assert all(len(cache.shard_view(i)) == SHARDS[i] for i in (0, 1, 3, 4))  # pyright: ignore[reportArgumentType]
+    assert all(len(cache.shard_view(i)) == RANDOM_SHARDS[i] for i in (0, 1, 3, 4))  # pyright: ignore[reportArgumentType]
 
 
 @given(tokens=st.integers(1, 5000), chunk=st.integers(1, 700))
@@ -252,7 +204,7 @@ def crc32c(data: bytes) -> int:
 
 
 def test_a_raw_file_that_is_cut_while_it_is_open_is_an_error(tmp_path: Path) -> None:
-    directory, _ = plain_cache(tmp_path, np.uint16, [50_000])
+    directory, _ = random_cache(tmp_path, np.uint16, [50_000])
     cache = open_cache(str(directory))
     cache.read(0, 10)
     os.truncate(directory / "web/shard-00000/c/0", 1000)
@@ -261,7 +213,7 @@ def test_a_raw_file_that_is_cut_while_it_is_open_is_an_error(tmp_path: Path) -> 
 
 
 def test_an_altered_compressed_shard_is_an_error(tmp_path: Path) -> None:
-    directory, _ = plain_cache(tmp_path, np.uint32, [50_000])
+    directory, _ = random_cache(tmp_path, np.uint32, [50_000])
     data = directory / "web/shard-00000/c/0"
     whole = data.read_bytes()
     data.write_bytes(whole[:-10] + bytes([whole[-10] ^ 1]) + whole[-9:])
@@ -290,7 +242,7 @@ def test_loss_masks_are_read_like_tokens(made: dict[str, tuple[Path, np.ndarray]
 
 
 def test_damage_to_a_loss_mask_is_found(tmp_path: Path) -> None:
-    directory, _ = plain_cache(tmp_path, np.uint16, [100, 5000], masks=True)
+    directory, _ = random_cache(tmp_path, np.uint16, [100, 5000], masks=True)
     require_intact(open_cache(str(directory)))
     mask = directory / "web/shard-00001.loss_mask/c/0"
     mask.write_bytes(mask.read_bytes()[:-1])
@@ -322,7 +274,7 @@ def test_documents_are_found_by_id_and_by_position(real: Path, texts: dict[str, 
 def test_finding_an_id_reads_one_row_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a shard whose list has many row groups."""
     monkeypatch.setattr("datakit.storage.parquet.ROW_GROUP_ROWS", 2)
-    directory, _ = plain_cache(tmp_path, np.uint16)
+    directory, _ = random_cache(tmp_path, np.uint16)
     cache = open_cache(str(directory))
     for row, document in enumerate(cache.documents()):
         fresh = open_cache(str(directory))
@@ -332,7 +284,7 @@ def test_finding_an_id_reads_one_row_group(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_empty_documents_are_found_and_own_no_position(tmp_path: Path) -> None:
-    directory, tokens = plain_cache(tmp_path, np.uint16, [5, 0, 3])
+    directory, tokens = random_cache(tmp_path, np.uint16, [5, 0, 3])
     cache = open_cache(str(directory))
     owners = [cache.row_at(position) for position in range(len(tokens))]
     every = list(cache.documents())
@@ -398,7 +350,7 @@ def test_ten_thousand_shards_cost_one_read_and_little_memory(tmp_path: Path) -> 
         sources={"web": SourceSums(10_000, 50_000_000, 10_000 << 21, 0)},
         lengths={"512": 50_000_000},
     )
-    write_manifest(tmp_path, partitions, details)
+    write_cache_manifest(tmp_path, partitions, details)
     command = [sys.executable, "-c", OPEN, str(tmp_path)]
     done = subprocess.run(command, env={"PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -410,7 +362,7 @@ def test_ten_thousand_shards_cost_one_read_and_little_memory(tmp_path: Path) -> 
 
 def test_a_distant_store_keeps_a_million_tokens_a_second(tmp_path: Path) -> None:
     """50 ms before each answer: 4 blocks in flight, at most 6 requests a block."""
-    directory, expected = plain_cache(tmp_path, np.uint16, [8 << 20])
+    directory, expected = random_cache(tmp_path, np.uint16, [8 << 20])
     with s3_root(latency=0.05) as root:
         upload(directory, root)
         cache = open_cache(root)
@@ -433,10 +385,3 @@ def test_a_store_that_refuses_is_no_damage() -> None:
     with pytest.raises(StorageError, match="cannot be read: PERMISSION_DENIED") as error:
         zarr_arrays.finish(Refused(), "s3://bucket/shard")
     assert not isinstance(error.value, CorruptError)
-
-
-def upload(directory: Path, root: str) -> None:
-    for path in sorted(directory.rglob("*")):
-        if path.is_file():
-            file_system, remote = urls.filesystem(f"{root}/{path.relative_to(directory)}")
-            file_system.put_file(str(path), remote)

@@ -23,8 +23,7 @@ from datakit.interop.import_cache import import_cache
 from datakit.interop.levanter import is_levanter, read_levanter
 from datakit.interop.megatron import export_megatron, read_megatron
 from datakit.validate.token_cache import require_intact
-from tests.cache.test_cache_read import plain_cache, upload
-from tests.support.caches import make_cache, trained
+from tests.support.caches import make_cache, random_cache, trained, upload
 from tests.support.partitions import contents, words
 from tests.support.s3 import s3_root
 
@@ -228,7 +227,7 @@ def test_what_does_not_fit_together_is_refused(tmp_path: Path, tokenizer: str) -
     assert not is_levanter(str(tmp_path / "nothing"))
     write_ledger(original, {"only": 20})
     imported(original, tmp_path / "new", tokenizer, copy=True)
-    with pytest.raises(UsageError, match="holds a finished step already"):
+    with pytest.raises(UsageError, match="already holds a finished step"):
         imported(original, tmp_path / "new", tokenizer, copy=True)
 
 
@@ -283,7 +282,7 @@ def write_by_hand(prefix: Path, rows: list[list[int]], borders: list[int], shuff
 
 @pytest.mark.parametrize(("dtype", "code"), [(np.uint16, 8), (np.uint32, 4)])
 def test_an_export_is_what_the_format_says(tmp_path: Path, dtype: type, code: int) -> None:
-    directory, _ = plain_cache(tmp_path, dtype, [5000, 0, 3000])
+    directory, _ = random_cache(tmp_path, dtype, [5000, 0, 3000])
     cache = open_cache(str(directory))
     done = export_megatron(cache, str(tmp_path / "out"))
     expected = [document.tokens.tolist() for document in cache.documents()]

@@ -119,14 +119,14 @@ def test_loading_starts_no_thread_and_encoding_stays_on_its_cpus() -> None:
     program = f"""
 import json, os, sys, time
 from pathlib import Path
-from datakit.tokenize.encoders.tokenizer import hold_threads, load
+from datakit.tokenize.encoders.tokenizer import limit_threads, load
 def threads(): return sorted((task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir())
 cpus = int(sys.argv[1])
 tokenizer = load({str(folder / "tokenizers" / TOKENIZERS["gpt2"])!r})
 loaded = threads()
 encoder = tokenizer.encoder("auto")
 before = os.sched_getaffinity(0)
-hold_threads(encoder, cpus)
+limit_threads(encoder, cpus)
 with open({str(REPOSITORY / "README.md")!r}) as file: text = file.read()
 texts = [f"{{number}} {{text}}" for number in range(2000)]
 wall, cpu = time.perf_counter(), time.process_time()

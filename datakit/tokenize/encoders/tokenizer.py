@@ -171,14 +171,14 @@ def _read(url: str) -> bytes:
     return done.stdout
 
 
-def hold_threads(encoder: Encoder, cpus: int) -> None:
+def limit_threads(encoder: Encoder, cpus: int) -> None:
     """Make the encoder start its threads, no more than `cpus`. Call it in a task, before the first batch."""
-    with narrowed(cpus):
+    with limited_cpus(cpus):
         encoder.encode_batch(["one", "two"])
 
 
 @contextmanager
-def narrowed(cpus: int) -> Iterator[None]:
+def limited_cpus(cpus: int) -> Iterator[None]:
     """Within, this thread and those it starts may use `cpus` CPUs, so that is how many a library makes threads for.
 
     Afterwards they may use all again: which ones is the scheduler's business. Where the system has no CPU affinity
