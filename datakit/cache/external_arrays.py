@@ -1,9 +1,9 @@
-"""Tokens that stay where another program wrote them: what a manifest says of an imported shard's array.
+"""Describes, in the manifest of an imported cache, tokens that stay where another program wrote them.
 
-A cache that is imported by reference has a manifest, a tokenizer and lists of documents of its own, but its tokens are
-stretches of zarr arrays in the other program's directories, which are never written to. `details["external"]` in the
-manifest holds, for each shard, the array's directory (relative to the manifest where both are on one store), its
-zarr.json, and the size and checksum of each of its files, so that an altered original is found like an altered copy.
+A cache imported by reference has its own manifest, tokenizer and lists of documents, but its tokens are ranges of zarr
+arrays in the other program's directories, which datakit never writes to. `details["foreign"]` in the manifest holds,
+for each shard, the array's directory (relative to the manifest if both are on one store), its zarr.json, and the size
+and checksum of each of its files, so `datakit validate` detects altered originals as well.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ExternalFile(msgspec.Struct, frozen=True):
 
 
 class ExternalShard(msgspec.Struct, frozen=True):
-    """A shard's array: `form` is its place in `ExternalShards.forms`."""
+    """A shard's array; `form` is an index into `ExternalShards.forms`."""
 
     directory: str
     form: int
@@ -36,7 +36,7 @@ class ExternalShard(msgspec.Struct, frozen=True):
 
 
 class ExternalShards(msgspec.Struct, frozen=True):
-    """All imported shards, one a partition and in the same order; `forms` holds the distinct zarr.json."""
+    """All imported shards, one per partition and in the same order; `forms` holds the distinct zarr.json."""
 
     layout: str
     forms: list[dict[str, Any]]
@@ -44,13 +44,13 @@ class ExternalShards(msgspec.Struct, frozen=True):
 
 
 def read_external(directory: str, manifest: Manifest) -> ExternalShards | None:
-    """What a manifest says of imported shards; None where the cache holds its tokens itself. Raises CorruptError."""
+    """The manifest's description of external arrays; None if the cache holds its own tokens. Raises CorruptError."""
     if KEY not in manifest.details:
         return None
     try:
         external = msgspec.convert(manifest.details[KEY], ExternalShards)
     except msgspec.ValidationError as error:
-        raise CorruptError(f"{directory}: its manifest does not describe what was imported: {error}") from error
+        raise CorruptError(f"{directory}: its manifest does not describe the imported arrays: {error}") from error
     if len(external.shards) != len(manifest.partitions):
         raise CorruptError(
             f"{directory}: {len(external.shards)} imported shards, {len(manifest.partitions)} partitions in all"
@@ -59,6 +59,6 @@ def read_external(directory: str, manifest: Manifest) -> ExternalShards | None:
 
 
 def array_directory(cache: str, shard: ExternalShard) -> str:
-    """Where the array lies, as an absolute URL."""
+    """The array's directory as an absolute URL."""
     absolute = urls.SPLITTER in shard.directory or shard.directory.startswith("/")
     return shard.directory if absolute else urls.join(cache, shard.directory)

@@ -1,7 +1,7 @@
-"""From a partition of the dataset to encoded documents, whatever its source holds: texts, conversations or tokens.
+"""Encodes the documents of a partition, whatever its source holds: texts, conversations or lists of tokens.
 
-Each kind is a generator of batches, and all end alike: what the contract puts around a document is added, and a sample
-is verified by whoever can (texts and conversations; prebuilt tokens have nothing to be compared with).
+Each kind produces batches of encoded documents, with the contract's tokens around them. A sample of texts and
+conversations is verified; for prebuilt tokens there is nothing to compare with.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class PartitionToEncode(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Encoding:
-    """All that encodes in one task. texts: documents; trusted, contents: what a conversation is made of."""
+    """The encoders of one task. texts: for documents; trusted, contents: for heads and contents of conversations."""
 
     contract: Contract
     texts: LongTexts
@@ -52,7 +52,7 @@ class Encoding:
 
     @classmethod
     def of(cls, tokenizer: AnyTokenizer, encoder: str, special_strings: str, contract: Contract) -> Encoding:
-        """From a loaded tokenizer, as the contract says."""
+        """Set up the encoders of a loaded tokenizer as the contract says."""
         text, trusted, content = (tokenizer.encoder(encoder, policy) for policy in (special_strings, "keep", "text"))
         if contract.long_texts == PARTS:
             texts, contents = tokenizer.long_texts(text, special_strings), tokenizer.long_texts(content, "text")
@@ -65,7 +65,7 @@ class Encoding:
         )
 
     def verification(self, rows: int, text_bytes: int, place: str) -> Verification | None:
-        """For one partition; None where there is nothing to compare with."""
+        """A verification of one partition; None if there is no reference."""
         if self.reference is None:
             return None
         return Verification(self.reference, self.texts.encoder, rows, text_bytes, place)
@@ -99,12 +99,12 @@ def _text(batch: TextBatch, encoding: Encoding, check: Verification | None) -> D
 
 
 def _chat(batch: TextBatch, form: ChatFormat, encoding: Encoding, check: Verification | None, place: str) -> Documents:
-    said = conversations(batch.columns[0], place)
-    ids, lengths, mask = encode_chat(said, form, encoding.trusted, encoding.contents.encode_batch)
+    chats = conversations(batch.columns[0], place)
+    ids, lengths, mask = encode_chat(chats, form, encoding.trusted, encoding.contents.encode_batch)
     if check is not None and encoding.contents_reference is not None:
-        chosen = range(0, len(said.contents), CHAT_STRIDE)
-        texts = [said.contents[index] for index in chosen]
-        documents = np.repeat(np.arange(len(said.turns)), said.turns)
+        chosen = range(0, len(chats.contents), CHAT_STRIDE)
+        texts = [chats.contents[index] for index in chosen]
+        documents = np.repeat(np.arange(len(chats.turns)), chats.turns)
         names = [batch.ids[int(documents[index])].as_py() for index in chosen]
         other = Verification(encoding.contents_reference, encoding.contents.encoder, len(texts), 0, place)
         other.compare(names, texts, *encoding.contents.encode_batch(texts))
