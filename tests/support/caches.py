@@ -12,6 +12,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
+import tokenizers
 
 from datakit.cache.contract import Contract
 from datakit.cache.layout import STAGE, CacheDetails
@@ -22,12 +24,15 @@ from datakit.engine.scheduler.finish import Tally, finish_step
 from datakit.engine.task import Step, StepInput, TaskContext
 from datakit.storage import urls
 from datakit.storage.atomic import commit_bytes
-from datakit.storage.manifest import Manifest, Partition, Quarantine, totals_of, write_manifest
+from datakit.storage.manifest import Manifest, Partition, Quarantine, read_manifest, totals_of, write_manifest
 from datakit.tokenize import stage
+from datakit.tokenize.encoders.tokenizer import Tokenizer, parse
+from datakit.tokenize.make_contract import make_contract
 from datakit.tokenize.train_stage import Config, train
 from tests.support.partitions import dataset, documents, step, words
 
 RANDOM_SHARDS = [70_000, 1, 0, 131_072, 33_333]  # tokens
+SMALL_TEXTS = {"novels": words(1, 150), "empty": [], "laws": words(2, 60), "one": ["a"]}
 CHOICES = {"encoder": "auto", "add": "eos", "bos": None, "eos": None}
 
 
@@ -35,6 +40,19 @@ CHOICES = {"encoder": "auto", "add": "eos", "bos": None, "eos": None}
 def trained(vocabulary: int = 400) -> bytes:
     """A tokenizer.json of a small byte-level BPE, trained on made-up words."""
     return train([words(0, 200)], Config(vocabulary=vocabulary))[0]
+
+
+def load_tokenizer(data: bytes | None = None) -> Tokenizer:
+    """The tokenizer in a tokenizer.json, by default the trained one."""
+    tokenizer = parse(data or trained(), "here")
+    assert isinstance(tokenizer, Tokenizer)
+    return tokenizer
+
+
+def contract_of(data: bytes, add: str = "eos", bos: str | None = None, eos: str | None = None) -> Contract:
+    """The contract of a tokenizer.json."""
+    tokenizer = load_tokenizer(data)
+    return make_contract(tokenizer, tokenizer.encoder("auto"), add, bos, eos)
 
 
 def clean(directory: Path, sources: Mapping[str, Sequence[str]], bits: int = 0) -> StepInput:
@@ -64,6 +82,16 @@ def make_cache(
     path.write_bytes(tokenizer or trained())
     run(tokenize_step(root / "cache", [clean(root / "clean", sources, bits)], path, **choices))
     return root / "cache"
+
+
+def reference_tokens(directory: Path) -> np.ndarray:
+    """All tokens of a cache by `make_cache` of two partitions a source, from the clean text and `tokenizers` alone."""
+    tokenizer, tokens = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json")), []
+    for partition in read_manifest(str(directory)).partitions:
+        name = f"part-{int(partition.path[-5:]):05d}-of-00002.parquet"
+        for text in pq.read_table(directory.parent / "clean" / partition.source / name)["text"].to_pylist():
+            tokens += [*tokenizer.encode(text).ids, 0]
+    return np.array(tokens, np.uint16)
 
 
 def random_cache(
