@@ -32,6 +32,7 @@ from datakit.cache.contract import Contract
 from datakit.cache.layout import FORMAT, STAGE, CacheDetails, ShardFiles, SourceSums, array_form
 from datakit.cache.reader import Cache, open_cache
 from datakit.cache.writer import Documents, write_shard
+from datakit.cache.written_shards import cache_details
 from datakit.engine.task import TaskContext
 from datakit.storage import manifest as manifests
 from datakit.storage import urls
@@ -75,18 +76,8 @@ def make(folder: Path, dtype: np.dtype, tokens: int) -> Made:
                 yield Documents(pa.array(names), ids, np.full(count, DOCUMENT_TOKENS))
 
         shard = write_shard(made.shard, parts(), contract, TaskContext(str(made.cache), Path(scratch), 2))
-    assert shard.data is not None
-    rows = shard.documents.rows
-    entry = Partition(made.shard, "web", rows, shard.data.bytes, shard.data.xxh3, 0, shard.tokens)
-    details = CacheDetails(
-        format=FORMAT,
-        contract=contract,
-        array=array_form(dtype),
-        shards=[shard.files],
-        sources={"web": SourceSums(1, rows, shard.tokens, 0)},
-        lengths=shard.lengths,
-    )
-    _write_manifest(str(made.cache), [entry], details)
+    written = shard.describe("web", 0, (None, None))
+    _write_manifest(str(made.cache), [written.partition], cache_details([written], contract))
     return made
 
 

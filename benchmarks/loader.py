@@ -1,14 +1,14 @@
-"""Compare the mixture loader with a memmap of the same tokens, both shuffled in blocks, in one process.
+"""The mixture loader against a memmap of the same tokens: block-shuffled reading, round about in one process.
 
     python -m benchmarks.loader [--tokens 134217728] [--dtype uint16] [--rounds 5] [--memory 134217728] [--cold]
 
-Both fill int32 batches of 32 sequences of 4096 tokens and visit each sequence of the epoch once, shuffled in blocks of
-256 sequences inside a window. The memmap reads a flat file with one thread, as a trainer without a loader would. The
-loader reads a real token cache (zarr3), with and without document segments. Results are ratios within a round, as
-median and range over all rounds, because absolute rates depend on other work on the machine.
+Both fill int32 batches of 32 sequences of 4096, each sequence of the epoch once, shuffled in blocks of 256 sequences
+inside a window. The memmap reads a flat file with one thread, the way a trainer without a loader does it; the loader
+reads a real token cache (zarr3), with and without document segments. Figures are ratios of the
+same round; the median and the range over all rounds count, absolute rates depend on the machine's other work.
 
-`--cold` drops the files from the page cache before each pass. Requests are the cache's own count of disk reads per 256
-sequences of 4096.
+`--cold` drops the files from the page cache before each pass. Requests are the cache's own count of reads from disk,
+per 256 sequences of 4096.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ import numpy as np
 import pyarrow as pa
 
 from datakit.cache.contract import Contract
-from datakit.cache.layout import FORMAT, CacheDetails, SourceSums, array_form
 from datakit.cache.writer import Documents, TokenShard, write_shard
+from datakit.cache.written_shards import cache_details
 from datakit.engine.task import TaskContext
 from datakit.loader import Component, Loader, Mixture, open_source
-from datakit.storage.manifest import Manifest, Partition, Quarantine, totals_of, write_manifest
+from datakit.storage.manifest import Manifest, Quarantine, totals_of, write_manifest
 
 LENGTH, ROWS, BLOCK = 4096, 32, 256
 SHARD_TOKENS = 16_000_000
@@ -39,7 +39,7 @@ VOCABULARY = {"uint16": 50_280, "uint32": 128_256}
 
 
 def synthetic_cache(directory: Path, tokens: int, dtype: str) -> str:
-    """Write a cache of Zipf-distributed ids in documents of about 600 tokens, and the same tokens as one file."""
+    """A finished cache of Zipf-like ids in documents of about 600 tokens, and beside it the same tokens in one file."""
     cache = directory / "cache"
     contract = Contract("0" * 64, "tokenizers", VOCABULARY[dtype], None, None, [])
     generator = np.random.default_rng(0)
@@ -56,7 +56,7 @@ def synthetic_cache(directory: Path, tokens: int, dtype: str) -> str:
 
 
 def documents(generator: np.random.Generator, tokens: int, vocabulary: int) -> Documents:
-    """Documents of about 600 tokens with heavy-tailed lengths and word-like id frequencies."""
+    """About 600 tokens each, heavy-tailed; ids as frequent as words are."""
     lengths = np.maximum(1, generator.lognormal(5.9, 1.0, tokens // 300)).astype(np.int64)
     lengths = lengths[: int(np.searchsorted(np.cumsum(lengths), tokens)) + 1]
     lengths[-1] -= lengths.sum() - tokens
@@ -67,17 +67,9 @@ def documents(generator: np.random.Generator, tokens: int, vocabulary: int) -> D
 
 def manifest_of(shards: list[TokenShard], contract: Contract) -> Manifest:
     """The manifest that the tokenize stage would have written."""
-    partitions, files = [], []
-    for shard in shards:
-        assert shard.data is not None
-        rows = shard.documents.rows
-        partitions.append(
-            Partition(shard.path, "web", rows, shard.data.bytes, shard.data.xxh3, text_bytes=0, tokens=shard.tokens)
-        )
-        files.append(shard.files)
-    totals = totals_of(partitions)
-    sums = {"web": SourceSums(len(shards), totals.rows, totals.tokens or 0, 0)}
-    details = CacheDetails(FORMAT, contract, array_form(contract.dtype), files, sums, {"1": totals.rows})
+    written = [shard.describe("web", 0, (None, None)) for shard in shards]
+    partitions = [shard.partition for shard in written]
+    totals, details = totals_of(partitions), cache_details(written, contract)
     return Manifest(
         "tokenize", "bench", "0" * 32, "0" * 32, {}, [], [], partitions, totals, {}, Quarantine(0),
         details=msgspec.to_builtins(details),
@@ -85,7 +77,7 @@ def manifest_of(shards: list[TokenShard], contract: Contract) -> Manifest:
 
 
 def memmap_epoch(path: Path, dtype: str, window_blocks: int, seed: int) -> Iterator[np.ndarray]:
-    """Yield each sequence of a flat file once, shuffled as the loader does; batches share one buffer."""
+    """Each sequence of a flat file once, shuffled like the loader does; batches share one buffer."""
     mapped = np.memmap(path, dtype, mode="r")
     generator = np.random.default_rng(seed)
     sequences = len(mapped) // LENGTH
@@ -101,13 +93,13 @@ def memmap_epoch(path: Path, dtype: str, window_blocks: int, seed: int) -> Itera
 
 
 def loader_epoch(loader: Loader, epoch: int, steps: int) -> Iterator[np.ndarray]:
-    """Yield one epoch of the loader's batches."""
+    """One epoch's batches of the loader."""
     for batch in loader.iterate(epoch * steps, (epoch + 1) * steps):
         yield batch.tokens
 
 
 def timed(batches: Iterator[np.ndarray]) -> float:
-    """Sequences per second."""
+    """Sequences a second."""
     begun, count = time.perf_counter(), 0
     for batch in batches:
         count += len(batch)
@@ -124,7 +116,7 @@ def forget(directory: Path) -> None:
 
 
 def compare(directory: Path, options: argparse.Namespace) -> dict[str, object]:
-    """Run all contenders in turn, `rounds` times."""
+    """All contenders in turn, `rounds` times."""
     cache = synthetic_cache(directory, options.tokens, options.dtype)
     steps = options.tokens // LENGTH // ROWS
     sources = {name: open_source(cache) for name in ("loader", "loader + segments")}
@@ -172,14 +164,14 @@ def compare(directory: Path, options: argparse.Namespace) -> dict[str, object]:
 
 
 def main() -> None:
-    """Parse arguments, run, print JSON."""
+    """Parse, run, print JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=1 << 27)
     parser.add_argument("--dtype", choices=sorted(VOCABULARY), default="uint16")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--memory", type=int, default=1 << 27, help="bytes for the loader's window and the next")
     parser.add_argument("--cold", action="store_true")
-    parser.add_argument("--scratch", default=None, help="directory for the files; removed afterwards")
+    parser.add_argument("--scratch", default=None, help="where the files go; removed afterwards")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.scratch) as directory:
         print(json.dumps(compare(Path(directory), options), indent=1))

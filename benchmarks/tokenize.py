@@ -32,7 +32,7 @@ from datakit.engine.task import Step, StepInput
 from datakit.recipe import parse_recipe
 from datakit.storage.manifest import read_manifest
 from datakit.tokenize import stage
-from datakit.tokenize.encoders.tokenizer import Tokenizer, hold_threads, load
+from datakit.tokenize.encoders.tokenizer import Tokenizer, limit_threads, load
 from datakit.tokenize.text_batches import TextBatch, text_batches
 from tests.support.data import data_dir
 
@@ -78,7 +78,7 @@ def child(kind: str, clean: Path, tokenizer: str, cpus: int) -> dict[str, float]
             figures["amplification"] = (written() - before) / figures.pop("result")
         return {**figures, "bytes": read_manifest(str(clean)).totals.text_bytes or 0}
     encoder = loaded.encoder("tokenizers" if kind == "tokenizers" else "fastokens")
-    hold_threads(encoder, cpus)
+    limit_threads(encoder, cpus)
     texts = loaded.long_texts(encoder)
     size, figures = 0, {"cpu": 0.0, "wall": 0.0}
     for batch in batches(clean):

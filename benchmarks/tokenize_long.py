@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 
 from datakit.tokenize.encoders.long_texts import LongTexts
-from datakit.tokenize.encoders.tokenizer import Tokenizer, hold_threads, load
+from datakit.tokenize.encoders.tokenizer import Tokenizer, limit_threads, load
 from tests.support.data import data_dir
 
 SMALL, LARGE = 1_000_000, 16_000_000
@@ -86,7 +86,7 @@ def main() -> None:
     tokenizer = load(str(data_dir() / "tokenizers" / arguments.tokenizer))
     assert isinstance(tokenizer, Tokenizer)
     encoder = tokenizer.encoder()
-    hold_threads(encoder, 1)
+    limit_threads(encoder, 1)
     texts = LongTexts(encoder, None, None) if arguments.whole else tokenizer.long_texts(encoder)
     measure(texts, arguments.rounds)
 

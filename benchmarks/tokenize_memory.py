@@ -23,7 +23,7 @@ from pathlib import Path
 
 from benchmarks.tokenize import batches, make_clean
 from benchmarks.tokenize_long import LARGE, hostile
-from datakit.tokenize.encoders.tokenizer import Tokenizer, hold_threads, load
+from datakit.tokenize.encoders.tokenizer import Tokenizer, limit_threads, load
 from tests.support.data import data_dir
 
 STATUS = Path("/proc/self/status")
@@ -68,7 +68,7 @@ def measure(kind: str, clean: Path, tokenizer_file: str, megabytes: int) -> None
     tokenizer = load(tokenizer_file)
     assert isinstance(tokenizer, Tokenizer)
     encoder = tokenizer.encoder()
-    hold_threads(encoder, 1)
+    limit_threads(encoder, 1)
     texts = tokenizer.long_texts(encoder)
     size, shown, batch, characters = 0, 0, [], 0
     for text in KINDS[kind](clean):

@@ -1,1 +1,1 @@
-"""cache."""
+"""The token cache: its format, reader and writer."""

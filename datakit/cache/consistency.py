@@ -1,6 +1,6 @@
-"""Checks that a cache's manifest agrees with itself; every open does it, and it reads no file of the cache.
+"""Checks that a cache's manifest is consistent with itself; runs on every open and reads no other file.
 
-Comparing the files with the manifest is `datakit/validate/token_cache.py`.
+`datakit/validate/token_cache.py` compares the files with the manifest.
 """
 
 from __future__ import annotations
@@ -17,30 +17,29 @@ REMEDY = "remove the cache's directory and make it again (`datakit run`)"
 
 
 def read_details(directory: str, manifest: Manifest) -> CacheDetails:
-    """The manifest's part that is the cache's own, checked against the rest. Raises UsageError, CorruptError."""
+    """Return the cache's own part of the manifest, checked against the rest. Raises UsageError, CorruptError."""
     if manifest.stage != STAGE:
         raise UsageError(f"{directory} is the output of stage {manifest.stage!r}, not a token cache")
     form = manifest.details.get("format")
     if form is not None and form != FORMAT:
         raise CorruptError(
-            f"{directory} has format {form!r}; this version reads {FORMAT!r}: make it again (`datakit run` of its "
+            f"{directory} has format {form!r}; this version reads {FORMAT!r}: make it again (`datakit run` its "
             f"recipe, or `datakit cache import`), or read it with the version that made it"
         )
     try:
         details = msgspec.convert(manifest.details, CacheDetails)
     except msgspec.ValidationError as error:
-        raise CorruptError(f"{directory}: its manifest describes no token cache: {error}") from error
+        raise CorruptError(f"{directory}: its manifest does not describe a token cache: {error}") from error
     for what, one, other in _sums(manifest, details):
         if one != other:
             raise CorruptError(
-                f"{directory}: the sums in its manifest do not agree ({what}: {one} and {other}), so it was altered; "
-                f"{REMEDY}"
+                f"{directory}: sums in its manifest disagree ({what}: {one} and {other}), so it was altered; {REMEDY}"
             )
     return details
 
 
 def _sums(manifest: Manifest, details: CacheDetails) -> Iterator[tuple[str, object, object]]:
-    """What must be equal, with its name."""
+    """Pairs of values that must be equal, each with a name."""
     partitions, sources = manifest.partitions, details.sources.values()
     tokens = sum(partition.tokens or 0 for partition in partitions)
     rows = sum(partition.rows for partition in partitions)

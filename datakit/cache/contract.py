@@ -1,9 +1,9 @@
-"""What the tokens of a cache mean, in a form that is stored with them and checked.
+"""The contract of a cache: what its tokens mean, stored with them and checked.
 
-Caches have been written without a begin-of-text token after a library changed its mind, and nobody saw it until a model
-was trained: so the cache records the tokenizer file's hash, which tokens were added around each document, and a few
-strings with their ids; and the first and last token of every document are compared with this record as they are
-written. Needs numpy and msgspec only: whoever reads a cache reads this.
+Caches have been written without a begin-of-text token after a library changed its default, and nobody noticed until a
+model was trained. So the cache records the tokenizer file's hash, the tokens added around each document, and a few
+strings with their ids; the first and last token of every document are checked as they are written. Needs only numpy and
+msgspec, because every reader of a cache reads the contract.
 """
 
 from __future__ import annotations
@@ -13,33 +13,34 @@ import numpy as np
 
 from datakit.errors import CorruptError, TokenizerError
 
-SMALL_VOCABULARY = 1 << 16  # ids of so many fit uint16
-SPECIAL_STRINGS = "as the tokenizer does"  # what becomes of "<|endoftext|>" inside a text: the tokenizer file decides
-AS_TEXT = "ordinary text"  # or it is encoded like any other text, and special tokens come from the contract alone
+SMALL_VOCABULARY = 1 << 16  # largest vocabulary whose ids fit uint16
+SPECIAL_STRINGS = "as the tokenizer does"  # "<|endoftext|>" inside a text: the tokenizer file decides
+AS_TEXT = "ordinary text"  # it is encoded like any other text; only the contract adds special tokens
 WHOLE = "whole"
 PARTS = "parts"
 
 
 class Special(msgspec.Struct, frozen=True):
-    """A token by its string and its id."""
+    """A special token's string and id."""
 
     token: str
     id: int
 
 
 class Golden(msgspec.Struct, frozen=True):
-    """A string and the ids that it must have, nothing added."""
+    """A string and the ids it must have, with no tokens added."""
 
     text: str
     ids: list[int]
 
 
 class Contract(msgspec.Struct, frozen=True):
-    """bos, eos: what stands before and after each document; None where nothing does.
+    """The contract of a cache.
 
-    vocabulary_size: the highest id + 1, added tokens included. fallback: why fastokens does not encode, if it does not.
-    special_strings: what becomes of a special token's string inside a text.
-    long_texts: "parts" if a long document is encoded in parts that give the ids of the whole; else "whole", and why.
+    bos, eos: the tokens before and after each document; None if there is none. vocabulary_size: the highest id + 1,
+    added tokens included. fallback: why fastokens could not encode, or empty. special_strings: how a special token's
+    string inside a text is encoded. long_texts: "parts" if long documents are encoded in parts that give the ids of the
+    whole, else "whole: <reason>".
     """
 
     tokenizer_sha256: str
@@ -55,25 +56,25 @@ class Contract(msgspec.Struct, frozen=True):
 
     @property
     def dtype(self) -> np.dtype:
-        """How ids are stored: uint16 where the vocabulary fits, else uint32."""
+        """The type ids are stored in: uint16 if the vocabulary fits, else uint32."""
         return np.dtype(np.uint16 if self.vocabulary_size <= SMALL_VOCABULARY else np.uint32)
 
     def require(self, tokenizer_sha256: str, place: str) -> None:
-        """Raises TokenizerError if another tokenizer's hash is given."""
+        """Raise TokenizerError if another tokenizer's hash is given."""
         if tokenizer_sha256 != self.tokenizer_sha256:
             raise TokenizerError(
                 f"{place} was made with the tokenizer of sha256 {self.tokenizer_sha256}, not with {tokenizer_sha256}; "
-                f"use the tokenizer.json that lies beside the cache, or tokenize the dataset again with yours"
+                f"use the tokenizer.json next to the cache, or tokenize the dataset again with yours"
             )
 
 
 def frame(ids: np.ndarray, lengths: np.ndarray, contract: Contract) -> tuple[np.ndarray, np.ndarray]:
-    """Text ids uint32 [T] of documents of these lengths [N] -> the tokens that are stored, and their lengths.
+    """Add the contract's tokens around documents: text ids uint32 [T], lengths [N] -> stored tokens and their lengths.
 
     Raises TokenizerError for an id outside the vocabulary.
     """
     if len(ids) and int(ids.max()) >= contract.vocabulary_size:
-        raise TokenizerError(f"encoder {contract.encoder!r} gave id {int(ids.max())}, beyond the vocabulary's end")
+        raise TokenizerError(f"encoder {contract.encoder!r} returned id {int(ids.max())}, beyond the vocabulary")
     before, after = int(contract.bos is not None), int(contract.eos is not None)
     if not before + after:
         return ids.astype(contract.dtype), lengths
@@ -90,9 +91,9 @@ def frame(ids: np.ndarray, lengths: np.ndarray, contract: Contract) -> tuple[np.
 
 
 def frame_mask(mask: np.ndarray, lengths: np.ndarray, contract: Contract) -> np.ndarray:
-    """The loss mask of text tokens uint8 [T] -> that of the tokens that `frame` gives.
+    """Extend a loss mask uint8 [T] of text tokens to the tokens that `frame` returns.
 
-    Begin-of-text is no target; end-of-text is one where the token before it is.
+    Begin-of-text is not a target; end-of-text is one if the token before it is.
     """
     before, after = int(contract.bos is not None), int(contract.eos is not None)
     if not before + after:
@@ -113,12 +114,12 @@ def frame_mask(mask: np.ndarray, lengths: np.ndarray, contract: Contract) -> np.
 
 
 def check_ends(tokens: np.ndarray, lengths: np.ndarray, contract: Contract, place: str) -> None:
-    """Raises CorruptError unless every document begins and ends with what the contract says."""
+    """Raise CorruptError unless every document starts and ends with the contract's tokens."""
     ends = np.cumsum(lengths)
     if (int(ends[-1]) if len(ends) else 0) != len(tokens):
         raise CorruptError(f"{place}: {len(tokens)} tokens, but the documents' lengths add up to {int(ends[-1])}")
     for special, places, side in ((contract.bos, ends - lengths, "begin"), (contract.eos, ends - 1, "end")):
         if special is not None and not (lengths.all() and (tokens[places] == special.id).all()):
             raise CorruptError(
-                f"{place}: a document does not {side} with {special.token!r} ({special.id}); not written"
+                f"{place}: a document does not {side} with {special.token!r} ({special.id}); shard not written"
             )

@@ -1,9 +1,9 @@
-"""Finds documents in a cache: the id of a row, the row of an id. It reads as little of the shards' lists as it can.
+"""Looks up documents in a cache, by id or by row, reading as little of the documents' lists as possible.
 
-An id is looked for in the shards whose first and last id enclose it (ids ascend inside a shard, so that is about one a
-source), there in the row groups whose statistics enclose it (64 Ki documents each).
+To find an id, only shards whose first and last id enclose it are searched (ids ascend within a shard, so that is about
+one per source), and in them only row groups whose statistics enclose it (64 Ki documents each).
 
-It needs pyarrow, which a trainer may not have: this module is imported when somebody asks for a document.
+Needs pyarrow, which a training machine may not have, so this module is imported on the first lookup.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datakit.cache.layout import DOCUMENTS_SUFFIX
-from datakit.cache.lru import Kept
+from datakit.cache.lru import LruCache
 from datakit.errors import CorruptError
 from datakit.storage import urls
 from datakit.storage.manifest import Partition
 from datakit.storage.parquet import open_shard, read_shard
 
-GROUPS_KEPT = 4
+GROUPS_CACHED = 4
 SCHEMA = pa.schema([("id", pa.string()), ("tokens", pa.uint32())])  # of shard-00017.docs.parquet
 
 
 def document_table(ids: pa.Array, lengths: np.ndarray) -> pa.Table:
-    """Rows for documents of these ids and lengths."""
+    """The rows of a docs.parquet for documents with these ids and lengths."""
     return pa.table([ids.cast(pa.string()), pa.array(lengths.astype(np.uint32))], schema=SCHEMA)
 
 
 class DocumentIndex:
-    """See the module. Safe for many threads. `row_starts`: how many documents come before each shard [N + 1]."""
+    """Thread-safe. `row_starts`, int64 [N + 1]: number of documents before each shard."""
 
     def __init__(self, directory: str, partitions: Sequence[Partition], row_starts: np.ndarray) -> None:
         self._directory, self._partitions, self._row_starts = directory, partitions, row_starts
-        self._groups = Kept(GROUPS_KEPT)
+        self._groups = LruCache[tuple[int, int], Any](GROUPS_CACHED)
 
     def ids(self, index: int) -> Any:
-        """All ids of a shard (an Arrow array), not kept. Raises CorruptError unless there are as many as documents."""
+        """All ids of a shard (an Arrow array), not cached. Raises CorruptError if the manifest gives another number."""
         ids = read_shard(self._url(index), ["id"]).column("id").combine_chunks()
         rows = self._partitions[index].rows
         if len(ids) != rows:
@@ -47,7 +47,7 @@ class DocumentIndex:
         return ids
 
     def id_of(self, index: int, row: int) -> str:
-        """The id in this row of a shard."""
+        """The id of this row of a shard."""
         with open_shard(self._url(index)) as shard:
             groups = [shard.metadata.row_group(group).num_rows for group in range(shard.metadata.num_row_groups)]
             ends = np.cumsum(groups)
@@ -56,7 +56,7 @@ class DocumentIndex:
         return ids[row - int(ends[group]) + groups[group]].as_py()
 
     def find(self, identity: str) -> int | None:
-        """The row in the cache of the document with this id; of several sources' the first; None if there is none."""
+        """The row in the cache of the document with this id, or None; if several sources have it, the first."""
         for index, partition in enumerate(self._partitions):
             if _encloses(partition.first_id, identity, partition.last_id):
                 for row in self._rows_with(index, identity):

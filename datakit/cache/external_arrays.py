@@ -1,9 +1,9 @@
-"""Tokens that stay where another program wrote them: what a manifest says of an imported shard's array.
+"""Describes, in the manifest of an imported cache, tokens that stay where another program wrote them.
 
-A cache that is imported by reference has a manifest, a tokenizer and lists of documents of its own, but its tokens are
-stretches of zarr arrays in the other program's directories, which are never written to. `details["foreign"]` in the
-manifest holds, for each shard, the array's directory (relative to the manifest where both are on one store), its
-zarr.json, and the size and checksum of each of its files, so that an altered original is found like an altered copy.
+A cache imported by reference has its own manifest, tokenizer and lists of documents, but its tokens are ranges of zarr
+arrays in the other program's directories, which datakit never writes to. `details["foreign"]` in the manifest holds,
+for each shard, the array's directory (relative to the manifest if both are on one store), its zarr.json, and the size
+and checksum of each of its files, so `datakit validate` detects altered originals as well.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from datakit.errors import CorruptError
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest
 
-KEY = "foreign"
+KEY = "foreign"  # the name in manifests
 
 
-class ForeignFile(msgspec.Struct, frozen=True):
+class ExternalFile(msgspec.Struct, frozen=True):
     """A file of the array: its path below the array's directory, its size and xxh3-128."""
 
     path: str
@@ -27,38 +27,38 @@ class ForeignFile(msgspec.Struct, frozen=True):
     xxh3: str
 
 
-class ForeignShard(msgspec.Struct, frozen=True):
-    """A shard's array: `form` is its place in `Foreign.forms`."""
+class ExternalShard(msgspec.Struct, frozen=True):
+    """A shard's array; `form` is an index into `ExternalShards.forms`."""
 
     directory: str
     form: int
-    files: list[ForeignFile]
+    files: list[ExternalFile]
 
 
-class Foreign(msgspec.Struct, frozen=True):
-    """All imported shards, one a partition and in the same order; `forms` holds the distinct zarr.json."""
+class ExternalShards(msgspec.Struct, frozen=True):
+    """All imported shards, one per partition and in the same order; `forms` holds the distinct zarr.json."""
 
     layout: str
     forms: list[dict[str, Any]]
-    shards: list[ForeignShard]
+    shards: list[ExternalShard]
 
 
-def read_foreign(directory: str, manifest: Manifest) -> Foreign | None:
-    """What a manifest says of imported shards; None where the cache holds its tokens itself. Raises CorruptError."""
+def read_external(directory: str, manifest: Manifest) -> ExternalShards | None:
+    """The manifest's description of external arrays; None if the cache holds its own tokens. Raises CorruptError."""
     if KEY not in manifest.details:
         return None
     try:
-        foreign = msgspec.convert(manifest.details[KEY], Foreign)
+        external = msgspec.convert(manifest.details[KEY], ExternalShards)
     except msgspec.ValidationError as error:
-        raise CorruptError(f"{directory}: its manifest does not describe what was imported: {error}") from error
-    if len(foreign.shards) != len(manifest.partitions):
+        raise CorruptError(f"{directory}: its manifest does not describe the imported arrays: {error}") from error
+    if len(external.shards) != len(manifest.partitions):
         raise CorruptError(
-            f"{directory}: {len(foreign.shards)} imported shards, {len(manifest.partitions)} partitions in its manifest"
+            f"{directory}: {len(external.shards)} imported shards, {len(manifest.partitions)} partitions in all"
         )
-    return foreign
+    return external
 
 
-def array_directory(cache: str, shard: ForeignShard) -> str:
-    """Where the array lies, as an absolute URL."""
+def array_directory(cache: str, shard: ExternalShard) -> str:
+    """The array's directory as an absolute URL."""
     absolute = urls.SPLITTER in shard.directory or shard.directory.startswith("/")
     return shard.directory if absolute else urls.join(cache, shard.directory)

@@ -1,17 +1,17 @@
-"""The token cache's format: what its manifest says, and what each shard's zarr.json is. No data passes here.
+"""The token cache's file format: the manifest's details and each shard's zarr.json.
 
-    manifest.json                     shards in order, the contract, the array's form: all that opening needs
+    manifest.json                     shards in order, the contract, the arrays' form: all that opening needs
     tokenizer.json                    the tokenizer, byte for byte
-    <source>/shard-00017/             zarr3, one array of one `sharding_indexed` file, c/0
-    <source>/shard-00017.docs.parquet id, tokens (uint32): one row a document, in order
-    <source>/shard-00017.lengths      the same lengths once more, raw: 4 bytes a document, and no Arrow to read them
-    <source>/shard-00017.loss_mask/   where a source says which tokens are targets: uint8 0 or 1, on the same chunk grid
+    <source>/shard-00017/             a zarr 3 array in one `sharding_indexed` file, c/0
+    <source>/shard-00017.docs.parquet id, tokens (uint32): one row per document, in order
+    <source>/shard-00017.lengths      the same lengths, raw: 4 bytes per document, readable without Arrow
+    <source>/shard-00017.loss_mask/   which tokens are targets, if the source says: uint8 0 or 1, on the same chunk grid
 
-Shard 17 holds the documents of partition 17 of its source; a partition without documents has no shard, and a shard
+Shard 17 holds the documents of partition 17 of its source. A partition without documents has no shard, and a shard
 whose documents have no tokens has no array. A shard's array is cut into equal chunks of at most 256 Ki tokens: a block
-of 1 Mi tokens is about five requests, a small shard carries no padding (a full chunk of uint16 is 512 KiB), and a large
-one at most a token a chunk. Raw uint16 where the vocabulary fits it, for blosc would save 3 % of those and cost a third
-of the read rate; else uint32 under blosc-lz4-bitshuffle, half the size.
+of 1 Mi tokens takes about five requests, a small shard has no padding (a full uint16 chunk is 512 KiB), and a large one
+at most one token per chunk. Ids are stored as raw uint16 if the vocabulary fits, because blosc would save only 3 % and
+cost a third of the read rate; otherwise as uint32 with blosc-lz4-bitshuffle, which halves the size.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ TOKENIZER_FILE = "tokenizer.json"
 DOCUMENTS_SUFFIX = ".docs.parquet"
 LOSS_MASK = "loss_mask"
 LOSS_MASK_SUFFIX = ".loss_mask"
-FREQUENT = 32  # tokens that the manifest lists
-FREQUENT_IN_SHARD = 128  # tokens of each shard among which these are looked for
+FREQUENT = 32  # most frequent tokens in the manifest
+FREQUENT_IN_SHARD = 128  # candidates from each shard
 
 LITTLE_ENDIAN = {"name": "bytes", "configuration": {"endian": "little"}}
 BLOSC = {
@@ -43,14 +43,14 @@ BLOSC = {
 
 
 class ArrayForm(msgspec.Struct, frozen=True):
-    """What all arrays of a cache have in common."""
+    """The properties that all arrays of a cache share."""
 
     dtype: str
     chunk_tokens: int
     codecs: list[dict[str, Any]]
 
     def metadata(self, tokens: int) -> dict[str, Any]:
-        """The zarr.json of a shard of this many tokens (at least one)."""
+        """The zarr.json of a shard of `tokens` tokens, at least one."""
         chunks = -(-tokens // self.chunk_tokens)
         chunk = -(-tokens // chunks)
         sharding = {
@@ -72,8 +72,8 @@ class ArrayForm(msgspec.Struct, frozen=True):
 
 
 def array_form(dtype: np.dtype) -> ArrayForm:
-    """The form for ids of this type."""
-    if dtype.itemsize == 1:  # a mask: long runs
+    """The form of arrays of this type."""
+    if dtype.itemsize == 1:  # a mask, which has long runs
         configuration = {**BLOSC["configuration"], "typesize": 1, "shuffle": "noshuffle"}
         return ArrayForm(
             dtype.name, CHUNK_TOKENS, [{"name": "bytes"}, {"name": "blosc", "configuration": configuration}]
@@ -83,7 +83,7 @@ def array_form(dtype: np.dtype) -> ArrayForm:
 
 
 class SideFiles(msgspec.Struct, frozen=True):
-    """Size and checksum of the two files of an array beside a shard's tokens, and the sum of its values."""
+    """Size and checksum of the two files of a loss mask, and the sum of its values."""
 
     bytes: int
     xxh3: str
@@ -93,9 +93,9 @@ class SideFiles(msgspec.Struct, frozen=True):
 
 
 class ShardFiles(msgspec.Struct, frozen=True):
-    """Size and checksum of a shard's files beside the data file, which its partition describes.
+    """Size and checksum of a shard's files other than the data file, which its partition describes.
 
-    lengths_xxh3: of the file of lengths; its size is 4 bytes a document. loss_mask: None where every token is a target.
+    lengths_xxh3: of the lengths file, whose size is 4 bytes per document. loss_mask: None if every token is a target.
     """
 
     metadata_bytes: int
@@ -107,23 +107,23 @@ class ShardFiles(msgspec.Struct, frozen=True):
 
 
 class SourceSums(msgspec.Struct, frozen=True):
-    """What one source contributes."""
+    """Totals of one source. targets: tokens that count in the loss; None if all do. frequent: see CacheDetails."""
 
     shards: int
     documents: int
     tokens: int
     text_bytes: int
-    targets: int | None = None  # tokens that the loss counts; None: all
-    frequent: list[tuple[int, int]] = []  # see CacheDetails
+    targets: int | None = None
+    frequent: list[tuple[int, int]] = []
 
 
 class CacheDetails(msgspec.Struct, frozen=True):
     """`details` in the manifest of a cache.
 
-    shards: one entry a partition, in the same order. lengths: how many documents have fewer tokens than the key and at
-    least half of it (1: none at all). frequent: the most frequent tokens, (id, how often): counted where a token is
-    among the FREQUENT_IN_SHARD most frequent of its shard, so a count is exact or a little low.
-    loss_mask: the form of these arrays, None where no shard has one.
+    shards: one entry per partition, in the same order. lengths: number of documents with fewer tokens than the key and
+    at least half of it (under "1" the empty ones). frequent: the most frequent tokens, (id, count); a token is only
+    counted in shards where it is among the FREQUENT_IN_SHARD most frequent, so a count is exact or slightly low.
+    loss_mask: the form of the masks' arrays, None if no shard has one.
     """
 
     format: str
@@ -137,12 +137,12 @@ class CacheDetails(msgspec.Struct, frozen=True):
 
 
 def shard_name(source: str, partition: int) -> str:
-    """`web/shard-00017`."""
+    """Path of a shard, such as `web/shard-00017`."""
     return f"{source}/shard-{partition:05d}"
 
 
 def length_histogram(lengths: np.ndarray) -> dict[str, int]:
-    """Documents by length in powers of two, as `CacheDetails.lengths` says.
+    """Number of documents by length in powers of two, as in `CacheDetails.lengths`.
 
     >>> length_histogram(np.array([0, 1, 2, 3, 4]))
     {'1': 1, '2': 1, '4': 2, '8': 1}
@@ -153,7 +153,7 @@ def length_histogram(lengths: np.ndarray) -> dict[str, int]:
 
 
 def most_frequent(counts: np.ndarray, number: int) -> dict[str, int]:
-    """The `number` most frequent tokens by id, of equals the lower id first; int64 counts by id [V].
+    """The `number` most frequent tokens by id, lower ids first among equals; `counts`: int64 by id [V].
 
     >>> most_frequent(np.array([5, 0, 7, 5]), 2)
     {'2': 7, '0': 5}

@@ -1,31 +1,47 @@
-"""The last few values that were asked for, by their keys; for many threads.
+"""A thread-safe cache that drops the least recently used values.
 
-Two threads may read the same value at once: that is a waste, no error, and nobody waits while another reads.
+Not `functools.lru_cache`: on a method it would keep its object, and that object's open files, alive until the garbage
+collector runs.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
 
 
-class Kept:
-    """See the module. Keeps `most` values."""
+class LruCache(Generic[Key, Value]):
+    """Keeps values whose sizes add up to at most `limit`, but always the newest; by default each value counts as 1."""
 
-    def __init__(self, most: int) -> None:
-        self._most, self._values, self._lock = most, OrderedDict[Any, Any](), threading.Lock()
+    def __init__(self, limit: int, size_of: Callable[[Value], int] = lambda value: 1) -> None:
+        self._limit, self._size_of = limit, size_of
+        self._values: OrderedDict[Key, Value] = OrderedDict()
+        self._size = 0
+        self._lock = threading.Lock()
 
-    def get(self, key: Any, read: Callable[[], Any]) -> Any:
-        """The value under `key`, read if it is not here."""
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def get(self, key: Key, load: Callable[[], Value]) -> Value:
+        """Return the value of `key`, calling `load` if it is not cached.
+
+        `load` runs outside the lock, so two threads may load the same value; the first one stored wins.
+        """
         with self._lock:
             if key in self._values:
                 self._values.move_to_end(key)
                 return self._values[key]
-        value = read()
+        loaded = load()
         with self._lock:
-            self._values[key] = value
-            if len(self._values) > self._most:
-                self._values.popitem(last=False)
-        return value
+            value = self._values.setdefault(key, loaded)
+            self._values.move_to_end(key)
+            if value is loaded:
+                self._size += self._size_of(value)
+            while self._size > self._limit and len(self._values) > 1:
+                self._size -= self._size_of(self._values.popitem(last=False)[1])
+            return value

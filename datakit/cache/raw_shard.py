@@ -1,11 +1,11 @@
-"""A shard of raw tokens on this machine's disk, read or mapped as the flat array that its file begins with.
+"""Reads or memory-maps a local shard of raw tokens as the flat array at the start of its file.
 
-Where tokens are stored raw, TensorStore writes a shard's chunks one after the other from the file's first byte, so the
-file is the tokens, little-endian and end to end, then the chunks' index. That index is read and compared, entry by
-entry, with the one that this implies; a file that does not look so is left to TensorStore.
+TensorStore writes the chunks of a raw shard one after the other from the file's first byte, so the file holds the
+tokens, little-endian and end to end, followed by the chunk index. Each index entry is compared with the expected one; a
+file with any other order is left to TensorStore.
 
-One system call reads a block straight into the caller's array, without the interpreter's lock: 1.3 times the rate of
-copying it out of a memory map, where TensorStore has 0.3 of it (it fills fresh buffers and copies out of them).
+One system call reads a block straight into the caller's array without holding the interpreter's lock: 1.3 times the
+rate of copying it out of a memory map. TensorStore reaches 0.3 of it, because it fills fresh buffers and copies them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RAW = [{"name": "bytes", "configuration": {"endian": "little"}}]
 
 
 class RawShard:
-    """`tokens` tokens of type `dtype` at the beginning of the file `path`. Safe to share between threads."""
+    """`tokens` tokens of type `dtype` at the start of the file `path`. Thread-safe."""
 
     def __init__(self, path: str, dtype: np.dtype, tokens: int) -> None:
         self.path, self._dtype, self._tokens = path, dtype, tokens
@@ -33,17 +33,17 @@ class RawShard:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def read_into(self, first: int, out: np.ndarray) -> None:
-        """Fill `out` with the tokens from `first` on. Raises CorruptError where the file ends before them."""
+        """Fill `out` with the tokens from position `first`. Raises CorruptError if the file ends before that."""
         place, position = out.data.cast("B"), first * self._dtype.itemsize
         while len(place):
             with read_errors(self.path):
                 count = os.preadv(self._descriptor, [place], position)
             if not count:
-                raise CorruptError(f"{self.path} ends at byte {position}: it was cut; `datakit validate` tells more")
+                raise CorruptError(f"{self.path} ends at byte {position}: it was truncated; run `datakit validate`")
             place, position = place[count:], position + count
 
     def view(self) -> np.ndarray:
-        """All tokens as a read-only memory map: nothing is read or copied until somebody looks."""
+        """All tokens as a read-only memory map; nothing is read until it is accessed."""
         return np.memmap(self.path, self._dtype, mode="r", shape=(self._tokens,))
 
     def __del__(self) -> None:
@@ -52,7 +52,7 @@ class RawShard:
 
 
 def open_raw(path: str, metadata: dict[str, Any]) -> RawShard | None:
-    """The shard whose zarr.json this is, or None where its file is not the flat array described above.
+    """Open the shard with this zarr.json, or return None if its file is not the flat array described above.
 
     Raises NotFoundError.
     """
@@ -67,7 +67,7 @@ def open_raw(path: str, metadata: dict[str, Any]) -> RawShard | None:
 
 
 def _is_flat(path: str, chunks: int, chunk_bytes: int) -> bool:
-    """Whether the file holds `chunks` chunks of this size in order, then their index, and nothing else."""
+    """Return True if the file holds `chunks` chunks of this size in order, then their index, and nothing else."""
     body, index_bytes = chunks * chunk_bytes, chunks * INDEX_ENTRY
     if os.path.getsize(path) != body + index_bytes + CHECKSUM:
         return False

@@ -1,8 +1,8 @@
-"""Reads ahead: the blocks of a cache, in any order, with a few reads in flight and a memory that does not grow.
+"""Reads ranges of a cache ahead of their use, in any order, with bounded memory.
 
-Reading the next block while this one is used hides the disk or the network: with four blocks in flight, an object store
-that answers after 50 ms gives as many tokens as its bandwidth allows. Memory: `in_flight` blocks that are being read or
-wait to be used, and the one in use.
+Reading the next block while the current one is used hides the latency of the disk or the network: with four blocks in
+flight, an object store that answers after 50 ms delivers its full bandwidth. Memory: `in_flight` blocks that are being
+read or waiting, and the one in use.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Range = tuple[int, int]
 
 
 def block_ranges(tokens: int, block_tokens: int = BLOCK_TOKENS) -> list[Range]:
-    """The blocks of so many tokens, in order; the last one may be shorter.
+    """The ranges of the blocks of a cache of this many tokens, in order; the last one may be shorter.
 
     >>> block_ranges(5, 2)
     [(0, 2), (2, 4), (4, 5)]
@@ -30,9 +30,9 @@ def block_ranges(tokens: int, block_tokens: int = BLOCK_TOKENS) -> list[Range]:
 def read_ahead(
     read: Callable[[int, int], np.ndarray], ranges: Iterable[Range], in_flight: int = IN_FLIGHT
 ) -> Iterator[np.ndarray]:
-    """`read(start, stop)` of each range, in the order given, up to `in_flight` at a time.
+    """Yield `read(start, stop)` for each range, in the given order, reading up to `in_flight` ranges at a time.
 
-    An error is raised in its turn. Whoever stops early waits for what is in flight, and nothing more is begun.
+    An error is raised when its range is due. A caller that stops early waits for reads in flight; no new ones start.
     """
     waiting: deque[Future[np.ndarray]] = deque()
     pool = ThreadPoolExecutor(in_flight, thread_name_prefix="datakit-read")

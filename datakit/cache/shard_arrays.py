@@ -1,14 +1,12 @@
-"""The arrays of a cache's shards: opened when a read first comes to them, some kept open, safe for many threads.
+"""Opens and reads the arrays of a cache's shards on demand, keeping some of them open. Thread-safe.
 
-Each shard takes the cheapest road that leads to its tokens: one system call into the result where they lie raw on this
-machine's disk, else TensorStore, which decodes, and reads object stores. Nothing that is wrong is read: a shard whose
-file is missing or has another size than the manifest says is refused when it is opened.
+Raw shards on a local disk are read by one system call straight into the result. TensorStore reads everything else:
+compressed shards and object stores. A shard whose file is missing or has another size than in the manifest is refused
+when it is opened.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -16,38 +14,38 @@ from typing import Any
 import numpy as np
 
 from datakit.cache import zarr_arrays
-from datakit.cache.external_arrays import Foreign, ForeignShard, array_directory, read_foreign
+from datakit.cache.external_arrays import ExternalShard, ExternalShards, array_directory, read_external
 from datakit.cache.layout import DATA_FILE, LOSS_MASK_SUFFIX, CacheDetails
+from datakit.cache.lru import LruCache
 from datakit.cache.raw_shard import RawShard, open_raw
+from datakit.cache.shard_offsets import Stretch
 from datakit.errors import CorruptError, NotFoundError, TokenizerError
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest
 
-OPEN_ARRAYS = 256  # a raw one holds a file descriptor, of which a process has 1024
-Stretch = tuple[int, int, int]  # shard, its first token, the end
+OPEN_ARRAYS = 256  # a raw one holds a file descriptor; processes often have 1024
 
 
 class ShardArrays:
-    """See the module."""
+    """The arrays of one cache."""
 
     def __init__(self, directory: str, manifest: Manifest, details: CacheDetails, cache_bytes: int) -> None:
         self._directory, self._partitions, self._details = directory, manifest.partitions, details
-        self._foreign: Foreign | None = read_foreign(directory, manifest)
+        self._external: ExternalShards | None = read_external(directory, manifest)
         self._dtype = details.contract.dtype
         self._local = urls.is_local(directory)
         self._context = zarr_arrays.read_context(cache_bytes, self._local)
-        self._open: OrderedDict[tuple[int, bool], Any] = OrderedDict()
-        self._lock = threading.Lock()
+        self._open = LruCache[tuple[int, bool], Any](OPEN_ARRAYS)
         self._direct_reads = 0
         self._before = zarr_arrays.requests_so_far()
 
     @property
     def requests(self) -> int:
-        """Reads of files or objects since the cache was opened; TensorStore counts those of the whole process."""
+        """Reads of files or objects since the cache was opened; TensorStore counts its reads for the whole process."""
         return self._direct_reads + zarr_arrays.requests_so_far() - self._before
 
     def read(self, stretches: Sequence[Stretch]) -> np.ndarray:
-        """The stretches end to end; TensorStore reads all of its own at once."""
+        """The tokens of the stretches, end to end; those that TensorStore reads are read concurrently."""
         out = np.empty(sum(last - first for _, first, last in stretches), self._dtype)
         pending, position = [], 0
         for index, first, last in stretches:
@@ -63,7 +61,7 @@ class ShardArrays:
         return out
 
     def read_loss_mask(self, stretches: Sequence[Stretch]) -> np.ndarray:
-        """Whether each token is a target, as bool; where a shard has no mask, all are."""
+        """The loss mask of the stretches as bool; all True where a shard has no mask."""
         out = np.ones(sum(last - first for _, first, last in stretches), bool)
         pending, position = [], 0
         for index, first, last in stretches:
@@ -76,29 +74,22 @@ class ShardArrays:
         return out
 
     def view(self, index: int) -> np.ndarray | None:
-        """A shard's tokens as a memory map, where they lie raw on this machine's disk."""
+        """A shard's tokens as a memory map if they are stored raw on a local disk, else None."""
         array = self._array(index)
         return array.view() if isinstance(array, RawShard) else None
 
     def place(self, index: int) -> str:
-        """Where a shard's array lies, as an absolute URL."""
-        if self._foreign is not None:
-            return array_directory(self._directory, self._foreign.shards[index])
+        """URL of a shard's array."""
+        if self._external is not None:
+            return array_directory(self._directory, self._external.shards[index])
         return urls.join(self._directory, self._partitions[index].path)
 
     def _array(self, index: int, masks: bool = False) -> Any:
-        with self._lock:
-            if (index, masks) in self._open:
-                self._open.move_to_end((index, masks))
-                return self._open[index, masks]
-            array = self._open[index, masks] = self._opened_mask(index) if masks else self._opened(index)
-            if len(self._open) > OPEN_ARRAYS:
-                self._open.popitem(last=False)
-            return array
+        return self._open.get((index, masks), lambda: self._opened_mask(index) if masks else self._opened(index))
 
     def _opened(self, index: int) -> Any:
-        if self._foreign is not None:
-            return self._opened_foreign(self._foreign.shards[index], self._foreign)
+        if self._external is not None:
+            return self._opened_external(self._external.shards[index], self._external)
         place, partition = self.place(index), self._partitions[index]
         assert partition.tokens is not None
         metadata = self._details.array.metadata(partition.tokens)
@@ -110,12 +101,12 @@ class ShardArrays:
                 return raw
         return zarr_arrays.open_array(place, metadata, self._context)
 
-    def _opened_foreign(self, shard: ForeignShard, foreign: Foreign) -> Any:
+    def _opened_external(self, shard: ExternalShard, external: ExternalShards) -> Any:
         place = array_directory(self._directory, shard)
         if urls.is_local(place):
             for file in shard.files:
                 _check_size(urls.join(place, file.path), file.bytes)
-        return zarr_arrays.open_array(place, foreign.forms[shard.form], self._context, sparse=True)
+        return zarr_arrays.open_array(place, external.forms[shard.form], self._context, sparse=True)
 
     def _opened_mask(self, index: int) -> Any:
         place, files = self.place(index) + LOSS_MASK_SUFFIX, self._details.shards[index].loss_mask
@@ -127,23 +118,23 @@ class ShardArrays:
         return zarr_arrays.open_array(place, metadata, self._context)
 
     def _checked(self, found: np.ndarray, index: int) -> np.ndarray:
-        """An imported array may hold ids that its tokenizer does not have, nor the cache's type room for."""
-        if self._foreign is None:
+        """Check an imported array for ids that its tokenizer does not have, or that the cache's type cannot hold."""
+        if self._external is None:
             return found
         size = self._details.contract.vocabulary_size
         if len(found) and (int(found.min()) < 0 or int(found.max()) >= size):
             wrong = int(found.max()) if found.min() >= 0 else int(found.min())
             raise TokenizerError(
-                f"{self.place(index)} holds the id {wrong}, but the tokenizer that it was imported with has {size} "
-                f"ids; import it again with the tokenizer that it was made with"
+                f"{self.place(index)} holds the id {wrong}, but the tokenizer given at import has {size} ids; "
+                f"import it again with the tokenizer that made these tokens"
             )
         return found
 
 
 def _begin(array: Any, first: int, place: np.ndarray) -> list[tuple[np.ndarray, Any]]:
-    """Begun reads of the tokens from `first` on that fill `place`, each with its part of it.
+    """Start reads of the tokens from `first` that fill `place`; each is returned with its part of `place`.
 
-    Cut at the borders of chunks: one read is decoded by one thread, several by several (1.5 times the rate).
+    The read is cut at chunk borders because TensorStore decodes each read in one thread (1.5 times the rate).
     """
     last, (chunk,) = first + len(place), array.chunk_layout.read_chunk.shape
     cuts = [first, *range((first // chunk + 1) * chunk, last, chunk), last]
@@ -151,7 +142,7 @@ def _begin(array: Any, first: int, place: np.ndarray) -> list[tuple[np.ndarray, 
 
 
 def _check_size(url: str, expected: int) -> None:
-    """On a disk the size is free to know; in an object store the checksum of the index at the file's end tells."""
+    """Check a local file's size; in an object store, the checksum of the index at the end of the file has to do."""
     try:
         size = urls.size(url)
     except NotFoundError as error:

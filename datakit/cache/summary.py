@@ -1,7 +1,7 @@
-"""What a cache holds, as numbers: documents by length, tokens by source, the most frequent tokens.
+"""Summarizes a cache: documents by length, tokens by source, the most frequent tokens.
 
-All of it is in the manifest, so this costs one read; but a cache that was imported where it lies does not know its most
-frequent tokens, and then every token is read, at the speed of reading, to count them.
+All of it is in the manifest, except that a cache imported by reference has no token counts: then every token is read
+and counted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from datakit.cache.reader import Cache
 
 @dataclass(frozen=True)
 class CacheSummary:
-    """See the module. lengths: (from, below, documents). frequent: (id, how often), most frequent first."""
+    """Totals and distributions. lengths: (from, below, documents). frequent: (id, count), most frequent first."""
 
     directory: str
     documents: int
@@ -30,7 +30,7 @@ class CacheSummary:
 
 
 def summarize(cache: Cache) -> CacheSummary:
-    """The numbers of a cache."""
+    """Summarize a cache."""
     details, totals = cache.details, cache.manifest.totals
     filled = sorted(int(power) for power in details.lengths)
     powers = [1 << place for place in range(filled[0].bit_length() - 1, filled[-1].bit_length())] if filled else []
@@ -48,7 +48,7 @@ def summarize(cache: Cache) -> CacheSummary:
 
 
 def counted(cache: Cache, number: int = FREQUENT) -> list[tuple[int, int]]:
-    """The most frequent tokens, of equals the lower id first, by reading all."""
+    """The `number` most frequent tokens with their counts, lower ids first among equals, by reading all tokens."""
     counts = np.zeros(cache.contract.vocabulary_size, np.int64)
     for block in cache.blocks():
         counts += np.bincount(block, minlength=len(counts))

@@ -1,11 +1,10 @@
-"""Writes one shard of the token cache: tokens as they come into memory, then the files, each written once.
+"""Writes one shard of the token cache: collects the tokens in memory, then writes each file once.
 
-The data file first, then the loss mask if there is one, then the documents' lengths and list, and zarr.json last, so
-that whoever finds the metadata finds all of it. The bytes are a function of the documents alone, not of how they came
-in batches.
+The data file is written first, then the loss mask if there is one, then the documents' lengths and list, and zarr.json
+last, so that a shard with metadata is complete. The bytes depend on the documents alone, not on how they were batched.
 
-Memory: three times the tokens of the shard where they are stored raw (2 bytes each), and as much where they are
-compressed (4 bytes each). A text of 1 GiB at 3.5 bytes a token takes 1.8 GiB or 3.6 GiB.
+Memory: three times the tokens of the shard, both raw (2 bytes each) and compressed (4 bytes each). A text of 1 GiB at
+3.5 bytes per token takes 1.8 GiB or 3.6 GiB.
 """
 
 from __future__ import annotations
@@ -33,18 +32,19 @@ from datakit.cache.layout import (
     most_frequent,
 )
 from datakit.cache.lengths import LENGTHS_SUFFIX, encode_lengths
+from datakit.cache.written_shards import WrittenShard
 from datakit.cache.zarr_arrays import encode_array
 from datakit.engine.task import OutputFile, TaskContext
 from datakit.errors import CorruptError
 from datakit.storage import atomic, urls
 from datakit.storage.parquet import ShardWriter
 
-EMPTY_XXH3 = "99aa06d3014798d86001c324468d497f"  # xxh3-128 of no bytes: the data of a shard without tokens
+EMPTY_XXH3 = "99aa06d3014798d86001c324468d497f"  # xxh3-128 of zero bytes: the data of a shard without tokens
 
 
 @dataclass(frozen=True)
 class Documents:
-    """Encoded documents in order: their ids [N], their tokens [T] end to end, how many each has, int64 [N].
+    """Encoded documents in order: ids [N], tokens [T] end to end, lengths int64 [N].
 
     mask: uint8 [T], 1 for a token that is a target; None if all are.
     """
@@ -57,10 +57,10 @@ class Documents:
 
 @dataclass(frozen=True)
 class TokenShard:
-    """A committed shard. `data` and `metadata` are the array's two files, None where there is no token to store.
+    """A committed shard. `data` and `metadata` are the array's two files, None if there are no tokens.
 
-    lengths: how many documents have how many tokens (layout.length_histogram); `lengths_file` has that of each one.
-    frequent: its most frequent tokens by id. mask: the files of its loss mask, if it has one, and their sizes.
+    lengths: documents by number of tokens (layout.length_histogram); `lengths_file` has the length of each document.
+    frequent: its most frequent tokens by id. mask, side: the files of its loss mask, and their description.
     """
 
     path: str
@@ -76,27 +76,49 @@ class TokenShard:
 
     @property
     def outputs(self) -> tuple[OutputFile, ...]:
-        """Its files, in the order in which they were committed."""
+        """The shard's files, in the order they were committed."""
         found = (self.data, *self.mask, self.lengths_file, self.documents, self.metadata)
         return tuple(file for file in found if file is not None)
 
-    @property
-    def files(self) -> ShardFiles:
-        """What the manifest says of the files beside the data."""
-        metadata, documents = self.metadata or OutputFile("", 0, EMPTY_XXH3), self.documents
-        described = (metadata.bytes, metadata.xxh3, documents.bytes, documents.xxh3, self.lengths_file.xxh3)
-        return ShardFiles(*described, loss_mask=self.side)
+    def describe(
+        self, source: str, text_bytes: int | None, ends: tuple[str | None, str | None], quarantined: int = 0
+    ) -> WrittenShard:
+        """The shard's description for the manifest; `ends`: ids of its first and last document."""
+        data = self.data or OutputFile("", 0, EMPTY_XXH3)
+        metadata = self.metadata or OutputFile("", 0, EMPTY_XXH3)
+        return WrittenShard(
+            source=source,
+            text_bytes=text_bytes,
+            first_id=ends[0],
+            last_id=ends[1],
+            quarantined=quarantined,
+            path=self.path,
+            rows=self.documents.rows,
+            tokens=self.tokens,
+            bytes=data.bytes,
+            xxh3=data.xxh3,
+            lengths=self.lengths,
+            frequent=self.frequent,
+            files=ShardFiles(
+                metadata_bytes=metadata.bytes,
+                metadata_xxh3=metadata.xxh3,
+                documents_bytes=self.documents.bytes,
+                documents_xxh3=self.documents.xxh3,
+                lengths_xxh3=self.lengths_file.xxh3,
+                loss_mask=self.side,
+            ),
+        )
 
 
 @dataclass
 class _Tokens:
-    """What has come so far. A bytearray grows in place: the system moves pages, not bytes."""
+    """The tokens collected so far. A bytearray grows in place: the system remaps pages instead of copying."""
 
     dtype: np.dtype
     vocabulary_size: int
     tokens: bytearray = field(default_factory=bytearray)
     mask: bytearray = field(default_factory=bytearray)
-    listed: bytearray = field(default_factory=bytearray)  # the lengths as they are written
+    listed: bytearray = field(default_factory=bytearray)  # the lengths as bytes of their file
     lengths: Counter[str] = field(default_factory=Counter)
     counts: np.ndarray = field(init=False)
     count: int = 0
@@ -105,9 +127,9 @@ class _Tokens:
         self.counts = np.zeros(self.vocabulary_size, np.int64)
 
     def add(self, part: Documents, path: str) -> None:
-        """Take a batch. Raises CorruptError unless all batches have masks or none has."""
+        """Append a batch. Raises CorruptError if only some batches have masks."""
         if self.count and (part.mask is None) == bool(self.mask) and len(part.tokens):
-            raise CorruptError(f"{path}: some of its documents have a loss mask and some have none; not written")
+            raise CorruptError(f"{path}: some of its documents have a loss mask and some do not; shard not written")
         tokens = np.ascontiguousarray(part.tokens, self.dtype)
         self.tokens += tokens.data.cast("B") if len(tokens) else b""
         if part.mask is not None and len(part.mask):
@@ -118,18 +140,18 @@ class _Tokens:
         self.count += len(tokens)
 
     def give_tokens(self) -> bytearray:
-        """All tokens, which are the caller's from now on."""
+        """Hand over all tokens to the caller."""
         given, self.tokens = self.tokens, bytearray()
         return given
 
     def give_mask(self) -> bytearray:
-        """The whole mask, which is the caller's from now on."""
+        """Hand over the whole mask to the caller."""
         given, self.mask = self.mask, bytearray()
         return given
 
 
 def write_shard(path: str, parts: Iterable[Documents], contract: Contract, context: TaskContext) -> TokenShard:
-    """Write and commit the shard `path` (relative to the step). Raises CorruptError where documents break the contract.
+    """Write and commit the shard `path` (relative to the step). Raises CorruptError if documents break the contract.
 
     If `parts` raises, nothing is committed.
     """
@@ -160,9 +182,9 @@ def _write_mask(path: str, taken: _Tokens, context: TaskContext) -> tuple[tuple[
 
 
 def _write_array(path: str, values: bytearray, form: ArrayForm, context: TaskContext) -> tuple[OutputFile, bytes]:
-    """Encode and commit the data; the metadata is for the caller to commit, last.
+    """Encode and commit the data; return the metadata for the caller to commit last.
 
-    `values` must be the only reference: its memory goes when TensorStore lets go of it, which may be a moment later.
+    `values` must be the only reference: its memory is freed when TensorStore releases it, which may be a moment later.
     """
     data, metadata = encode_array(np.frombuffer(values, form.dtype), form, context.cpus)
     del values

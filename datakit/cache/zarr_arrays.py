@@ -1,12 +1,12 @@
-"""Reads and writes shard arrays with TensorStore; nothing else in the package knows about TensorStore.
+"""Reads and writes shard arrays with TensorStore; the only module that imports it.
 
 Opening takes the array's metadata from the cache's manifest and reads nothing. A missing or damaged shard is an error;
-TensorStore alone would read a missing file as zeros. Memory: a pool of decoded chunks and indices with a hard bound,
-beside the blocks that are being read, each of which is held about twice while it is decoded.
+by default TensorStore would read a missing file as zeros. Memory: a bounded pool of decoded chunks and indices, plus
+about twice the size of each block being read while it is decoded.
 
-Writing encodes a whole shard in memory and writes each file once. Written piece by piece, TensorStore would rewrite
-the shard each time (8.5 times the bytes, measured); through a scratch directory, every token would be written twice.
-Memory beside the tokens: twice their size where they are stored raw, one and a half times where they are compressed.
+Writing encodes a whole shard in memory and writes each file once. TensorStore would rewrite a shard for each piece it
+is given (8.5 times the bytes, measured), and a scratch directory would write every token twice. Memory in addition to
+the tokens: twice their size if stored raw, one and a half times if compressed.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from datakit.errors import CorruptError, RootError, StorageError
 from datakit.storage import urls
 
 DEFAULT_REGION = "us-east-1"
-REMOTE_REQUESTS = 32  # at once: a block is some five requests, and up to four blocks are in flight
+REMOTE_REQUESTS = 32  # concurrent: about five per block, and up to four blocks are in flight
 LOCAL_REQUESTS = 4
 DAMAGED = ("NOT_FOUND", "DATA_LOSS", "FAILED_PRECONDITION", "INVALID_ARGUMENT", "OUT_OF_RANGE")
 READS = "/tensorstore/kvstore/"
 
 
 def read_context(cache_bytes: int, local: bool) -> tensorstore.Context:
-    """What the arrays of one reader share: a bounded pool of decoded indices and chunks, threads, requests at once."""
+    """Resources shared by the arrays of one reader: a bounded pool of decoded chunks, threads, concurrent requests."""
     requests = {"limit": LOCAL_REQUESTS if local else REMOTE_REQUESTS}
     return tensorstore.Context(
         {
@@ -45,9 +45,9 @@ def read_context(cache_bytes: int, local: bool) -> tensorstore.Context:
 def open_array(
     directory: str, metadata: dict[str, Any], context: tensorstore.Context, sparse: bool = False
 ) -> tensorstore.TensorStore:
-    """The array with these metadata (its zarr.json) in `directory`, without a read.
+    """Open the array with this zarr.json in `directory` without reading.
 
-    sparse: a chunk that is not there stands for zeros, as others write them; ours are always there.
+    sparse: treat a missing chunk as zeros, as other programs write them; ours are always present.
     """
     specification = {
         "driver": "zarr3",
@@ -60,27 +60,27 @@ def open_array(
 
 
 def finish(read: Any, place: str) -> np.ndarray:
-    """The result of a read that was begun. Raises CorruptError where the shard is missing or damaged, StorageError."""
+    """Wait for a read. Raises CorruptError if the shard is missing or damaged, StorageError."""
     try:
         return read.result()
     except ValueError as error:
         message = str(error)
         if any(status in message for status in DAMAGED):
             raise CorruptError(
-                f"{place} is missing or damaged; `datakit validate` tells which files are: {message}"
+                f"{place} is missing or damaged; `datakit validate` lists the damaged files: {message}"
             ) from error
         raise StorageError(f"{place} cannot be read: {message}") from error
 
 
 def requests_so_far() -> int:
-    """Reads of files and objects by TensorStore in this process, as it counts them itself."""
+    """Reads of files and objects by TensorStore in this process, from its own metrics."""
     found = tensorstore.experimental_collect_matching_metrics(READS)
     named = [metric for metric in found if metric["name"].endswith("/read")]
     return sum(value.get("value", 0) for metric in named for value in metric["values"])
 
 
 def key_value_store(directory: str) -> dict[str, Any]:
-    """Where TensorStore finds a directory. Raises RootError for a protocol that token caches are not read from."""
+    """TensorStore's specification of a directory. Raises RootError for an unsupported protocol."""
     if urls.is_local(directory):
         return {"driver": "file", "path": f"{urls.local_path(directory)}/"}
     protocol, _, rest = directory.partition(urls.SPLITTER)
@@ -95,7 +95,7 @@ def key_value_store(directory: str) -> dict[str, Any]:
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     if endpoint:
         store["endpoint"] = endpoint.rstrip("/")
-    if "AWS_ACCESS_KEY_ID" in os.environ:  # else the driver looks everywhere, and complains of each place to stderr
+    if "AWS_ACCESS_KEY_ID" in os.environ:  # otherwise the driver tries every source, with a warning on stderr for each
         store["aws_credentials"] = {"type": "environment"}
     return store
 
@@ -105,12 +105,12 @@ def _region() -> str:
 
 
 def encode_array(values: np.ndarray, form: ArrayForm, cpus: int) -> tuple[bytes, bytes]:
-    """The two files of the array of `values` [T], T >= 1: its data and its metadata."""
+    """Encode `values` [T], T >= 1, as the two files of an array: its data and its metadata."""
     specification = {
         "driver": "zarr3",
         "kvstore": {"driver": "memory"},
         "metadata": form.metadata(len(values)),
-        "store_data_equal_to_fill_value": True,  # a chunk of token 0 is data; only then is a missing one an error
+        "store_data_equal_to_fill_value": True,  # store chunks of token 0, so that a missing chunk is an error
         "context": {"data_copy_concurrency": {"limit": cpus}},
     }
     array = tensorstore.open(specification, create=True).result()

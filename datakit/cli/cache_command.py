@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from datakit.tokenize.encoders.token_text import Piece
 
 Flag = Parameter(negative="", show_default=False)
-BACKGROUNDS = (236, 24, 236, 58)  # of the 256-colour palette: neighbours differ, light text stays readable
-JOINED = 53  # tokens that only together are text
+BACKGROUNDS = (236, 24, 236, 58)  # 256-colour palette: neighbours differ, light text stays readable
+JOINED = 53  # several tokens that are only text together
 BAR = 40
 
 
@@ -35,10 +35,10 @@ def show(
     ids: Annotated[bool, Flag] = False,
     json: Annotated[bool, Flag] = False,
 ) -> int:
-    """Decode a document or a sequence of a token cache, with the tokens' borders.
+    """Decode a document or a sequence of a token cache, with token borders.
 
-    On a terminal neighbouring tokens have different colours; elsewhere (or with NO_COLOR=1) each is in ⟦brackets⟧.
-    Without a choice, the first document.
+    On a terminal, adjacent tokens have different colours; otherwise (or with NO_COLOR=1) each is in ⟦brackets⟧.
+    By default, the first document.
 
     Examples:
       datakit cache show data/demo/tokenize-0123456789ab
@@ -52,13 +52,13 @@ def show(
     document
         A document's id (32 hex digits), or its row (a smaller number).
     step
-        Sequence number N of the cache as it lies there, without a mixture: tokens N * length to (N + 1) * length.
+        Sequence N of the cache in stored order, without a mixture: tokens N * length to (N + 1) * length.
     position
-        The document that has the token at this position of the cache.
+        The document that contains the token at this position of the cache.
     length
-        Tokens of a sequence.
+        Tokens per sequence.
     limit
-        Show so many tokens at the most; 0 shows all.
+        Maximum number of tokens to show; 0 shows all.
     ids
         Also list the ids.
     json
@@ -80,8 +80,8 @@ def show(
     tokenizer = load_reference(opened.tokenizer_url)
     parts = list(pieces(tokenizer, shown))
     if json:
-        said = [{"ids": list(part.ids), "text": part.text} for part in parts]
-        say_json({**found, "count": len(tokens), "shown": len(shown), "pieces": said})
+        listed = [{"ids": list(part.ids), "text": part.text} for part in parts]
+        say_json({**found, "count": len(tokens), "shown": len(shown), "pieces": listed})
         return 0
     note(f"{', '.join(f'{key} {value}' for key, value in found.items())}: {len(tokens):,} tokens")
     say(_coloured(parts) if _in_colour() else _bracketed(parts))
@@ -93,7 +93,7 @@ def show(
 
 
 def stats(cache: str, /, *, plot: str | None = None, json: Annotated[bool, Flag] = False) -> int:
-    """Show what a token cache holds: lengths of documents, tokens by source, the most frequent tokens.
+    """Summarize a token cache: document lengths, tokens by source, the most frequent tokens.
 
     Examples:
       datakit cache stats data/demo/tokenize-0123456789ab
@@ -104,7 +104,7 @@ def stats(cache: str, /, *, plot: str | None = None, json: Annotated[bool, Flag]
     cache
         A token cache's directory.
     plot
-        Also draw it, into this file (.png, .svg or .pdf); needs `pip install 'datakit[report]'`.
+        Also draw a plot to this file (.png, .svg or .pdf); needs `pip install 'datakit[report]'`.
     json
         Print one JSON object.
     """
@@ -120,7 +120,7 @@ def stats(cache: str, /, *, plot: str | None = None, json: Annotated[bool, Flag]
         tokenizer = load_reference(opened.tokenizer_url)
         names = {number: token_text(tokenizer, number) for number, _ in summary.frequent}
     except TokenizerError as error:
-        note(f"warning: ids without their text: {error}")
+        note(f"warning: token texts are not shown: {error}")
         names = {}
     if plot is not None:
         from datakit.plots.cache import write_plot
@@ -128,11 +128,11 @@ def stats(cache: str, /, *, plot: str | None = None, json: Annotated[bool, Flag]
         write_plot(summary, names, urls.absolute(plot))
         note(f"plot: {plot}")
     if json:
-        said = [{"id": number, "text": names.get(number), "count": count} for number, count in summary.frequent]
+        frequent = [{"id": number, "text": names.get(number), "count": count} for number, count in summary.frequent]
         lengths = [{"from": first, "below": end, "documents": count} for first, end, count in summary.lengths]
         from dataclasses import asdict
 
-        say_json({**asdict(summary), "lengths": lengths, "frequent": said, "sources": summary.sources})
+        say_json({**asdict(summary), "lengths": lengths, "frequent": frequent, "sources": summary.sources})
         return 0
     _show_summary(summary, names)
     return 0
@@ -176,7 +176,7 @@ def _in_colour() -> bool:
 
 
 def _coloured(parts: Iterable[Piece]) -> str:
-    """Each piece on a background of its own, line by line, so that no colour runs to the window's edge."""
+    """Give each piece a background colour, line by line, so that no colour extends to the window's edge."""
     shown = []
     for number, part in enumerate(parts):
         background = JOINED if len(part.ids) > 1 else BACKGROUNDS[number % len(BACKGROUNDS)]
@@ -191,7 +191,7 @@ def _bracketed(parts: Iterable[Piece]) -> str:
 
 
 def _visible(text: str) -> str:
-    """Control characters as their pictures, line breaks marked: a document must not command the terminal."""
+    """Replace control characters by their pictures and mark line breaks, so a document cannot control the terminal."""
     pictured = "".join(
         chr(0x2400 + ord(sign)) if ord(sign) < 32 and sign != "\n" else "␡" if 127 <= ord(sign) < 160 else sign
         for sign in text

@@ -1,4 +1,4 @@
-"""`datakit validate`, `datakit cache import` and `datakit cache export`: a cache's files."""
+"""`datakit validate`, `datakit cache import` and `datakit cache export`: check and convert token caches."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ PAUSE = 0.5
 
 
 def validate(cache: str, /, *, json: Annotated[bool, Flag] = False) -> int:
-    """Compare every file of a token cache with the checksums of its manifest.
+    """Compare every file of a token cache with the checksums in its manifest.
 
-    Goes on after damage and lists all of it. Exit code 2 if anything is missing, altered or unfinished.
+    Lists all damage. Exit code 2 if anything is missing, altered or unfinished.
 
     Examples:
       datakit validate data/demo/tokenize-0123456789ab
@@ -72,10 +72,10 @@ def import_cache(
     eos: str | None = None,
     json: Annotated[bool, Flag] = False,
 ) -> int:
-    """Make a token cache of tokens that another program wrote.
+    """Make a token cache from tokens that another program wrote.
 
     Reads caches in the Levanter layout (a directory with shard_ledger.json) and Megatron indexed datasets (the common
-    name of .bin and .idx; always copied).
+    prefix of .bin and .idx; always copied).
 
     Examples:
       datakit cache import old/cache/train data/imported --tokenizer tokenizer.json
@@ -85,19 +85,19 @@ def import_cache(
     Parameters
     ----------
     original
-        Where it lies.
+        The directory or prefix to import.
     directory
         The new cache's directory.
     tokenizer
-        The tokenizer.json that the tokens were made with.
+        The tokenizer.json that made the tokens.
     name
-        The source's name in the new cache; the original's last name by default.
+        The source's name in the new cache; by default the last part of the original's path.
     copy
-        Copy the tokens. Without, the new cache refers to the original's arrays, which must then stay unchanged.
+        Copy the tokens. By default the new cache refers to the original's arrays, which must then stay unchanged.
     field
-        Which array of a Levanter cache.
+        The array of a Levanter cache to import.
     add
-        What stands around each document (eos, bos, both, none); checked, and recorded.
+        The tokens around each document (eos, bos, both, none); checked and recorded.
     bos
         The first token's name; the tokenizer's usual one by default.
     eos
@@ -115,9 +115,9 @@ def import_cache(
     elif megatron.is_megatron(place):
         layout, incoming = "megatron", iter([megatron.read_megatron(place)])
         if not copy:
-            raise UsageError(f"{original}: tokens of this format can only be copied; say --copy")
+            raise UsageError(f"{original}: tokens of this format can only be copied; add --copy")
     else:
-        raise UsageError(f"{original}: neither {original}/shard_ledger.json nor {original}.idx is there")
+        raise UsageError(f"{original}: neither {original}/shard_ledger.json nor {original}.idx exists")
     made = import_cache.import_cache(
         incoming, target, urls.absolute(tokenizer), layout=layout, source=name or urls.name(place), copy=copy,
         ends=(add, bos, eos), progress=_progress("documents"),
@@ -137,7 +137,7 @@ def import_cache(
 def export_cache(cache: str, prefix: str, /, *, source: str | None = None, json: Annotated[bool, Flag] = False) -> int:
     """Write a token cache as a Megatron indexed dataset: PREFIX.bin and PREFIX.idx.
 
-    A document becomes a sequence; documents without tokens are left out and counted.
+    Each document becomes a sequence; empty documents are left out and counted.
 
     Examples:
       datakit cache export data/demo/tokenize-0123456789ab megatron/demo
@@ -148,9 +148,9 @@ def export_cache(cache: str, prefix: str, /, *, source: str | None = None, json:
     cache
         A token cache's directory.
     prefix
-        The common name of the two files.
+        The common prefix of the two files.
     source
-        Only this source.
+        Export only this source.
     json
         Print one JSON object.
     """
@@ -164,20 +164,20 @@ def export_cache(cache: str, prefix: str, /, *, source: str | None = None, json:
         return 0
     for file in done.files:
         say(file)
-    left = f"; {done.empty:,} documents without tokens are left out" if done.empty else ""
+    left = f"; {done.empty:,} empty documents left out" if done.empty else ""
     note(f"{done.sequences:,} sequences, {done.tokens:,} tokens{left}")
     return 0
 
 
 def _progress(what: str) -> Callable[[int, int], None]:
-    """A line on stderr now and then, on a terminal only."""
+    """Print progress to stderr every half second, only on a terminal."""
     last = time.monotonic()
 
-    def tell(count: int, size: int) -> None:
+    def show(count: int, size: int) -> None:
         nonlocal last
         if sys.stderr.isatty() and time.monotonic() - last > PAUSE:
             last = time.monotonic()
             amount = bytes_text(size) if what == "files" else f"{size:,} tokens"
             note(f"{count:,} {what}, {amount}")
 
-    return tell
+    return show

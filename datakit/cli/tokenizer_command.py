@@ -28,8 +28,8 @@ def train(
 ) -> int:
     """Train a byte-level BPE tokenizer.
 
-    On text files, or on a recipe's clean dataset. Files of every readable format will do; equal documents count once.
-    The same input gives the same file.
+    Reads text files of any readable format, or a recipe's clean dataset; duplicate documents count once. The same input
+    always gives the same file.
 
     Examples:
       datakit tokenizer train texts/ more.jsonl.gz --vocabulary 16384
@@ -38,17 +38,17 @@ def train(
     Parameters
     ----------
     inputs
-        Files, folders or URLs of text; or one recipe: a TOML file or a name of the catalog.
+        Files, folders or URLs of text; or one recipe: a TOML file or a name in the catalog.
     output
-        The tokenizer.json to write. A file that is there already is never overwritten.
+        The tokenizer.json to write. An existing file is never overwritten.
     vocabulary
-        How many tokens at the most.
+        Maximum number of tokens.
     special
         Special tokens; can be repeated.
     root
-        Where the steps on the way are kept; without, they are removed at the end.
+        Root for intermediate steps; by default they are removed at the end.
     workers
-        How many tasks run at a time.
+        Number of tasks to run at a time.
     json
         Print one JSON object.
     """
@@ -60,7 +60,7 @@ def train(
     if not inputs:
         raise UsageError("nothing to train on; give text files, folders, or a recipe")
     if urls.exists(urls.absolute(output)):
-        raise UsageError(f"{output} is there already and is never overwritten; choose another --output")
+        raise UsageError(f"{output} already exists and is never overwritten; choose another --output")
     scratch = root or tempfile.mkdtemp(prefix="datakit-tokenizer-")
     try:
         with view_for_terminal() as view:
@@ -77,12 +77,12 @@ def train(
         say_json({"tokenizer": str(output), "vocabulary": tokens, "counters": trained.manifest.counters})
         return 0
     say(output)
-    note(f"{tokens:,} tokens; use it in a recipe: tokenizer = {output!r} below [tokenize]")
+    note(f"{tokens:,} tokens; to use it in a recipe, set tokenizer = {output!r} in [tokenize]")
     return 0
 
 
 def _recipe(inputs: tuple[str, ...], vocabulary: int, special: tuple[str, ...]) -> Recipe:
-    """The recipe to train with: the given one, or one source for each input."""
+    """The recipe to train with: the given one, or a new one with a source per input."""
     from dataclasses import replace
 
     from datakit.recipe import Recipe, Source, absolute, catalog_names, load_recipe

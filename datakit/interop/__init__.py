@@ -1,1 +1,1 @@
-"""interop."""
+"""Imports token caches from other programs' formats, and exports to them."""

@@ -1,21 +1,22 @@
-"""Makes a token cache of tokens that another program wrote: copied into shards of our own, or left where they are.
+"""Makes a token cache from tokens that another program wrote, by copying them or by referring to its arrays.
 
-Either way the new directory gets a manifest, the tokenizer and lists of documents. What is copied goes through the
-writer of all our shards, so its ends are checked against the contract; what stays is described file by file, with
-checksums (cache/external_arrays.py), and its ends are checked only if the contract promises any. Other formats have no
-ids of documents: theirs say where they lie, 16 hex digits for the shard and 16 for the row.
+Either way the new directory gets a manifest, the tokenizer, and lists of documents. Copied tokens pass through the
+regular shard writer, which checks every document's first and last token against the contract. Arrays left in place are
+described file by file, with checksums (cache/external_arrays.py); their documents are checked only if the contract adds
+tokens around them. The other formats have no document ids, so ours encode the position: 16 hex digits for the shard,
+16 for the row.
 
-Cost: copied, every token is read and written once; left, every byte is read once for its checksum.
-Memory: 8 bytes a document of one original, and, copied, the tokens of one shard three times.
+Cost: a copy reads and writes every token once; a reference reads every byte once for its checksum.
+Memory: 8 bytes per document of one original; for a copy also three times the tokens of one shard.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -23,29 +24,25 @@ import pyarrow as pa
 
 from datakit.cache.contract import Contract, check_ends
 from datakit.cache.document_index import SCHEMA, document_table
-from datakit.cache.external_arrays import KEY, Foreign, ForeignFile, ForeignShard
+from datakit.cache.external_arrays import KEY, ExternalFile, ExternalShard, ExternalShards
 from datakit.cache.layout import (
     DOCUMENTS_SUFFIX,
-    FORMAT,
-    FREQUENT,
     METADATA_FILE,
     STAGE,
     TOKENIZER_FILE,
-    CacheDetails,
     ShardFiles,
-    SourceSums,
-    array_form,
     length_histogram,
     shard_name,
 )
 from datakit.cache.lengths import LENGTHS_SUFFIX, encode_lengths
-from datakit.cache.writer import EMPTY_XXH3, Documents, write_shard
+from datakit.cache.writer import Documents, write_shard
+from datakit.cache.written_shards import WrittenShard, cache_details
 from datakit.engine.task import TaskContext
 from datakit.errors import CorruptError, NoInputError, UsageError
 from datakit.storage import atomic, urls
 from datakit.storage.fingerprint import fingerprint
 from datakit.storage.ids import ids_to_arrow
-from datakit.storage.manifest import Manifest, Partition, Quarantine, find_manifest, totals_of, write_manifest
+from datakit.storage.manifest import Manifest, Quarantine, find_manifest, totals_of, write_manifest
 from datakit.storage.parquet import ShardWriter, columns_of
 from datakit.tokenize.encoders.tokenizer import parse
 from datakit.tokenize.make_contract import make_contract
@@ -54,35 +51,32 @@ VERSION = 2
 SHARD_TOKENS = 128 << 20
 BATCH_TOKENS = 4 << 20
 ENCODER = "another program"
-Watch = Callable[[int, int], None]  # documents, tokens so far
+Progress = Callable[[int, int], None]  # documents and tokens imported so far
 
 
 @dataclass(frozen=True)
-class Incoming:
-    """One original: the lengths of its documents, int64 [N], and a way to read its tokens [start, stop).
+class ExternalTokens:
+    """Tokens in another format: the lengths of the documents, int64 [N], and a way to read tokens [start, stop).
 
-    array: where its zarr array lies, and its zarr.json, if it has one and may be left there.
+    array: URL and parsed zarr.json of the zarr array that holds the tokens; None if they can only be copied.
     """
 
     place: str
     lengths: np.ndarray
     read: Callable[[int, int], np.ndarray]
-    array: tuple[str, dict] | None = None
+    array: tuple[str, dict[str, Any]] | None = None
 
 
 @dataclass(frozen=True)
-class Imported:
-    """A shard of the new cache, as the manifest describes it."""
+class ImportedShard:
+    """A shard of the new cache; for an array left in place also its description and its zarr.json."""
 
-    partition: Partition
-    files: ShardFiles
-    lengths: dict[str, int]
-    frequent: dict[str, int]
-    foreign: tuple[ForeignShard, dict] | None = None
+    shard: WrittenShard
+    array: tuple[ExternalShard, dict[str, Any]] | None = None
 
 
 def import_cache(
-    incoming: Iterable[Incoming],
+    originals: Iterable[ExternalTokens],
     directory: str,
     tokenizer_url: str,
     *,
@@ -90,27 +84,29 @@ def import_cache(
     source: str,
     copy: bool,
     ends: tuple[str, str | None, str | None] = ("none", None, None),
-    progress: Watch = lambda documents, tokens: None,
+    progress: Progress = lambda documents, tokens: None,
 ) -> Manifest:
-    """Make a cache in `directory` of all originals, in order, as one source. `ends` is what stands around documents.
+    """Make a cache in `directory` from all originals, in order, as one source.
 
-    `ends`: ("none" | "bos" | "eos" | "both", the first token's name, the last one's); the names None: the usual ones.
-    Interrupted, it can be begun again: what was written stays. Raises UsageError, TokenizerError, CorruptError.
+    `ends`: the tokens around each document, as ("none" | "bos" | "eos" | "both", bos token, eos token); a token given
+    as None means the tokenizer's usual one. An interrupted import can be restarted and keeps finished shards.
+    Raises UsageError, TokenizerError, CorruptError.
     """
     if find_manifest(directory) is not None:
-        raise UsageError(f"{directory} holds a finished step already; choose another directory, or remove it")
+        raise UsageError(f"{directory} already holds a finished step; choose another directory, or remove it")
     contract = _settle_contract(directory, tokenizer_url, ends)
-    made: list[Imported] = []
-    for original in incoming:
-        for shard in _copied(original, directory, source, contract, len(made)) if copy else [
-            _left(original, directory, source, contract, len(made))
-        ]:  # fmt: skip
-            made.append(shard)
-            progress(sum(done.partition.rows for done in made), sum(done.partition.tokens or 0 for done in made))
-    if not made:
-        raise NoInputError(f"there is nothing to import: {source} has no documents")
+    imported: list[ImportedShard] = []
+    import_shards = _copy if copy else _refer
+    for original in originals:
+        for entry in import_shards(original, directory, source, contract, len(imported)):
+            imported.append(entry)
+            progress(sum(done.shard.rows for done in imported), sum(done.shard.tokens for done in imported))
+    if not imported:
+        raise NoInputError(f"nothing to import: {source} has no documents")
     parameters = {"imported": layout, "copied": copy, "contract": msgspec.to_builtins(contract)}
-    return _finish(directory, source, layout, made, contract=contract, parameters=parameters)
+    manifest = _manifest(source, layout, imported, contract, parameters)
+    write_manifest(manifest, directory)
+    return manifest
 
 
 def _settle_contract(directory: str, tokenizer_url: str, ends: tuple[str, str | None, str | None]) -> Contract:
@@ -121,25 +117,26 @@ def _settle_contract(directory: str, tokenizer_url: str, ends: tuple[str, str | 
     return msgspec.structs.replace(contract, encoder=ENCODER, encoder_version="", fallback="", long_texts="unknown")
 
 
-def _copied(original: Incoming, directory: str, source: str, contract: Contract, number: int) -> Iterator[Imported]:
-    """Its tokens in shards of our own, of at most SHARD_TOKENS or one longer document."""
+def _copy(
+    original: ExternalTokens, directory: str, source: str, contract: Contract, number: int
+) -> Iterator[ImportedShard]:
+    """Write the tokens to shards of at most SHARD_TOKENS tokens, or one longer document."""
     for first, last in _cuts(original.lengths, SHARD_TOKENS):
-        path = shard_name(source, number)
         with tempfile.TemporaryDirectory(prefix="datakit-import-") as scratch:
             context = TaskContext(directory, Path(scratch), 2)
-            shard = write_shard(path, _documents(original, first, last, number, contract), contract, context)
-        rows, ids = last - first, _ids(number, 0, last - first)
-        xxh3, size = (shard.data.xxh3, shard.data.bytes) if shard.data else (EMPTY_XXH3, 0)
-        names = {"first_id": ids[0].as_py(), "last_id": ids[-1].as_py()}
-        partition = Partition(path, source, rows, size, xxh3, None, shard.tokens, **names)
-        yield Imported(partition, shard.files, shard.lengths, shard.frequent)
+            documents = _documents(original, first, last, number, contract)
+            written = write_shard(shard_name(source, number), documents, contract, context)
+        ids = _ids(number, 0, last - first)
+        yield ImportedShard(written.describe(source, None, (ids[0].as_py(), ids[-1].as_py())))
         number += 1
 
 
-def _left(original: Incoming, directory: str, source: str, contract: Contract, number: int) -> Imported:
-    """Its tokens where they are: a list of documents of our own, and a description of its files."""
+def _refer(
+    original: ExternalTokens, directory: str, source: str, contract: Contract, number: int
+) -> Iterator[ImportedShard]:
+    """Leave the tokens where they are: write a list of documents, and describe the array's files."""
     if original.array is None:
-        raise UsageError(f"{original.place} can only be copied: its tokens are in no zarr array; say --copy")
+        raise UsageError(f"{original.place} can only be copied: its tokens are not in a zarr array; add --copy")
     path, rows = shard_name(source, number), len(original.lengths)
     if contract.bos is not None or contract.eos is not None:
         for part in _documents(original, 0, rows, number, contract):
@@ -147,24 +144,30 @@ def _left(original: Incoming, directory: str, source: str, contract: Contract, n
     with ShardWriter(urls.join(directory, path + DOCUMENTS_SUFFIX), SCHEMA) as documents:
         for first, last in _cuts(original.lengths, BATCH_TOKENS):
             documents.write(document_table(_ids(number, first, last), original.lengths[first:last]))
-    listed = atomic.commit_bytes(encode_lengths(original.lengths), urls.join(directory, path) + LENGTHS_SUFFIX)
-    place, metadata = original.array
-    files = [ForeignFile(info.path, info.size, atomic.hash_url(info.url)[0]) for info in urls.listing(place)]
-    (described,) = [file for file in files if file.path == METADATA_FILE]
-    mark = fingerprint("foreign", VERSION, {"files": [msgspec.to_builtins(file) for file in files]}, [])
-    names = {"first_id": _ids(number, 0, 1)[0].as_py(), "last_id": _ids(number, rows - 1, rows)[0].as_py()}
-    size, tokens = sum(file.bytes for file in files), int(original.lengths.sum())
-    return Imported(
-        Partition(path, source, rows, size, mark, None, tokens, **names),
-        ShardFiles(described.bytes, described.xxh3, documents.info.bytes, documents.info.xxh3, listed.xxh3),
-        length_histogram(original.lengths),
-        {},
-        (ForeignShard(_reference(place, directory), 0, files), metadata),
+    lengths = atomic.commit_bytes(encode_lengths(original.lengths), urls.join(directory, path) + LENGTHS_SUFFIX)
+    place, zarr_json = original.array
+    files = [ExternalFile(info.path, info.size, atomic.hash_url(info.url)[0]) for info in urls.listing(place)]
+    (metadata,) = [file for file in files if file.path == METADATA_FILE]
+    shard = WrittenShard(
+        source=source,
+        text_bytes=None,
+        first_id=_ids(number, 0, 1)[0].as_py(),
+        last_id=_ids(number, rows - 1, rows)[0].as_py(),
+        quarantined=0,
+        path=path,
+        rows=rows,
+        tokens=int(original.lengths.sum()),
+        bytes=sum(file.bytes for file in files),
+        xxh3=fingerprint("foreign", VERSION, {"files": [msgspec.to_builtins(file) for file in files]}, []),
+        lengths=length_histogram(original.lengths),
+        frequent={},
+        files=ShardFiles(metadata.bytes, metadata.xxh3, documents.info.bytes, documents.info.xxh3, lengths.xxh3),
     )
+    yield ImportedShard(shard, (ExternalShard(_reference(place, directory), 0, files), zarr_json))
 
 
-def _documents(original: Incoming, first: int, last: int, number: int, contract: Contract) -> Iterator[Documents]:
-    """Rows [first, last) in batches; rows and ids count from the shard's beginning."""
+def _documents(original: ExternalTokens, first: int, last: int, number: int, contract: Contract) -> Iterator[Documents]:
+    """Rows [first, last) in batches, with their ids in shard `number`, whose row 0 is `first`."""
     starts = np.concatenate([[0], np.cumsum(original.lengths)])
     for begin, end in _cuts(original.lengths[first:last], BATCH_TOKENS):
         start, stop = int(starts[first + begin]), int(starts[first + end])
@@ -181,12 +184,12 @@ def _check_ids(tokens: np.ndarray, contract: Contract, place: str) -> None:
         wrong = int(tokens.max()) if tokens.min() >= 0 else int(tokens.min())
         raise UsageError(
             f"{place} holds the id {wrong}, but the tokenizer has {contract.vocabulary_size} ids; give the tokenizer "
-            f"that it was made with"
+            f"that made these tokens"
         )
 
 
 def _cuts(lengths: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
-    """Rows [first, last) of at most `most` tokens together, or one longer document."""
+    """Ranges of rows [first, last) with at most `most` tokens, or one longer document."""
     ends, first = np.cumsum(lengths), 0
     while first < len(lengths):
         before = int(ends[first] - lengths[first])
@@ -201,38 +204,23 @@ def _ids(number: int, first: int, last: int) -> pa.StringArray:
 
 
 def _reference(place: str, directory: str) -> str:
-    """Relative where both are on one store, so that they can be moved together."""
+    """`place` relative to `directory` if both are on one store, so that they can be moved together."""
     same = urls.protocol(place) == urls.protocol(directory) == "file" or (
         place.split("/")[:3] == directory.split("/")[:3] and not urls.is_local(place)
     )
     return urls.relative(place, directory) if same else place
 
 
-def _finish(
-    directory: str, source: str, layout: str, made: list[Imported], *, contract: Contract, parameters: dict
+def _manifest(
+    source: str, layout: str, imported: list[ImportedShard], contract: Contract, parameters: dict[str, Any]
 ) -> Manifest:
-    partitions = [shard.partition for shard in made]
+    partitions = [entry.shard.partition for entry in imported]
     totals = totals_of(partitions)
-    lengths, frequent = Counter[str](), Counter[str]()
-    for shard in made:
-        lengths.update(shard.lengths)
-        frequent.update(shard.frequent)
-    ordered = sorted(((int(token), count) for token, count in frequent.items()), key=lambda pair: (-pair[1], pair[0]))
-    most = ordered[:FREQUENT]
-    details = CacheDetails(
-        format=FORMAT,
-        contract=contract,
-        array=array_form(contract.dtype),
-        shards=[shard.files for shard in made],
-        sources={source: SourceSums(len(made), totals.rows, totals.tokens or 0, 0, None, most)},
-        lengths={power: lengths[power] for power in sorted(lengths, key=int)},
-        frequent=most,
-    )
-    plain = msgspec.to_builtins(details)
-    if made[0].foreign is not None:
-        plain[KEY] = msgspec.to_builtins(_foreign(layout, made))
+    details = msgspec.to_builtins(cache_details([entry.shard for entry in imported], contract))
+    if imported[0].array is not None:
+        details[KEY] = msgspec.to_builtins(_external_shards(layout, imported))
     mark = fingerprint("import", VERSION, parameters, [f"{entry.xxh3} {entry.tokens}" for entry in partitions])
-    manifest = Manifest(
+    return Manifest(
         stage=STAGE,
         dataset=source,
         fingerprint=mark,
@@ -244,18 +232,16 @@ def _finish(
         totals=totals,
         counters={"import/documents": totals.rows, "import/tokens": totals.tokens or 0},
         quarantine=Quarantine(0),
-        details=plain,
+        details=details,
     )
-    write_manifest(manifest, directory)
-    return manifest
 
 
-def _foreign(layout: str, made: list[Imported]) -> Foreign:
+def _external_shards(layout: str, imported: list[ImportedShard]) -> ExternalShards:
     forms, shards = [], []
-    for shard in made:
-        assert shard.foreign is not None
-        described, metadata = shard.foreign
-        if metadata not in forms:
-            forms.append(metadata)
-        shards.append(msgspec.structs.replace(described, form=forms.index(metadata)))
-    return Foreign(layout, forms, shards)
+    for entry in imported:
+        assert entry.array is not None
+        shard, zarr_json = entry.array
+        if zarr_json not in forms:
+            forms.append(zarr_json)
+        shards.append(msgspec.structs.replace(shard, form=forms.index(zarr_json)))
+    return ExternalShards(layout, forms, shards)

@@ -1,12 +1,11 @@
-"""Reads caches in the Levanter layout: jagged arrays in zarr 3, and a ledger beside them.
+"""Reads caches in the Levanter layout: jagged arrays in zarr 3, and a ledger.
 
-    <cache>/shard_ledger.json               is_finished, rows in total and by shard, how the cache is laid out
+    <cache>/shard_ledger.json               is_finished, rows in total and by shard, the layout
     <cache>/<field>/data, offsets           consolidated: one pair of arrays for all documents
     <cache>/<shard>/<field>/data, offsets   sharded: a pair for each shard of the ledger, in its order
 
-`data` holds the tokens of all documents end to end. Element 0 of `offsets` is the number of documents, elements 1 to N
-are where each of them ends. Both arrays are declared much longer than they are, and a chunk of zeros may be missing:
-that is how they are written.
+`data` holds the tokens of all documents end to end. Element 0 of `offsets` is the number of documents; elements 1 to N
+are the documents' ends. Both arrays are declared much longer than their content, and chunks of zeros may be missing.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import numpy as np
 from datakit.cache import zarr_arrays
 from datakit.cache.layout import METADATA_FILE
 from datakit.errors import CorruptError, NotFoundError, UsageError
-from datakit.interop.import_cache import Incoming
+from datakit.interop.import_cache import ExternalTokens
 from datakit.storage import urls
 
 LEDGER = "shard_ledger.json"
@@ -31,7 +30,7 @@ CACHE_BYTES = 16 << 20
 
 
 class Ledger(msgspec.Struct, frozen=True):
-    """What we need of `shard_ledger.json`; older ones do not say their layout."""
+    """The part of `shard_ledger.json` that we need; older ones do not name their layout."""
 
     total_num_rows: int
     is_finished: bool
@@ -41,12 +40,12 @@ class Ledger(msgspec.Struct, frozen=True):
 
 
 def is_levanter(cache: str) -> bool:
-    """Whether `cache` looks like one."""
+    """Return True if `cache` has a Levanter ledger."""
     return urls.exists(urls.join(cache, LEDGER))
 
 
-def read_levanter(cache: str, field: str = FIELD) -> Iterator[Incoming]:
-    """The originals of a cache: one, or one a shard; shards without documents are left out.
+def read_levanter(cache: str, field: str = FIELD) -> Iterator[ExternalTokens]:
+    """Yield the arrays of a cache, one or one per shard; shards without documents are left out.
 
     Raises UsageError, CorruptError, NotFoundError.
     """
@@ -54,9 +53,9 @@ def read_levanter(cache: str, field: str = FIELD) -> Iterator[Incoming]:
     try:
         ledger = msgspec.json.decode(urls.read_bytes(place), type=Ledger)
     except msgspec.DecodeError as error:
-        raise CorruptError(f"{place} is no ledger of a cache: {error}") from error
+        raise CorruptError(f"{place} is not the ledger of a cache: {error}") from error
     if not ledger.is_finished:
-        raise UsageError(f"{cache} is not finished: its ledger says so; finish it with the program that writes it")
+        raise UsageError(f"{cache} is not finished, according to its ledger; finish it with the program that writes it")
     named = dict.fromkeys(ledger.finished_shards or ledger.shard_rows)
     sharded = ledger.layout == SHARDED or (ledger.layout is None and not _has(cache, field))
     rows = {name: ledger.shard_rows.get(name) for name in named} if sharded else {"": ledger.total_num_rows}
@@ -65,7 +64,7 @@ def read_levanter(cache: str, field: str = FIELD) -> Iterator[Incoming]:
         raise CorruptError(f"{place}: its shards have {expected} rows, the total says {ledger.total_num_rows}")
     for name, count in rows.items():
         if count is None:
-            raise CorruptError(f"{place} does not say how many rows shard {name!r} has")
+            raise CorruptError(f"{place} has no row count for shard {name!r}")
         if count:
             yield _jagged_array(urls.join(cache, name, field) if name else urls.join(cache, field), count)
 
@@ -74,7 +73,7 @@ def _has(cache: str, field: str) -> bool:
     return urls.exists(urls.join(cache, field, "data", METADATA_FILE))
 
 
-def _jagged_array(place: str, rows: int) -> Incoming:
+def _jagged_array(place: str, rows: int) -> ExternalTokens:
     context = zarr_arrays.read_context(CACHE_BYTES, urls.is_local(place))
 
     def opened(name: str) -> tuple[Any, dict[str, Any]]:
@@ -102,4 +101,4 @@ def _jagged_array(place: str, rows: int) -> Incoming:
     def read(start: int, stop: int) -> np.ndarray:
         return zarr_arrays.finish(data[start:stop].read(), directory)
 
-    return Incoming(place, lengths, read, (directory, metadata))
+    return ExternalTokens(place, lengths, read, (directory, metadata))

@@ -7,12 +7,12 @@
            uint64    number of sequences N
            uint64    number of document borders M
            int32[N]  tokens of each sequence
-           int64[N]  where each sequence begins in .bin, in bytes
-           int64[M]  the sequence with which each document begins; the last one is N
-           int8[N]   modes, in multimodal datasets only
+           int64[N]  start of each sequence in .bin, in bytes
+           int64[M]  first sequence of each document; the last entry is N
+           int8[N]   modes, only in multimodal datasets
 
-A document of ours is written as one sequence. Documents without tokens have no place there and are left out, counted.
-Memory: 20 bytes a document.
+A document of ours becomes one sequence. The format has no empty documents: they are left out and counted.
+Memory: 20 bytes per document.
 """
 
 from __future__ import annotations
@@ -29,20 +29,23 @@ import numpy as np
 from datakit.cache.read_ahead import BLOCK_TOKENS, Range
 from datakit.cache.reader import Cache
 from datakit.errors import CorruptError, UsageError, suggestion
-from datakit.interop.import_cache import Incoming
+from datakit.interop.import_cache import ExternalTokens
 from datakit.storage import atomic, urls
 
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
 HEADER = struct.Struct("<9sQBQQ")
 TYPES = {1: np.uint8, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64, 8: np.uint16}
-CODES = {np.dtype(np.uint16): 8, np.dtype(np.uint32): 4}  # by our type: there is no uint32, and ids are below 2**31
+CODES = {
+    np.dtype(np.uint16): 8,
+    np.dtype(np.uint32): 4,
+}  # by our type; there is no uint32, but ids are below 2**31
 MOST = np.iinfo(np.int32).max
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written: files, sequences, tokens, and how many documents were left out because they were empty."""
+    """Summary of an export: files, sequences, tokens, and the number of empty documents left out."""
 
     files: tuple[str, str]
     sequences: int
@@ -52,7 +55,7 @@ class Exported:
 
 @dataclass(frozen=True)
 class Index:
-    """An `.idx` file. lengths, pointers [N]; borders [M]."""
+    """An `.idx` file. lengths, pointers: [N]; borders: [M]."""
 
     dtype: np.dtype
     lengths: np.ndarray
@@ -61,7 +64,7 @@ class Index:
 
 
 def is_megatron(prefix: str) -> bool:
-    """Whether there is such a dataset."""
+    """Return True if there is a Megatron dataset with this prefix."""
     return urls.exists(f"{prefix}.idx")
 
 
@@ -69,16 +72,16 @@ def is_megatron(prefix: str) -> bool:
 
 
 def export_megatron(cache: Cache, prefix: str, source: str | None = None) -> Exported:
-    """Write a cache, or one of its sources, as `<prefix>.bin` and `<prefix>.idx`; .idx, which names the other, last.
+    """Write a cache, or one of its sources, as `<prefix>.bin` and then `<prefix>.idx`.
 
-    Raises UsageError, DivergentOutputError where other files of these names are there.
+    Raises UsageError; DivergentOutputError if other files of these names exist.
     """
     chosen = [index for index, shard in enumerate(cache.shards) if source in (None, shard.source)]
     if not chosen:
         known = [shard.source for shard in cache.shards]
         raise UsageError(f"{cache.directory} has no source {source!r}; {suggestion(source or '', set(known))}")
     if cache.contract.vocabulary_size > MOST:
-        raise UsageError(f"{cache.directory}: ids beyond {MOST} have no type in this format")
+        raise UsageError(f"{cache.directory}: this format cannot store ids above {MOST}")
     dtype = np.dtype(TYPES[CODES[cache.contract.dtype]])
     lengths = np.concatenate([cache.document_lengths(index) for index in chosen]).astype(np.int64)
     if len(lengths) and lengths.max() > MOST:
@@ -117,8 +120,8 @@ def _write_index(path: Path, lengths: np.ndarray, dtype: np.dtype) -> None:
 # --- import
 
 
-def read_megatron(prefix: str) -> Incoming:
-    """The dataset as one original; its documents are those of the index, of one or more sequences each.
+def read_megatron(prefix: str) -> ExternalTokens:
+    """Open a dataset for import; its documents are those of the index, of one or more sequences each.
 
     Raises NotFoundError, CorruptError, UsageError.
     """
@@ -137,24 +140,24 @@ def read_megatron(prefix: str) -> Incoming:
         parts = [_sequences(data, index, a, b) for a, b in pairwise(edges) if a < b]
         return np.concatenate(parts) if parts else np.empty(0, index.dtype)
 
-    return Incoming(prefix, np.diff(starts[index.borders]), read)
+    return ExternalTokens(prefix, np.diff(starts[index.borders]), read)
 
 
 def _sequences(data: str, index: Index, first: int, last: int) -> np.ndarray:
-    """Sequences [first, last), which lie end to end."""
+    """Read sequences [first, last), which must be contiguous in the file."""
     item = index.dtype.itemsize
     begin, end = int(index.pointers[first]), int(index.pointers[last - 1] + index.lengths[last - 1] * item)
     return np.frombuffer(urls.read_range(data, begin, end), index.dtype.newbyteorder("<"))
 
 
 def read_index(url: str) -> Index:
-    """An `.idx` file, checked. Raises NotFoundError, CorruptError, UsageError."""
+    """Read and check an `.idx` file. Raises NotFoundError, CorruptError, UsageError."""
     data = urls.read_bytes(url)
     if len(data) < HEADER.size or not data.startswith(MAGIC):
         raise UsageError(f"{url} is not the index of a Megatron dataset: it does not begin with {MAGIC!r}")
     _, version, code, sequences, borders = HEADER.unpack_from(data)
     if version != VERSION or code not in TYPES:
-        raise UsageError(f"{url} has version {version} and type {code}; version {VERSION} with integers can be read")
+        raise UsageError(f"{url} has version {version} and type {code}; only version {VERSION} with integers is read")
     size = HEADER.size + 12 * sequences + 8 * borders
     if len(data) not in (size, size + sequences):
         raise CorruptError(

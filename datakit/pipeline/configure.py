@@ -23,7 +23,7 @@ from datakit.errors import RecipeError
 from datakit.normalize.stage import Config as NormalizeConfig
 from datakit.recipe import Recipe, Source
 from datakit.storage.fingerprint import spelled_out
-from datakit.tokenize.stage import Config as TokenizeConfig
+from datakit.tokenize.config import Config as TokenizeConfig
 from datakit.tokenize.train_stage import Config as TrainConfig
 from datakit.toml_config import check_keys, convert, decoded, names_of
 

@@ -1,1 +1,1 @@
-"""tokenize."""
+"""The tokenize and train-tokenizer stages."""

@@ -1,11 +1,11 @@
-"""Conversations: a column of messages (role and content), rendered by a fixed format, with a loss mask.
+"""Conversations: renders a column of messages (role and content) in a fixed format, with a loss mask.
 
-Each message becomes `head`, its content, `tail`: three pieces that are encoded one by one, so a border of theirs is a
-border of tokens, as it is when a model is asked to go on from a head. The mask is 1 on the content and the tail of the
-roles that are targets (assistant), else 0. Heads and tails come from the recipe and may hold special tokens; a content
-is somebody's text: a special token's string in it is encoded as ordinary text, so nobody can close his own turn.
+Each message becomes `head`, its content, `tail`. The three are encoded separately, so their borders are token borders,
+as they are when a model continues from a head. The mask is 1 on content and tail of the target roles (assistant), else
+0. Heads and tails come from the recipe and may contain special tokens. Contents are untrusted: a special token's string
+in one is encoded as ordinary text, so a message cannot end its own turn.
 
-A conversation needs a text like every document, for its id and for dedup: the transform `with_text` below makes one.
+Like every document, a conversation needs a text for its id and for dedup; the transform `with_text` below makes one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from datakit.errors import CorruptError, RecipeError, suggestion
 from datakit.tokenize.encoders.base import Encoder
 
-FORMATS = {  # by name: what stands before and after a content
+FORMATS = {  # by name: head and tail
     "simple": ("<|{role}|>\n", "\n"),
     "chatml": ("<|im_start|>{role}\n", "<|im_end|>\n"),
 }
@@ -32,29 +32,29 @@ TRANSFORM_VERSION = 1
 
 @dataclass(frozen=True)
 class ChatFormat:
-    """What stands before and after each content, with {role} in it, and the roles whose messages are targets."""
+    """The strings before and after each content, with {role} in them, and the roles whose messages are targets."""
 
     head: str
     tail: str
     targets: tuple[str, ...] = TARGETS
 
 
-def chat_format(said: str) -> ChatFormat:
-    """A format by name, or as a string such as "[{role}] {content}\\n". Raises RecipeError."""
-    if said in FORMATS:
-        return ChatFormat(*FORMATS[said])
-    if said.count(CONTENT) != 1:
+def chat_format(form: str) -> ChatFormat:
+    """Parse a format: a name, or a string such as "[{role}] {content}\\n". Raises RecipeError."""
+    if form in FORMATS:
+        return ChatFormat(*FORMATS[form])
+    if form.count(CONTENT) != 1:
         raise RecipeError(
-            f"tokenize.chat_format {said!r} is neither a known name nor a string with one {CONTENT}; "
-            f"{suggestion(said, FORMATS)}"
+            f"tokenize.chat_format {form!r} is neither a known name nor a string with one {CONTENT}; "
+            f"{suggestion(form, FORMATS)}"
         )
-    head, _, tail = said.partition(CONTENT)
+    head, _, tail = form.partition(CONTENT)
     return ChatFormat(head, tail)
 
 
 @dataclass(frozen=True)
 class Conversations:
-    """N conversations as columns: role and content of every message [M], `turns` int64 [N] messages each."""
+    """N conversations as columns: role and content of every message [M]; `turns`, int64 [N], messages in each."""
 
     roles: list[str]
     contents: list[str]
@@ -62,7 +62,7 @@ class Conversations:
 
 
 def conversations(messages: pa.Array, place: str) -> Conversations:
-    """From a list<struct<role, content, ...>> column. Raises CorruptError where it is something else."""
+    """Convert a list<struct<role, content, ...>> column. Raises CorruptError for other types and missing values."""
     kind = messages.type
     fields = [] if not _is_list(kind) or not pa.types.is_struct(kind.value_type) else [f.name for f in kind.value_type]
     if "role" not in fields or "content" not in fields:
@@ -71,7 +71,7 @@ def conversations(messages: pa.Array, place: str) -> Conversations:
     flat = messages.flatten()
     columns = [flat.field(name) for name in ("role", "content")]
     if flat.null_count or any(column.null_count for column in columns) or not turns.all():
-        raise CorruptError(f"{place}: a conversation has no message, or a message no role or no content; filter it out")
+        raise CorruptError(f"{place}: a conversation has no messages, or a message no role or content; filter it out")
     roles, contents = (column.to_pylist() for column in columns)
     return Conversations(roles, contents, turns)
 
@@ -114,7 +114,7 @@ def encode_chat(
 
 
 def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """All of start, start + 1, ..., for each length, end to end."""
+    """Concatenate the ranges start, start + 1, ... of these lengths."""
     ends = np.cumsum(lengths)
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
 
@@ -124,7 +124,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def with_text(records: pa.RecordBatch) -> pa.RecordBatch:
-    """A source's `transform`: the column `text` from `messages`, one JSON line a message, so dedup sees the words."""
+    """A source's `transform`: make the column `text`, one JSON line per message, so dedup compares the words."""
     lines = [
         "\n".join(json.dumps([turn["role"], turn["content"]], ensure_ascii=False) for turn in conversation or [])
         for conversation in records.column("messages").to_pylist()

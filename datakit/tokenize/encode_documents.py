@@ -1,65 +1,47 @@
-"""From a partition of the dataset to encoded documents, whatever its source holds: texts, conversations or tokens.
+"""Encodes the documents of a partition, whatever its source holds: texts, conversations or lists of tokens.
 
-Each kind is a generator of batches, and all end alike: what the contract puts around a document is added, and a sample
-is verified by whoever can (texts and conversations; prebuilt tokens have nothing to be compared with).
+Each kind produces batches of encoded documents, with the contract's tokens around them. A sample of texts and
+conversations is verified; for prebuilt tokens there is nothing to compare with.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 
 from datakit.cache.contract import PARTS, Contract, frame, frame_mask
 from datakit.cache.writer import Documents
 from datakit.tokenize.chat import ChatFormat, chat_format, conversations, encode_chat
+from datakit.tokenize.config import CHAT, TEXT, TOKENS, Config
 from datakit.tokenize.encoders.base import Encoder
 from datakit.tokenize.encoders.long_texts import LongTexts
-from datakit.tokenize.guarded_batches import InHand
+from datakit.tokenize.guarded_batches import PartitionGuard
 from datakit.tokenize.make_contract import AnyTokenizer
 from datakit.tokenize.prebuilt import prebuilt_mask, prebuilt_tokens, unframed
 from datakit.tokenize.reference_check import Verification
 from datakit.tokenize.text_batches import TextBatch, text_batches
 
-TEXT, CHAT, TOKENS = KINDS = ("text", "chat", "tokens")
 EncodeBatch = Callable[[TextBatch, "Verification | None"], Documents]
-CHAT_CHECKED = 300  # every so manieth message of a conversation source is verified
+CHAT_STRIDE = 300  # one message in this many of a conversation source is verified
 
 
-class Choices(Protocol):
-    """The part of the stage's configuration that this module reads."""
+class PartitionToEncode(msgspec.Struct, frozen=True):
+    """A partition of the dataset as a task's argument: URL of its file, its name, and the path of its shard."""
 
-    @property
-    def formats(self) -> dict[str, str]:
-        """By source."""
-        ...
-
-    @property
-    def chat_format(self) -> str:
-        """See chat.py."""
-        ...
-
-    @property
-    def messages(self) -> str:
-        """The column of conversations."""
-        ...
-
-    @property
-    def tokens(self) -> str:
-        """The column of prebuilt tokens."""
-        ...
-
-    @property
-    def loss_mask(self) -> str | None:
-        """The column beside it."""
-        ...
+    dataset: str
+    name: str
+    shard: str
+    source: str
+    rows: int
+    text_bytes: int
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """All that encodes in one task. texts: documents; trusted, contents: what a conversation is made of."""
+    """The encoders of one task. texts: for documents; trusted, contents: for heads and contents of conversations."""
 
     contract: Contract
     texts: LongTexts
@@ -70,7 +52,7 @@ class Encoding:
 
     @classmethod
     def of(cls, tokenizer: AnyTokenizer, encoder: str, special_strings: str, contract: Contract) -> Encoding:
-        """From a loaded tokenizer, as the contract says."""
+        """Set up the encoders of a loaded tokenizer as the contract says."""
         text, trusted, content = (tokenizer.encoder(encoder, policy) for policy in (special_strings, "keep", "text"))
         if contract.long_texts == PARTS:
             texts, contents = tokenizer.long_texts(text, special_strings), tokenizer.long_texts(content, "text")
@@ -83,23 +65,23 @@ class Encoding:
         )
 
     def verification(self, rows: int, text_bytes: int, place: str) -> Verification | None:
-        """For one partition; None where there is nothing to compare with."""
+        """A verification of one partition; None if there is no reference."""
         if self.reference is None:
             return None
         return Verification(self.reference, self.texts.encoder, rows, text_bytes, place)
 
 
 def encoded_documents(
-    entry: dict[str, Any], config: Choices, encoding: Encoding, check: Verification | None, in_hand: InHand
+    partition: PartitionToEncode, config: Config, encoding: Encoding, check: Verification | None, guard: PartitionGuard
 ) -> Iterator[Documents]:
-    """A partition's documents, each in hand while it is encoded, a sample of them verified."""
-    columns, encode = _kind(config.formats.get(entry["source"], TEXT), config, encoding, entry["dataset"])
-    for batch in in_hand.batches(text_batches(entry["dataset"], columns), lambda one: encode(one, None)):
+    """Encode a partition's documents, guarded batch by batch, and verify a sample of them."""
+    columns, encode = _encoder_for(config.formats.get(partition.source, TEXT), config, encoding, partition.dataset)
+    for batch in guard.batches(text_batches(partition.dataset, columns), lambda one: encode(one, None)):
         yield encode(batch, check)
 
 
-def _kind(kind: str, config: Choices, encoding: Encoding, place: str) -> tuple[list[str], EncodeBatch]:
-    """The columns that this kind of source needs, and what encodes a batch of it."""
+def _encoder_for(kind: str, config: Config, encoding: Encoding, place: str) -> tuple[list[str], EncodeBatch]:
+    """The columns that documents of this format need, and the function that encodes a batch of them."""
     if kind == CHAT:
         form = chat_format(config.chat_format)
         return [config.messages], lambda batch, check: _chat(batch, form, encoding, check, place)
@@ -117,12 +99,12 @@ def _text(batch: TextBatch, encoding: Encoding, check: Verification | None) -> D
 
 
 def _chat(batch: TextBatch, form: ChatFormat, encoding: Encoding, check: Verification | None, place: str) -> Documents:
-    said = conversations(batch.columns[0], place)
-    ids, lengths, mask = encode_chat(said, form, encoding.trusted, encoding.contents.encode_batch)
+    chats = conversations(batch.columns[0], place)
+    ids, lengths, mask = encode_chat(chats, form, encoding.trusted, encoding.contents.encode_batch)
     if check is not None and encoding.contents_reference is not None:
-        chosen = range(0, len(said.contents), CHAT_CHECKED)
-        texts = [said.contents[index] for index in chosen]
-        documents = np.repeat(np.arange(len(said.turns)), said.turns)
+        chosen = range(0, len(chats.contents), CHAT_STRIDE)
+        texts = [chats.contents[index] for index in chosen]
+        documents = np.repeat(np.arange(len(chats.turns)), chats.turns)
         names = [batch.ids[int(documents[index])].as_py() for index in chosen]
         other = Verification(encoding.contents_reference, encoding.contents.encoder, len(texts), 0, place)
         other.compare(names, texts, *encoding.contents.encode_batch(texts))

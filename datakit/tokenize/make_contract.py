@@ -1,4 +1,4 @@
-"""From a tokenizer and what the recipe asks for to the contract of a cache."""
+"""Makes a cache's contract from a tokenizer and the recipe's settings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GOLDEN = (
 )
 
 
-PROBE_PART_BYTES = 48  # so small that a probe of some KiB takes every path
+PROBE_PART_BYTES = 48  # small enough for a probe of a few KiB to take every code path
 
 
 def make_contract(
@@ -36,9 +36,9 @@ def make_contract(
     *,
     special_strings: str = "keep",
 ) -> Contract:
-    """The contract, with golden vectors that reference and encoder agree on. Raises TokenizerError."""
+    """The contract, with golden strings on which reference and encoder agree. Raises TokenizerError."""
     if add not in ADDED:
-        raise TokenizerError(f"tokenize.add: {add!r} is none of {', '.join(ADDED)}; {suggestion(add, ADDED)}")
+        raise TokenizerError(f"tokenize.add: {add!r} is not one of {', '.join(ADDED)}; {suggestion(add, ADDED)}")
     reference = tokenizer.reference_encoder(special_strings)
     return Contract(
         tokenizer_sha256=tokenizer.sha256,
@@ -55,7 +55,7 @@ def make_contract(
 
 
 def _special(tokenizer: AnyTokenizer, side: str, named: str | None, usual: tuple[str, ...]) -> Special:
-    """The token with this name, or the only one of the usual names that the vocabulary has."""
+    """The token of this name, or the only one of the usual names in the vocabulary."""
     found = {token: tokenizer.token_id(token) for token in ([named] if named else usual)}
     present = [(token, number) for token, number in found.items() if number is not None]
     if len(present) == 1:
@@ -74,7 +74,7 @@ def _golden(reference: Encoder, encoder: Encoder) -> list[Golden]:
     found, _ = encoder.encode_batch(GOLDEN)
     if expected.tolist() != found.tolist():
         raise TokenizerError(
-            f"{encoder.name} and `tokenizers` differ on fixed strings; set tokenize.encoder='tokenizers'"
+            f"{encoder.name} and `tokenizers` differ on fixed strings; set tokenize.encoder = 'tokenizers'"
         )
     ends = lengths.cumsum().tolist()
     pairs = zip(GOLDEN, [0, *ends], ends, strict=False)
@@ -82,7 +82,7 @@ def _golden(reference: Encoder, encoder: Encoder) -> list[Golden]:
 
 
 def _long_texts(tokenizer: AnyTokenizer, encoder: Encoder, special_strings: str) -> str:
-    """Whether long documents are encoded in parts: where the theory allows it, and a probe cut to shreds agrees."""
+    """Decide whether long documents are encoded in parts: if known to be exact, and a probe in tiny parts agrees."""
     parts = tokenizer.long_texts(encoder, special_strings)
     reference = tokenizer.reference_encoder(special_strings)
     if parts.reason or reference is None:
@@ -90,11 +90,11 @@ def _long_texts(tokenizer: AnyTokenizer, encoder: Encoder, special_strings: str)
     parts.part_bytes = PROBE_PART_BYTES
     probe = _probe(tokenizer.special_tokens)
     if parts.encode_text(probe).tolist() != reference.encode_batch([probe])[0].tolist():
-        return f"{WHOLE}: encoded in parts, a probe has other tokens"
+        return f"{WHOLE}: a probe encoded in parts has other tokens"
     return PARTS
 
 
 def _probe(special: list[str]) -> str:
-    """Some KiB of everything: the golden strings, runs of one character, special tokens."""
+    """A few KiB of everything: the golden strings, runs of one character, special tokens."""
     runs = [character * 200 for character in ("a", " ", "\n", "7", "-", "漢", "\u0301", "'s", "\r\n", "<|")]
     return "".join(text + run for text, run in zip(GOLDEN * 2, runs, strict=False)) + " x ".join([*runs, *special])

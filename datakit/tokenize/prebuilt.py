@@ -1,9 +1,9 @@
-"""Documents that are tokens already: a column of lists of integers passes through, every id checked.
+"""Prebuilt tokens: passes a column of lists of integers through and checks every id.
 
-An optional column of the same lengths says which tokens are targets (0 or 1). What the contract puts around a document
-is put around these too, but not twice: an end-of-text that is there already is taken off first.
+An optional column of lists of the same lengths marks the targets (0 or 1). The contract's tokens are added around these
+documents like any others, but not twice: an end-of-text that is already present is removed first.
 
-Such a document needs a text like every other, for its id and for dedup: the transform `with_text` makes one.
+Like every document, such a list needs a text for its id and for dedup; the transform `with_text` makes one.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ def prebuilt_tokens(column: pa.Array, contract: Contract, place: str) -> tuple[n
     values, lengths = _lists(column, place)
     if len(values) and (int(values.min()) < 0 or int(values.max()) >= contract.vocabulary_size):
         raise TokenizerError(
-            f"{place}: prebuilt tokens go from {values.min()} to {values.max()}; the vocabulary has "
-            f"{contract.vocabulary_size}: they were made with another tokenizer"
+            f"{place}: prebuilt tokens range from {values.min()} to {values.max()}; the vocabulary has "
+            f"{contract.vocabulary_size} ids: they were made with another tokenizer"
         )
     return values.astype(np.uint32), lengths
 
 
 def prebuilt_mask(column: pa.Array, lengths: np.ndarray, place: str) -> np.ndarray:
-    """The mask uint8 [T] of a list<int> column that says 0 or 1 for each token. Raises CorruptError."""
+    """The mask uint8 [T] of a list<int> column of 0 and 1 for each token. Raises CorruptError."""
     values, found = _lists(column, place)
     if len(found) != len(lengths) or (found != lengths).any():
-        raise CorruptError(f"{place}: a loss mask has another length than its tokens")
+        raise CorruptError(f"{place}: a loss mask and its tokens have different lengths")
     if len(values) and not np.isin(values, (0, 1)).all():
-        raise CorruptError(f"{place}: a loss mask holds something else than 0 and 1")
+        raise CorruptError(f"{place}: a loss mask has values other than 0 and 1")
     return values.astype(np.uint8)
 
 
 def unframed(ids: np.ndarray, lengths: np.ndarray, contract: Contract) -> tuple[np.ndarray, np.ndarray]:
-    """Which tokens [T] stay, bool, and the lengths left, without the ends that the contract will add again."""
+    """Find the end tokens that the contract will add again: (mask of tokens to keep [T], remaining lengths)."""
     kept = np.ones(len(ids), bool)
     left = lengths.copy()
     ends = np.cumsum(lengths)
@@ -54,7 +54,7 @@ def unframed(ids: np.ndarray, lengths: np.ndarray, contract: Contract) -> tuple[
 
 
 def with_text(records: pa.RecordBatch) -> pa.RecordBatch:
-    """A source's `transform`: the column `text` from `tokens`, as decimal numbers between spaces."""
+    """A source's `transform`: make the column `text` from `tokens`, as decimal numbers separated by spaces."""
     words = pc.binary_join(records.column("tokens").cast(pa.list_(pa.string())), " ")  # pyright: ignore
     kept = [name for name in records.schema.names if name != "text"]
     return records.select(kept).append_column("text", words.cast(pa.large_string()))
@@ -66,6 +66,6 @@ def _lists(column: pa.Array, place: str) -> tuple[np.ndarray, np.ndarray]:
         raise CorruptError(f"{place}: a column of prebuilt tokens is {kind}, not a list of integers")
     flat = column.flatten()
     if column.null_count or flat.null_count:
-        raise CorruptError(f"{place}: a document's tokens are missing, or one of them is")
+        raise CorruptError(f"{place}: a list of tokens is null or contains a null")
     lengths = pc.list_value_length(column).to_numpy().astype(np.int64)  # pyright: ignore
     return flat.to_numpy(zero_copy_only=False), lengths

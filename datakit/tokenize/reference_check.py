@@ -1,12 +1,12 @@
 """Compares the encoder with the reference on a sample of each partition; the first difference stops the run.
 
-The sample is fixed by the partition alone (not by batches): 16 documents evenly spread over the rows, and, of the text
-laid end to end, a window of 8 KiB in every 2.7 MB, which is 0.3 % of the bytes. A document that fits a window is taken
-whole, and the ids that are about to be written are compared; of a longer one only a window is encoded, by both: of the
-16 documents one after another from the beginning, further on, ... the end. The reference needs 20 times as long as the
-encoder, so the windows of the 16 share another 0.3 % of the bytes, with 1 KiB each at the least and 8 KiB at the most.
+The sample depends on the partition alone, not on batches: 16 documents evenly spread over the rows, and a window of 8
+KiB in every 2.7 MB of the text laid end to end, which is 0.3 % of the bytes. A document that fits its window is
+compared whole, with the ids about to be written. Of a longer one both encode only a window; among the 16 documents this
+window moves from the start of the first to the end of the last. The reference takes 20 times as long as the encoder, so
+the windows of the 16 share another 0.3 % of the bytes, at 1 to 8 KiB each.
 
-Cost: about 0.6 % of the bytes, or 16 KiB a partition if that is more, at the reference's speed.
+Cost: 0.6 % of the bytes, or at least 16 KiB per partition, at the reference's speed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PERIOD = round(WINDOW_BYTES / SHARE)
 
 @dataclass(frozen=True)
 class _Sample:
-    """Some bytes of a document: its row in the batch, first and last byte in it, whether that is all of it."""
+    """Some bytes [start, stop) of the document in a row of the batch; `whole` if that is all of it."""
 
     row: int
     start: int
@@ -39,7 +39,7 @@ class _Sample:
 
 @dataclass
 class Verification:
-    """Checks the batches of one partition (`rows` documents, `text_bytes`), in order. Counts what it has compared."""
+    """Checks, in order, the batches of a partition of `rows` documents and `partition_bytes` of text."""
 
     reference: Encoder
     encoder: Encoder
@@ -57,7 +57,7 @@ class Verification:
         self._window = min(max(share, SMALLEST_WINDOW), WINDOW_BYTES)
 
     def check(self, batch: TextBatch, ids: np.ndarray, lengths: np.ndarray) -> None:
-        """Compare this batch's part of the sample. `ids`, `lengths`: what the encoder gave. Raises TokenizerError."""
+        """Compare this batch's part of the sample with `ids` and `lengths` from the encoder. Raises TokenizerError."""
         samples = list(self._sample(batch))
         if not samples:
             return
@@ -77,7 +77,7 @@ class Verification:
             self.text_bytes += sample.stop - sample.start
 
     def compare(self, names: Sequence[str], texts: Sequence[str], ids: np.ndarray, lengths: np.ndarray) -> None:
-        """Compare texts with the ids that the encoder gave them; `names`: their documents'. Raises TokenizerError."""
+        """Compare texts with the ids the encoder gave them; `names` are their documents' ids. Raises TokenizerError."""
         expected, counts = self.reference.encode_batch(texts)
         for name, wanted, found in zip(names, _split(expected, counts), _split(ids, lengths), strict=True):
             if len(found) != len(wanted) or (found != wanted).any():
@@ -86,17 +86,17 @@ class Verification:
         self.text_bytes += sum(len(text.encode()) for text in texts)
 
     def _sample(self, batch: TextBatch) -> Iterator[_Sample]:
-        """What is compared of this batch."""
+        """The samples in this batch."""
         starts = batch.offsets - batch.offsets[0] + batch.position
         count = len(starts) - 1
         spread = self._spread[(self._spread >= batch.row) & (self._spread < batch.row + count)] - batch.row
-        # a document meets a window if one begins in it, or if it begins in one
+        # a document overlaps a window if either starts inside the other
         begun = -(-starts // PERIOD)
-        meets = (begun[1:] > begun[:-1]) | (starts[:-1] % PERIOD < WINDOW_BYTES)
-        for row in np.union1d(np.flatnonzero(meets), spread).tolist():
+        overlaps = (begun[1:] > begun[:-1]) | (starts[:-1] % PERIOD < WINDOW_BYTES)
+        for row in np.union1d(np.flatnonzero(overlaps), spread).tolist():
             length = int(starts[row + 1] - starts[row])
             chosen = row in spread
-            if length <= (WINDOW_BYTES if meets[row] else self._window):
+            if length <= (WINDOW_BYTES if overlaps[row] else self._window):
                 yield _Sample(row, 0, length, True)
                 continue
             if chosen:
@@ -119,7 +119,7 @@ class Verification:
         position = min(len(expected), len(found)) if position is None else position
         raise TokenizerError(
             f"{self.encoder.name} and `tokenizers` differ: {self.place}, document {document}, from token {position} of "
-            f"the text that begins at its byte {start}; set tokenize.encoder to 'tokenizers', which is slower and right"
+            f"the text that starts at its byte {start}; set tokenize.encoder to 'tokenizers', which is slower but exact"
         )
 
 

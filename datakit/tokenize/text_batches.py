@@ -1,8 +1,7 @@
-"""Documents of a consolidated partition as batches of bounded size.
+"""Reads the documents of a consolidated partition in batches of bounded size.
 
-The encoder wants Python strings, so that is the one place where a document becomes an object: 8 MiB of text at a time,
-cut out of a row group without a copy, and dropped before the next. Nothing that is written depends on where the cuts
-are.
+The encoder needs Python strings, so documents become objects only here: 8 MiB of text at a time, sliced from a row
+group without a copy and dropped before the next batch. The output does not depend on the batch borders.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ BATCH_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class TextBatch:
-    """N documents. `data` are the UTF-8 bytes of all texts, `offsets` int64 [N + 1] where each begins in them.
+    """N documents. `data`: the UTF-8 bytes of all texts; `offsets`, int64 [N + 1]: the start of each text in them.
 
-    row, position: how many documents, and bytes of text, of the partition come before. columns: others that were asked
-    for.
+    row, position: number of documents, and bytes of text, of the partition before this batch. columns: other columns
+    that were asked for.
     """
 
     ids: pa.Array
@@ -38,7 +37,7 @@ class TextBatch:
 
     @property
     def text_bytes(self) -> int:
-        """The size of the texts together."""
+        """Total size of the texts."""
         return int(self.offsets[-1] - self.offsets[0])
 
     def strings(self) -> list[str]:
@@ -47,7 +46,7 @@ class TextBatch:
 
 
 def text_batches(url: str, columns: Sequence[str] = ()) -> Iterator[TextBatch]:
-    """All documents of a Parquet file, in order, in batches of about BATCH_BYTES or one longer document."""
+    """Yield all documents of a Parquet file, in order, in batches of about BATCH_BYTES or one longer document."""
     row = position = 0
     for table in iterate_shard(url, ["id", "text", *columns]):
         if table.num_rows == 0:

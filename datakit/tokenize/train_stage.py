@@ -1,11 +1,11 @@
-"""Train-tokenizer: a byte-level BPE of the dataset's own, so that a demonstration needs no network and no account.
+"""Train-tokenizer: trains a byte-level BPE on the dataset, so that a demonstration needs no network and no account.
 
-Trained on a bounded sample: of each source its share of `sample_bytes`, the first documents in the order of their ids,
-which is a uniform draw, since ids are hashes; the last one is cut where the share ends. The result is the same in every
-process, whatever the number of threads: merges of equal count are taken in the order of their token ids, and the
-initial alphabet is all 256 bytes in a fixed order (a test trains twice).
+The sample is bounded: each source contributes its share of `sample_bytes`, the first documents in id order, which is a
+uniform sample because ids are hashes. The last document is cut at the end of the share. The result does not depend on
+the process or the number of threads: merges of equal count are taken in the order of their token ids, and the initial
+alphabet is all 256 bytes in a fixed order (a test trains several times).
 
-Cost: 20 s of CPU for 64 MiB of text, mostly counting words. Memory: the distinct words of the sample, some 0.6 GiB.
+Cost: 20 s of CPU for 64 MiB of text, mostly counting words. Memory: the distinct words of the sample, about 0.6 GiB.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from datakit.errors import EmptyStageError, RecipeError
 from datakit.storage import atomic, urls
 from datakit.storage.fingerprint import config_of, spelled_out
 from datakit.storage.manifest import Manifest, Partition
-from datakit.tokenize.encoders.tokenizer import ReferenceEncoder, hold_threads
+from datakit.tokenize.encoders.tokenizer import ReferenceEncoder, limit_threads
 from datakit.tokenize.text_batches import TextBatch, text_batches
 
 NAME = "train-tokenizer"
@@ -39,10 +39,10 @@ SCHEMA = pa.schema([("token", pa.string()), ("id", pa.uint32())])
 
 @dataclass(frozen=True)
 class Config:
-    """What to train.
+    """Parameters of the training.
 
-    vocabulary: how many tokens at most, special tokens and the 256 bytes included; a small text may not yield so many.
-    special: special tokens, which get the first ids. sample_bytes: how much text is looked at.
+    vocabulary: maximum number of tokens, special tokens and the 256 bytes included; a small text may yield fewer.
+    special: special tokens, which get the first ids. sample_bytes: bytes of text to train on.
     """
 
     vocabulary: int = 32_768
@@ -61,13 +61,13 @@ class Config:
 
 
 def plan(step: Step) -> Plan:
-    """One task: read the sample, train, write tokenizer.json."""
+    """Run one task: read the sample, train, write tokenizer.json."""
     (clean,) = step.inputs_of("consolidate")
     config = config_of(step.parameters, Config)
     arguments = {"config": spelled_out(config), "shares": _shares(clean.directory, clean.manifest, config)}
     sample = min(clean.manifest.totals.text_bytes or 0, config.sample_bytes)
     if not sample:
-        raise EmptyStageError("there is no text to train a tokenizer on: the consolidated dataset is empty")
+        raise EmptyStageError("no text to train a tokenizer on: the consolidated dataset is empty")
     task = Task("train", f"{__name__}:train_task", arguments, sample)
     (result,) = yield Phase("train", (task,), memory_bytes=2 << 30)
     (file,) = result.outputs
@@ -76,7 +76,7 @@ def plan(step: Step) -> Plan:
 
 
 def _shares(directory: str, manifest: Manifest, config: Config) -> list[dict[str, Any]]:
-    """For each source: its partitions in order, and how many bytes of text to take from them."""
+    """For each source, its partitions in order and the bytes of text to take from them."""
     total = manifest.totals.text_bytes or 0
     sources = dict.fromkeys(partition.source for partition in manifest.partitions)
     shares = []
@@ -103,7 +103,7 @@ def train_task(arguments: dict[str, Any], shared: dict[str, Any], context: TaskC
                 context.report(*seen)
                 yield texts
 
-    hold_threads(ReferenceEncoder(tokenizers.Tokenizer(models.BPE())), context.cpus)
+    limit_threads(ReferenceEncoder(tokenizers.Tokenizer(models.BPE())), context.cpus)
     data, vocabulary = train(sample(), config)
     committed = atomic.commit_bytes(data, urls.join(context.step_directory, TOKENIZER_FILE))
     counters = {"train-tokenizer/documents": seen[0], "train-tokenizer/text_bytes": seen[1]}
@@ -112,7 +112,7 @@ def train_task(arguments: dict[str, Any], shared: dict[str, Any], context: TaskC
 
 
 def train(texts: Iterable[list[str]], config: Config) -> tuple[bytes, int]:
-    """The tokenizer.json of a byte-level BPE trained on batches of texts, and its vocabulary's size."""
+    """Train a byte-level BPE on batches of texts; return its tokenizer.json and the size of its vocabulary."""
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.decoder = decoders.ByteLevel()
@@ -127,7 +127,7 @@ def train(texts: Iterable[list[str]], config: Config) -> tuple[bytes, int]:
 
 
 def _first_texts(partitions: list[str], wanted: int) -> Iterator[tuple[list[str], int]]:
-    """The first `wanted` bytes of text, in batches; the last text is cut, at a character."""
+    """Yield the first `wanted` bytes of text, in batches; the last text is cut at a character."""
     for url in partitions:
         for batch in text_batches(url):
             if wanted <= 0:

@@ -1,1 +1,1 @@
-"""Validation: proves that stored output is what its manifest says, without trusting either."""
+"""Validation: proves that stored output matches its manifest, without trusting either."""

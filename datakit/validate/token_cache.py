@@ -1,7 +1,7 @@
-"""Compares every file of a token cache with its manifest, and the lengths of documents with the tokens.
+"""Compares every file of a token cache with its manifest, and the documents' lengths with the tokens.
 
-Reads every byte, as fast as the disk or the network; xxh3 takes 0.1 s of CPU a GB. Damage does not stop it, so one pass
-lists every file that must be made again. Without pyarrow, lists of documents are checked by their checksums alone.
+Reads every byte, at the speed of the disk or the network; xxh3 takes 0.1 s of CPU per GB. Damage does not stop it, so
+one pass lists every file to be made again. Without pyarrow, the lists of documents are checked by checksum only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 
 from datakit.cache.consistency import REMEDY
-from datakit.cache.external_arrays import array_directory, read_foreign
+from datakit.cache.external_arrays import array_directory, read_external
 from datakit.cache.layout import (
     DATA_FILE,
     DOCUMENTS_SUFFIX,
@@ -38,7 +38,7 @@ LISTS = (LENGTHS_SUFFIX, DOCUMENTS_SUFFIX)
 
 @dataclass(frozen=True)
 class CacheFile:
-    """A file that a cache consists of: its absolute URL, its size; its xxh3-128, or of the tokenizer its sha256."""
+    """A file of a cache: its absolute URL and size, and its xxh3-128 (for the tokenizer, its sha256)."""
 
     url: str
     bytes: int | None
@@ -48,7 +48,7 @@ class CacheFile:
 
 @dataclass(frozen=True)
 class Damage:
-    """A file that is not what was written: which one, in what it differs, and what to do."""
+    """A file that differs from what was written: its URL, the difference, and the remedy."""
 
     url: str
     difference: str
@@ -59,22 +59,22 @@ class Damage:
 
 
 def cache_files(directory: str, manifest: Manifest, details: CacheDetails) -> Iterator[CacheFile]:
-    """Every file of a cache but its manifest; also those that an imported cache leaves where they are."""
+    """Every file of a cache except its manifest, including those that an imported cache leaves in place."""
     yield CacheFile(urls.join(directory, TOKENIZER_FILE), None, sha256=details.contract.tokenizer_sha256)
-    foreign = read_foreign(directory, manifest)
+    external = read_external(directory, manifest)
     seen = set()
     for index, (partition, files) in enumerate(zip(manifest.partitions, details.shards, strict=True)):
         documents = urls.join(directory, partition.path) + DOCUMENTS_SUFFIX
         yield CacheFile(documents, files.documents_bytes, files.documents_xxh3)
         lengths = urls.join(directory, partition.path) + LENGTHS_SUFFIX
         yield CacheFile(lengths, lengths_bytes(partition.rows), files.lengths_xxh3)
-        if foreign is None:
+        if external is None:
             yield from _own_files(directory, partition, files)
             continue
-        place = array_directory(directory, foreign.shards[index])
+        place = array_directory(directory, external.shards[index])
         if place not in seen:
             seen.add(place)
-            yield from (CacheFile(urls.join(place, f.path), f.bytes, f.xxh3) for f in foreign.shards[index].files)
+            yield from (CacheFile(urls.join(place, f.path), f.bytes, f.xxh3) for f in external.shards[index].files)
 
 
 def _own_files(directory: str, partition: Partition, files: ShardFiles) -> Iterator[CacheFile]:
@@ -94,7 +94,7 @@ def find_damage(
     details: CacheDetails,
     progress: Callable[[int, int], None] = lambda files, size: None,
 ) -> tuple[int, list[Damage]]:
-    """Read every file and compare: (bytes read, what is damaged). `progress` is told files and bytes so far."""
+    """Compare every file; return (bytes read, damage). Calls `progress` with the number of files and bytes so far."""
     files, total, damaged = list(cache_files(directory, manifest, details)), 0, []
     with ThreadPoolExecutor(READERS, thread_name_prefix="datakit-validate") as pool:
         for number, (size, damage) in enumerate(pool.map(_compare, files), start=1):
@@ -111,7 +111,7 @@ def find_damage(
 
 
 def require_intact(cache: Cache) -> int:
-    """Read all of an open cache and return its size in bytes. Raises CorruptError naming the first damaged file."""
+    """Compare all files of an open cache; return their size. Raises CorruptError naming the first damaged file."""
     total, damaged = find_damage(cache.directory, cache.manifest, cache.details)
     if damaged:
         more = f" (and {len(damaged) - 1} more: `datakit validate` lists them)" if len(damaged) > 1 else ""
@@ -120,7 +120,7 @@ def require_intact(cache: Cache) -> int:
 
 
 def _compare(file: CacheFile) -> tuple[int, Damage | None]:
-    """(bytes read, the damage)."""
+    """(bytes read, damage or None) of one file."""
     try:
         if file.sha256 is not None:
             return _compare_tokenizer(file.url, file.sha256)
@@ -130,12 +130,12 @@ def _compare(file: CacheFile) -> tuple[int, Damage | None]:
     if size != file.bytes:
         return size, Damage(file.url, f"has {size} bytes; the manifest says {file.bytes}")
     if found != file.xxh3:
-        return size, Damage(file.url, f"has xxh3 {found}; the manifest says {file.xxh3}, with as many bytes")
+        return size, Damage(file.url, f"has xxh3 {found}; the manifest says {file.xxh3}, with the same size")
     return size, None
 
 
 def _compare_lists(shard: tuple[str, Partition], read_list: ReadList | None) -> Damage | None:
-    """Whether the lengths of a shard's documents are those of its tokens and of its list; both files are as written."""
+    """Compare the lengths of an undamaged shard's documents with its tokens and with its list of documents."""
     place, partition = shard
     data = urls.read_bytes(place + LENGTHS_SUFFIX)
     difference = disagreement(data, partition)
@@ -146,9 +146,9 @@ def _compare_lists(shard: tuple[str, Partition], read_list: ReadList | None) -> 
 
 
 def _reader_of_lists() -> ReadList | None:
-    """Gives the lengths in a list of documents; None on a machine without pyarrow, where their checksums have to do.
+    """A function that reads the lengths from a list of documents; None without pyarrow, when checksums have to do.
 
-    Not asked for in each thread: imports that fail at the same time see each other's half-made modules.
+    Called once instead of in each thread: concurrent failing imports see each other's half-initialized modules.
     """
     try:
         from datakit.storage.parquet import read_shard
@@ -162,5 +162,5 @@ def _compare_tokenizer(url: str, sha256: str) -> tuple[int, Damage | None]:
     found = hashlib.sha256(data).hexdigest()
     if found == sha256:
         return len(data), None
-    remedy = "put the tokenizer.json back that the cache was made with, or make the cache again"
+    remedy = "restore the tokenizer.json that the cache was made with, or make the cache again"
     return len(data), Damage(url, f"has sha256 {found}; the cache was made with {sha256}", remedy)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
+import zstandard
 
 from tests.support.paths import REPOSITORY
 
 BESIDE = REPOSITORY.parent / "shared" / "data"
+REAL_TOKENIZERS = {"gpt2": "gpt2.json", "olmo-v1_5": "gpt-neox-olmo-dolma-v1_5.json"}
 CORPUS = REPOSITORY / "benchmarks" / "text_corpus.toml"
 
 
@@ -32,3 +37,12 @@ def corpus_recipe(folder: Path) -> Path:
     path = folder / CORPUS.name
     path.write_text(text)
     return path
+
+
+def texts_of(path: Path) -> list[str]:
+    """The texts of one of the real files."""
+    if path.suffix == ".parquet":
+        return pq.read_table(path)["text"].to_pylist()
+    opened = gzip.open if path.suffix == ".gz" else zstandard.open
+    with opened(path, "rt", encoding="utf-8") as lines:
+        return [json.loads(line)["text"] for line in lines]

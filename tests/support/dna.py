@@ -1,4 +1,4 @@
-"""A tokenizer of one's own, as a user would write it: nucleotides in threes, for tests."""
+"""A custom tokenizer, as a user would write it: nucleotides in threes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LETTERS = "ACGT"
 
 @dataclass(frozen=True)
 class Codons:
-    """Ids 0 to 63 for three nucleotides, 64 for anything else (one token a character), 65 for the end."""
+    """Ids 0 to 63 for three nucleotides, 64 for each other character, 65 for the end."""
 
     name: str = "codons"
     version: str = "2"
@@ -20,7 +20,7 @@ class Codons:
 
     @property
     def special(self) -> Mapping[str, int]:
-        """The tokens that stand for no text."""
+        """Tokens that do not represent text."""
         return {"<unknown>": 64, "<eos>": 65}
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -36,5 +36,5 @@ class Codons:
 
 
 def codons() -> Codons:
-    """What a recipe names."""
+    """The function that a recipe names."""
     return Codons()

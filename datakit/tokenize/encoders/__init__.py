@@ -1,1 +1,1 @@
-"""encoders."""
+"""Turns texts into token ids."""

@@ -1,8 +1,7 @@
-"""Texts to ids, nothing added: by fastokens, or by `tokenizers`, the reference.
+"""Encoders from texts to ids with no tokens added: fastokens, and `tokenizers`, the reference.
 
-What becomes of a special token's string inside a text is the encoder's to do: "keep" makes the token of it, as both
-libraries do by themselves, "text" encodes it as ordinary text. Other added tokens (runs of spaces, say) are found
-either way.
+Special tokens' strings inside a text are handled by the encoder: "keep" turns them into the token, as both libraries do
+by default; "text" encodes them as ordinary text. Other added tokens (runs of spaces, for example) are found either way.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ import fastokens
 import numpy as np
 import tokenizers
 
-REFERENCE_BYTES = 1 << 20  # Encoding objects take some 100 bytes a token: few at a time
+REFERENCE_BYTES = 1 << 20  # Encoding objects take about 100 bytes per token
 
 
 class Encoder(Protocol):
-    """Anything that turns texts into ids, nothing added: the seam for tokenizers of other kinds."""
+    """Anything that turns texts into ids with no tokens added; implement it for other kinds of tokenizers."""
 
     @property
     def name(self) -> str:
-        """The library's name, as the contract records it."""
+        """The library's name, as recorded in the contract."""
         ...
 
     @property
@@ -33,13 +32,13 @@ class Encoder(Protocol):
         ...
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """The ids of all texts, uint32 [T], and how many each has, int64 [N]."""
+        """The ids of all texts, uint32 [T], and the number of ids of each, int64 [N]."""
         ...
 
 
 @dataclass(frozen=True)
 class FastEncoder:
-    """fastokens; ids come back as one buffer, without a Python object a token."""
+    """fastokens; returns ids as one buffer, without a Python object per token."""
 
     tokenizer: fastokens.Tokenizer
     name: str = "fastokens"
@@ -47,11 +46,9 @@ class FastEncoder:
 
     @property
     def version(self) -> str:
-        """See Encoder."""
         return version("fastokens")
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """See Encoder."""
         given = texts if isinstance(texts, list) else list(texts)
         ids, offsets = self.tokenizer.encode_batch_flat(given, split_special_tokens=self.special_as_text)
         return np.frombuffer(ids, "<u4"), np.diff(np.frombuffer(offsets, "<u8").astype(np.int64))
@@ -59,7 +56,7 @@ class FastEncoder:
 
 @dataclass(frozen=True)
 class ReferenceEncoder:
-    """tokenizers; an Encoding object a text, dropped after each MiB of text."""
+    """tokenizers; creates an Encoding object per text, dropped after each MiB of text."""
 
     tokenizer: tokenizers.Tokenizer
     name: str = "tokenizers"
@@ -67,12 +64,10 @@ class ReferenceEncoder:
 
     @property
     def version(self) -> str:
-        """See Encoder."""
         return version("tokenizers")
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """See Encoder."""
-        self.tokenizer.encode_special_tokens = self.special_as_text  # a switch of the object, which others may share
+        self.tokenizer.encode_special_tokens = self.special_as_text  # an attribute others may share
         parts, lengths = [np.empty(0, np.uint32)], [np.empty(0, np.int64)]
         for piece in _pieces(texts):
             encodings = self.tokenizer.encode_batch_fast(piece, add_special_tokens=False)

@@ -1,15 +1,15 @@
-"""Tokenizers that are no tokenizer.json: bytes, and whatever a package of the user's offers, by a small protocol.
+"""Tokenizers without a tokenizer.json: bytes, and any user package that implements a small protocol.
 
     [tokenize]
-    tokenizer = "bytes"                          # built in: a token a byte, and end-of-text
+    tokenizer = "bytes"                          # built in: one token per byte, and end-of-text
 
     [tokenize]
     tokenizer = "my_package.dna:nucleotides"     # a function that returns a TextTokenizer
-    tokenizer_version = "2"                      # what the fingerprint knows it by; must be the tokenizer's own
+    tokenizer_version = "2"                      # enters the fingerprint; must be the tokenizer's own version
 
-Code cannot be hashed the way a file can, so the declared version takes its place: beside the cache lies a
-tokenizer.json that says function, name, version, vocabulary and special tokens, its hash is the contract's, and whoever
-opens it gets a tokenizer that says the same of itself, or an error.
+Code cannot be hashed like a file, so the declared version takes its place. The tokenizer.json next to the cache states
+function, name, version, vocabulary and special tokens, and its hash is in the contract. Opening it checks that the
+installed tokenizer states the same.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ BYTE_VALUES = 256
 
 
 class TextTokenizer(Protocol):
-    """What a custom tokenizer must offer."""
+    """The protocol of a custom tokenizer."""
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """A name for people."""
         ...
 
     @property
@@ -53,17 +53,17 @@ class TextTokenizer(Protocol):
 
     @property
     def special(self) -> Mapping[str, int]:
-        """Tokens that stand for no text, end-of-text among them, by name."""
+        """Tokens that do not represent text, including end-of-text: name -> id."""
         ...
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """The ids of all texts, uint32 [T], and how many each has, int64 [N]."""
+        """The ids of all texts, uint32 [T], and the number of ids of each, int64 [N]."""
         ...
 
 
 @dataclass(frozen=True)
 class ByteTokenizer:
-    """A token a byte of UTF-8, id 0 to 255; 256 is end-of-text. Nothing in a text is ever special."""
+    """One token per byte of UTF-8, ids 0 to 255; 256 is end-of-text. No string in a text is special."""
 
     name: str = "bytes"
     version: str = "1"
@@ -71,24 +71,22 @@ class ByteTokenizer:
 
     @property
     def special(self) -> Mapping[str, int]:
-        """See TextTokenizer."""
         return {"<|endoftext|>": BYTE_VALUES}
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """See TextTokenizer."""
         encoded = [text.encode() for text in texts]
         lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
         return np.frombuffer(b"".join(encoded), np.uint8).astype(np.uint32), lengths
 
 
 def byte_tokenizer() -> ByteTokenizer:
-    """The built-in tokenizer "bytes"."""
+    """Return the built-in tokenizer "bytes"."""
     return ByteTokenizer()
 
 
 @dataclass(frozen=True)
 class CustomTokenizer:
-    """A TextTokenizer in the place of a loaded tokenizer.json. There is no reference to compare it with."""
+    """A TextTokenizer with the interface of a loaded tokenizer.json. It has no reference to compare with."""
 
     sha256: str
     inner: TextTokenizer
@@ -96,13 +94,13 @@ class CustomTokenizer:
 
     @classmethod
     def from_description(cls, data: bytes, place: str) -> CustomTokenizer:
-        """The tokenizer that these bytes describe. Raises TokenizerError if the installed one says otherwise."""
-        said = json.loads(data)
-        function = said[MARK]
-        found = json.loads(describe(function, said["version"]))
-        if found != said:
-            keys = ", ".join(key for key in said if said[key] != found.get(key))
-            raise TokenizerError(f"{place}: the installed {function} differs from what is described there in {keys}")
+        """Load the tokenizer described by these bytes. Raises TokenizerError if the installed one differs."""
+        described = json.loads(data)
+        function = described[MARK]
+        installed = json.loads(describe(function, described["version"]))
+        if installed != described:
+            keys = ", ".join(key for key in described if described[key] != installed.get(key))
+            raise TokenizerError(f"{place}: the installed {function} differs from this description in {keys}")
         return cls(hashlib.sha256(data).hexdigest(), resolve(function))
 
     @property
@@ -120,24 +118,24 @@ class CustomTokenizer:
         return self.inner.special.get(token)
 
     def encoder(self, wanted: str = "auto", special_strings: str = "keep") -> Encoder:
-        """Itself. Raises TokenizerError where another library is asked for."""
+        """Return the tokenizer itself. Raises TokenizerError if another library is requested."""
         if wanted not in ("auto", self.inner.name):
             raise TokenizerError(
-                f"tokenize.encoder is {wanted!r}, but the tokenizer {self.inner.name!r} encodes itself"
+                f"tokenize.encoder is {wanted!r}, but the custom tokenizer {self.inner.name!r} is its own encoder"
             )
         return self.inner
 
     def reference_encoder(self, special_strings: str = "keep") -> None:
-        """There is none."""
+        """Return None: there is no reference."""
         return
 
     def long_texts(self, encoder: Encoder, special_strings: str = "keep") -> LongTexts:
-        """Documents are given whole: where such a tokenizer may be cut is not known."""
+        """An encoder of whole documents, since it is unknown where a custom tokenizer's texts can be cut."""
         return LongTexts(encoder, None, None, "a custom tokenizer gets each document whole")
 
 
 def is_custom(tokenizer: str) -> bool:
-    """Whether a recipe's `tokenizer` names code, not a file."""
+    """Return True if a recipe's `tokenizer` names code instead of a file."""
     package, colon, function = tokenizer.partition(":")
     return tokenizer in BUILT_IN or (bool(colon) and function.isidentifier() and _is_dotted(package))
 
@@ -147,25 +145,25 @@ def _is_dotted(package: str) -> bool:
 
 
 def resolve(function: str) -> TextTokenizer:
-    """Call `package.module:function`. Raises TokenizerError if it is not there."""
+    """Call `package.module:function`. Raises TokenizerError if it cannot be imported."""
     module, _, name = BUILT_IN.get(function, function).partition(":")
     try:
         return getattr(importlib.import_module(module), name)()
     except (ImportError, AttributeError) as error:
-        raise TokenizerError(f"tokenizer {function!r} cannot be had: {error}; is its package installed?") from error
+        raise TokenizerError(f"cannot load tokenizer {function!r}: {error}; is its package installed?") from error
 
 
 def describe(function: str, version: str | int | None) -> bytes:
-    """The tokenizer.json of a custom tokenizer. Raises TokenizerError unless `version` is the one it has."""
+    """The tokenizer.json of a custom tokenizer. Raises TokenizerError unless `version` is the installed one."""
     tokenizer = resolve(function)
     if function in BUILT_IN and version is None:
         version = tokenizer.version
     if version is None:
-        raise TokenizerError(f"tokenizer {function!r} is code: say tokenizer_version = {tokenizer.version!r} beside it")
+        raise TokenizerError(f"tokenizer {function!r} is code: also set tokenizer_version = {tokenizer.version!r}")
     if str(version) != tokenizer.version:
         raise TokenizerError(
             f"tokenizer {function!r} has version {tokenizer.version!r}, the recipe says {str(version)!r}: set "
-            "tokenize.tokenizer_version to what is installed, or install what the recipe means"
+            "tokenize.tokenizer_version to the installed version, or install the recipe's"
         )
     facts: dict[str, Any] = {
         MARK: function,

@@ -1,10 +1,10 @@
-"""Encodes documents of any length: in parts where that cannot change an id, so time is linear and memory bounded.
+"""Encodes documents of any length: in parts if that cannot change an id, so that time is linear and memory bounded.
 
-A document over PART_BYTES is cut at safe places (safe_cuts.py), and its parts are texts like any others. Where a
-stretch of that length has no safe place (a character repeated a million times, a script without spaces), it is encoded
-word by word (long_words.py). Both are proven for the tokenizers that they know; every other document, and every other
-tokenizer, is encoded whole, and the contract says why. Byte-pair encoding takes n log n for a word of n bytes, and more
-where it outgrows the CPU's caches: 16 MB at once took 2 to 5 times as long a byte as 1 MB, measured.
+A document over PART_BYTES is cut at safe places (safe_cuts.py) and its parts are encoded like any other texts. A
+stretch of that length without a safe place (a character repeated a million times, a script without spaces) is encoded
+word by word (long_words.py). Both are proven for the tokenizers they support; with any other tokenizer, documents are
+encoded whole and the contract says why. Byte-pair encoding takes n log n for a word of n bytes, and more once it
+exceeds the CPU's caches: 16 MB at once took 2 to 5 times as long per byte as 1 MB, measured.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from datakit.tokenize.encoders.safe_cuts import Splitter
 from datakit.tokenize.text_batches import BATCH_BYTES, TextBatch
 
 PART_BYTES = 256 << 10
-UTF8_MOST = 4  # bytes a character
+UTF8_MOST = 4  # bytes per character
 
 
 @dataclass
 class LongTexts:
-    """The encoder of one tokenizer for documents of any length. Without a splitter (`reason`) all are encoded whole."""
+    """One tokenizer's encoder for documents of any length. Without a splitter all are encoded whole, for `reason`."""
 
     encoder: Encoder
     splitter: Splitter | None
@@ -36,12 +36,12 @@ class LongTexts:
 
     @cached_property
     def words(self) -> WordEncoder:
-        """Made when it is first needed: it loads a second, bare tokenizer."""
+        """The encoder of stretches without safe places, made on first use because it loads a second, bare tokenizer."""
         assert self.make_words is not None
         return self.make_words()
 
     def encode_documents(self, batch: TextBatch) -> tuple[np.ndarray, np.ndarray]:
-        """The ids of a batch of documents, uint32 [T], and how many each has, int64 [N]."""
+        """The ids of a batch of documents, uint32 [T], and the number of ids of each, int64 [N]."""
         if self.splitter is None or int(np.diff(batch.offsets).max(initial=0)) <= self.part_bytes:
             return self.encoder.encode_batch(batch.strings())
         return self._encode(batch.data, batch.offsets, self.splitter)
@@ -51,7 +51,7 @@ class LongTexts:
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """As Encoder.encode_batch, for texts of any length."""
+        """Like Encoder.encode_batch, for texts of any length."""
         if self.splitter is None or max(map(len, texts), default=0) * UTF8_MOST <= self.part_bytes:
             return self.encoder.encode_batch(texts)
         encoded = [text.encode() for text in texts]

@@ -1,20 +1,18 @@
-"""Encodes stretches without a safe place to cut, exactly, in linear time: word by word, and a huge word window by
-window.
+"""Encodes stretches without a safe place to cut exactly and in linear time: word by word, huge words in windows.
 
-A word (a piece of the pre-tokenizer) is encoded by byte-pair merges alone: lowest rank first, leftmost of equals. Of
-such an encoding every run of neighbouring tokens is the encoding of its own text, since no merge ever crossed its ends.
-And two encodings can be joined at a token that both have, at the same place:
+A word (a piece of the pre-tokenizer) is encoded by byte-pair merges alone: lowest rank first, leftmost among equals.
+Any run of consecutive tokens of the result is the encoding of its own text, since no merge crossed its ends. Two
+encodings can be joined at a token that both have at the same place:
 
     if BPE(AB) = A'B' and BPE(BC) = B'C', B' at least one token, then BPE(ABC) = A'B'C'.
 
-Proof: let BPE(ABC) run up to the first merge across a border, say that of A and B. Until then each part did what it
-does alone, and the order between A's and B's merges was that of their ranks, as in BPE(AB): so that run stood at the
-same state once, with the same pair there, lowest among fewer: it would have merged it, and did not. A pair of A and C
-never touches: B' is between.
+Proof: run BPE(ABC) up to the first merge across a border, say that of A and B. Until then each part was merged as it is
+alone, and the merges of A and B were in the order of their ranks, as in BPE(AB). So BPE(AB) passed through the same
+state, with the same pair as the lowest among fewer: it would have merged that pair, but did not. A and C are never
+adjacent, because B' is between them.
 
-So a word of megabytes is encoded in overlapping windows of some KiB, each beginning at a token of the one before,
-joined at the first token that both have. Where they have none in common, larger windows are taken, in the end the whole
-word.
+So a word of megabytes is encoded in overlapping windows of 16 KiB, each starting at a token of the one before, joined
+at the first token they share. If they share none, the windows grow, up to the whole word.
 """
 
 from __future__ import annotations
@@ -30,9 +28,9 @@ from datakit.tokenize.encoders.base import Encoder
 from datakit.tokenize.encoders.normalizing import PIECE_CHARACTERS, normalized
 
 WINDOW_BYTES = 16 << 10
-OVERLAP = 4  # a window begins a quarter of a window before the end of the one before
+OVERLAP = 4  # windows overlap by a quarter
 LOOK_CHARACTERS = 1 << 15
-LOOK_BEYOND = 16  # characters that the longest fixed alternative of an expression (a contraction) can look at
+LOOK_BEYOND = 16  # more than the longest contraction in an expression
 FLUSH_CHARACTERS = 1 << 20
 RENEW_BYTES = 32 << 20
 FLUSH_WORDS = 1 << 16
@@ -47,7 +45,7 @@ def refusal(tokenizer: dict[str, Any]) -> str:
     if model.get("continuing_subword_prefix") or model.get("end_of_word_suffix") or model.get("byte_fallback"):
         return "its tokens depend on their place in the word"
     if any(token.get(key) for token in tokenizer["added_tokens"] for key in ("lstrip", "rstrip", "single_word")):
-        return "it has an added token that depends on what stands around it"
+        return "it has an added token that depends on the text around it"
     characters = byte_characters()
     if not all(characters[byte] in model["vocab"] for byte in UTF8_BYTES):
         return "its vocabulary lacks some bytes"
@@ -57,7 +55,7 @@ def refusal(tokenizer: dict[str, Any]) -> str:
 
 
 def bare(tokenizer: dict[str, Any]) -> dict[str, Any]:
-    """The same merges with nothing before them: each text is one word."""
+    """The tokenizer.json of the same merges alone: each text is one word."""
     whole = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     model = {**tokenizer["model"], "ignore_merges": False}
     plain = {"normalizer": None, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
@@ -65,7 +63,7 @@ def bare(tokenizer: dict[str, Any]) -> dict[str, Any]:
 
 
 def byte_characters() -> list[str]:
-    """What stands for each byte in a byte-level vocabulary: its own character if that prints, else one from U+0100."""
+    """The character of each byte in a byte-level vocabulary: itself if printable, else one from U+0100."""
     shown = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     hidden = iter(range(0x100, 0x200))
     return [chr(byte) if byte in shown else chr(next(hidden)) for byte in range(256)]
@@ -73,10 +71,11 @@ def byte_characters() -> list[str]:
 
 @dataclass
 class WordEncoder:
-    """renew: makes an encoder that gives each text's ids as one word. sizes: bytes of each token, by id.
+    """Encodes stretches of text word by word.
 
+    renew: makes an encoder that encodes each text as one word. sizes: bytes of each token, by id.
     normalize, pieces: the tokenizer's own normalization and pre-tokenization (pieces as character ranges).
-    raw, normalized: added tokens by their strings, found before and after normalizing.
+    raw, normalized: ids of added tokens by string, those found before and those found after normalizing.
     """
 
     renew: Callable[[], Encoder]
@@ -132,14 +131,14 @@ class WordEncoder:
         return ids
 
     def _split(self, text: str) -> Iterator[str]:
-        """The words of a text, some looked at at a time: only those are taken that what follows cannot change.
+        """Yield the words of a text, pre-tokenizing a view of it at a time.
 
-        A piece is settled by the characters up to the one after it, the white space around it to its end, and what a
-        contraction may look at; so those are settled that end before a character that is no white space and has
-        LOOK_BEYOND more after it.
+        Only those words of a view are taken that the following text cannot change. A piece depends on the characters up
+        to the next one, on the white space around it, and on what a contraction may need; so pieces are settled if they
+        end before a character that is not white space and has LOOK_BEYOND more after it.
         """
         if text.isascii() and text[1:].isalpha() and (text[0].isalpha() or text[0] == " "):
-            yield text  # letters and perhaps a space before them are one piece, and this is often seen
+            yield text  # letters, possibly after a space, are one piece: a frequent case
             return
         start, size = 0, self.look
         while start < len(text):
@@ -159,10 +158,10 @@ class WordEncoder:
             start, size = start + ranges[-1][1], self.look
 
     def _end_of_run(self, text: str, start: int, stop: int) -> int | None:
-        """Where the piece from `start` ends, if text[start:stop] is one piece: a run that may go on; else None.
+        """The end of the piece at `start` if text[start:stop] is one piece, a run that may continue; else None.
 
-        What such a run is, its last two characters tell (a line break after punctuation excepted), so it is followed
-        from there, some characters at a time.
+        The kind of such a run follows from its last two characters (except a line break after punctuation), so the
+        search continues from there, one view at a time.
         """
         view = text[start:stop]
         if len(self.pieces(view)) != 1:
@@ -182,7 +181,7 @@ class WordEncoder:
         return None
 
     def encode_word(self, word: str) -> np.ndarray:
-        """The ids of one word, window by window where it is long."""
+        """The ids of one word, encoded in windows if it is long."""
         data = np.frombuffer(word.encode(), np.uint8)
         window = self.window
         while window < len(data):
@@ -194,12 +193,12 @@ class WordEncoder:
 
     def _ids(self, data: np.ndarray, start: int, stop: int) -> np.ndarray:
         self._spent += stop - start
-        if self._spent > RENEW_BYTES:  # an encoder remembers words, and these are never met again
+        if self._spent > RENEW_BYTES:  # an encoder caches words, and these do not recur
             self.encoder, self._spent = self.renew(), stop - start
         return self.encoder.encode_batch([data[start:stop].tobytes().decode()])[0]
 
     def _in_windows(self, data: np.ndarray, window: int) -> np.ndarray | None:
-        """See the module; None if two windows have no token in common."""
+        """Encode in overlapping windows; None if two windows share no token."""
         out: list[np.ndarray] = []
         stop = _character_start(data, window)
         ids = self._ids(data, 0, stop)
@@ -228,12 +227,12 @@ class WordEncoder:
 
 
 def _settled(view: str, whole: bool) -> int:
-    """How far pieces of a view are what they are in the text, of which it may be only a part."""
+    """Length of the prefix of a view in which pieces cannot be changed by text after the view."""
     return len(view) if whole else len(view[:-LOOK_BEYOND].rstrip()) - 1
 
 
 def _character_start(data: np.ndarray, place: int) -> int:
-    """The place, or a few bytes before it where a character begins; the end if it is beyond."""
+    """The start of the character at this place; the end of the data if the place is beyond it."""
     if place >= len(data):
         return len(data)
     while data[place] & 0xC0 == 0x80:
@@ -242,7 +241,7 @@ def _character_start(data: np.ndarray, place: int) -> int:
 
 
 def _cut(text: str, added: dict[str, int]) -> Iterator[tuple[str, int | None]]:
-    """A text as (stretch, None) and (token, id), leftmost and then longest token first."""
+    """Split a text into (stretch, None) and (token, id), leftmost and then longest token first."""
     if not added:
         if text:
             yield text, None
@@ -266,7 +265,7 @@ def token_sizes(vocabulary: dict[str, int]) -> np.ndarray:
 
 
 def added_by_string(tokens: Sequence[dict[str, Any]], special: bool) -> tuple[dict[str, int], dict[str, int]]:
-    """Added tokens found before and after normalizing; without the special ones if these are ordinary text."""
+    """Added tokens found before and after normalizing, without the special ones if those are ordinary text."""
     wanted = [token for token in tokens if (special or not token["special"]) and token["content"]]
     raw, normalized = ([t for t in wanted if t.get("normalized") is flag] for flag in (False, True))
     return {t["content"]: t["id"] for t in raw}, {t["content"]: t["id"] for t in normalized}

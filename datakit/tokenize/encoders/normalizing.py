@@ -1,9 +1,9 @@
-"""Unicode normalization of a long text in pieces, for the library's takes some 40 bytes of memory for each of the text.
+"""Normalizes long texts in pieces, because the library takes about 40 bytes of memory per byte it normalizes.
 
-Cut before a character that no normalization form joins to what precedes it, the pieces normalize to the whole. Which
-characters these are is told by Python's tables, and only of characters that they know: for those, the standard's
-stability policy keeps decompositions and combining classes as they are. Where none is near (a megabyte of combining
-marks, which normalization may reorder from one end to the other) the piece is as long as it must be.
+The text is cut before characters that no normalization form joins to what precedes them, so the pieces normalize to the
+whole. Python's Unicode tables tell which characters these are; only characters they know are used, whose decompositions
+and combining classes the standard's stability policy fixes. A piece grows until such a character is found: a megabyte
+of combining marks, which normalization may reorder from end to end, is one piece.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ ALONE_BELOW = "\u0300"  # the first combining character
 ALONE = frozenset(  # categories
     ["Lu", "Ll", "Lt", "Nd", "No", "Zs", "Zl", "Zp", "Po", "Pd", "Ps", "Pe", "Pi", "Pf", "Sm", "Sc", "So", "Cf"]
 )
-LETTERS = (  # of category Lo, where some scripts have vowel signs that compose
-    range(0x1100, 0x1160),  # leading consonants of Hangul, which its syllables decompose to
+LETTERS = (  # safe ranges of category Lo; elsewhere in it some vowel signs compose
+    range(0x1100, 0x1160),  # leading consonants of Hangul, to which its syllables decompose
     range(0x3041, 0x3097),
     range(0x30A1, 0x30FB),
     range(0x3400, 0x4DC0),
@@ -27,12 +27,12 @@ LETTERS = (  # of category Lo, where some scripts have vowel signs that compose
 
 
 def normalized(text: str, normalize: Callable[[str], str], size: int = PIECE_CHARACTERS) -> str:
-    """`normalize(text)`, in pieces of about `size` characters."""
+    """Return `normalize(text)`, computed in pieces of about `size` characters."""
     return "".join(piece if piece.isascii() else normalize(piece) for piece in pieces(text, size))
 
 
 def pieces(text: str, size: int) -> Iterator[str]:
-    """The text in pieces of at least `size` characters, cut where normalization does not look across."""
+    """Cut the text into pieces of at least `size` characters that normalize independently."""
     start = 0
     while start < len(text):
         stop = start + size
@@ -44,7 +44,7 @@ def pieces(text: str, size: int) -> Iterator[str]:
 
 @cache
 def stands_alone(character: str) -> bool:
-    """Whether no form composes this character, or reorders it, with one before it."""
+    """Return True if no normalization form composes or reorders this character with one before it."""
     if character < ALONE_BELOW:
         return True
     first = unicodedata.normalize("NFKD", character)[0]

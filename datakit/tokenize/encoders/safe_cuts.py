@@ -1,21 +1,20 @@
-"""Where a text may be cut so that the ids of the parts are the ids of the whole.
+"""Finds places where a text can be cut so that the ids of the parts are the ids of the whole.
 
-A place between two bytes is safe if, whatever stands around it, the tokenizer's pre-tokenization has a border there and
-neither side looks across it. Which places these are is known for the pre-tokenizers of the byte-level BPE family
-(FAMILIES: GPT-2's expression, and those of the cl100k kind), as a table over pairs of neighbouring bytes:
+A place between two bytes is safe if the pre-tokenizer always has a border there, whatever the text around it, and
+neither side looks across it. For the pre-tokenizers of the byte-level BPE family (GPT-2's expression and those of the
+cl100k kind) this follows from a table over pairs of neighbouring bytes:
 
-- a character that is no white space, then white space: no expression has a piece with both, but for punctuation with
-  the line breaks after it in the cl100k kind, where a line break is no safe place;
+- a character that is not white space, then white space: no piece contains both, except that in the cl100k kind
+  punctuation takes the line breaks after it, so line breaks are not safe there;
 - between ASCII letters, digits and punctuation, in the orders that no piece spans (`a1`, `1a`, `a.`, `1.`, ...);
-- never before a letter after an apostrophe (contractions), never inside white space (how a run is divided depends on
-what
-  follows it), never where a byte says too little (a character beyond ASCII before anything but white space).
+- never before a letter after an apostrophe (contractions), never inside white space (the division of a run depends on
+  what follows it), never where one byte does not say enough (a character beyond ASCII before anything but white space).
 
-The right side begins with an ASCII character, which no normalization form composes with what precedes it, so
-normalizing the parts is normalizing the whole. Added tokens are found before all this: a pair of bytes that occurs
-inside one, or at an end that looks at its surroundings, is taken off the table.
+The right side starts with an ASCII character, which no normalization form composes with what precedes it, so
+normalizing the parts gives the normalized whole. Added tokens are matched before all this: pairs of bytes inside one,
+or at an end whose match depends on its surroundings, are removed from the table.
 
-What is not known is not split: `find_splitter` says why, and such a document is encoded whole.
+With any other tokenizer documents are not split; `find_splitter` says why.
 """
 
 from __future__ import annotations
@@ -37,23 +36,23 @@ CL100K_KIND = {  # the expressions as tokenizer files write them: cl100k (1 to 3
 WHITE_SPACE = b"\t\n\v\f\r "
 LETTERS, DIGITS = string.ascii_letters.encode(), string.digits.encode()
 PUNCTUATION = string.punctuation.encode()
-# last bytes of white space beyond ASCII (U+0085, U+00A0, U+1680, U+180E, U+2000-200A, U+2028, U+2029, U+202F, U+205F,
-# U+3000), which many other characters end with too: a place after one of these is not used
+# Last bytes of white space beyond ASCII (U+0085, U+00A0, U+1680, U+180E, U+2000-200A, U+2028, U+2029, U+202F, U+205F,
+# U+3000). Many other characters share them, so no place after one of these bytes is used.
 DOUBTFUL = bytes([*range(0x80, 0x8B), 0x8E, 0x85, 0x9A, 0x9F, 0xA0, 0xA8, 0xA9, 0xAF])
 
 
 @dataclass(frozen=True)
 class Splitter:
-    """`safe`: bool [256, 256], whether a text may be cut between two bytes of these values."""
+    """`safe`: bool [256, 256], True if a text may be cut between two bytes of these values."""
 
     safe: np.ndarray
 
     def points(self, data: np.ndarray) -> np.ndarray:
-        """All places in UTF-8 bytes [N] where they may be cut, ascending, int64, between 1 and N - 1."""
+        """All safe places in UTF-8 bytes [N], ascending, int64, between 1 and N - 1."""
         return np.flatnonzero(self.safe[data[:-1], data[1:]]) + 1
 
     def cuts(self, data: np.ndarray, size: int) -> Iterator[tuple[int, int]]:
-        """Parts (first byte, end) of about `size` bytes at the most; longer only where there is no safe place."""
+        """Parts (first byte, end) of at most about `size` bytes, longer only where there is no safe place."""
         start, count = 0, len(data)
         while count - start > size:
             stop = self._last(data, start, start + size) or self._next(data, start + size, size) or count
@@ -63,7 +62,7 @@ class Splitter:
             yield start, count
 
     def _last(self, data: np.ndarray, start: int, stop: int) -> int | None:
-        """The last safe place in (start, stop], looked for in ever larger pieces from the end."""
+        """The last safe place in (start, stop], searched from the end in growing steps."""
         reach = 1024
         while True:
             low = max(start, stop - reach)
@@ -83,7 +82,7 @@ class Splitter:
 
 
 def find_splitter(tokenizer: dict[str, Any]) -> tuple[Splitter | None, str]:
-    """From a parsed tokenizer.json: its safe places, or None and the reason why none are known."""
+    """The splitter of a parsed tokenizer.json, or None and the reason why it has none."""
     family, reason = _family(tokenizer.get("pre_tokenizer"))
     if family is None:
         return None, reason
@@ -96,7 +95,7 @@ def find_splitter(tokenizer: dict[str, Any]) -> tuple[Splitter | None, str]:
 
 
 def splitting_expression(tokenizer: dict[str, Any]) -> str:
-    """The expression by which a tokenizer that has a Splitter makes words."""
+    """The regular expression of the pre-tokenizer of a tokenizer with a Splitter."""
     first = _steps(tokenizer["pre_tokenizer"], "pretokenizers")[0]
     return GPT2 if first["type"] == "ByteLevel" else first["pattern"]["Regex"]
 
@@ -107,7 +106,7 @@ def _family(pre_tokenizer: Any) -> tuple[str | None, str]:
     if last.get("type") != "ByteLevel":
         return None, "its pre-tokenizer is not byte-level"
     if last.get("add_prefix_space"):
-        return None, "it puts a space before each text"
+        return None, "it adds a space before each text"
     if len(steps) == 1 and last.get("use_regex", True):
         return "gpt2", ""
     if len(steps) == 2 and not last.get("use_regex", True) and _is_split(steps[0]):
@@ -116,7 +115,7 @@ def _family(pre_tokenizer: Any) -> tuple[str | None, str]:
             return "gpt2", ""
         if expression in CL100K_KIND:
             return "cl100k", ""
-    return None, "its pre-tokenizer is not one of those whose borders are known"
+    return None, "its pre-tokenizer is not one whose borders are known"
 
 
 def _is_split(step: dict[str, Any]) -> bool:
@@ -156,7 +155,7 @@ def _table(family: str) -> np.ndarray:
 
 
 def _spare(safe: np.ndarray, token: dict[str, Any]) -> None:
-    """Take off every place that could lie inside this added token, or at an end that looks further."""
+    """Remove the places that could be inside this added token, or at an end that depends on the text around it."""
     content = token["content"].encode()
     pairs = np.frombuffer(content, np.uint8)
     safe[pairs[:-1], pairs[1:]] = False

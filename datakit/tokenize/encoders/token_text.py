@@ -1,7 +1,7 @@
-"""Tokens as pieces of text, so that a person sees where one ends and the next begins.
+"""Shows tokens as pieces of text with visible borders.
 
-A token may be part of a character (byte-level tokenizers) or carry a space that decoding it alone would lose, so tokens
-are decoded as a stream: each piece is what the text grows by, and tokens that only together are text are one piece.
+A token may be part of a character (byte-level tokenizers) or carry a space that is lost when it is decoded alone. So
+tokens are decoded as a stream: a piece is the text added by one token, or by several that are only text together.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from tokenizers.decoders import DecodeStream
 from datakit.errors import TokenizerError
 from datakit.tokenize.encoders.tokenizer import Tokenizer, load
 
-LONGEST_CHARACTER = 8  # tokens that one piece may take; what is no text after so many is shown as it is
+LONGEST_CHARACTER = 8  # tokens per piece at most; if they still are not text, they are decoded anyway
 
 
 @dataclass(frozen=True)
 class Piece:
-    """One or more tokens and the text that they are."""
+    """One or more tokens and their text."""
 
     ids: tuple[int, ...]
     text: str
 
 
 def load_reference(url: str) -> Tokenizer:
-    """The tokenizer of a cache, to decode with. Raises TokenizerError where it is code, and no tokenizer.json."""
+    """Load a cache's tokenizer for decoding. Raises TokenizerError if it is custom code."""
     tokenizer = load(url)
     if not isinstance(tokenizer, Tokenizer):
-        raise TokenizerError(f"{url} describes a tokenizer that is code of its own; it does not say how to decode")
+        raise TokenizerError(f"{url} describes a custom tokenizer, which cannot decode")
     return tokenizer
 
 
 def pieces(tokenizer: Tokenizer, tokens: Sequence[int] | np.ndarray) -> Iterator[Piece]:
-    """The tokens' text, in order; every token is in exactly one piece."""
+    """The text of the tokens, in order; every token is in exactly one piece."""
     stream, waiting = DecodeStream(skip_special_tokens=False), []
     for number in (int(token) for token in tokens):
         waiting.append(number)
@@ -52,7 +52,7 @@ def pieces(tokenizer: Tokenizer, tokens: Sequence[int] | np.ndarray) -> Iterator
 
 
 def token_text(tokenizer: Tokenizer, number: int) -> str:
-    """One token as people write it: its text, or, where it has none by itself, its name in the vocabulary."""
+    """One token's text, or, if it has none on its own, its name in the vocabulary."""
     text = tokenizer.reference.decode([number], skip_special_tokens=False)
     if text and "\N{REPLACEMENT CHARACTER}" not in text:
         return text

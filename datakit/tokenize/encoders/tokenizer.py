@@ -1,14 +1,13 @@
-"""A tokenizer.json, loaded twice: by `tokenizers`, the reference, and by `fastokens`, which encodes.
+"""Loads a tokenizer.json twice: with `tokenizers`, the reference, and with `fastokens`, which encodes.
 
-fastokens gives the same ids at some fifty times the speed (docs/measurements.md), and that is verified on every
-partition (tokenize/reference_check.py). Where it cannot load a tokenizer (WordPiece, Unigram, an unknown pre-tokenizer,
-or a panic inside it) the reference encodes, and the contract says so and why.
+fastokens gives the same ids about fifty times as fast (docs/measurements.md), and every partition verifies that
+(tokenize/reference_check.py). If it cannot load a tokenizer (WordPiece, Unigram, an unknown pre-tokenizer, or a panic),
+the reference encodes, and the contract records why.
 
-`load` is what the fork server calls once for all attempts: it starts no thread, also for a remote file, which a helper
-process reads. Truncation and padding that a tokenizer.json may ask for are switched off: both would lose or invent
-tokens. Threads: fastokens makes its own pool at its first call, as wide as the CPUs that the process may use, whatever
-RAYON_NUM_THREADS says (three threads too many on four cores, measured); so that first call is made while only the
-task's CPUs may be used.
+The fork server calls `load` once for all attempts, so it must start no thread; a helper process reads remote files.
+Truncation and padding in a tokenizer.json are switched off, because they would lose or invent tokens. fastokens creates
+its thread pool on its first call, as wide as the CPUs the process may use, ignoring RAYON_NUM_THREADS (three threads
+too many on four cores, measured); so that first call is made while only the task's CPUs are allowed.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ TASKS = Path("/proc/self/task")
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A loaded tokenizer.json. `refusal` says why fastokens does not take it; then `fast` is None.
+    """A loaded tokenizer.json. `fast` is None if fastokens cannot load it, for the reason in `refusal`.
 
     definition: the parsed file.
     """
@@ -66,15 +65,15 @@ class Tokenizer:
         return [token.content for token in self.reference.get_added_tokens_decoder().values() if token.special]
 
     def token_id(self, token: str) -> int | None:
-        """The id of a token by its string, if there is such a token."""
+        """The id of a token by its string, or None."""
         return self.reference.token_to_id(token)
 
     def encoder(self, wanted: str = "auto", special_strings: str = "keep") -> Encoder:
-        """The encoder of this name; "auto" takes fastokens where it can. Raises TokenizerError."""
+        """The encoder of this name; "auto" is fastokens if it can load the tokenizer. Raises TokenizerError."""
         if wanted not in ENCODERS:
-            raise TokenizerError(f"tokenize.encoder: {wanted!r} is none of {', '.join(ENCODERS)}")
+            raise TokenizerError(f"tokenize.encoder: {wanted!r} is not one of {', '.join(ENCODERS)}")
         if special_strings not in SPECIAL_STRINGS:
-            raise TokenizerError(f"tokenize.special_strings: {special_strings!r} is none of 'keep', 'text'")
+            raise TokenizerError(f"tokenize.special_strings: {special_strings!r} is not one of 'keep', 'text'")
         as_text = special_strings == "text"
         if wanted == "tokenizers" or (wanted == "auto" and self.fast is None):
             return ReferenceEncoder(self.reference, special_as_text=as_text)
@@ -85,7 +84,7 @@ class Tokenizer:
         return FastEncoder(self.fast, special_as_text=as_text)
 
     def reference_encoder(self, special_strings: str = "keep") -> Encoder:
-        """What the encoder is compared with."""
+        """The encoder that results are compared with."""
         return ReferenceEncoder(self.reference, special_as_text=special_strings == "text")
 
     def long_texts(self, encoder: Encoder, special_strings: str = "keep", part_bytes: int = PART_BYTES) -> LongTexts:
@@ -122,18 +121,18 @@ class Tokenizer:
 
 
 def load(url: str) -> Tokenizer | CustomTokenizer:
-    """The tokenizer.json at `url`. Starts no thread. Raises TokenizerError."""
+    """Load the tokenizer.json at `url` without starting a thread. Raises TokenizerError."""
     return parse(_read(url), url)
 
 
 def parse(data: bytes, place: str) -> Tokenizer | CustomTokenizer:
-    """The tokenizer in these bytes of a tokenizer.json. Raises TokenizerError."""
+    """Parse the bytes of a tokenizer.json; `place` is for messages. Raises TokenizerError."""
     if MARK.encode() in data[:100]:
         return CustomTokenizer.from_description(data, place)
     try:
         text = data.decode()
         reference = tokenizers.Tokenizer.from_str(text)
-    except Exception as error:  # the library raises no narrower one
+    except Exception as error:  # the library raises nothing narrower
         raise TokenizerError(f"{place} is not a tokenizer.json that `tokenizers` can read: {error}") from error
     reference.no_truncation()
     reference.no_padding()
@@ -146,7 +145,7 @@ def _load_fast(text: str) -> tuple[fastokens.Tokenizer | None, str]:
         fast = fastokens.Tokenizer.from_json_str(text)
     except (ValueError, NotImplementedError, RuntimeError) as error:
         return None, str(error)[:SHOWN_REASON]
-    except BaseException as error:  # a panic in Rust comes as an exception of its own, right below BaseException
+    except BaseException as error:  # a panic in Rust arrives as a direct subclass of BaseException
         if type(error).__name__ != "PanicException":
             raise
         return None, f"it panics: {error}"[:SHOWN_REASON]
@@ -156,33 +155,32 @@ def _load_fast(text: str) -> tuple[fastokens.Tokenizer | None, str]:
 
 
 def _read(url: str) -> bytes:
-    """The file's bytes; drivers of object stores start threads, so another process reads what is not on this disk."""
+    """Read a file; a remote one in another process, because drivers of object stores start threads."""
     try:
         if urls.is_local(url):
             return urls.read_bytes(url)
     except NotFoundError as error:
-        raise TokenizerError(f"the tokenizer {url} is not there; give the path of a tokenizer.json") from error
+        raise TokenizerError(f"tokenizer {url} not found; give the path of a tokenizer.json") from error
     code = "import sys; from datakit.storage import urls; sys.stdout.buffer.write(urls.read_bytes(sys.argv[1]))"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run([sys.executable, "-c", code, url], capture_output=True, env=environment, check=False)
     if done.returncode:
         reason = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        raise TokenizerError(f"the tokenizer {url} cannot be read: {reason}")
+        raise TokenizerError(f"cannot read the tokenizer {url}: {reason}")
     return done.stdout
 
 
-def hold_threads(encoder: Encoder, cpus: int) -> None:
-    """Make the encoder start its threads, no more than `cpus`. Call it in a task, before the first batch."""
-    with narrowed(cpus):
+def limit_threads(encoder: Encoder, cpus: int) -> None:
+    """Make the encoder start its threads, at most `cpus`. Call it in a task before the first batch."""
+    with limited_cpus(cpus):
         encoder.encode_batch(["one", "two"])
 
 
 @contextmanager
-def narrowed(cpus: int) -> Iterator[None]:
-    """Within, this thread and those it starts may use `cpus` CPUs, so that is how many a library makes threads for.
+def limited_cpus(cpus: int) -> Iterator[None]:
+    """Allow this thread, and threads started within, only `cpus` CPUs, since libraries size their pools by that.
 
-    Afterwards they may use all again: which ones is the scheduler's business. Where the system has no CPU affinity
-    (macOS) nothing is held.
+    Afterwards all of them may use every CPU again. Does nothing on systems without CPU affinity (macOS).
     """
     if not hasattr(os, "sched_setaffinity"):
         yield

@@ -13,8 +13,7 @@ import pytest
 from datakit.cache.reader import open_cache
 from datakit.errors import LoaderError
 from datakit.loader import Component, Loader, Mixture, Packing, Shuffle, TokenSource, open_source
-from tests.cache.test_cache_read import upload
-from tests.support.caches import make_cache
+from tests.support.caches import make_cache, upload
 from tests.support.faults.faulty_proxy import faulty_proxy
 from tests.support.loader_sources import real_tokens
 from tests.support.partitions import words

@@ -1,0 +1,50 @@
+"""Maps positions in the whole cache, in tokens or documents, to shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from datakit.cache.lengths import starts_of
+from datakit.storage.manifest import Partition
+
+Stretch = tuple[int, int, int]  # shard, its first token, the end
+
+
+class ShardOffsets:
+    """token_starts, row_starts: int64 [shards + 1], where each shard's tokens and documents start, and the totals."""
+
+    def __init__(self, directory: str, partitions: Sequence[Partition]) -> None:
+        self._directory = directory
+        self.token_starts = starts_of([partition.tokens or 0 for partition in partitions])
+        self.row_starts = starts_of([partition.rows for partition in partitions])
+        self.tokens, self.rows = int(self.token_starts[-1]), int(self.row_starts[-1])
+
+    def locate(self, start: int, stop: int) -> list[Stretch]:
+        """Return the stretches of shards that make up tokens [start, stop). Raises IndexError."""
+        if not 0 <= start <= stop <= self.tokens:
+            raise IndexError(f"tokens [{start}, {stop}) of {self._directory}, which has {self.tokens}")
+        return list(self._stretches(start, stop))
+
+    def _stretches(self, start: int, stop: int) -> Iterator[Stretch]:
+        index = int(np.searchsorted(self.token_starts, start, "right")) - 1
+        while start < stop:
+            begin, end = int(self.token_starts[index]), int(self.token_starts[index + 1])
+            if begin < end:
+                yield index, start - begin, min(stop, end) - begin
+            start, index = max(start, min(stop, end)), index + 1
+
+    def shard_of_row(self, row: int) -> tuple[int, int]:
+        """Return (shard, row in that shard) of a document. Raises IndexError."""
+        if not 0 <= row < self.rows:
+            raise IndexError(f"document {row} of {self._directory}, which has {self.rows}")
+        index = int(np.searchsorted(self.row_starts, row, "right")) - 1
+        return index, row - int(self.row_starts[index])
+
+    def shard_of_token(self, position: int) -> tuple[int, int]:
+        """Return (shard, position in that shard) of a token. Raises IndexError."""
+        if not 0 <= position < self.tokens:
+            raise IndexError(f"token {position} of {self._directory}, which has {self.tokens}")
+        index = int(np.searchsorted(self.token_starts, position, "right")) - 1
+        return index, position - int(self.token_starts[index])

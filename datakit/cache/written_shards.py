@@ -1,0 +1,90 @@
+"""Describes the shards that were written, and adds them up to the details of a cache's manifest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from datakit.cache.contract import Contract
+from datakit.cache.layout import FORMAT, FREQUENT, CacheDetails, ShardFiles, SourceSums, array_form
+from datakit.storage.manifest import Partition
+
+
+class WrittenShard(msgspec.Struct, frozen=True):
+    """One shard as its task reports it.
+
+    text_bytes: size of the text it was made from, without quarantined documents; None if unknown. bytes, xxh3: of the
+    data file. lengths: documents by number of tokens (layout.length_histogram). frequent: most frequent tokens by id.
+    """
+
+    source: str
+    text_bytes: int | None
+    first_id: str | None
+    last_id: str | None
+    quarantined: int
+    path: str
+    rows: int
+    tokens: int
+    bytes: int
+    xxh3: str
+    lengths: dict[str, int]
+    frequent: dict[str, int]
+    files: ShardFiles
+
+    @property
+    def partition(self) -> Partition:
+        """The shard's entry among the manifest's partitions."""
+        return Partition(
+            path=self.path,
+            source=self.source,
+            rows=self.rows,
+            bytes=self.bytes,
+            xxh3=self.xxh3,
+            text_bytes=self.text_bytes,
+            tokens=self.tokens,
+            first_id=self.first_id,
+            last_id=self.last_id,
+        )
+
+
+def cache_details(shards: Sequence[WrittenShard], contract: Contract) -> CacheDetails:
+    """The `details` of the manifest of a cache of these shards, in order."""
+    lengths = sum((Counter(shard.lengths) for shard in shards), Counter[str]())
+    by_source: dict[str, list[WrittenShard]] = {}
+    for shard in shards:
+        by_source.setdefault(shard.source, []).append(shard)
+    masked = any(shard.files.loss_mask for shard in shards)
+    return CacheDetails(
+        format=FORMAT,
+        contract=contract,
+        array=array_form(contract.dtype),
+        shards=[shard.files for shard in shards],
+        sources={source: _source_sums(group) for source, group in by_source.items()},
+        lengths={power: lengths[power] for power in sorted(lengths, key=int)},
+        frequent=_most_frequent(shards),
+        loss_mask=array_form(np.dtype(np.uint8)) if masked else None,
+    )
+
+
+def _source_sums(shards: Sequence[WrittenShard]) -> SourceSums:
+    masks = [shard.files.loss_mask for shard in shards]
+    targets = None
+    if any(masks):
+        targets = sum(mask.sum if mask else shard.tokens for mask, shard in zip(masks, shards, strict=True))
+    return SourceSums(
+        shards=len(shards),
+        documents=sum(shard.rows for shard in shards),
+        tokens=sum(shard.tokens for shard in shards),
+        text_bytes=sum(shard.text_bytes or 0 for shard in shards),
+        targets=targets,
+        frequent=_most_frequent(shards),
+    )
+
+
+def _most_frequent(shards: Sequence[WrittenShard]) -> list[tuple[int, int]]:
+    counts = sum((Counter(shard.frequent) for shard in shards), Counter[str]())
+    ordered = sorted(((int(token), count) for token, count in counts.items()), key=lambda pair: (-pair[1], pair[0]))
+    return ordered[:FREQUENT]

@@ -1,0 +1,92 @@
+"""The tasks of the tokenize stage: settle the contract, and encode partitions into shards."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import msgspec
+
+from datakit.cache.contract import Contract
+from datakit.cache.layout import TOKENIZER_FILE
+from datakit.cache.writer import TokenShard, write_shard
+from datakit.engine.task import OutputFile, TaskContext, TaskResult
+from datakit.engine.worker.preload import preloaded
+from datakit.storage import atomic, urls
+from datakit.tokenize.config import Config
+from datakit.tokenize.encode_documents import Encoding, PartitionToEncode, encoded_documents
+from datakit.tokenize.encoders.base import Encoder
+from datakit.tokenize.encoders.tokenizer import ENCODERS, limit_threads, parse
+from datakit.tokenize.guarded_batches import PartitionGuard
+from datakit.tokenize.make_contract import AnyTokenizer, make_contract
+from datakit.tokenize.reference_check import Verification
+
+LOAD = "datakit.tokenize.encoders.tokenizer:load"
+
+
+def settle_contract(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
+    """Write tokenizer.json next to the cache and return the contract of its tokens."""
+    data, url = shared["tokenizer"], urls.join(context.step_directory, TOKENIZER_FILE)
+    tokenizer = parse(data, url)
+    encoder = tokenizer.encoder(arguments["encoder"], arguments["special_strings"])
+    _limit_threads(tokenizer, encoder, context)
+    ends = (arguments[key] for key in ("add", "bos", "eos"))
+    contract = make_contract(tokenizer, encoder, *ends, special_strings=arguments["special_strings"])
+    committed = atomic.commit_bytes(data, url)
+    file = OutputFile(TOKENIZER_FILE, committed.bytes, committed.xxh3)
+    return TaskResult((file,), details={"contract": msgspec.to_builtins(contract)})
+
+
+def encode(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
+    """Write the shards of some partitions."""
+    contract = msgspec.convert(shared["contract"], Contract)
+    config = msgspec.convert(shared["config"], Config)
+    encoding = _encoding(contract, config, context)
+    counters, outputs, shards, quarantined = Counter[str](), [], [], []
+    for partition in msgspec.convert(arguments["partitions"], list[PartitionToEncode]):
+        check = encoding.verification(partition.rows, partition.text_bytes, partition.dataset)
+        guard = PartitionGuard(partition.name, context)
+        documents = encoded_documents(partition, config, encoding, check, guard)
+        written = write_shard(partition.shard, documents, contract, context)
+        text_bytes = partition.text_bytes - guard.quarantined_bytes
+        outputs += written.outputs
+        shards.append(written.describe(partition.source, text_bytes, guard.ends, len(guard.quarantined)))
+        counters.update(_counts(text_bytes, written, check, guard))
+        quarantined += guard.quarantined
+        context.report(counters["tokenize/documents"], counters["tokenize/text_bytes"])
+    return TaskResult(
+        tuple(outputs),
+        dict(counters),
+        {"shards": msgspec.to_builtins(shards)},
+        tuple(quarantined),
+        records=counters["tokenize/documents"],
+        bytes_read=counters["tokenize/text_bytes"],
+    )
+
+
+def _encoding(contract: Contract, config: Config, context: TaskContext) -> Encoding:
+    """The preloaded tokenizer with the contract's encoder."""
+    tokenizer: AnyTokenizer = preloaded(LOAD, urls.join(context.step_directory, TOKENIZER_FILE))
+    contract.require(tokenizer.sha256, context.step_directory)
+    name = contract.encoder if contract.encoder in ENCODERS else "auto"
+    encoding = Encoding.of(tokenizer, name, config.special_strings, contract)
+    _limit_threads(tokenizer, encoding.texts.encoder, context)
+    return encoding
+
+
+def _limit_threads(tokenizer: AnyTokenizer, encoder: Encoder, context: TaskContext) -> None:
+    """Make both libraries start their threads now, no more than the task has CPUs."""
+    for each in (encoder, tokenizer.reference_encoder()):
+        if each is not None:
+            limit_threads(each, context.cpus)
+
+
+def _counts(text_bytes: int, written: TokenShard, check: Verification | None, guard: PartitionGuard) -> dict[str, int]:
+    return {
+        "tokenize/documents": written.documents.rows,
+        "tokenize/tokens": written.tokens,
+        "tokenize/text_bytes": text_bytes,
+        "tokenize/quarantined": len(guard.quarantined),
+        "tokenize/verified_documents": check.documents if check else 0,
+        "tokenize/verified_bytes": check.text_bytes if check else 0,
+    }

@@ -1,0 +1,50 @@
+"""Tests that a manifest which contradicts itself, or is not a cache's, is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from datakit.cache.reader import Cache, open_cache
+from datakit.errors import CorruptError, UsageError
+from datakit.storage.manifest import read_manifest, totals_of
+from tests.support.paths import FIXTURES
+
+
+def test_other_stages_output_is_refused(small: Path) -> None:
+    manifest = msgspec.structs.replace(read_manifest(str(small)), stage="consolidate")
+    with pytest.raises(UsageError, match="output of stage 'consolidate'"):
+        Cache("somewhere", manifest)
+
+
+def test_altered_manifest_is_refused(small: Path) -> None:
+    manifest = read_manifest(str(small))
+    first = manifest.partitions[0]
+    longer = [msgspec.structs.replace(first, tokens=(first.tokens or 0) + 1), *manifest.partitions[1:]]
+    for altered in (
+        msgspec.structs.replace(manifest, partitions=longer),
+        msgspec.structs.replace(manifest, partitions=longer, totals=totals_of(longer)),
+        msgspec.structs.replace(manifest, partitions=manifest.partitions[1:]),
+    ):
+        with pytest.raises(CorruptError, match="sums in its manifest disagree"):
+            Cache("somewhere", altered)
+    with pytest.raises(CorruptError, match="does not describe a token cache"):
+        Cache("somewhere", msgspec.structs.replace(manifest, details={"form": 1}))
+    other = msgspec.structs.replace(manifest, details={**manifest.details, "format": "datakit.cache/9"})
+    with pytest.raises(CorruptError, match=r"'datakit\.cache/9'"):
+        Cache("somewhere", other)
+
+
+def test_disagreeing_sums_are_named(small: Path) -> None:
+    manifest = read_manifest(str(small))
+    details = {**manifest.details, "lengths": {"2": 1}}
+    with pytest.raises(CorruptError, match=r"documents of the shards and in the histogram of lengths: 211 and 1"):
+        Cache("somewhere", msgspec.structs.replace(manifest, details=details))
+
+
+def test_older_format_is_refused_with_next_step() -> None:
+    """`datakit.cache/1` had no lengths files."""
+    with pytest.raises(CorruptError, match=r"'datakit\.cache/1'; this version reads 'datakit\.cache/2': make it again"):
+        open_cache(str(FIXTURES / "cache-1"))

@@ -1,0 +1,72 @@
+"""Tests of reading raw shards directly from their files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorstore
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datakit.cache import zarr_arrays
+from datakit.cache.layout import ArrayForm
+from datakit.cache.raw_shard import RAW, open_raw
+from datakit.cache.reader import open_cache
+from datakit.errors import CorruptError
+from tests.support.caches import random_cache
+
+
+@given(tokens=st.integers(1, 5000), chunk=st.integers(1, 700))
+@settings(max_examples=20, deadline=None)
+def test_raw_shards_of_any_size_are_flat(tmp_path_factory: pytest.TempPathFactory, tokens: int, chunk: int) -> None:
+    """TensorStore writes the flat file that the direct reader expects."""
+    folder, values = tmp_path_factory.mktemp("shard"), np.arange(tokens, dtype=np.uint16)
+    metadata = ArrayForm("uint16", chunk, RAW).metadata(tokens)
+    store = {"driver": "file", "path": f"{folder}/"}
+    specification = {"driver": "zarr3", "kvstore": store, "metadata": metadata, "store_data_equal_to_fill_value": True}
+    tensorstore.open(specification, create=True).result().write(values).result()
+    shard = open_raw(str(folder / "c" / "0"), metadata)
+    assert shard is not None
+    assert (shard.view() == values).all()
+    out = np.empty(tokens - tokens // 2, np.uint16)
+    shard.read_into(tokens // 2, out)
+    assert (out == values[tokens // 2 :]).all()
+
+
+def test_reordered_raw_shard_is_left_to_tensorstore(tmp_path: Path) -> None:
+    """If its chunks are stored in another order, it is still read correctly."""
+    metadata = ArrayForm("uint16", 100, RAW).metadata(1000)
+    values = np.arange(1000, dtype=np.uint16)
+    store = {"driver": "file", "path": f"{tmp_path}/"}
+    specification = {"driver": "zarr3", "kvstore": store, "metadata": metadata, "store_data_equal_to_fill_value": True}
+    tensorstore.open(specification, create=True).result().write(values).result()
+    data = tmp_path / "c" / "0"
+    whole = data.read_bytes()
+    swapped = whole[200:400] + whole[:200] + whole[400:]
+    index = np.frombuffer(swapped[2000:-4], "<u8").copy()
+    index[[0, 2]] = index[[2, 0]]
+    data.write_bytes(swapped[:2000] + index.tobytes() + crc32c(index.tobytes()).to_bytes(4, "little"))
+    assert open_raw(str(data), metadata) is None
+    array = zarr_arrays.open_array(str(tmp_path), metadata, zarr_arrays.read_context(1 << 20, True))
+    assert (array.read().result() == values).all()
+
+
+def crc32c(data: bytes) -> int:
+    value = 0xFFFFFFFF
+    for byte in data:
+        value ^= byte
+        for _ in range(8):
+            value = (value >> 1) ^ (0x82F63B78 if value & 1 else 0)
+    return value ^ 0xFFFFFFFF
+
+
+def test_raw_file_truncated_while_open_is_an_error(tmp_path: Path) -> None:
+    directory, _ = random_cache(tmp_path, np.uint16, [50_000])
+    cache = open_cache(str(directory))
+    cache.read(0, 10)
+    os.truncate(directory / "web/shard-00000/c/0", 1000)
+    with pytest.raises(CorruptError, match=r"shard-00000/c/0 ends at byte 1000: it was truncated"):
+        cache.read(0, 10_000)

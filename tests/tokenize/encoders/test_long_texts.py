@@ -1,0 +1,74 @@
+"""Tests that documents encoded in parts have the ids of the whole."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datakit.tokenize.encoders.long_texts import PART_BYTES
+from datakit.tokenize.encoders.tokenizer import Tokenizer, load
+from tests.support.data import REAL_TOKENIZERS, need_data
+from tests.support.tokenizers import KINDS, NORMALIZERS, TEXTS, tokenizer_of
+
+
+def check_parts(kind: str, special_strings: str, text: str, normalizer: str | None, sizes: tuple[int, int]) -> None:
+    """Encode in tiny parts, words in tiny windows, views of a few characters."""
+    part, window = sizes
+    made = tokenizer_of(kind, normalizer)
+    expected, _ = made.reference_encoder(special_strings).encode_batch([text])
+    for encoder in {made.encoder("auto", special_strings), made.encoder("tokenizers", special_strings)}:
+        parts = made.long_texts(encoder, special_strings, part)
+        assert parts.reason == ""
+        parts.words.window, parts.words.look, parts.words.normalize_size = window, 40, 3
+        assert parts.encode_text(text).tolist() == expected.tolist()
+
+
+CASES = {
+    "text": TEXTS,
+    "normalizer": st.sampled_from(NORMALIZERS),
+    "sizes": st.tuples(st.integers(1, 64), st.integers(8, 80)),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("special_strings", ["keep", "text"])
+@settings(max_examples=12)
+@given(**CASES)
+def test_parts_have_the_ids_of_the_whole(
+    kind: str, special_strings: str, text: str, normalizer: str | None, sizes: tuple[int, int]
+) -> None:
+    check_parts(kind, special_strings, text, normalizer, sizes)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("special_strings", ["keep", "text"])
+@settings(max_examples=300)
+@given(**CASES)
+def test_parts_of_many_texts_have_the_ids_of_the_whole(
+    kind: str, special_strings: str, text: str, normalizer: str | None, sizes: tuple[int, int]
+) -> None:
+    check_parts(kind, special_strings, text, normalizer, sizes)
+
+
+RUNS = ["a", " ", "\n", "1", "-", "漢", "\u0301", "e\u0301\u0323", "'s", "<|endoftext|>", "\u200d"]
+
+
+@functools.cache
+def real_tokenizer() -> Tokenizer:
+    tokenizer = load(str(need_data() / "tokenizers" / REAL_TOKENIZERS["olmo-v1_5"]))
+    assert isinstance(tokenizer, Tokenizer)
+    return tokenizer
+
+
+@pytest.mark.parametrize("size", [PART_BYTES + 20_000, pytest.param(1_000_000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("text", RUNS)
+def test_long_runs_have_the_ids_of_the_whole(text: str, size: int) -> None:
+    tokenizer = real_tokenizer()
+    whole = text * (size // len(text.encode()))
+    found = tokenizer.long_texts(tokenizer.encoder()).encode_text(whole)
+    expected, _ = tokenizer.encoder().encode_batch([whole])
+    assert (found == expected).all()

@@ -1,0 +1,178 @@
+"""Tests that fastokens and the reference encode alike, and of loading tokenizers."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizers
+
+from datakit.cache.contract import frame
+from datakit.cache.reader import open_cache
+from datakit.errors import TokenizerError
+from datakit.tokenize import text_batches as text_batches_module
+from datakit.tokenize.encoders.tokenizer import load, parse
+from datakit.tokenize.make_contract import make_contract
+from tests.support.caches import load_tokenizer, make_cache, trained
+from tests.support.data import REAL_TOKENIZERS, data_dir, need_data, texts_of
+from tests.support.partitions import identity, words
+from tests.support.paths import REPOSITORY
+
+
+def token_rows() -> list[Any]:
+    """A parameter for each file and tokenizer of TOKENS.tsv; the large files are soaks."""
+    table = data_dir() / "TOKENS.tsv"
+    if not table.exists():
+        return [pytest.param([], marks=pytest.mark.skip(reason=f"no real texts at {data_dir()}"))]
+    rows = [line.split("\t") for line in table.read_text().splitlines()[1:]]
+    assert len(rows) == 26
+    slow = pytest.mark.soak
+    return [pytest.param(row, id=f"{row[0]}-{row[1]}", marks=() if row[0] in QUICK else slow) for row in rows]
+
+
+QUICK = ("text/code-datatrove.jsonl.zst", "text/nltk-inaugural.jsonl.gz")
+
+
+def batches_of(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Batches of about the stage's size."""
+    start = size = 0
+    for index, text in enumerate(texts):
+        size += len(text)
+        if size >= text_batches_module.BATCH_BYTES:
+            yield texts[start : index + 1]
+            start, size = index + 1, 0
+    yield texts[start:]
+
+
+@pytest.mark.parametrize("row", token_rows())
+def test_real_files_give_the_references_tokens(row: list[str]) -> None:
+    """End-of-text id, documents, count and sha256 of the ids, each document followed by end-of-text."""
+    file, name, eos, documents, _, tokens, sha256, *_ = row
+    texts, tokenizer = texts_of(need_data() / file), load(str(need_data() / "tokenizers" / REAL_TOKENIZERS[name]))
+    encoder = tokenizer.encoder("auto")
+    contract = make_contract(tokenizer, encoder, "eos", None, None)
+    digest, count = hashlib.sha256(), 0
+    for batch in batches_of(texts):
+        ids, _ = frame(*encoder.encode_batch(batch), contract)
+        digest.update(ids.astype("<u4").tobytes())
+        count += len(ids)
+    assert encoder.name == "fastokens"
+    assert contract.eos is not None
+    assert (contract.eos.id, len(texts), count, digest.hexdigest()) == (int(eos), int(documents), int(tokens), sha256)
+
+
+def test_loading_starts_no_thread_and_encoding_keeps_its_cpus() -> None:
+    """The fork server loads tokenizers; a fork would copy the locks of its threads, but not the threads."""
+    folder = need_data()
+    program = f"""
+import json, os, sys, time
+from pathlib import Path
+from datakit.tokenize.encoders.tokenizer import limit_threads, load
+def threads(): return sorted((task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir())
+cpus = int(sys.argv[1])
+tokenizer = load({str(folder / "tokenizers" / REAL_TOKENIZERS["gpt2"])!r})
+loaded = threads()
+encoder = tokenizer.encoder("auto")
+before = os.sched_getaffinity(0)
+limit_threads(encoder, cpus)
+with open({str(REPOSITORY / "README.md")!r}) as file: text = file.read()
+texts = [f"{{number}} {{text}}" for number in range(500)]
+wall, cpu = time.perf_counter(), time.process_time()
+for _ in range(3): encoder.encode_batch(texts)
+wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+affinities = [sorted(os.sched_getaffinity(int(task.name))) for task in Path("/proc/self/task").iterdir()]
+print(json.dumps([loaded, threads(), cpu / wall, affinities == [sorted(before)] * len(affinities)]))
+"""
+    for cpus in (1, 2):
+        command = [sys.executable, "-c", program, str(cpus)]
+        environment = {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        loaded, working, share, restored = json.loads(done.stdout)
+        assert {name for name in loaded if not name.startswith("python")} <= {"jemalloc_bg_thd"}
+        assert len(working) - len(loaded) <= cpus - 1
+        assert share < cpus * 1.15
+        assert restored
+
+
+def test_truncation_and_padding_are_switched_off(tmp_path: Path) -> None:
+    cutting = tokenizers.Tokenizer.from_str(trained().decode())
+    cutting.enable_truncation(4)
+    cutting.enable_padding(length=64)
+    texts = words(5, 30)
+    for number, encoder in enumerate(("fastokens", "tokenizers")):
+        made = make_cache(tmp_path / str(number), {"web": texts}, cutting.to_str().encode(), encoder=encoder)
+        plain = make_cache(tmp_path / f"plain{number}", {"web": texts})
+        found, expected = (open_cache(str(path)) for path in (made, plain))
+        assert found.tokens == expected.tokens
+        assert (found.read(0, found.tokens) == expected.read(0, found.tokens)).all()
+
+
+@functools.cache  # because its training is not deterministic
+def word_piece() -> bytes:
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))  # pyright: ignore[reportCallIssue]
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
+    trainer = tokenizers.trainers.WordPieceTrainer(
+        vocab_size=300, special_tokens=["[UNK]", "[SEP]"], show_progress=False
+    )
+    tokenizer.train_from_iterator(words(0, 200), trainer)
+    return tokenizer.to_str().encode()
+
+
+def test_reference_encodes_if_fastokens_cannot_load(tmp_path: Path) -> None:
+    texts = words(3, 50)
+    cache = open_cache(str(make_cache(tmp_path, {"web": texts}, word_piece(), eos="[SEP]")))
+    assert cache.contract.encoder == "tokenizers"
+    reference = tokenizers.Tokenizer.from_str(word_piece().decode())
+    by_id = {identity(text): text for text in texts}
+    for document in cache.documents():
+        assert document.tokens.tolist() == [*reference.encode(by_id[document.id]).ids, 1]
+    with pytest.raises(TokenizerError, match="fastokens cannot load this tokenizer"):
+        make_cache(tmp_path / "insisting", {"web": texts}, word_piece(), eos="[SEP]", encoder="fastokens")
+
+
+def special_texts() -> list[str]:
+    return ["a<|endoftext|>b", "<|endoftext|>", "<|endof", "two<|endoftext|><|endoftext|>", " <|endoftext|> ", "plain"]
+
+
+def test_recipe_decides_on_special_strings(tmp_path: Path) -> None:
+    """Both libraries agree under both policies, also through the stage; the contract records the policy."""
+    made = load_tokenizer()
+    for policy in ("keep", "text"):
+        fast, slow = (made.encoder(name, policy).encode_batch(special_texts()) for name in ("fastokens", "tokenizers"))
+        assert (fast[0].tolist(), fast[1].tolist()) == (slow[0].tolist(), slow[1].tolist())
+        assert (0 in fast[0]) == (policy == "keep")
+        cache = open_cache(str(make_cache(tmp_path / policy, {"web": special_texts()}, special_strings=policy)))
+        assert cache.contract.special_strings == {"keep": "as the tokenizer does", "text": "ordinary text"}[policy]
+        tokens = np.concatenate([document.tokens[:-1] for document in cache.documents()])
+        assert sorted(tokens.tolist()) == sorted(fast[0].tolist())
+        assert (0 in cache.contract.golden[-1].ids) == (policy == "keep")
+
+
+class PanicException(BaseException):
+    """Rust's panics arrive in Python as a direct subclass of BaseException."""
+
+
+def test_panic_while_loading_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Panicking:
+        @staticmethod
+        def from_json_str(text: str) -> None:
+            raise PanicException("index out of bounds")
+
+    monkeypatch.setattr("datakit.tokenize.encoders.tokenizer.fastokens.Tokenizer", Panicking)
+    cache = open_cache(str(make_cache(tmp_path, {"web": words(3, 50)})))
+    assert (cache.contract.encoder, cache.contract.fallback) == ("tokenizers", "it panics: index out of bounds")
+
+    def interrupted(text: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Panicking, "from_json_str", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        parse(trained(), "here")

@@ -1,0 +1,39 @@
+"""Tests of the contract that is made from a tokenizer and a recipe's settings."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+import tokenizers
+
+from datakit.cache.contract import Special
+from datakit.errors import TokenizerError
+from datakit.tokenize.make_contract import GOLDEN
+from tests.support.caches import contract_of, trained
+
+
+def test_contract_describes_the_tokens() -> None:
+    contract = contract_of(trained())
+    assert contract.tokenizer_sha256 == hashlib.sha256(trained()).hexdigest()
+    assert (contract.encoder, contract.vocabulary_size, contract.dtype) == ("fastokens", 400, np.uint16)
+    assert (contract.bos, contract.eos) == (None, Special("<|endoftext|>", 0))
+    reference = tokenizers.Tokenizer.from_str(trained().decode())
+    assert [golden.text for golden in contract.golden] == list(GOLDEN)
+    assert all(golden.ids == reference.encode(golden.text).ids for golden in contract.golden)
+    assert 0 in contract.golden[-1].ids  # a special token's string inside a text is that token
+
+
+def test_special_tokens_are_never_guessed() -> None:
+    both = tokenizers.Tokenizer.from_str(trained().decode())
+    both.add_special_tokens(["<s>", "</s>", "<|mask|>"])
+    data = both.to_str().encode()
+    with pytest.raises(TokenizerError, match=r"more than one usual name \(<\|endoftext\|>, </s>\) for eos"):
+        contract_of(data)
+    with pytest.raises(TokenizerError, match="no token '<end>'; its special tokens are"):
+        contract_of(data, eos="<end>")
+    with pytest.raises(TokenizerError, match="did you mean 'both'"):
+        contract_of(data, add="boht", eos="</s>")
+    found = contract_of(data, add="both", eos="<|mask|>")
+    assert (found.bos, found.eos) == (Special("<s>", 400), Special("<|mask|>", 402))

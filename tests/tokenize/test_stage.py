@@ -1,0 +1,125 @@
+"""Tests of the tokenize stage as a whole."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import tokenizers
+
+from datakit.cache.layout import array_form
+from datakit.cache.reader import open_cache
+from datakit.errors import EmptyStageError, TokenizerError
+from datakit.storage.manifest import Manifest
+from datakit.tokenize import text_batches as text_batches_module
+from datakit.validate.token_cache import require_intact
+from tests.support.caches import SMALL_TEXTS, clean, make_cache, run, tokenize_step, trained
+from tests.support.data import REAL_TOKENIZERS, need_data, texts_of
+from tests.support.partitions import contents, identity, words
+
+
+def test_counts_are_conserved(tmp_path: Path) -> None:
+    texts = {"novels": words(1, 200), "laws": words(2, 100)}
+    source = clean(tmp_path, texts, bits=2)
+    manifest = run(tokenize_step(tmp_path / "cache", [source], write_tokenizer(tmp_path, trained())))
+    assert manifest.totals.rows == 300 == manifest.counters["tokenize/documents"]
+    assert manifest.totals.text_bytes == source.manifest.totals.text_bytes == manifest.counters["tokenize/text_bytes"]
+    assert manifest.totals.tokens == manifest.counters["tokenize/tokens"]
+    assert [part.path for part in manifest.partitions][:5] == [
+        *(f"novels/shard-{index:05d}" for index in range(4)),
+        "laws/shard-00000",
+    ]
+    sums = manifest.details["sources"]
+    assert {name: sums[name]["documents"] for name in sums} == {"novels": 200, "laws": 100}
+    assert sum(sums[name]["tokens"] for name in sums) == manifest.totals.tokens
+    assert sum(manifest.details["lengths"].values()) == 300
+    assert [(part.first_id, part.last_id) for part in manifest.partitions] == [
+        (part.first_id, part.last_id) for part in source.manifest.partitions
+    ]
+
+
+@pytest.mark.parametrize(("add", "before", "after"), [("none", 0, 0), ("bos", 1, 0), ("eos", 0, 1), ("both", 1, 1)])
+def test_recipe_decides_tokens_around_documents(tmp_path: Path, add: str, before: int, after: int) -> None:
+    texts = words(4, 20)
+    cache = open_cache(str(make_cache(tmp_path, {"web": texts}, add=add, bos="<|endoftext|>")))
+    reference = tokenizers.Tokenizer.from_str(trained().decode())
+    by_id = {identity(text): text for text in texts}
+    for document in cache.documents():
+        inner = reference.encode(by_id[document.id]).ids
+        assert document.tokens.tolist() == [0] * before + inner + [0] * after
+
+
+def test_bytes_do_not_depend_on_batches_or_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, tokenizer = clean(tmp_path, {"web": words(1, 400)}, bits=3), write_tokenizer(tmp_path, trained())
+    run(tokenize_step(tmp_path / "a", [source], tokenizer))
+    monkeypatch.setattr(text_batches_module, "BATCH_BYTES", 777)
+    monkeypatch.setattr("datakit.engine.task_grouping.SMALLEST", 1)
+    run(tokenize_step(tmp_path / "b", [source], tokenizer))
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+
+
+def test_manifests_of_equal_steps_are_equal(tmp_path: Path) -> None:
+    source, tokenizer = clean(tmp_path / "clean", SMALL_TEXTS, bits=1), tmp_path / "tokenizer.json"
+    tokenizer.write_bytes(trained())
+    manifests_of: list[Manifest] = [
+        run(replace(tokenize_step(tmp_path / name, [source], tokenizer), stage="tokenize")) for name in "ab"
+    ]
+    assert msgspec.to_builtins(manifests_of[0]) == msgspec.to_builtins(manifests_of[1])
+    assert array_form(np.dtype(np.uint16)).dtype == manifests_of[0].details["array"]["dtype"]
+
+
+def test_partition_without_documents_has_no_shard(tmp_path: Path) -> None:
+    texts = [text for text in words(1, 40) if identity(text)[0] in "0123"]  # all in the first quarter
+    cache = open_cache(str(make_cache(tmp_path, {"web": texts}, bits=2)))
+    assert [shard.path for shard in cache.shards] == ["web/shard-00000"]
+    assert cache.documents_count == len(texts)
+    with pytest.raises(EmptyStageError, match="no document"):
+        make_cache(tmp_path / "none", {"web": []})
+
+
+def test_empty_documents_are_counted_and_readable(tmp_path: Path) -> None:
+    """With no tokens added, an empty text is a row without tokens; a shard of only such rows has no array."""
+    texts = ["", *words(1, 30)]
+    cache = open_cache(str(make_cache(tmp_path, {"empty": [""], "web": texts}, add="none")))
+    assert [shard.tokens > 0 for shard in cache.shards] == [False, True]
+    assert cache.documents_count == 32 == len(list(cache.documents()))
+    assert sum(len(document.tokens) == 0 for document in cache.documents()) == 2
+    assert cache.details.lengths["1"] == 2
+    assert require_intact(cache) > 0
+
+
+def test_tokenizer_other_than_planned_is_refused(tmp_path: Path) -> None:
+    made = tokenize_step(
+        tmp_path / "cache", [clean(tmp_path, {"web": words(1, 5)})], write_tokenizer(tmp_path, trained())
+    )
+    write_tokenizer(tmp_path, trained(500))
+    with pytest.raises(TokenizerError, match="planned with"):
+        run(made)
+    with pytest.raises(TokenizerError, match=r"not a tokenizer\.json"):
+        make_cache(tmp_path / "broken", {"web": words(1, 5)}, b'{"model": 7}')
+
+
+def write_tokenizer(folder: Path, data: bytes) -> Path:
+    (folder / "tokenizer.json").write_bytes(data)
+    return folder / "tokenizer.json"
+
+
+def test_cache_of_real_texts_has_the_references_tokens(tmp_path: Path) -> None:
+    """Each document's tokens are the reference's ids of its text, then end-of-text."""
+    folder = need_data()
+    texts = (
+        texts_of(folder / "text" / "nltk-inaugural.jsonl.gz")[:10] + texts_of(folder / "text" / "php-ja.parquet")[:200]
+    )
+    tokenizer = folder / "tokenizers" / REAL_TOKENIZERS["olmo-v1_5"]
+    cache = open_cache(str(make_cache(tmp_path, {"web": texts}, tokenizer.read_bytes(), bits=2)))
+    reference = tokenizers.Tokenizer.from_file(str(tokenizer))
+    by_id = {identity(text): text for text in texts}
+    seen = 0
+    for document in cache.documents():
+        expected = reference.encode(by_id[document.id], add_special_tokens=False).ids
+        assert document.tokens.tolist() == [*expected, 50279]
+        seen += 1
+    assert seen == len(by_id) == cache.documents_count
