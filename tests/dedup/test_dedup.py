@@ -20,6 +20,7 @@ from datakit.dedup import stage, warm_kernels
 from datakit.dedup.attributes import SCHEMA
 from datakit.dedup.clusters import components
 from datakit.dedup.exact_duplicates import copies
+from datakit.dedup.minhash import kernels as minhash_kernels
 from datakit.dedup.minhash import signatures_stage
 from datakit.dedup.verification import kernels
 from datakit.engine.inline import run_task_inline
@@ -254,7 +255,7 @@ def test_the_answer_does_not_depend_on_how_work_is_cut_or_in_which_order_it_is_d
 def test_after_warming_up_no_task_compiles(tmp_path: Path) -> None:
     warm_kernels.warm()
     compiled = [
-        shingle_kernels.sign, shingle_kernels.shingle_sets, components._unite, kernels._verify, kernels.copy_lists
+        minhash_kernels.sign, shingle_kernels.shingle_sets, components._unite, kernels._verify, kernels.copy_lists
     ]  # fmt: skip
     before = [len(kernel.signatures) for kernel in compiled]
     deduplicate(tmp_path, mixed_sources(tmp_path), stage.Config(max_removal=1.0))

@@ -21,9 +21,9 @@ import pyarrow as pa
 import pytest
 
 from datakit.dedup import stage
+from datakit.dedup.minhash.kernels import ELIGIBLE
 from datakit.dedup.minhash.s_curve import candidate_probability
 from datakit.dedup.minhash.signatures import sign
-from datakit.text.shingle_kernels import ELIGIBLE
 from datakit.text.shingles import shingle_sets
 from tests.support.data import need_data
 from tests.support.dedup import dedup_oracle as oracle

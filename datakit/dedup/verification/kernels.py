@@ -1,15 +1,15 @@
-"""Verification: each document of a component against documents that stay, shingle by shingle.
+"""Compares each document of a component with documents that are kept, shingle by shingle.
 
-Locality-sensitive hashing only proposes. Documents are taken in survivor order; each is compared, by the exact
-measure, with at most `most` retained documents that share a band key with it, those with most shared bands first, then
-by id. The first one at or above the threshold makes it a duplicate *of that document*, which stays for good; without
-one it is retained. So nothing goes without a direct check against something that remains.
+Locality-sensitive hashing only proposes pairs. Documents are taken in survivor order. Each is compared, by the exact
+measure, with up to `most` retained documents that share a band key with it: those with most shared bands first, then by
+id. The first one at or above the threshold makes it a duplicate *of that document*, which stays permanently. Without
+one, the document is retained. So no document is removed without a direct comparison with one that remains.
 
-Work is bounded in components of any size: a band key lists the first `listed` retained documents only (a key that more
-of them share is boilerplate and tells nothing; near duplicates share rarer keys too), so a document costs at most
-bands x listed look-ups and `most` intersections. What was left out is counted. All arrays may be memory-mapped.
+Work is bounded for components of any size. A band key lists only the first `listed` retained documents: a key shared by
+more of them is boilerplate, and near duplicates share rarer keys as well. A document costs at most bands x listed
+look-ups and `most` intersections; what these limits skip is counted. All arrays may be memory-mapped.
 
-Cost: an intersection reads both sorted sets once, without branches: about a nanosecond a shingle.
+Cost: an intersection reads both sorted sets once, without branches: about a nanosecond per shingle.
 """
 
 # ruff: noqa: PLR0917 - numba kernels take their arguments by position
@@ -19,8 +19,8 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -29,19 +29,18 @@ from datakit.dedup.verification.options import COUNTED, Rules
 from datakit.storage.os_errors import scratch_errors
 
 NONE = -1
-CANDIDATES, RULED_OUT, COMPARISONS, REJECTED, CAPPED, CROWDED = range(6)  # the places of COUNTED in the kernel
-_STRIDE = 64  # steps of an intersection between looks at whether it can still reach the threshold
+CANDIDATES, RULED_OUT, COMPARISONS, REJECTED, CAPPED, CROWDED = range(6)  # positions in COUNTED
+_STRIDE = 64  # steps of an intersection between checks of whether it can still reach the threshold
 _RANK_BITS = 48
 _RANK = np.int64((1 << _RANK_BITS) - 1)
 _ONE = np.uint64(1)
 
 
-@dataclass(frozen=True)
-class Documents:
-    """N documents by component, inside it in survivor order; positions in these arrays name them.
+class Documents(NamedTuple):
+    """N documents by component, in survivor order within it. Other arrays refer to them by position.
 
-    starts: int64 [components + 1]. offsets: int64 [N + 1] into shingles, uint64, sorted and unique for each document.
-    keys: uint64 [N, bands]. rank: int64 [N], the position of each document in the order of ids; by_rank its inverse.
+    starts: int64 [components + 1]. offsets: int64 [N + 1] into shingles, uint64, sorted and unique per document. keys:
+    uint64 [N, bands]. rank: int64 [N], the position of each document in the order of ids. by_rank: its inverse.
     """
 
     starts: np.ndarray
@@ -52,9 +51,46 @@ class Documents:
     by_rank: np.ndarray
 
 
+class Component(NamedTuple):
+    """The component being verified: its first document, its number, and the slots of the table it uses, less one."""
+
+    start: int
+    number: int
+    mask: np.uint64
+
+
+class Index(NamedTuple):
+    """The retained documents of a component by band key: a hash table of linked lists, reused for each component.
+
+    A slot is empty unless `stamp` has the component's number. head: the newest entry (document * bands + band) or NONE;
+    link: the next one for each entry; size: how many documents share the key, those not listed included.
+    """
+
+    keys: np.ndarray
+    stamp: np.ndarray
+    head: np.ndarray
+    size: np.ndarray
+    link: np.ndarray
+
+
+class Proposals(NamedTuple):
+    """Scratch space for the candidates of a document.
+
+    seen: the last document that met each one, int64 [largest component]; shared: how many bands they share; best:
+    candidates packed for sorting, int64.
+    """
+
+    seen: np.ndarray
+    shared: np.ndarray
+    best: np.ndarray
+
+
 @njit(cache=True, nogil=True)
 def common(shingles: np.ndarray, a: int, a_stop: int, b: int, b_stop: int, least: float) -> int:
-    """How many values the sorted ranges [a, a_stop) and [b, b_stop) share; less than that, once below `least`."""
+    """Return how many values the sorted ranges [a, a_stop) and [b, b_stop) share.
+
+    Stops early, with a smaller number, when `least` is out of reach.
+    """
     shared = 0
     while a < a_stop and b < b_stop:
         if shared + min(a_stop - a, b_stop - b) < least:
@@ -70,113 +106,86 @@ def common(shingles: np.ndarray, a: int, a_stop: int, b: int, b_stop: int, least
 
 
 @njit(cache=True, nogil=True)
-def _slot(table_keys: np.ndarray, table_stamp: np.ndarray, mask: np.uint64, key: np.uint64, stamp: int) -> np.int64:
-    """Where `key` is, or would be, among the slots of this component (linear probing; other stamps are empty slots)."""
-    slot = key & mask
-    while table_stamp[slot] == stamp and table_keys[slot] != key:
-        slot = (slot + _ONE) & mask
+def _slot(index: Index, component: Component, key: np.uint64) -> np.int64:
+    """Return the slot of `key`, or the empty one where it belongs (linear probing)."""
+    slot = key & component.mask
+    while index.stamp[slot] == component.number and index.keys[slot] != key:
+        slot = (slot + _ONE) & component.mask
     return np.int64(slot)
 
 
 @njit(cache=True, nogil=True)
 def _propose(
-    document: int,
-    start: int,
-    stamp: int,
-    mask: np.uint64,
-    keys: np.ndarray,
-    rank: np.ndarray,
-    tables: tuple[np.ndarray, ...],
-    seen: np.ndarray,
-    shared: np.ndarray,
-    proposed: np.ndarray,
-    listed: int,
+    document: int, component: Component, documents: Documents, index: Index, proposals: Proposals, listed: int
 ) -> tuple[int, bool]:
-    """The retained documents that share a band key, into `proposed`, best first; how many; was a list cut short?"""
-    table_keys, table_stamp, table_head, table_size, link = tables
-    bands, count, crowded = keys.shape[1], 0, False
+    """Put retained documents that share a band key into `proposals.best`, best first.
+
+    Returns their number, and True if a key is shared by more documents than it lists.
+    """
+    seen, shared, best = proposals
+    start, bands, count, crowded = component.start, documents.keys.shape[1], 0, False
     for band in range(bands):
-        slot = _slot(table_keys, table_stamp, mask, keys[document, band], stamp)
-        if table_stamp[slot] != stamp:
+        slot = _slot(index, component, documents.keys[document, band])
+        if index.stamp[slot] != component.number:
             continue
-        crowded |= table_size[slot] > listed
-        entry = table_head[slot]
+        crowded |= index.size[slot] > listed
+        entry = index.head[slot]
         while entry != NONE:
             other = entry // bands - start
             if seen[other] != document:
                 seen[other], shared[other] = document, 0
-                proposed[count] = other
+                best[count] = other
                 count += 1
             shared[other] += 1
-            entry = link[entry - start * bands]
+            entry = index.link[entry - start * bands]
     for i in range(count):
-        other = proposed[i]
-        proposed[i] = (np.int64(bands - shared[other]) << _RANK_BITS) | rank[start + other]
-    proposed[:count].sort()
+        other = best[i]
+        best[i] = (np.int64(bands - shared[other]) << _RANK_BITS) | documents.rank[start + other]
+    best[:count].sort()
     return count, crowded
 
 
 @njit(cache=True, nogil=True)
-def _retain(
-    document: int,
-    start: int,
-    stamp: int,
-    mask: np.uint64,
-    keys: np.ndarray,
-    tables: tuple[np.ndarray, ...],
-    listed: int,
-) -> None:
-    table_keys, table_stamp, table_head, table_size, link = tables
+def _retain(document: int, component: Component, keys: np.ndarray, index: Index, listed: int) -> None:
+    """Add a retained document to the lists of its band keys."""
     bands = keys.shape[1]
     for band in range(bands):
-        slot = _slot(table_keys, table_stamp, mask, keys[document, band], stamp)
-        if table_stamp[slot] != stamp:
-            table_keys[slot], table_stamp[slot], table_head[slot], table_size[slot] = (
-                keys[document, band],
-                stamp,
-                NONE,
-                0,
-            )
-        table_size[slot] += 1
-        if table_size[slot] <= listed:
+        slot = _slot(index, component, keys[document, band])
+        if index.stamp[slot] != component.number:
+            index.keys[slot], index.stamp[slot] = keys[document, band], component.number
+            index.head[slot], index.size[slot] = NONE, 0
+        index.size[slot] += 1
+        if index.size[slot] <= listed:
             entry = document * bands + band
-            link[entry - start * bands] = table_head[slot]
-            table_head[slot] = entry
+            index.link[entry - component.start * bands] = index.head[slot]
+            index.head[slot] = entry
 
 
 @njit(cache=True, nogil=True)
 def _judge(
-    document: int,
-    count: int,
-    proposed: np.ndarray,
-    offsets: np.ndarray,
-    shingles: np.ndarray,
-    by_rank: np.ndarray,
-    threshold: float,
-    measure: int,
-    most: int,
-    counts: np.ndarray,
+    document: int, count: int, best: np.ndarray, documents: Documents, rules: Rules, counts: np.ndarray
 ) -> tuple[int, float]:
-    """The first retained document at or above the threshold, and the Jaccard similarity; NONE if there is none."""
+    """Return the first of `count` candidates at or above the threshold and the Jaccard similarity, or (NONE, 0)."""
+    offsets, threshold, by_jaccard = documents.offsets, rules.threshold, rules.measure == 0
     begin, end = int(offsets[document]), int(offsets[document + 1])
     size, compared = end - begin, 0
     for i in range(count):
-        other = int(by_rank[proposed[i] & _RANK])
+        other = int(documents.by_rank[best[i] & _RANK])
         other_begin, other_end = int(offsets[other]), int(offsets[other + 1])
         other_size = other_end - other_begin
-        possible = min(size, other_size) / (max(size, other_size) if measure == 0 else size)
+        possible = min(size, other_size) / (max(size, other_size) if by_jaccard else size)
         if possible < threshold:
             counts[RULED_OUT] += 1
             continue
-        if compared == most:
+        if compared == rules.most:
             counts[CAPPED] += 1
             break
         compared += 1
         counts[COMPARISONS] += 1
-        least = threshold / (1 + threshold) * (size + other_size) if measure == 0 else threshold * size
-        both = common(shingles, begin, end, other_begin, other_end, least - 1.0)
+        least = threshold / (1 + threshold) * (size + other_size) if by_jaccard else threshold * size
+        both = common(documents.shingles, begin, end, other_begin, other_end, least - 1.0)
         jaccard = both / (size + other_size - both)
-        if (jaccard if measure == 0 else both / size) >= threshold:
+        if (jaccard if by_jaccard else both / size) >= threshold:
             return other, jaccard
         counts[REJECTED] += 1
     return NONE, 0.0
@@ -184,49 +193,36 @@ def _judge(
 
 @njit(cache=True, nogil=True)
 def _verify(
-    starts: np.ndarray,
-    offsets: np.ndarray,
-    shingles: np.ndarray,
-    keys: np.ndarray,
-    rank: np.ndarray,
-    by_rank: np.ndarray,
-    threshold: float,
-    measure: int,
-    most: int,
+    documents: Documents,
+    rules: Rules,
     listed: int,
-    tables: tuple[np.ndarray, ...],
-    seen: np.ndarray,
-    shared: np.ndarray,
+    index: Index,
+    proposals: Proposals,
     representative: np.ndarray,
     jaccard: np.ndarray,
     counts: np.ndarray,
 ) -> None:
-    proposed = np.empty(keys.shape[1] * listed, np.int64)
-    for component in range(len(starts) - 1):
-        start, stop = starts[component], starts[component + 1]
+    for number in range(len(documents.starts) - 1):
+        start, stop = documents.starts[number], documents.starts[number + 1]
         slots = 2
-        while slots < 2 * (stop - start) * keys.shape[1]:
+        while slots < 2 * (stop - start) * documents.keys.shape[1]:
             slots *= 2
-        mask = np.uint64(slots - 1)
+        component = Component(start, number, np.uint64(slots - 1))
         for document in range(start, stop):
-            count, crowded = _propose(
-                document, start, component, mask, keys, rank, tables, seen, shared, proposed, listed
-            )
+            count, crowded = _propose(document, component, documents, index, proposals, listed)
             counts[CANDIDATES] += count
-            other, similarity = _judge(
-                document, count, proposed, offsets, shingles, by_rank, threshold, measure, most, counts
-            )
+            other, similarity = _judge(document, count, proposals.best, documents, rules, counts)
             representative[document], jaccard[document] = other, similarity
             if other == NONE:
                 counts[CROWDED] += crowded
-                _retain(document, start, component, mask, keys, tables, listed)
+                _retain(document, component, documents.keys, index, listed)
 
 
 @njit(cache=True, nogil=True)
 def copy_lists(
     values: np.ndarray, offsets: np.ndarray, target: np.ndarray, target_offsets: np.ndarray, places: np.ndarray
 ) -> None:
-    """List i of `values` to position places[i] among the lists of `target`."""
+    """Copy list i of `values` to position places[i] among the lists of `target`."""
     for i in range(len(places)):
         begin = target_offsets[places[i]]
         for j in range(offsets[i + 1] - offsets[i]):
@@ -234,9 +230,9 @@ def copy_lists(
 
 
 def scratch_array(path: Path, shape: tuple[int, ...], kind: type) -> np.ndarray:
-    """A zeroed array in a file: pages of it can leave memory, whatever its size. The file goes when the array does.
+    """Return a zeroed array in an unlinked file, so its pages can be swapped out and vanish with it.
 
-    Its space is taken at once: on a disk without room for it, touching a page would be a SIGBUS. Raises NoSpaceError.
+    Allocates its disk space at once, because touching a page on a full disk would be a SIGBUS. Raises NoSpaceError.
     """
     if 0 in shape:
         return np.zeros(shape, kind)
@@ -248,45 +244,41 @@ def scratch_array(path: Path, shape: tuple[int, ...], kind: type) -> np.ndarray:
 
 
 def verify(documents: Documents, rules: Rules, scratch: Path) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
-    """(representative, Jaccard similarity to it, counts): for each document the position of the retained document
-    that it duplicates, or NONE where it is retained itself; counts by the names in COUNTED.
+    """Return (representative, int64 [N]; Jaccard similarity to it, float64 [N]; counts by the names in COUNTED).
+
+    A representative is the position of the retained document that a document duplicates, NONE for retained documents.
     """
     total, bands = documents.keys.shape
     largest = int(np.diff(documents.starts).max(initial=0))
     slots = 1 << max(1, (2 * largest * bands - 1).bit_length())
-    tables = (
-        scratch_array(scratch / "table-keys", (slots,), np.uint64),
-        scratch_array(scratch / "table-stamp", (slots,), np.int64),
-        scratch_array(scratch / "table-head", (slots,), np.int64),
-        scratch_array(scratch / "table-size", (slots,), np.int64),
-        scratch_array(scratch / "table-link", (largest * bands,), np.int64),
+    index = Index(
+        keys=scratch_array(scratch / "table-keys", (slots,), np.uint64),
+        stamp=scratch_array(scratch / "table-stamp", (slots,), np.int64),
+        head=scratch_array(scratch / "table-head", (slots,), np.int64),
+        size=scratch_array(scratch / "table-size", (slots,), np.int64),
+        link=scratch_array(scratch / "table-link", (largest * bands,), np.int64),
     )
-    tables[1][:] = NONE
-    seen, shared = np.full(largest, NONE, np.int64), np.zeros(largest, np.int64)
+    index.stamp[:] = NONE
+    proposals = Proposals(
+        np.full(largest, NONE, np.int64), np.zeros(largest, np.int64), np.empty(bands * rules.listed, np.int64)
+    )
     representative, jaccard = np.empty(total, np.int64), np.empty(total, np.float64)
     counts = np.zeros(len(COUNTED), np.int64)
-    _verify(
-        documents.starts, documents.offsets, documents.shingles, documents.keys, documents.rank, documents.by_rank,
-        float(rules.threshold), rules.measure, rules.most, rules.listed,
-        tables, seen, shared, representative, jaccard, counts,
-    )  # fmt: skip
+    _verify(documents, rules, rules.listed, index, proposals, representative, jaccard, counts)
     return representative, jaccard, dict(zip(COUNTED, counts.tolist(), strict=True))
 
 
 def warm() -> None:
-    """Compile or load the kernels, so that no task does."""
+    """Compile the kernels or load them from numba's cache, so that tasks need not."""
     values, offsets = np.frombuffer(bytes(16), np.uint64), np.frombuffer(bytes(24), np.int64)  # read-only, as Arrow's
     copy_lists(values, offsets, np.zeros(2, np.uint64), np.zeros(3, np.int64), np.zeros(2, np.int64))
+    documents = Documents(
+        starts=np.array([0, 2], np.int64),
+        offsets=np.array([0, 1, 2], np.int64),
+        shingles=np.ones(2, np.uint64),
+        keys=np.ones((2, 1), np.uint64),
+        rank=np.arange(2),
+        by_rank=np.arange(2),
+    )
     with tempfile.TemporaryDirectory() as folder:
-        verify(
-            Documents(
-                starts=np.array([0, 2], np.int64),
-                offsets=np.array([0, 1, 2], np.int64),
-                shingles=np.ones(2, np.uint64),
-                keys=np.ones((2, 1), np.uint64),
-                rank=np.arange(2),
-                by_rank=np.arange(2),
-            ),
-            Rules(1.0, 0, 1),
-            Path(folder),
-        )
+        verify(documents, Rules(1.0, 0, 1), Path(folder))

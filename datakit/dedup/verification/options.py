@@ -1,19 +1,22 @@
-"""The rule of verification as data: what it needs to know, and what it counts."""
+"""The rules of verification as data: its options and what it counts."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 MEASURES = ("jaccard", "containment")
-# Pairs of a document and a retained one that shares a band key; of those: ruled out by their sizes alone, compared
-# shingle by shingle, of these below the threshold. Documents: retained with candidates left over; retained though a
-# band key of theirs was shared by more retained documents than it lists.
+LISTED_PER_COMPARISON = 4  # lets a document find its best candidates among more than it may be compared with
+# Pairs of a document and a retained one that shares a band key (candidates); of those: excluded by their sizes alone,
+# compared shingle by shingle, and of these below the threshold. Documents retained with candidates left over (capped),
+# and documents retained although more retained documents share one of their band keys than it lists (crowded).
 COUNTED: tuple[str, ...] = ("candidates", "ruled_out", "comparisons", "rejected", "capped", "crowded")
 
 
-@dataclass(frozen=True)
-class Rules:
-    """How to compare. measure: 0 Jaccard, 1 containment of the document in the retained one."""
+class Rules(NamedTuple):
+    """How to compare. measure: position in MEASURES; containment is that of the document in the retained one.
+
+    most: the most retained documents that one document is compared with.
+    """
 
     threshold: float
     measure: int
@@ -21,5 +24,5 @@ class Rules:
 
     @property
     def listed(self) -> int:
-        """How many retained documents a band key lists."""
-        return 4 * self.most
+        """The number of retained documents that a band key lists."""
+        return LISTED_PER_COMPARISON * self.most

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datakit.dedup import warm_kernels
-from datakit.dedup.minhash import signatures
+from datakit.dedup.minhash import kernels, signatures
+from datakit.dedup.minhash.kernels import ELIGIBLE, SATURATED, TINY, TOO_SHORT, is_saturated
 from datakit.dedup.minhash.s_curve import candidate_probability
 from datakit.dedup.minhash.signatures import permutations, sign
 from datakit.text import shingle_kernels, shingles
-from datakit.text.shingle_kernels import ELIGIBLE, SATURATED, TINY, TOO_SHORT, is_saturated
 from tests.support.data import need_data
 from tests.support.dedup import dedup_oracle as oracle
 from tests.support.dedup.dedup_inputs import read_texts
@@ -163,7 +163,7 @@ def test_the_s_curve_is_the_probability_of_any_band() -> None:
 
 def test_after_warming_up_no_kernel_compiles() -> None:
     warm_kernels.warm()
-    compiled = [shingle_kernels.shingle_sets, shingle_kernels.sign]
+    compiled = [shingle_kernels.shingle_sets, kernels.sign]
     before = [len(kernel.signatures) for kernel in compiled]
     signed(column("a b c d e f"))
     signed(pa.chunked_array([column("a b"), column("ü b c d e f")]))
