@@ -19,11 +19,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
 from datakit.dedup import exact_duplicates
-from datakit.dedup.partitions import Part, from_plain, part_of
+from datakit.dedup.partitions import Part, part_of
+from datakit.dedup.task_data import PartRange, Shared, Written
 from datakit.dedup.verification.verify import VERDICT
 from datakit.engine.exchange.exchange import read_buckets
 from datakit.engine.task import OutputFile, TaskContext, TaskResult
@@ -54,55 +56,53 @@ def write(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
 
     details, by part: removed, [exact, fuzzy]; bounds, [first id, last id] of the file.
     """
-    first, stop = arguments["first"], arguments["stop"]
-    parts = from_plain(shared)
-    verdicts = _verdicts(shared, context, [(first, stop)])
-    rows = _with_copies(verdicts, exact_duplicates.removed_rows(shared, context, first, stop), parts, shared, context)
+    work, common = msgspec.convert(arguments, PartRange), msgspec.convert(shared, Shared)
+    parts, mine = common.parts, common.parts[work.first : work.stop]
+    verdicts = _verdicts(common, context, [(work.first, work.stop)])
+    rows = _with_copies(verdicts, exact_duplicates.removed_rows(common, context, work), common, context)
     outputs: list[OutputFile] = []
-    removed: list[list[int]] = []
-    bounds: list[list[str | None]] = []
-    for part in parts[first:stop]:
+    removed: list[tuple[int, int]] = []
+    bounds: list[tuple[str | None, str | None]] = []
+    for part in mine:
         inside = slice(*np.searchsorted(rows["row"], np.array([part.first_row, part.last_row], np.uint64)))
-        mine = {name: values[inside] for name, values in rows.items()}
+        gone = {name: values[inside] for name, values in rows.items()}
         with ShardWriter(urls.join(context.step_directory, path_of(part)), SCHEMA, DICTIONARY) as writer:
-            writer.write(table := _attributes(mine, parts))
+            writer.write(table := _attributes(gone, parts))
         outputs.append(OutputFile(path_of(part), writer.info.bytes, writer.info.xxh3, writer.info.rows))
-        copies = int(mine["exact"].sum())
-        removed.append([copies, table.num_rows - copies])
-        bounds.append([table["id"][i].as_py() for i in (0, -1)] if table.num_rows else [None, None])
+        copies = int(gone["exact"].sum())
+        removed.append((copies, table.num_rows - copies))
+        ids = table["id"]
+        bounds.append((ids[0].as_py(), ids[-1].as_py()) if len(ids) else (None, None))
     copies, fuzzy = (int(total) for total in np.array(removed, np.int64).sum(axis=0))
-    documents = sum(part.rows for part in parts[first:stop])
+    documents = sum(part.rows for part in mine)
     counters = {
         "dedup/documents_in": documents,
         "dedup/exact_removed": copies,
         "dedup/fuzzy_removed": fuzzy,
         "dedup/retained": documents - copies - fuzzy,
     }
-    return TaskResult(tuple(outputs), counters, {"removed": removed, "bounds": bounds}, records=copies + fuzzy)
+    details = msgspec.to_builtins(Written(removed, bounds))
+    return TaskResult(tuple(outputs), counters, details, records=copies + fuzzy)
 
 
-def _verdicts(shared: dict[str, Any], context: TaskContext, ranges: Sequence[tuple[int, int]]) -> dict[str, np.ndarray]:
+def _verdicts(shared: Shared, context: TaskContext, ranges: Sequence[tuple[int, int]]) -> dict[str, np.ndarray]:
     """The verdicts on rows of these ranges of parts, by column, ascending by row."""
     tables = [VERDICT.empty_table()]
     for first, stop in ranges:
-        tables += read_buckets(context.step_directory, shared["verdict_runs"], first, stop, context.scratch)
+        tables += read_buckets(context.step_directory, shared.verdict_runs, first, stop, context.scratch)
     table = pa.concat_tables(tables).combine_chunks()
     order = np.argsort(table["row"].to_numpy(), kind="stable")
     return {name: table[name].to_numpy()[order] for name in table.column_names}
 
 
 def _with_copies(
-    verdicts: dict[str, np.ndarray],
-    copies: pa.Table,
-    parts: Sequence[Part],
-    shared: dict[str, Any],
-    context: TaskContext,
+    verdicts: dict[str, np.ndarray], copies: pa.Table, shared: Shared, context: TaskContext
 ) -> dict[str, np.ndarray]:
     """Verdicts and exact copies as one, ascending by row; `exact` tells them apart."""
     row, high, low, kept = (copies[name].to_numpy() for name in ("row", "high", "low", "kept_row"))
     first_copies = {"row": row, "high": high, "low": low, "cluster_high": high, "cluster_low": low}
     first_copies |= {"kept_row": kept, "kept_high": high, "kept_low": low, "jaccard": np.ones(len(row))}
-    there = np.unique(part_of(kept, parts))
+    there = np.unique(part_of(kept, shared.parts))
     runs = np.split(there, np.flatnonzero(np.diff(there) > 1) + 1) if len(there) else []
     later = _verdicts(shared, context, [(int(run[0]), int(run[-1]) + 1) for run in runs])
     at = np.minimum(np.searchsorted(later["row"], kept), max(0, len(later["row"]) - 1))

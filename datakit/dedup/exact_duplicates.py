@@ -12,10 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
-from datakit.dedup.partitions import Part, from_plain, part_of, power_of_two
+from datakit.dedup.partitions import Part, part_of, power_of_two
+from datakit.dedup.task_data import IdRange, PartRange, Runs, Shared
 from datakit.engine.exchange.exchange import ExchangeWriter, read_buckets
 from datakit.engine.task import Task, TaskContext, TaskResult
 from datakit.storage import urls
@@ -38,22 +40,28 @@ def tasks(parts: Sequence[Part]) -> tuple[Task, ...]:
     bits = range_bits(parts)
     size = sum(part.rows for part in parts) * ID_BYTES >> bits
     return tuple(
-        Task(f"{index:05d}", "datakit.dedup.exact_duplicates:find_copies", {"range": index, "bits": bits}, size)
+        Task(
+            f"{index:05d}",
+            "datakit.dedup.exact_duplicates:find_copies",
+            msgspec.to_builtins(IdRange(index, bits)),
+            size,
+        )
         for index in range(1 << bits)
     )
 
 
 def find_copies(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """The task: the rows of a range of ids that an earlier source has too, and the rows that stay in their place."""
-    parts = from_plain(shared)
-    found = list(_ids_in_range(parts, arguments["range"], arguments["bits"], context.step_directory))
+    parts, ids = msgspec.convert(shared, Shared).parts, msgspec.convert(arguments, IdRange)
+    found = list(_ids_in_range(parts, ids, context.step_directory))
     high, low, rows = (np.concatenate([entry[i] for entry in found] or [np.empty(0, np.uint64)]) for i in range(3))
     removed, kept = copies(high, low)
     table = pa.table([rows[removed], high[removed], low[removed], rows[kept]], schema=SCHEMA)
     buckets = power_of_two(len(parts))
-    with ExchangeWriter(context, "exact", f"{arguments['range']:05d}", buckets, budget_bytes=64 << 20) as writer:
+    with ExchangeWriter(context, "exact", f"{ids.range:05d}", buckets, budget_bytes=64 << 20) as writer:
         writer.write(table, part_of(rows[removed], parts))
-    return TaskResult(writer.outputs, details={"runs": writer.runs}, records=len(rows), bytes_read=len(rows) * ID_BYTES)
+    details = msgspec.to_builtins(Runs(writer.runs))
+    return TaskResult(writer.outputs, details=details, records=len(rows), bytes_read=len(rows) * ID_BYTES)
 
 
 def copies(high: np.ndarray, low: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -70,9 +78,10 @@ def copies(high: np.ndarray, low: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _ids_in_range(
-    parts: Sequence[Part], index: int, bits: int, step_directory: str
+    parts: Sequence[Part], ids: IdRange, step_directory: str
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """(high, low, row), uint64, of each row group that has ids in range `index` of `2**bits`, in row order."""
+    """(high, low, row), uint64, of each row group that has ids in the range, in row order."""
+    index, bits = ids.range, ids.bits
     smallest, largest = partition_range(index, bits)
     for part in parts:
         if not part.rows or not _overlaps(part, index, bits):
@@ -94,7 +103,7 @@ def _overlaps(part: Part, index: int, bits: int) -> bool:
     return index * part.count < (part.index + 1) << bits and part.index << bits < (index + 1) * part.count
 
 
-def removed_rows(shared: dict[str, Any], context: TaskContext, first: int, stop: int) -> pa.Table:
-    """The rows that were removed from the parts [first, stop), ascending by row, in the schema of this phase."""
-    tables = list(read_buckets(context.step_directory, shared["exact_runs"], first, stop, context.scratch))
+def removed_rows(shared: Shared, context: TaskContext, parts: PartRange) -> pa.Table:
+    """Return the rows that were removed from these parts, in the schema of this phase, ascending by row."""
+    tables = list(read_buckets(context.step_directory, shared.exact_runs, parts.first, parts.stop, context.scratch))
     return pa.concat_tables([SCHEMA.empty_table(), *tables]).combine_chunks().sort_by("row")

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import msgspec
 import numpy as np
 
 from datakit.engine.task import Step, StepInput
@@ -76,16 +74,6 @@ def _parts_of(number: int, documents: StepInput, signatures: StepInput, row: int
             signature_bytes=signature.bytes,
         )
         row += text.rows
-
-
-def to_plain(parts: Sequence[Part]) -> list[dict[str, Any]]:
-    """The table as it travels in `Phase.shared`."""
-    return [msgspec.to_builtins(part) for part in parts]
-
-
-def from_plain(shared: dict[str, Any]) -> list[Part]:
-    """The table, from what a task gets."""
-    return msgspec.convert(shared["parts"], list[Part])
 
 
 def part_of(rows: np.ndarray, parts: Sequence[Part]) -> np.ndarray:

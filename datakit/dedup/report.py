@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from datakit.dedup.partitions import Part
+from datakit.dedup.task_data import Judged
 from datakit.dedup.verification.verify import LARGEST
-from datakit.engine.task import TaskResult
 from datakit.errors import StepFailedError
 
 Removal = dict[str, dict[str, Any]]
@@ -43,13 +43,13 @@ def check_removal(report: Removal, most: float) -> None:
         )
 
 
-def cluster_report(judged: Sequence[TaskResult]) -> dict[str, Any]:
+def cluster_report(judged: Sequence[Judged]) -> dict[str, Any]:
     """histogram: [size, clusters of that size up to below twice it]; largest: size, retained and id of the largest."""
     counts: dict[int, int] = {}
     for result in judged:
-        for size, count in result.details["histogram"].items():
+        for size, count in result.histogram.items():
             counts[int(size)] = counts.get(int(size), 0) + count
-    every = [entry for result in judged for entry in result.details["largest"]]
+    every = [entry for result in judged for entry in result.largest]
     largest = sorted(every, key=lambda entry: (-entry[0], entry[2]))[:LARGEST]
     return {
         "histogram": [[size, counts[size]] for size in sorted(counts)],

@@ -17,20 +17,33 @@ depend on how parts are grouped into tasks.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+
+import msgspec
 
 from datakit.dedup import exact_duplicates
 from datakit.dedup.attributes import SCHEMA
 from datakit.dedup.clusters.bands import bucket_count
 from datakit.dedup.minhash.s_curve import s_curve
 from datakit.dedup.minhash.signatures_stage import PRELOADS, SignatureConfig
-from datakit.dedup.partitions import Part, all_parts, power_of_two, to_plain
+from datakit.dedup.partitions import Part, all_parts, power_of_two
 from datakit.dedup.report import check_removal, cluster_report, removal_report
 from datakit.dedup.survivors import check_columns, check_prefer
+from datakit.dedup.task_data import (
+    Bucket,
+    ForestFiles,
+    Judged,
+    Labelled,
+    Merge,
+    PartRange,
+    Runs,
+    Shared,
+    Written,
+    details_of,
+)
 from datakit.dedup.verification.options import COUNTED, MEASURES
 from datakit.engine.exchange.exchange import merged
-from datakit.engine.task import Output, Phase, Plan, Step, Task, TaskResult, without_tolerances
+from datakit.engine.task import Output, Phase, Plan, Step, Task, TaskResult
 from datakit.engine.task_grouping import neighbours
 from datakit.errors import suggestion
 from datakit.storage.fingerprint import config_of
@@ -77,22 +90,41 @@ def plan(step: Step) -> Plan:
     for entry in step.inputs_of("normalize"):
         check_columns(config.prefer, entry.source or entry.manifest.dataset, entry.manifest)
     sources = list(dict.fromkeys(part.source for part in parts))
-    shared = {"parts": to_plain(parts), **without_tolerances(config)}
-    exact_runs = yield from _exact(step, parts, sources, shared)
-    shared = {**shared, "exact_runs": exact_runs}
-    forests = yield from _forests(step, parts, config, shared)
-    judged = yield from _verdicts(step, parts, forests, shared) if forests else _nothing()
+    shared = _shared(config, parts)
+    shared = replace(shared, exact_runs=(yield from _exact(step, sources, shared)))
+    forests = yield from _forests(step, shared)
+    judged = yield from _verdicts(step, forests, shared) if forests else _nothing()
     verdict_runs = yield from merged(step, "verdicts", _runs(judged), readers=len(parts))
     tasks = _tasks("attributes:write", [part.signature_bytes for part in parts])
-    written = yield Phase("attributes", tasks, {**shared, "verdict_runs": verdict_runs}, PRELOADS)
-    removed = [tuple(pair) for result in written for pair in result.details["removed"]]
+    shared = replace(shared, verdict_runs=verdict_runs)
+    written = yield Phase("attributes", tasks, msgspec.to_builtins(shared), PRELOADS)
+    removed = [pair for result in details_of(written, Written) for pair in result.removed]
     report = removal_report(parts, removed)
     check_removal(report, step.operations.get("max_removal", config.max_removal))
-    details = {"sources": report, "clusters": cluster_report(judged), "s_curve": s_curve(config.bands, config.rows)}
+    details = {
+        "sources": report,
+        "clusters": cluster_report(details_of(judged, Judged)),
+        "s_curve": s_curve(config.bands, config.rows),
+    }
     counted = dict.fromkeys(
         [f"dedup/{name}" for name in (*COUNTED, "clustered", "clusters")], 0
     )  # where not a task did
     return Output(_partitions(parts, written), SCHEMA, counted, details)
+
+
+def _shared(config: Config, parts: list[Part]) -> Shared:
+    return Shared(
+        parts=parts,
+        bands=config.bands,
+        ngram=config.ngram,
+        threshold=config.threshold,
+        measure=config.measure,
+        prefer=config.prefer,
+        max_comparisons=config.max_comparisons,
+        exact_runs=[],
+        runs=[],
+        verdict_runs=[],
+    )
 
 
 def _nothing() -> Results:
@@ -101,45 +133,37 @@ def _nothing() -> Results:
 
 
 def _runs(results: Sequence[TaskResult]) -> list[str]:
-    return [run for result in results for run in result.details["runs"]]
+    return [run for result in details_of(results, Runs) for run in result.runs]
 
 
-def _tasks(function: str, sizes: Sequence[int], **more: Any) -> tuple[Task, ...]:
+def _tasks(function: str, sizes: Sequence[int], buckets: int = 0) -> tuple[Task, ...]:
     """Tasks over neighbouring parts; `sizes` are the bytes that each part gives to read."""
     return tuple(
         Task(
             key=f"{group.start:05d}",
             function=f"datakit.dedup.{function}",
-            arguments={"first": group.start, "stop": group.stop, **more},
+            arguments=msgspec.to_builtins(PartRange(group.start, group.stop, buckets)),
             input_bytes=sum(sizes[group.start : group.stop]),
         )
         for group in neighbours(sizes)
     )
 
 
-def _exact(
-    step: Step, parts: list[Part], sources: list[str], shared: dict[str, Any]
-) -> Generator[Phase, Sequence[TaskResult], list[str]]:
+def _exact(step: Step, sources: list[str], shared: Shared) -> Generator[Phase, Sequence[TaskResult], list[str]]:
     if len(sources) < 2:
         return []
-    results = yield Phase("exact", exact_duplicates.tasks(parts), shared, PRELOADS)
-    return (yield from merged(step, "exact", _runs(results), readers=2 * len(parts)))
+    results = yield Phase("exact", exact_duplicates.tasks(shared.parts), msgspec.to_builtins(shared), PRELOADS)
+    return (yield from merged(step, "exact", _runs(results), readers=2 * len(shared.parts)))
 
 
-def _forests(
-    step: Step, parts: list[Part], config: Config, shared: dict[str, Any]
-) -> Generator[Phase, Sequence[TaskResult], list[tuple[str, int]]]:
-    """The forests, (path, edges) each, FAN_IN at the most."""
-    buckets = bucket_count(sum(part.rows for part in parts), config.bands, TASK_BYTES)
-    tasks = _tasks("clusters.bands:route", [part.signature_bytes for part in parts], buckets=buckets)
-    routed = yield Phase("bands", tasks, shared, PRELOADS)
+def _forests(step: Step, shared: Shared) -> Generator[Phase, Sequence[TaskResult], list[tuple[str, int]]]:
+    """Return the forests that are left after merging, at most FAN_IN, as (path, edges)."""
+    buckets = bucket_count(sum(part.rows for part in shared.parts), shared.bands, TASK_BYTES)
+    tasks = _tasks("clusters.bands:route", [part.signature_bytes for part in shared.parts], buckets)
+    routed = yield Phase("bands", tasks, msgspec.to_builtins(shared), PRELOADS)
     runs = yield from merged(step, "bands", _runs(routed), readers=buckets)
-    size = sum(output.bytes for result in routed for output in result.outputs) // buckets
-    tasks = tuple(
-        Task(f"{number:05d}", "datakit.dedup.clusters.bands:connect", {"bucket": number}, size)
-        for number in range(buckets)
-    )
-    results = yield Phase("buckets", tasks, {"runs": runs}, PRELOADS)
+    tasks = _bucket_tasks("clusters.bands:connect", routed, buckets)
+    results = yield Phase("buckets", tasks, msgspec.to_builtins(Runs(runs)), PRELOADS)
     level = 0
     while len(forests := _forest_files(results)) > FAN_IN:
         results = yield Phase(f"forests-{level}", tuple(_merges(forests, level)), {}, PRELOADS)
@@ -148,46 +172,48 @@ def _forests(
 
 
 def _forest_files(results: Sequence[TaskResult]) -> list[tuple[str, int]]:
-    return [(path, result.details["edges"]) for result in results for path in result.details["forests"]]
+    return [(path, result.edges) for result in details_of(results, ForestFiles) for path in result.forests]
 
 
 def _merges(forests: Sequence[tuple[str, int]], level: int) -> Iterator[Task]:
     for number, start in enumerate(range(0, len(forests), FAN_IN)):
         group = forests[start : start + FAN_IN]
-        arguments = {"forests": [path for path, _ in group], "name": f"merged-{level}-{number:05d}"}
-        yield Task(
-            f"{number:05d}", "datakit.dedup.clusters.forests:merge", arguments, 16 * sum(edges for _, edges in group)
-        )
+        yield _forest_task(f"{number:05d}", "merge", group, f"merged-{level}-{number:05d}")
 
 
-def _verdicts(step: Step, parts: list[Part], forests: Sequence[tuple[str, int]], shared: dict[str, Any]) -> Results:
-    """The results of phase `verify`."""
-    arguments, size = {"forests": [path for path, _ in forests]}, 16 * sum(edges for _, edges in forests)
-    (labelled,) = yield Phase(
-        "labels",
-        (Task("all", "datakit.dedup.clusters.forests:label", arguments, size),),
-        shared,
-        PRELOADS,
-        memory_per_input_byte=10.0,
-    )
-    labels = yield from merged(step, "labels", _runs([labelled]), readers=len(parts))
+def _forest_task(key: str, function: str, forests: Sequence[tuple[str, int]], name: str = "") -> Task:
+    arguments = msgspec.to_builtins(Merge([path for path, _ in forests], name))
+    return Task(key, f"datakit.dedup.clusters.forests:{function}", arguments, 16 * sum(edges for _, edges in forests))
+
+
+def _verdicts(step: Step, forests: Sequence[tuple[str, int]], shared: Shared) -> Results:
+    """Return the results of phase `verify`."""
+    parts, task = shared.parts, _forest_task("all", "label", forests)
+    labelled = yield Phase("labels", (task,), msgspec.to_builtins(shared), PRELOADS, memory_per_input_byte=10.0)
+    labels = yield from merged(step, "labels", _runs(labelled), readers=len(parts))
+    (about,) = details_of(labelled, Labelled)
     documents, text = sum(part.rows for part in parts), sum(part.text_bytes for part in parts)
-    row_bytes = 1.3 * text / documents + 250  # the shingles of an average text, and what else is known about it
-    buckets = power_of_two(labelled.details["rows"] * row_bytes / (2 * TASK_BYTES))
-    tasks = _tasks("verification.cluster_shingles:route", [part.text_bytes for part in parts], buckets=buckets)
-    routed = yield Phase("shingles", tasks, {**shared, "runs": labels}, PRELOADS)
+    row_bytes = 1.3 * text / documents + 250  # shingles of an average text (measured), and the other columns
+    buckets = power_of_two(about.rows * row_bytes / (2 * TASK_BYTES))
+    tasks = _tasks("verification.cluster_shingles:route", [part.text_bytes for part in parts], buckets)
+    routed = yield Phase("shingles", tasks, msgspec.to_builtins(replace(shared, runs=labels)), PRELOADS)
     runs = yield from merged(step, "shingles", _runs(routed), readers=buckets)
+    tasks = _bucket_tasks("verification.verify:judge", routed, buckets)
+    return (yield Phase("verify", tasks, msgspec.to_builtins(replace(shared, runs=runs)), PRELOADS))
+
+
+def _bucket_tasks(function: str, routed: Sequence[TaskResult], buckets: int) -> tuple[Task, ...]:
+    """Return one task per bucket of what `routed` wrote."""
     size = sum(output.bytes for result in routed for output in result.outputs) // buckets
-    tasks = tuple(
-        Task(f"{number:05d}", "datakit.dedup.verification.verify:judge", {"bucket": number}, size)
+    return tuple(
+        Task(f"{number:05d}", f"datakit.dedup.{function}", msgspec.to_builtins(Bucket(number)), size)
         for number in range(buckets)
     )
-    return (yield Phase("verify", tasks, {**shared, "runs": runs}, PRELOADS))
 
 
 def _partitions(parts: Sequence[Part], written: Sequence[TaskResult]) -> list[Partition]:
     outputs = [output for result in written for output in result.outputs]
-    bounds = [pair for result in written for pair in result.details["bounds"]]
+    bounds = [pair for result in details_of(written, Written) for pair in result.bounds]
     return [
         Partition(
             path=output.path,

@@ -11,13 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from datakit.dedup import exact_duplicates
 from datakit.dedup.minhash.signatures_stage import key_names
-from datakit.dedup.partitions import Part, from_plain, power_of_two
+from datakit.dedup.partitions import Part, power_of_two
+from datakit.dedup.task_data import Bucket, ForestFiles, PartRange, Runs, Shared
 from datakit.engine.exchange.exchange import ExchangeWriter, read_buckets
 from datakit.engine.task import OutputFile, TaskContext, TaskResult
 from datakit.storage import urls
@@ -38,17 +40,17 @@ def top_bits(keys: np.ndarray, buckets: int) -> np.ndarray:
 
 def route(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """The task of `bands`: the band keys of parts [first, stop) to their buckets."""
-    first, stop, buckets = arguments["first"], arguments["stop"], arguments["buckets"]
-    parts = from_plain(shared)[first:stop]
-    removed = exact_duplicates.removed_rows(shared, context, first, stop)["row"].to_numpy()
+    work, common = msgspec.convert(arguments, PartRange), msgspec.convert(shared, Shared)
+    parts = common.parts[work.first : work.stop]
+    removed = exact_duplicates.removed_rows(common, context, work)["row"].to_numpy()
     counts = dict.fromkeys(COUNTED, 0)
-    with ExchangeWriter(context, "bands", f"{first:05d}", buckets, budget_bytes=128 << 20) as writer:
+    with ExchangeWriter(context, "bands", f"{work.first:05d}", work.buckets, budget_bytes=128 << 20) as writer:
         for part in parts:
-            for keys, rows in _taking_part(part, shared["bands"], removed, counts, context):
-                writer.write(pa.table([keys, rows], schema=SCHEMA), top_bits(keys, buckets))
+            for keys, rows in _taking_part(part, common.bands, removed, counts, context):
+                writer.write(pa.table([keys, rows], schema=SCHEMA), top_bits(keys, work.buckets))
     size = sum(part.signature_bytes for part in parts)
     records = sum(part.rows for part in parts)
-    return TaskResult(writer.outputs, counts, {"runs": writer.runs}, records=records, bytes_read=size)
+    return TaskResult(writer.outputs, counts, msgspec.to_builtins(Runs(writer.runs)), records=records, bytes_read=size)
 
 
 def _taking_part(
@@ -74,7 +76,7 @@ def connect(arguments: dict[str, Any], shared: dict[str, Any], context: TaskCont
     """The task of `buckets`: one bucket of band keys to the spanning forest of the rows that share one."""
     from datakit.dedup.clusters.components import bucket_edges, spanning_forest  # brings the compiler: not for plans
 
-    bucket = arguments["bucket"]
+    bucket, runs = msgspec.convert(arguments, Bucket).bucket, msgspec.convert(shared, Runs).runs
     keys, rows = np.empty(0, np.uint64), np.empty(0, np.uint64)
     edges: list[tuple[np.ndarray, np.ndarray]] = []
     waiting: list[tuple[np.ndarray, np.ndarray]] = []
@@ -87,7 +89,7 @@ def connect(arguments: dict[str, Any], shared: dict[str, Any], context: TaskCont
         waiting.clear()
         edges[:] = [spanning_forest(*(np.concatenate([pair[i] for pair in [*edges, (left, right)]]) for i in range(2)))]
 
-    for table in read_buckets(context.step_directory, shared["runs"], bucket, bucket + 1, context.scratch):
+    for table in read_buckets(context.step_directory, runs, bucket, bucket + 1, context.scratch):
         waiting.append((table["key"].to_numpy(), table["row"].to_numpy()))
         records += table.num_rows
         if sum(len(pair[0]) for pair in waiting) >= FOLD_ROWS:
@@ -102,11 +104,11 @@ def connect(arguments: dict[str, Any], shared: dict[str, Any], context: TaskCont
 def write_forest(row: np.ndarray, root: np.ndarray, path: str, context: TaskContext) -> TaskResult:
     """A forest as a file, none if it has no edge; details: forests, their paths, and edges, their number."""
     if not len(row):
-        return TaskResult(details={"forests": [], "edges": 0})
+        return TaskResult(details=msgspec.to_builtins(ForestFiles([], 0)))
     with ShardWriter(urls.join(context.step_directory, path), FOREST) as writer:
         writer.write(pa.table([row, root], schema=FOREST))
     output = OutputFile(path, writer.info.bytes, writer.info.xxh3, len(row))
-    return TaskResult((output,), details={"forests": [path], "edges": len(row)})
+    return TaskResult((output,), details=msgspec.to_builtins(ForestFiles([path], len(row))))
 
 
 def bucket_count(rows: int, bands: int, target: int) -> int:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
 from datakit.dedup.clusters.bands import write_forest
 from datakit.dedup.clusters.components import spanning_forest
-from datakit.dedup.partitions import from_plain, part_of, power_of_two
+from datakit.dedup.partitions import part_of, power_of_two
+from datakit.dedup.task_data import Labelled, Merge, PartRange, Shared
 from datakit.engine.exchange.exchange import ExchangeWriter, read_buckets
 from datakit.engine.task import TaskContext, TaskResult
 from datakit.storage import urls
@@ -24,8 +26,9 @@ LABELS = pa.schema([("row", pa.uint64()), ("component", pa.uint64())])
 
 def merge(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """The task of `forests`: some forests into one."""
-    row, root = _merged(arguments["forests"], context)
-    return write_forest(row, root, f"exchange/forest/{arguments['name']}.parquet", context)
+    work = msgspec.convert(arguments, Merge)
+    row, root = _merged(work.forests, context)
+    return write_forest(row, root, f"exchange/forest/{work.name}.parquet", context)
 
 
 def label(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
@@ -33,13 +36,13 @@ def label(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
 
     details: runs; rows, their number; components, their number.
     """
-    row, root = _merged(arguments["forests"], context)
+    row, root = _merged(msgspec.convert(arguments, Merge).forests, context)
     roots = np.unique(root)
     rows, components = np.concatenate([roots, row]), np.concatenate([roots, root])
-    parts = from_plain(shared)
+    parts = msgspec.convert(shared, Shared).parts
     with ExchangeWriter(context, "labels", "all", power_of_two(len(parts))) as writer:
         writer.write(pa.table([rows, components], schema=LABELS), part_of(rows, parts))
-    details = {"runs": writer.runs, "rows": len(rows), "components": len(roots)}
+    details = msgspec.to_builtins(Labelled(writer.runs, len(rows), len(roots)))
     counters = {"dedup/clustered": len(rows), "dedup/clusters": len(roots)}
     return TaskResult(writer.outputs, counters, details, records=len(rows))
 
@@ -50,9 +53,9 @@ def _merged(forests: list[str], context: TaskContext) -> tuple[np.ndarray, np.nd
     return spanning_forest(edges["row"].to_numpy(), edges["root"].to_numpy())
 
 
-def labelled_rows(shared: dict[str, Any], context: TaskContext, first: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """(row, component), uint64, of the clustered rows in the parts [first, stop), ascending by row."""
-    tables = list(read_buckets(context.step_directory, shared["runs"], first, stop, context.scratch))
+def labelled_rows(shared: Shared, context: TaskContext, parts: PartRange) -> tuple[np.ndarray, np.ndarray]:
+    """(row, component), uint64, of the clustered rows in these parts, ascending by row."""
+    tables = list(read_buckets(context.step_directory, shared.runs, parts.first, parts.stop, context.scratch))
     labels = pa.concat_tables([LABELS.empty_table(), *tables])
     rows, components = labels["row"].to_numpy(), labels["component"].to_numpy()
     order = np.argsort(rows)

@@ -13,14 +13,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
 from datakit.dedup.clusters.bands import top_bits
 from datakit.dedup.clusters.forests import labelled_rows
 from datakit.dedup.minhash.signatures_stage import key_names
-from datakit.dedup.partitions import Part, from_plain
+from datakit.dedup.partitions import Part
 from datakit.dedup.survivors import SCORE, score_columns, score_values
+from datakit.dedup.task_data import PartRange, Runs, Shared
 from datakit.engine.exchange.exchange import ExchangeWriter
 from datakit.engine.task import TaskContext, TaskResult
 from datakit.errors import CorruptError
@@ -44,26 +46,26 @@ def schema(bands: int, scores: list[str]) -> pa.Schema:
 
 def route(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """The task: the clustered documents of parts [first, stop) to the buckets of their components."""
-    first, stop, buckets = arguments["first"], arguments["stop"], arguments["buckets"]
-    rows, components = labelled_rows(shared, context, first, stop)
+    work, common = msgspec.convert(arguments, PartRange), msgspec.convert(shared, Shared)
+    rows, components = labelled_rows(common, context, work)
     records = size = 0
-    with ExchangeWriter(context, "shingles", f"{first:05d}", buckets, budget_bytes=128 << 20) as writer:
-        for part in from_plain(shared)[first:stop]:
+    with ExchangeWriter(context, "shingles", f"{work.first:05d}", work.buckets, budget_bytes=128 << 20) as writer:
+        for part in common.parts[work.first : work.stop]:
             inside = slice(*np.searchsorted(rows, np.array([part.first_row, part.last_row], np.uint64)))
-            for table, length in _clustered(part, rows[inside], components[inside], shared, context):
-                writer.write(table, top_bits(mix(table["component"].to_numpy()), buckets))
+            for table, length in _clustered(part, rows[inside], components[inside], common, context):
+                writer.write(table, top_bits(mix(table["component"].to_numpy()), work.buckets))
                 records, size = records + table.num_rows, size + length
                 context.report(records, size)
-    return TaskResult(writer.outputs, details={"runs": writer.runs}, records=records, bytes_read=size)
+    return TaskResult(writer.outputs, details=msgspec.to_builtins(Runs(writer.runs)), records=records, bytes_read=size)
 
 
 def _clustered(
-    part: Part, rows: np.ndarray, components: np.ndarray, shared: dict[str, Any], context: TaskContext
+    part: Part, rows: np.ndarray, components: np.ndarray, shared: Shared, context: TaskContext
 ) -> Iterator[tuple[pa.Table, int]]:
     """The rows to write for one part, and the bytes of text behind them, a row group at a time."""
     from datakit.text.shingles import shingle_sets  # brings the compiler: not for plans
 
-    scores, bands = score_columns(shared["prefer"]), shared["bands"]
+    scores, bands = score_columns(shared.prefer), shared.bands
     wanted = rows.astype(np.int64) - part.first_row
     signatures = list(_selected(urls.join(context.step_directory, part.signatures), ["id", *key_names(bands)], wanted))
     keys_of = pa.concat_tables([table for _, table in signatures]) if signatures else None
@@ -78,7 +80,7 @@ def _clustered(
             )
         high, low = ids_from_arrow(documents["id"])
         lengths = np.diff(string_buffers(documents["text"])[1])
-        offsets, shingles = shingle_sets(documents["text"], shared["ngram"])
+        offsets, shingles = shingle_sets(documents["text"], shared.ngram)
         keys = np.stack([signed[name].to_numpy() for name in key_names(bands)], axis=1).reshape(-1)
         columns = [
             components[places],

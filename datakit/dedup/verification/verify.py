@@ -9,11 +9,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
-from datakit.dedup.partitions import from_plain, part_of, power_of_two
+from datakit.dedup.partitions import part_of, power_of_two
 from datakit.dedup.survivors import survivor_order
+from datakit.dedup.task_data import Bucket, Judged, Shared
 from datakit.dedup.verification.options import MEASURES, Rules
 from datakit.engine.exchange.exchange import ExchangeWriter, read_buckets
 from datakit.engine.task import TaskContext, TaskResult
@@ -36,25 +38,25 @@ def judge(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
     """
     from datakit.dedup.verification.kernels import NONE, verify  # brings the compiler: not for plans
 
-    bucket = arguments["bucket"]
-    tables = list(read_buckets(context.step_directory, shared["runs"], bucket, bucket + 1, context.scratch))
+    bucket, common = msgspec.convert(arguments, Bucket).bucket, msgspec.convert(shared, Shared)
+    tables = list(read_buckets(context.step_directory, common.runs, bucket, bucket + 1, context.scratch))
     if not tables:
-        return TaskResult(details={"runs": [], "histogram": {}, "largest": []})
+        return TaskResult(details=msgspec.to_builtins(Judged([], {}, [])))
     known = _known(tables)
-    order = survivor_order(shared["prefer"], known)
+    order = survivor_order(common.prefer, known)
     known = {name: values[order] for name, values in known.items()}
     documents = _documents(tables, order, known, context.scratch)
-    rules = Rules(shared["threshold"], MEASURES.index(shared["measure"]), shared["max_comparisons"])
+    rules = Rules(common.threshold, MEASURES.index(common.measure), common.max_comparisons)
     representative, jaccard, counts = verify(documents, rules, context.scratch)
     clusters = _smallest_ids(known, documents.starts)
     sizes, gone = np.diff(documents.starts), np.flatnonzero(representative != NONE)
     verdicts = _verdicts(known, gone, representative[gone], [np.repeat(half, sizes)[gone] for half in clusters])
     verdicts = verdicts.append_column(VERDICT.field("jaccard"), pa.array(jaccard[gone]))
-    parts = from_plain(shared)
-    with ExchangeWriter(context, "verdicts", f"{bucket:05d}", power_of_two(len(parts)), 64 << 20) as writer:
-        writer.write(verdicts, part_of(known["row"][gone], parts))
+    buckets = power_of_two(len(common.parts))
+    with ExchangeWriter(context, "verdicts", f"{bucket:05d}", buckets, 64 << 20) as writer:
+        writer.write(verdicts, part_of(known["row"][gone], common.parts))
     retained = np.add.reduceat((representative == NONE).astype(np.int64), documents.starts[:-1])
-    details = {"runs": writer.runs, **_describe(sizes, retained, *clusters)}
+    details = msgspec.to_builtins(Judged(writer.runs, *_describe(sizes, retained, *clusters)))
     counters = {f"dedup/{name}": count for name, count in counts.items()}
     size = sum(table.nbytes for table in tables)
     return TaskResult(writer.outputs, counters, details, records=len(order), bytes_read=size)
@@ -107,11 +109,11 @@ def _smallest_ids(known: dict[str, np.ndarray], starts: np.ndarray) -> tuple[np.
     return high, low
 
 
-def _describe(sizes: np.ndarray, retained: np.ndarray, high: np.ndarray, low: np.ndarray) -> dict[str, Any]:
+def _describe(
+    sizes: np.ndarray, retained: np.ndarray, high: np.ndarray, low: np.ndarray
+) -> tuple[dict[str, int], list[tuple[int, int, str]]]:
     powers, counts = np.unique(np.floor(np.log2(sizes)).astype(np.int64), return_counts=True)
     largest = np.lexsort((low, high, -sizes))[:LARGEST]
     ids = ids_to_arrow(high[largest], low[largest]).to_pylist()
-    return {
-        "histogram": {str(2 ** int(power)): int(count) for power, count in zip(powers, counts, strict=True)},
-        "largest": [[int(sizes[i]), int(retained[i]), name] for i, name in zip(largest, ids, strict=True)],
-    }
+    histogram = {str(2 ** int(power)): int(count) for power, count in zip(powers, counts, strict=True)}
+    return histogram, [(int(sizes[i]), int(retained[i]), name) for i, name in zip(largest, ids, strict=True)]

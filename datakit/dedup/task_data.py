@@ -1,0 +1,115 @@
+"""What dedup's phases give their tasks and get back from them, as typed data.
+
+The engine carries plain values: `msgspec.to_builtins` encodes these classes and `msgspec.convert` decodes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+from datakit.dedup.partitions import Part
+from datakit.engine.task import TaskResult
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Shared by the tasks of most phases: the partitions, the options they need, and runs of earlier exchanges.
+
+    exact_runs: rows removed as exact duplicates. runs: the exchange that this phase reads. verdict_runs: verdicts.
+    """
+
+    parts: list[Part]
+    bands: int
+    ngram: int
+    threshold: float
+    measure: str
+    prefer: tuple[str, ...]
+    max_comparisons: int
+    exact_runs: list[str]
+    runs: list[str]
+    verdict_runs: list[str]
+
+
+@dataclass(frozen=True)
+class PartRange:
+    """Arguments of a task that reads parts [first, stop). buckets: how many it routes its rows to, if it does."""
+
+    first: int
+    stop: int
+    buckets: int = 0
+
+
+@dataclass(frozen=True)
+class IdRange:
+    """Arguments of a task that reads range `range` of the 2**bits ranges of ids."""
+
+    range: int
+    bits: int
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Arguments of a task that reads one bucket of an exchange."""
+
+    bucket: int
+
+
+@dataclass(frozen=True)
+class Merge:
+    """Arguments of a task that merges forests: their paths, and the name of the result."""
+
+    forests: list[str]
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Result: the runs that a task wrote. Also shared by tasks that need nothing but the runs they read."""
+
+    runs: list[str]
+
+
+@dataclass(frozen=True)
+class ForestFiles:
+    """Result: the paths of the forests that a task wrote, and the number of their edges."""
+
+    forests: list[str]
+    edges: int
+
+
+@dataclass(frozen=True)
+class Labelled(Runs):
+    """Result of phase `labels`: how many rows are clustered, in how many components."""
+
+    rows: int
+    components: int
+
+
+@dataclass(frozen=True)
+class Judged(Runs):
+    """Result of phase `verify`.
+
+    histogram: clusters by the largest power of two up to their size. largest: [size, retained, cluster id] each.
+    """
+
+    histogram: dict[str, int]
+    largest: list[tuple[int, int, str]]
+
+
+@dataclass(frozen=True)
+class Written:
+    """Result of phase `attributes`, by part: removed [exact, fuzzy], and the file's [first id, last id]."""
+
+    removed: list[tuple[int, int]]
+    bounds: list[tuple[str | None, str | None]]
+
+
+def details_of(results: Sequence[TaskResult], kind: type[T]) -> list[T]:
+    """Decode the details of each result."""
+    return [msgspec.convert(result.details, kind) for result in results]
