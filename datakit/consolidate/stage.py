@@ -1,12 +1,11 @@
-"""Consolidate: normalized partitions without what dedup found superfluous; the dataset that one publishes.
+"""Stage `consolidate`: removes what dedup found from the normalized partitions; the result can be published.
 
-One output partition for each partition of each source, also where nothing is left of it, so that positions keep their
-meaning; every column of the source, and `edited_id`, the hash of a text that was edited after it got its id (null: no
-stage edits yet; a column of that name in the input described another edition and is replaced). `rows out == rows in -
-dropped` holds for each partition and for the whole, or the step fails.
+Each partition of each source becomes one output partition, even if it ends up empty, so positions keep their meaning.
+All columns of the source stay. `edited_id` is added: the hash of a text that was edited after it got its id (null,
+since no stage edits yet; an input column of that name described another edition and is replaced). The step fails unless
+`rows out == rows in - dropped` holds for every partition and for the whole dataset.
 
-Cost: reading and writing Parquet, of which zstd-3 writing is by far the most; a partition streams through in constant
-memory.
+Cost: reading and above all writing Parquet with zstd-3. Partitions stream through in constant memory.
 """
 
 from __future__ import annotations
@@ -60,10 +59,10 @@ CORE = pa.schema(
 
 @dataclass(frozen=True)
 class Config:
-    """drop: the reasons for which a document leaves. A marked document with another reason stays, and is counted.
+    """drop: the reasons to remove a document; one marked for another reason stays and is counted.
 
-    max_quarantined: how many documents that bring the writer down may be left out; 0.001: a share.
-    quarantine: documents ("source/partition:row") that may be left out beside these.
+    max_quarantined: how many documents that crash the writer may be left out; 0.001: a share.
+    quarantine: further documents ("source/partition:row") that may be left out.
     """
 
     drop: tuple[str, ...] = REASONS
@@ -77,53 +76,72 @@ class Config:
         check_limit(self.max_quarantined)
 
 
+@dataclass(frozen=True)
+class Pair:
+    """A partition and its attributes (None: nothing is removed), as a task gets them. rows: by the manifest."""
+
+    source: str
+    dataset: str
+    attributes: str | None
+    output: str
+    rows: int
+    text_bytes: int
+
+
+@dataclass(frozen=True)
+class Written:
+    """A partition as written, and what was removed from it. marked_kept: documents kept despite an attribute."""
+
+    partition: Partition
+    rows_in: int
+    dropped: dict[str, int]
+    marked_kept: int
+
+
 # --- plan
 
 
 def plan(step: Step) -> Plan:
-    """Join every partition with its attributes, then write the card."""
+    """Join every partition with its attributes, then write the dataset card."""
     pairs = [pair for entry in step.inputs_of("normalize") for pair in _pairs(step, entry)]
-    groups = neighbours([pair["text_bytes"] for pair in pairs])
+    groups = neighbours([pair.text_bytes for pair in pairs])
     drop = list(config_of(step.parameters, Config).drop)
     tasks = tuple(_task(pairs[group.start : group.stop], drop) for group in groups)
     results = yield Phase(
         "join", tasks, memory_per_input_byte=0.5, hang_seconds=BATCH_HANG_SECONDS, tolerance=tolerance_of(step)
     )
-    written = [entry for result in results for entry in result.details["partitions"]]
+    written = [msgspec.convert(entry, Written) for result in results for entry in result.details["partitions"]]
     sources = [_counts(entry, written) for entry in step.inputs_of("normalize")]
     _check_conservation(sources)
     text = card.render(step.dataset, step.fingerprint, sources, _lineage(step), drop)
     yield Phase("card", (Task("card", f"{__name__}:write_card", {"text": text}),))
     return Output(
-        partitions=[Partition(**{key: entry[key] for key in _PARTITION_FIELDS}) for entry in written],
+        partitions=[entry.partition for entry in written],
         schema=CORE,
         details={"drop": drop, "sources": {source.name: _plain(source) for source in sources}},
     )
 
 
-_PARTITION_FIELDS = ("path", "source", "rows", "bytes", "xxh3", "text_bytes", "first_id", "last_id")
-
-
-def _pairs(step: Step, entry: StepInput) -> list[dict[str, Any]]:
-    """Each partition of a source with its attributes, as a task's arguments say it."""
+def _pairs(step: Step, entry: StepInput) -> list[Pair]:
+    """Return each partition of a source with its attributes."""
     assert entry.source is not None
     partitions = entry.manifest.partitions_of(entry.source)
     marks = _attributes(step, entry.source, partitions)
     return [
-        {
-            "source": entry.source,
-            "dataset": urls.join(entry.directory, partition.path),
-            "attributes": mark,
-            "output": f"{entry.source}/{urls.name(partition.path)}",
-            "rows": partition.rows,
-            "text_bytes": partition.text_bytes or partition.bytes,
-        }
+        Pair(
+            source=entry.source,
+            dataset=urls.join(entry.directory, partition.path),
+            attributes=mark,
+            output=f"{entry.source}/{urls.name(partition.path)}",
+            rows=partition.rows,
+            text_bytes=partition.text_bytes or partition.bytes,
+        )
         for partition, mark in zip(partitions, marks, strict=True)
     ]
 
 
 def _attributes(step: Step, source: str, partitions: list[Partition]) -> list[str | None]:
-    """Where each partition's attributes lie; None where it has none."""
+    """Return the URL of each partition's attributes, None if it loses nothing."""
     for dedup in step.inputs_of("dedup"):
         found = dedup.manifest.partitions_of(source)
         if [urls.name(entry.path) for entry in found] != [urls.name(entry.path) for entry in partitions]:
@@ -135,25 +153,25 @@ def _attributes(step: Step, source: str, partitions: list[Partition]) -> list[st
     return [None] * len(partitions)
 
 
-def _task(pairs: list[dict[str, Any]], drop: list[str]) -> Task:
-    key = pairs[0]["output"] if len(pairs) == 1 else f"{pairs[0]['output']} and {len(pairs) - 1} more"
-    work = {"partitions": pairs, "drop": drop}
+def _task(pairs: list[Pair], drop: list[str]) -> Task:
+    key = pairs[0].output if len(pairs) == 1 else f"{pairs[0].output} and {len(pairs) - 1} more"
+    work = {"partitions": msgspec.to_builtins(pairs), "drop": drop}
     return Task(
-        key, f"{__name__}:consolidate", work, sum(pair["text_bytes"] for pair in pairs), bisect_argument="partitions"
+        key, f"{__name__}:consolidate", work, sum(pair.text_bytes for pair in pairs), bisect_argument="partitions"
     )
 
 
-def _counts(entry: StepInput, written: list[dict[str, Any]]) -> card.SourceCounts:
-    mine = [partition for partition in written if partition["source"] == entry.source]
-    dropped = sum((Counter(partition["dropped"]) for partition in mine), Counter())
+def _counts(entry: StepInput, written: list[Written]) -> card.SourceCounts:
     assert entry.source is not None
+    mine = [one for one in written if one.partition.source == entry.source]
+    dropped = sum((Counter(one.dropped) for one in mine), Counter())
     return card.SourceCounts(
         entry.source,
         len(mine),
         entry.manifest.totals.rows,
         dict(sorted(dropped.items())),
-        sum(partition["rows"] for partition in mine),
-        sum(partition["text_bytes"] for partition in mine),
+        sum(one.partition.rows for one in mine),
+        sum(one.partition.text_bytes or 0 for one in mine),
     )
 
 
@@ -161,13 +179,13 @@ def _check_conservation(sources: list[card.SourceCounts]) -> None:
     for source in sources:
         if source.records_in - sum(source.dropped.values()) != source.records_out:
             raise CorruptError(
-                f"source {source.name!r}: {source.records_in} records came in, {source.dropped} were dropped and "
-                f"{source.records_out} written; nothing was published. Remove this step's directory and run again"
+                f"source {source.name!r}: of {source.records_in} records, {source.dropped} were dropped and "
+                f"{source.records_out} written, which does not add up; remove this step's directory and run again"
             )
     if not any(source.records_out for source in sources):
         raise EmptyStageError(
-            f"consolidate leaves no document of {sum(source.records_in for source in sources)}: see the counters of "
-            f"the steps before it with `datakit inspect`"
+            f"consolidate removed all {sum(source.records_in for source in sources)} documents; check the counters of "
+            "earlier steps with `datakit inspect`"
         )
 
 
@@ -189,34 +207,38 @@ def _plain(source: card.SourceCounts) -> dict[str, Any]:
 def consolidate(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """Write the consolidated form of some partitions."""
     drop = frozenset(arguments["drop"])
-    outputs, written, left_out, records, bytes_read = [], [], [], 0, 0
-    for pair in arguments["partitions"]:
-        entry, output, quarantined = _consolidate_one(pair, drop, context)
+    written: list[Written] = []
+    left_out: list[QuarantinedRecord] = []
+    records = bytes_read = 0
+    for pair in msgspec.convert(arguments["partitions"], list[Pair]):
+        entry, quarantined = _consolidate_one(pair, drop, context)
         left_out += quarantined
-        outputs.append(output)
         written.append(entry)
-        records, bytes_read = records + entry["rows_in"], bytes_read + pair["text_bytes"]
+        records, bytes_read = records + entry.rows_in, bytes_read + pair.text_bytes
         context.report(records, bytes_read)
-    counters = Counter({f"consolidate/{name}": 0 for name in ("records_out", "marked_kept")})
-    counters["consolidate/records_in"] = records
-    counters.update({f"consolidate/dropped_{reason}": 0 for reason in (*REASONS, QUARANTINED)})
-    for entry in written:
-        counters["consolidate/records_out"] += entry["rows"]
-        counters["consolidate/marked_kept"] += entry["marked_kept"]
-        counters.update({f"consolidate/dropped_{reason}": count for reason, count in entry["dropped"].items()})
-    details = {"partitions": written}
-    return TaskResult(tuple(outputs), dict(counters), details, tuple(left_out), records, bytes_read)
+    parts = [entry.partition for entry in written]
+    outputs = tuple(OutputFile(part.path, part.bytes, part.xxh3, part.rows) for part in parts)
+    details = {"partitions": msgspec.to_builtins(written)}
+    return TaskResult(outputs, _counters(written), details, tuple(left_out), records, bytes_read)
 
 
-def _consolidate_one(
-    pair: dict[str, Any], drop: frozenset[str], context: TaskContext
-) -> tuple[dict[str, Any], OutputFile, list[QuarantinedRecord]]:
-    with open_shard(pair["dataset"]) as shard:
+def _counters(written: list[Written]) -> dict[str, int]:
+    dropped = sum((Counter(entry.dropped) for entry in written), Counter())
+    return {
+        "consolidate/records_out": sum(entry.partition.rows for entry in written),
+        "consolidate/marked_kept": sum(entry.marked_kept for entry in written),
+        "consolidate/records_in": sum(entry.rows_in for entry in written),
+        **{f"consolidate/dropped_{reason}": dropped[reason] for reason in (*REASONS, QUARANTINED)},
+    }
+
+
+def _consolidate_one(pair: Pair, drop: frozenset[str], context: TaskContext) -> tuple[Written, list[QuarantinedRecord]]:
+    with open_shard(pair.dataset) as shard:
         schema = _with_edited_id(shard.schema_arrow)
     rows_in, text_bytes, marked_kept, dropped, ends, left_out = 0, 0, 0, Counter[str](), [], []
-    with ShardWriter(urls.join(context.step_directory, pair["output"]), schema, ["source"]) as writer:
-        for joined in join(pair["dataset"], pair["attributes"], drop):
-            kept, gone = _in_hand(_edited(joined.kept, schema), joined, pair["output"], rows_in, context)
+    with ShardWriter(urls.join(context.step_directory, pair.output), schema, ["source"]) as writer:
+        for joined in join(pair.dataset, pair.attributes, drop):
+            kept, gone = _guarded(_edited(joined.kept, schema), joined, pair.output, rows_in, context)
             rows_in += joined.rows_in
             dropped.update(joined.dropped)
             dropped.update([QUARANTINED] * len(gone))
@@ -228,25 +250,29 @@ def _consolidate_one(
                 writer.write(kept)
             context.release()
     info = writer.info
-    if rows_in != pair["rows"] or info.rows != rows_in - dropped.total():
+    if rows_in != pair.rows or info.rows != rows_in - dropped.total():
         raise CorruptError(
-            f"{pair['dataset']}: its manifest says {pair['rows']} rows, {rows_in} were read, {dropped.total()} dropped "
+            f"{pair.dataset}: its manifest says {pair.rows} rows, {rows_in} were read, {dropped.total()} dropped "
             f"and {info.rows} written; remove the step that wrote it and run again"
         )
     first, last = ends or (None, None)
-    output = OutputFile(pair["output"], info.bytes, info.xxh3, info.rows)
-    entry = {
-        "path": pair["output"], "source": pair["source"], "rows": info.rows, "bytes": info.bytes, "xxh3": info.xxh3,
-        "text_bytes": text_bytes, "first_id": first, "last_id": last, "rows_in": rows_in,
-        "dropped": dict(dropped), "marked_kept": marked_kept,
-    }  # fmt: skip
-    return entry, output, left_out
+    partition = Partition(
+        path=pair.output,
+        source=pair.source,
+        rows=info.rows,
+        bytes=info.bytes,
+        xxh3=info.xxh3,
+        text_bytes=text_bytes,
+        first_id=first,
+        last_id=last,
+    )
+    return Written(partition, rows_in, dict(dropped), marked_kept), left_out
 
 
-def _in_hand(
+def _guarded(
     table: pa.Table, joined: Joined, name: str, first: int, context: TaskContext
 ) -> tuple[pa.Table, list[QuarantinedRecord]]:
-    """The rows of a row group, the first of which is row `first`, without those that are to be left out."""
+    """Return a row group, which starts at row `first`, without the rows to be left out, and those rows."""
     positions = first + (np.arange(table.num_rows) if joined.rows is None else joined.rows)
 
     def alone(row: int) -> None:

@@ -106,10 +106,8 @@ def plan(step: Step) -> Plan:
         "clusters": cluster_report(details_of(judged, Judged)),
         "s_curve": s_curve(config.bands, config.rows),
     }
-    counted = dict.fromkeys(
-        [f"dedup/{name}" for name in (*COUNTED, "clustered", "clusters")], 0
-    )  # where not a task did
-    return Output(_partitions(parts, written), SCHEMA, counted, details)
+    zeros = dict.fromkeys([f"dedup/{name}" for name in (*COUNTED, "clustered", "clusters")], 0)  # if no task counts
+    return Output(_partitions(parts, written), SCHEMA, zeros, details)
 
 
 def _shared(config: Config, parts: list[Part]) -> Shared:

@@ -106,7 +106,7 @@ def test_a_partition_may_lose_all_its_documents_but_the_dataset_may_not(tmp_path
     everything_else = attributes(
         tmp_path / "d2", {"novels": everything, "laws": {identity(text): "exact" for text in laws}}
     )
-    with pytest.raises(EmptyStageError, match="no document of 10"):
+    with pytest.raises(EmptyStageError, match="removed all 10 documents"):
         consolidate(tmp_path / "b", [*inputs, everything_else])
 
 
