@@ -1,1 +1,1 @@
-"""consolidate."""
+"""Consolidation: the dataset without its removals."""

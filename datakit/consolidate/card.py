@@ -1,6 +1,6 @@
-"""The dataset card: a README.md that says what the dataset is, for people and for hubs that read YAML front matter.
+"""Renders the dataset card: a README.md for people, with the YAML front matter that hubs read.
 
-Made from the plan's sums alone, without dates or hosts, so the same dataset has the same card.
+It contains only totals from the plan, no dates or hosts, so the same dataset always gets the same card.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SIZE_NAMES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B")
 
 @dataclass(frozen=True)
 class SourceCounts:
-    """One source in the dataset: what came in, what left by reason, what stays."""
+    """Record counts of one source: in, removed by reason, and out."""
 
     name: str
     partitions: int
@@ -38,7 +38,7 @@ class Upstream:
 def render(
     dataset: str, fingerprint: str, sources: Sequence[SourceCounts], lineage: Sequence[Upstream], reasons: Sequence[str]
 ) -> str:
-    """The card as Markdown."""
+    """Return the card as Markdown."""
     return "\n".join([*_front_matter(dataset, sources), "", *_body(dataset, sources, reasons), *_lineage(lineage)]) + (
         f"\nThis step's fingerprint is `{fingerprint}`; `manifest.json` holds every parameter, checksum and counter.\n"
     )
@@ -47,7 +47,7 @@ def render(
 def _front_matter(dataset: str, sources: Sequence[SourceCounts]) -> list[str]:
     lines = ["---", f"pretty_name: {json.dumps(dataset)}", "tags:", "- datakit", "size_categories:"]
     lines += [f"- {size_category(sum(source.records_out for source in sources))}", "configs:"]
-    for source in sources:  # one configuration a source: their columns differ
+    for source in sources:  # one configuration per source, because their columns differ
         lines += [f"- config_name: {json.dumps(source.name)}", "  data_files:", "  - split: train"]
         lines += [f"    path: {json.dumps(source.name + '/part-*.parquet')}"]
     return [*lines, "---"]
@@ -88,7 +88,7 @@ def _lineage(lineage: Sequence[Upstream]) -> list[str]:
 
 
 def size_category(rows: int) -> str:
-    """The hub's name for a number of rows.
+    """Return the hub's size category for a number of rows.
 
     >>> size_category(999), size_category(10_000), size_category(10**12)
     ('n<1K', '10K<n<100K', 'n>10B')

@@ -1,11 +1,11 @@
-"""A partition and its attributes, merged by id as both stream by.
+"""Joins a partition with its attributes by id, streaming both.
 
-Both sides are sorted by id, so the join needs no table of ids: for each row group of the dataset, the attributes up to
-its last id are taken from the other stream and found by binary search. Order is not taken on trust: ids that are not
-strictly ascending on either side, or an attribute of a document that is not there, stop the step. A wrong join would
-drop the wrong documents and nobody would see it.
+Both are sorted by id, so no table of ids is needed: for each row group of the dataset, the attributes up to its last id
+are taken from the other stream and located by binary search. The order is checked: ids that are not strictly ascending
+on either side, or an attribute without its document, stop the step. A wrong join would silently drop the wrong
+documents.
 
-Cost: the ids are parsed once (a few ns a byte); rows are copied only in row groups that lose some. Memory: one row
+Cost: ids are parsed once (a few ns per byte), and rows are copied only in row groups that lose some. Memory: one row
 group of the dataset (16 MiB, or one longer document) and one of the attributes (65,536 rows).
 """
 
@@ -22,13 +22,16 @@ from datakit.errors import CorruptError
 from datakit.storage.ids import ids_from_arrow, strictly_ascending
 from datakit.storage.parquet import iterate_shard
 
-ADVICE = "the step that wrote it is damaged or foreign; remove that step's directory and run again"
+ADVICE = "it is damaged or was not written by datakit; remove that step's directory and run again"
 
 
 @dataclass(frozen=True)
 class Joined:
-    """A row group after the join: what stays, how many rows there were, how many left, by reason, and how many stay
-    although an attribute names them. rows: which rows of the group stay, int64; None for all."""
+    """A row group after the join.
+
+    dropped: removed documents by reason. marked_kept: documents kept despite an attribute. rows: the kept rows of the
+    group, int64; None for all.
+    """
 
     kept: pa.Table
     rows_in: int
@@ -38,9 +41,9 @@ class Joined:
 
 
 def join(dataset: str, attributes: str | None, drop: frozenset[str]) -> Iterator[Joined]:
-    """The row groups of `dataset` without the documents that an attribute gives a reason in `drop` to leave.
+    """Yield the row groups of `dataset` without documents whose attribute has a reason in `drop`.
 
-    Raises CorruptError where ids are out of order on either side, or an attribute has no document.
+    Raises CorruptError if ids are out of order on either side, or an attribute has no document.
     """
     rows = _OrderedIds(dataset)
     marks = _Attributes(attributes) if attributes is not None else None
@@ -74,14 +77,14 @@ def _without(table: pa.Table, position: np.ndarray, reason: pa.Array, drop: froz
 
 
 class _OrderedIds:
-    """Parses one stream's ids and sees to it that they rise, also from one row group to the next."""
+    """Parses the ids of a stream and checks that they ascend, also across row groups."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._last: tuple[int, int] | None = None
 
     def parse(self, column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-        """(high, low) uint64 [N], N >= 1."""
+        """Return (high, low), uint64 [N]; N must be at least 1. Raises CorruptError."""
         try:
             high, low = ids_from_arrow(column)
         except ValueError as error:
@@ -94,7 +97,7 @@ class _OrderedIds:
 
 
 class _Attributes:
-    """The attribute stream: hands out what belongs to the ids up to a given one."""
+    """The attribute stream, read up to a given id at a time."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -104,7 +107,7 @@ class _Attributes:
         self._reason = pa.array([], pa.string())
 
     def up_to(self, high: np.ndarray, low: np.ndarray, dataset: str) -> tuple[np.ndarray, pa.Array]:
-        """The attributes of a row group with these ids: the row of each, int64, and its reason."""
+        """Return the attributes of the row group with these ids: the row of each, int64, and its reason."""
         positions, reasons = [], []
         while True:
             count = count_up_to(self._high, self._low, (int(high[-1]), int(low[-1])))
@@ -112,27 +115,27 @@ class _Attributes:
             reasons.append(self._reason.slice(0, count))
             self._high, self._low = self._high[count:], self._low[count:]
             self._reason = self._reason.slice(count)
-            if len(self._high) or not self._read_on():
+            if len(self._high) or not self._read_next():
                 return np.concatenate(positions), pa.concat_arrays(reasons)
 
     def expect_end(self, dataset: str) -> None:
-        """Raises CorruptError if attributes are left when the dataset is over."""
-        if len(self._high) or self._read_on():
+        """Raise CorruptError if attributes are left after the last row group."""
+        if len(self._high) or self._read_next():
             self._refuse(0, dataset)
 
-    def _read_on(self) -> bool:
+    def _read_next(self) -> bool:
         for table in self._tables:
             if table.num_rows:
                 self._high, self._low = self._ids.parse(table.column("id"))
                 self._reason = table.column("reason").cast(pa.string()).combine_chunks()
                 if self._reason.null_count:
-                    raise CorruptError(f"{self._url}: an attribute gives no reason; {ADVICE}")
+                    raise CorruptError(f"{self._url}: an attribute has no reason; {ADVICE}")
                 return True
         return False
 
     def _find(self, high: np.ndarray, low: np.ndarray, count: int, dataset: str) -> np.ndarray:
         position = np.searchsorted(high, self._high[:count])
-        while True:  # ids that share their upper half: never in real data, and yet to be found
+        while True:  # ids with equal upper halves: not in real data, but possible
             here = np.minimum(position, len(high) - 1)
             behind = (high[here] == self._high[:count]) & (low[here] < self._low[:count]) & (position < len(high))
             if not behind.any():
@@ -145,11 +148,11 @@ class _Attributes:
 
     def _refuse(self, index: int, dataset: str) -> None:
         document = f"{int(self._high[index]):016x}{int(self._low[index]):016x}"
-        raise CorruptError(f"{self._url} describes document {document}, which is not in {dataset}; {ADVICE}")
+        raise CorruptError(f"{self._url} names document {document}, which is not in {dataset}; {ADVICE}")
 
 
 def count_up_to(high: np.ndarray, low: np.ndarray, limit: tuple[int, int]) -> int:
-    """How many of these ascending ids are at most `limit`."""
+    """Return how many of these ascending ids are at most `limit`."""
     top, bottom = np.uint64(limit[0]), np.uint64(limit[1])
     first, last = int(np.searchsorted(high, top, "left")), int(np.searchsorted(high, top, "right"))
     return first + int(np.searchsorted(low[first:last], bottom, "right"))

@@ -1,1 +1,1 @@
-"""Exact and near duplicates: signatures, candidates, components, verification, and attributes that say what goes."""
+"""Deduplication: finds documents that repeat another one, exactly or nearly."""

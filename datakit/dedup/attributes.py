@@ -1,17 +1,17 @@
-"""Phase `attributes`: what was found, as files beside the sources' partitions.
+"""Phase `attributes`: writes the removals of each partition to a file.
 
-`<source>/part-00017-of-00106.parquet` lists the removed documents of that partition, ascending by id; a partition that
-loses nothing has a file without rows. A row is never null:
+`<source>/part-00017-of-00106.parquet` lists the removed documents of that partition, ascending by id. The file of a
+partition without removals has no rows. No column is ever null:
 
-    id                     the document that goes
+    id                     the removed document
     reason                 "exact" (the same text in an earlier source) or "fuzzy"
-    cluster_id             the smallest id of the component it was found in; of an exact copy that stays, its own id
+    cluster_id             the smallest id of its component; of an exact copy of a retained document, its own id
     representative_id      the document that stays in its place and was compared with it
-    representative_source  where that document is
+    representative_source  the source of that document
     jaccard                their exact similarity
 
-A representative is always retained. Where the first copy of a text goes as a fuzzy duplicate, all its exact copies are
-represented by what it is a duplicate of: their text is the same, so is the comparison.
+A representative is always retained. If the first copy of a text is removed as a fuzzy duplicate, its representative
+stands in for all exact copies: their text is the same, so the comparison holds for them.
 """
 
 from __future__ import annotations
@@ -47,15 +47,12 @@ DICTIONARY = ("reason", "cluster_id", "representative_id", "representative_sourc
 
 
 def path_of(part: Part) -> str:
-    """Where the attributes of a partition are, relative to the step's directory."""
+    """Return the path of a partition's attributes, relative to the step's directory."""
     return f"{part.source}/{partition_name(part.index, part.count)}"
 
 
 def write(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """The task: the attribute files of parts [first, stop).
-
-    details, by part: removed, [exact, fuzzy]; bounds, [first id, last id] of the file.
-    """
+    """Write the attribute files of a range of parts."""
     work, common = msgspec.convert(arguments, PartRange), msgspec.convert(shared, Shared)
     parts, mine = common.parts, common.parts[work.first : work.stop]
     verdicts = _verdicts(common, context, [(work.first, work.stop)])
@@ -86,7 +83,7 @@ def write(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
 
 
 def _verdicts(shared: Shared, context: TaskContext, ranges: Sequence[tuple[int, int]]) -> dict[str, np.ndarray]:
-    """The verdicts on rows of these ranges of parts, by column, ascending by row."""
+    """Return the verdicts on rows in these ranges of parts, by column, ascending by row."""
     tables = [VERDICT.empty_table()]
     for first, stop in ranges:
         tables += read_buckets(context.step_directory, shared.verdict_runs, first, stop, context.scratch)
@@ -98,7 +95,7 @@ def _verdicts(shared: Shared, context: TaskContext, ranges: Sequence[tuple[int, 
 def _with_copies(
     verdicts: dict[str, np.ndarray], copies: pa.Table, shared: Shared, context: TaskContext
 ) -> dict[str, np.ndarray]:
-    """Verdicts and exact copies as one, ascending by row; `exact` tells them apart."""
+    """Return verdicts and exact copies together, ascending by row; column `exact` distinguishes them."""
     row, high, low, kept = (copies[name].to_numpy() for name in ("row", "high", "low", "kept_row"))
     first_copies = {"row": row, "high": high, "low": low, "cluster_high": high, "cluster_low": low}
     first_copies |= {"kept_row": kept, "kept_high": high, "kept_low": low, "jaccard": np.ones(len(row))}

@@ -1,10 +1,10 @@
-"""Phase `exact`: equal ids in two sources, found by a merge of ids alone; the first source of the recipe keeps.
+"""Phase `exact`: finds equal ids in two sources by merging ids; the first source of the recipe keeps the document.
 
-Ids are hashes of the text, sorted in every partition, and partitions hold ranges of 2**k, so a task takes a range of
-ids from each source: of a file that spans several ranges only the row groups that touch its own (by their statistics).
-It reads the ids beside the signatures, not the documents. Removed rows go to the part that holds them.
+Ids are hashes of the text, sorted within partitions, and partitions hold ranges of ids. A task takes one range from
+each source. Of a file that spans several ranges it reads only row groups that overlap its own, by their statistics. It
+reads the ids in the signature files, not the documents. Removed rows are routed to the part that holds them.
 
-Cost: a stable sort of sorted sequences, which is a merge. Memory: some 40 bytes an id of the range.
+Cost: a stable sort of sorted sequences, which is a merge. Memory: about 40 bytes per id of the range.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ TARGET_BYTES = 64 << 20
 
 
 def range_bits(parts: Sequence[Part]) -> int:
-    """Into how many ranges, as a power of two, ids are cut: tasks of about 64 MiB of ids, no finer than the files."""
+    """Return log2 of the number of id ranges: tasks of about 64 MiB of ids, but no more than partitions."""
     wanted = power_of_two(sum(part.rows for part in parts) * ID_BYTES / TARGET_BYTES)
     return (min(wanted, max(part.count for part in parts))).bit_length() - 1
 
 
 def tasks(parts: Sequence[Part]) -> tuple[Task, ...]:
-    """One a range of ids."""
+    """Return one task per range of ids."""
     bits = range_bits(parts)
     size = sum(part.rows for part in parts) * ID_BYTES >> bits
     return tuple(
@@ -51,7 +51,7 @@ def tasks(parts: Sequence[Part]) -> tuple[Task, ...]:
 
 
 def find_copies(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """The task: the rows of a range of ids that an earlier source has too, and the rows that stay in their place."""
+    """Find the rows of a range of ids that repeat an earlier source, and the rows that stay in their place."""
     parts, ids = msgspec.convert(shared, Shared).parts, msgspec.convert(arguments, IdRange)
     found = list(_ids_in_range(parts, ids, context.step_directory))
     high, low, rows = (np.concatenate([entry[i] for entry in found] or [np.empty(0, np.uint64)]) for i in range(3))
@@ -65,10 +65,10 @@ def find_copies(arguments: dict[str, Any], shared: dict[str, Any], context: Task
 
 
 def copies(high: np.ndarray, low: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Positions of the ids that stand earlier too, and of their first occurrences: int64 each, of equal length."""
+    """Return the positions of ids that occurred before and those of their first occurrences, int64 [repeats] each."""
     order = np.argsort(high, kind="stable")
     same = high[order[1:]] == high[order[:-1]]
-    if (same & (low[order[1:]] != low[order[:-1]])).any():  # halves of ids that agree by accident
+    if (same & (low[order[1:]] != low[order[:-1]])).any():  # different ids with equal upper halves
         order = np.lexsort((low, high))
         same = high[order[1:]] == high[order[:-1]]
     equal = np.zeros(len(order), bool)
@@ -80,7 +80,7 @@ def copies(high: np.ndarray, low: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _ids_in_range(
     parts: Sequence[Part], ids: IdRange, step_directory: str
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """(high, low, row), uint64, of each row group that has ids in the range, in row order."""
+    """Yield (high, low, row), uint64, of each row group with ids in the range, in row order."""
     index, bits = ids.range, ids.bits
     smallest, largest = partition_range(index, bits)
     for part in parts:
@@ -99,7 +99,7 @@ def _ids_in_range(
 
 
 def _overlaps(part: Part, index: int, bits: int) -> bool:
-    """Whether range `index` of `2**bits` and a partition, which is range `part.index` of `part.count`, share ids."""
+    """Return True if range `index` of `2**bits` and a partition, range `part.index` of `part.count`, overlap."""
     return index * part.count < (part.index + 1) << bits and part.index << bits < (index + 1) * part.count
 
 

@@ -1,7 +1,7 @@
-"""The partitions that dedup reads, as one long table: every document of every source has a row number.
+"""Numbers the documents of all partitions that dedup reads.
 
-Rows count through the sources in recipe order, their partitions in order, and the documents in each: 8 bytes that name
-a document everywhere in this stage, say which file it is in by one binary search, and order sources as the recipe does.
+Rows count through the sources in recipe order, through their partitions, and through the documents of each. So 8 bytes
+identify a document throughout the stage, give its file by binary search, and order sources as the recipe does.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from datakit.storage import urls
 
 @dataclass(frozen=True)
 class Part:
-    """A partition: `index` of `count` of its source. Paths are relative to the step's directory.
+    """Partition `index` of `count` of a source. Paths are relative to the step's directory.
 
-    documents: the normalized file. signatures: the signature file with the same rows. first_row: its first row number.
-    source_number: the place of its source in the recipe.
+    documents: the normalized file. signatures: the signature file with the same rows. source_number: the position of
+    the source in the recipe.
     """
 
     source: str
@@ -37,12 +37,12 @@ class Part:
 
     @property
     def last_row(self) -> int:
-        """One past its last row number."""
+        """One past the last row number."""
         return self.first_row + self.rows
 
 
 def all_parts(step: Step) -> list[Part]:
-    """The partitions of a step's inputs `normalize` and `signatures`, in recipe order. Raises CorruptError."""
+    """Return the partitions in recipe order. Raises CorruptError if signatures and documents differ in rows."""
     signatures = {entry.source: entry for entry in step.inputs_of("signatures")}
     parts: list[Part] = []
     row = 0
@@ -56,9 +56,7 @@ def all_parts(step: Step) -> list[Part]:
 def _parts_of(number: int, documents: StepInput, signatures: StepInput, row: int, directory: str) -> Iterator[Part]:
     ours, theirs = documents.manifest.partitions, signatures.manifest.partitions
     if [part.rows for part in ours] != [part.rows for part in theirs]:
-        raise CorruptError(
-            f"{signatures.directory} does not have the rows of {documents.directory}; remove it and run again"
-        )
+        raise CorruptError(f"{signatures.directory} has other rows than {documents.directory}; remove it and run again")
     here, there = (urls.relative(entry.directory, directory) for entry in (documents, signatures))
     for index, (text, signature) in enumerate(zip(ours, theirs, strict=True)):
         yield Part(
@@ -77,11 +75,11 @@ def _parts_of(number: int, documents: StepInput, signatures: StepInput, row: int
 
 
 def part_of(rows: np.ndarray, parts: Sequence[Part]) -> np.ndarray:
-    """int64 [N]: the number of the part that holds each row."""
+    """Return the index of the part that holds each row, int64 [N]."""
     first = np.array([part.first_row for part in parts], np.uint64)
     return np.searchsorted(first, rows, side="right") - 1
 
 
 def power_of_two(least: float) -> int:
-    """The smallest power of two that is not below `least`, at least 1."""
+    """Return the smallest power of two that is at least `least` and at least 1."""
     return 1 << max(0, int(np.ceil(np.log2(max(1.0, least)))))

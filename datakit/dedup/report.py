@@ -1,4 +1,4 @@
-"""What the manifest of dedup says to people: removal by source, cluster sizes; and the alarm on too much of it."""
+"""Builds the report in dedup's manifest (removals by source, cluster sizes) and checks the removal limit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Removal = dict[str, dict[str, Any]]
 
 
 def removal_report(parts: Sequence[Part], removed: Sequence[tuple[int, int]]) -> Removal:
-    """By source: documents, exact, fuzzy, retained, rate (the share that goes). `removed` is (exact, fuzzy) a part."""
+    """Return documents, exact, fuzzy, retained and rate (removed share) by source. removed: (exact, fuzzy) per part."""
     report: Removal = {}
     for part, (exact, fuzzy) in zip(parts, removed, strict=True):
         entry = report.setdefault(part.source, {"documents": 0, "exact": 0, "fuzzy": 0})
@@ -29,7 +29,7 @@ def removal_report(parts: Sequence[Part], removed: Sequence[tuple[int, int]]) ->
 
 
 def check_removal(report: Removal, most: float) -> None:
-    """Raises StepFailedError if a source loses a larger share of its documents than the recipe allows."""
+    """Raise StepFailedError if a source loses a larger share of its documents than `most`."""
     over = [
         f"{name!r} would lose {entry['exact'] + entry['fuzzy']} of {entry['documents']} documents "
         f"({entry['exact']} exact, {entry['fuzzy']} fuzzy duplicates)"
@@ -38,13 +38,13 @@ def check_removal(report: Removal, most: float) -> None:
     ]
     if over:
         raise StepFailedError(
-            f"dedup: {'; '.join(over)}: more than dedup.max_removal = {most:g} allows; look at the clusters in the "
-            "attribute files (cluster_id, representative_id, jaccard), then raise the limit if they are right"
+            f"dedup: {'; '.join(over)}: more than dedup.max_removal = {most:g} allows; check the clusters in the "
+            "attribute files (cluster_id, representative_id, jaccard), and raise the limit if they are right"
         )
 
 
 def cluster_report(judged: Sequence[Judged]) -> dict[str, Any]:
-    """histogram: [size, clusters of that size up to below twice it]; largest: size, retained and id of the largest."""
+    """Return histogram, [size, number of clusters from it to below twice it], and the largest clusters."""
     counts: dict[int, int] = {}
     for result in judged:
         for size, count in result.histogram.items():

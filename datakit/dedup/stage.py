@@ -1,17 +1,17 @@
-"""Stage `dedup`: which documents repeat another one, exactly or nearly, and which stays in their place.
+"""Stage `dedup`: finds documents that repeat another one, exactly or nearly, and chooses which one stays.
 
     exact        equal ids in two sources: the first source of the recipe keeps            (two sources or more)
-    bands        band keys of the documents that are left, to buckets
-    buckets      documents that share a key are joined: one spanning forest a bucket
-    forests      forests are merged, in a tree of tasks                                    (many buckets)
-    labels       the last forest gives each clustered document its component
-    shingles     the clustered documents' shingle sets, to the task of their component
-    verify       each document against those that stay, by the exact measure
-    attributes   one file beside each partition: what goes, and for what
+    bands        band keys of the remaining documents, routed to buckets
+    buckets      documents that share a key are connected: one spanning forest per bucket
+    forests      forests are merged in a tree of tasks                                     (many buckets)
+    labels       the last forests give each clustered document its component
+    shingles     shingle sets of clustered documents, routed by component
+    verify       each document is compared exactly with retained ones
+    attributes   one file per partition: which documents are removed, and why
 
-It removes nothing itself: `consolidate` reads the attributes. Text is read once more only for what was proposed. The
-manifest says what went from which source, how large the clusters are, and what the bands can find. The answer does not
-depend on how parts are grouped into tasks.
+Dedup removes nothing itself: `consolidate` reads the attributes. Only the text of clustered documents is read again.
+The manifest reports removals by source, cluster sizes and the S-curve. The result does not depend on how partitions are
+grouped into tasks.
 """
 
 from __future__ import annotations
@@ -51,27 +51,27 @@ from datakit.storage.manifest import Partition
 
 NAME = "dedup"
 FORMAT_VERSION = 1
-TASK_BYTES = 64 << 20  # of input, a task
-FAN_IN = 16  # forests, a merge
+TASK_BYTES = 64 << 20  # input per task
+FAN_IN = 16  # forests per merge
 Results = Generator[Phase, Sequence[TaskResult], Sequence[TaskResult]]
 
 
 @dataclass(frozen=True)
 class Config(SignatureConfig):
-    """The signatures' parameters and what is done with them."""
+    """The parameters of signatures and of what is done with them."""
 
-    threshold: float = 0.8  # at or above it, a document is a duplicate
-    measure: str = "jaccard"  # or "containment": the share of the document's own shingles that the other one has
-    prefer: tuple[str, ...] = ("longest",)  # who stays: "longest", "score:<column>", "source"; then the smallest id
-    max_comparisons: int = 64  # retained documents that one document is compared with
-    max_removal: float = 0.9  # the share of a source's documents above which the run stops
+    threshold: float = 0.8  # documents at least this similar are duplicates
+    measure: str = "jaccard"  # or "containment": the share of the document's shingles that the other one has
+    prefer: tuple[str, ...] = ("longest",)  # what stays: "longest", "score:<column>", "source"; then smallest id
+    max_comparisons: int = 64  # the most retained documents that one is compared with
+    max_removal: float = 0.9  # if a source loses a larger share, the run stops
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0.0 < self.threshold <= 1.0:
             raise ValueError(f"threshold is {self.threshold}; it must be above 0 and at most 1")
         if not 0.0 <= self.max_removal <= 1.0:
-            raise ValueError(f"max_removal is {self.max_removal}; it is a share, from 0 to 1")
+            raise ValueError(f"max_removal is {self.max_removal}; it must be from 0 to 1")
         if not 1 <= self.max_comparisons <= 10_000:
             raise ValueError(f"max_comparisons is {self.max_comparisons}; it must be from 1 to 10000")
         if self.measure not in MEASURES:
@@ -80,12 +80,12 @@ class Config(SignatureConfig):
 
     @property
     def signature(self) -> SignatureConfig:
-        """What stage `signatures` needs to know."""
+        """The parameters of stage `signatures`."""
         return SignatureConfig(self.bands, self.rows, self.ngram, self.seed, self.min_shingles)
 
 
 def plan(step: Step) -> Plan:
-    """All phases, in order; those that have nothing to do are left out."""
+    """Yield the phases in order, without those that have nothing to do."""
     config, parts = config_of(step.parameters, Config), all_parts(step)
     for entry in step.inputs_of("normalize"):
         check_columns(config.prefer, entry.source or entry.manifest.dataset, entry.manifest)
@@ -135,7 +135,7 @@ def _runs(results: Sequence[TaskResult]) -> list[str]:
 
 
 def _tasks(function: str, sizes: Sequence[int], buckets: int = 0) -> tuple[Task, ...]:
-    """Tasks over neighbouring parts; `sizes` are the bytes that each part gives to read."""
+    """Return tasks over neighbouring parts; `sizes` are the bytes to read of each part."""
     return tuple(
         Task(
             key=f"{group.start:05d}",

@@ -1,4 +1,4 @@
-"""Every compiled kernel of dedup, made ready in one place: a preload of the stages, so no task compiles."""
+"""Compiles all kernels of dedup: a preload of its stages, so that no task compiles."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datakit.text import shingles
 
 
 def warm() -> None:
-    """Load the kernels from numba's cache on disk; compile them (some ten seconds) where they are not there yet."""
+    """Load the kernels from numba's disk cache, or compile them (about ten seconds)."""
     shingles.warm()
     signatures.warm()
     components.warm()

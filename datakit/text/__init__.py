@@ -1,1 +1,1 @@
-"""text."""
+"""Text processing shared by stages: Unicode words, shingles, hashes."""

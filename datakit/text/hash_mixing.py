@@ -1,4 +1,4 @@
-"""The bijection of uint64 that everything hashed here goes through, for arrays; kernels compile the same function."""
+"""Mixes 64-bit hashes: a bijection of uint64 for arrays, which numba kernels compile as well."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T", np.uint64, np.ndarray)
 
 
 def mix(value: T) -> T:
-    """Every output bit depends on every input bit (splitmix64's finalizer)."""
+    """Make every output bit depend on every input bit (the finalizer of splitmix64)."""
     value = (value ^ (value >> np.uint64(30))) * MIX_1
     value = (value ^ (value >> np.uint64(27))) * MIX_2
     return value ^ (value >> np.uint64(31))

@@ -1,6 +1,6 @@
-"""Columns of text to sets of shingles, straight from Arrow's buffers: no Python object a document.
+"""Turns columns of text into sets of shingles, without a Python object per document.
 
-Cost: 70 to 170 MB of text a CPU-second, most of it for sorting.
+Cost: 70 to 170 MB of text per CPU-second, mostly for sorting.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from datakit.text.unicode_words import character_table
 
 
 def shingle_sets(texts: pa.Array | pa.ChunkedArray, ngram: int) -> tuple[np.ndarray, np.ndarray]:
-    """Each document's set of shingles, sorted: (offsets int64 [N + 1], values uint64).
+    """Return each document's distinct shingles, sorted: (offsets int64 [N + 1], values uint64).
 
-    Memory: 8 bytes a shingle; before repeats are gone, up to 4 times the bytes of the texts are reserved.
+    Memory: 8 bytes per shingle, and up to 4 times the bytes of the texts until repeats are removed.
     """
     data, window = string_buffers(texts)
-    most = (int(window[-1] - window[0]) + 1) // 2  # a word and what parts it from the next take two bytes at least
+    most = (int(window[-1] - window[0]) + 1) // 2  # a word and its separator take at least two bytes
     values, ends = np.empty(most + len(window), np.uint64), np.zeros(len(window), np.int64)
     total = shingle_kernels.shingle_sets(data, window, character_table(), ngram, values, ends[1:])
     return ends, values[:total]
 
 
 def warm() -> None:
-    """Compile or load the kernels, so that no task does."""
+    """Compile the kernels or load them from numba's cache, so that tasks need not."""
     shingle_sets(pa.array(["eins zwei drei vier fünf sechs 七 八"], pa.large_string()), 5)

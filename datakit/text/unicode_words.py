@@ -1,12 +1,12 @@
-"""Which characters make words, frozen: the same answer for every version of Python, forever.
+"""Defines which characters form words, from frozen tables: the result never depends on the version of Python.
 
 A word is a maximal run of word characters of the lower-cased text. In scripts written without spaces (Han, Hiragana,
-Katakana, Thai, Lao, Khmer, Myanmar, Tibetan) each word character is a word of its own. Word characters are what `re`
-calls `\\w` in Unicode 15.1.0; lower case is Unicode's simple mapping, one character to one character, so that a kernel
-can look it up (`str.lower` is contextual: a final sigma; and U+0130 gives it two characters).
+Katakana, Thai, Lao, Khmer, Myanmar, Tibetan) every word character is a word. Word characters are those that `re`
+matches with `\\w` in Unicode 15.1.0. Lower case is Unicode's simple mapping, one character to one character, so kernels
+can look it up; `str.lower` depends on context (final sigma) and maps U+0130 to two characters.
 
-The tables are made by benchmarks/unicode_tables.py. On disk they are 7 kB of ranges; in memory one flat array of 4.4 MB
-with one look-up a character, of which a text touches the few pages of its scripts.
+benchmarks/unicode_tables.py makes the tables. On disk they are 7 kB of ranges. In memory they are one flat array of
+4.4 MB, read once per character; a text touches only the pages of its scripts.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ UNICODE_VERSION = "15.1.0"
 CODE_POINTS = 0x110000
 CHARACTER = np.uint32(0x1FFFFF)  # the bits of an entry that hold the lower-case character
 WORD = np.uint32(1 << 24)  # a character of a word
-ALONE = np.uint32(1 << 25)  # a character that is a word by itself
+ALONE = np.uint32(1 << 25)  # a character that is a word of its own
 FILE = Path(__file__).with_name("unicode_tables.bin")
 
 
 @functools.cache
 def character_table() -> np.ndarray:
-    """uint32 [CODE_POINTS]: 0 between words; in words the lower-case character with flag WORD or ALONE."""
+    """Return uint32 [CODE_POINTS]: the lower-case character with flag WORD or ALONE, or 0 if it is in no word."""
     words, spaceless, pairs = _ranges(FILE)
     characters = np.arange(CODE_POINTS, dtype=np.uint32)
     characters[pairs[:, 0]] = pairs[:, 1]
@@ -42,7 +42,7 @@ def character_table() -> np.ndarray:
 
 
 def _ranges(path: Path) -> list[np.ndarray]:
-    """Three uint32 [N, 2]: ranges of word characters, ranges of scripts without spaces, lower-case pairs."""
+    """Return three uint32 [N, 2]: ranges of word characters, of scripts without spaces, and lower-case pairs."""
     numbers = np.frombuffer(zlib.decompress(path.read_bytes()), "<u4")
     ends = 3 + 2 * np.cumsum(numbers[:3].astype(np.int64))
     return [part.reshape(-1, 2) for part in np.split(numbers, [3, *ends])[1:4]]

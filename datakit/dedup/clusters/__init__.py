@@ -1,1 +1,1 @@
-"""clusters."""
+"""Connected components of proposed pairs."""

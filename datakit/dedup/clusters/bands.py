@@ -1,9 +1,9 @@
-"""Phases `bands` and `buckets`: documents with an equal band key come together, and become stars.
+"""Phases `bands` and `buckets`: bring documents with equal band keys together and connect them.
 
-A band's key is 64 bits with the band's number inside, so one exchange serves all bands: 16 bytes a (key, row). Rows
-that went as exact copies and documents that take no part are left out first. A bucket task keeps one row a distinct key
-as it folds over the runs, so a key that millions of documents share costs no more memory than another, and writes
-nothing but the spanning forest of its edges.
+A band key has 64 bits, and the band's number is hashed into it, so one exchange serves all bands: 16 bytes per (key,
+row). Exact copies and skipped documents are left out first. A bucket task folds over the runs and keeps one row per
+distinct key, so a key shared by millions of documents costs no more memory than any other. It writes only the spanning
+forest of its edges.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ SCHEMA = pa.schema([("key", pa.uint64()), ("row", pa.uint64())])
 FOREST = pa.schema([("row", pa.uint64()), ("root", pa.uint64())])
 ROW_BYTES = 16
 COUNTED: tuple[str, ...] = ("dedup/too_short", "dedup/saturated")
-FOLD_ROWS = 4 << 20  # rows in hand before they are reduced: 64 MiB
+FOLD_ROWS = 4 << 20  # rows to collect before reducing them: 64 MiB
 
 
 def top_bits(keys: np.ndarray, buckets: int) -> np.ndarray:
-    """The bucket, int64 [N], of well mixed uint64 keys among a power of two."""
+    """Return the bucket, int64 [N], of each well-mixed uint64 key; `buckets` is a power of two."""
     bits = buckets.bit_length() - 1
     return (keys >> np.uint64(64 - bits)).astype(np.int64) if bits else np.zeros(len(keys), np.int64)
 
 
 def route(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """The task of `bands`: the band keys of parts [first, stop) to their buckets."""
+    """Route the band keys of a range of parts to their buckets."""
     work, common = msgspec.convert(arguments, PartRange), msgspec.convert(shared, Shared)
     parts = common.parts[work.first : work.stop]
     removed = exact_duplicates.removed_rows(common, context, work)["row"].to_numpy()
     counts = dict.fromkeys(COUNTED, 0)
     with ExchangeWriter(context, "bands", f"{work.first:05d}", work.buckets, budget_bytes=128 << 20) as writer:
         for part in parts:
-            for keys, rows in _taking_part(part, common.bands, removed, counts, context):
+            for keys, rows in _candidate_keys(part, common.bands, removed, counts, context):
                 writer.write(pa.table([keys, rows], schema=SCHEMA), top_bits(keys, work.buckets))
     size = sum(part.signature_bytes for part in parts)
     records = sum(part.rows for part in parts)
     return TaskResult(writer.outputs, counts, msgspec.to_builtins(Runs(writer.runs)), records=records, bytes_read=size)
 
 
-def _taking_part(
+def _candidate_keys(
     part: Part, bands: int, removed: np.ndarray, counts: dict[str, int], context: TaskContext
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(keys, rows) of each row group, band after band; counts the documents of `part` that take no part."""
+    """Yield (keys, rows) of each row group, band after band; count skipped documents in `counts`."""
     row = part.first_row
     for table in iterate_shard(urls.join(context.step_directory, part.signatures), ["skipped", *key_names(bands)]):
         stays = np.ones(table.num_rows, bool)
@@ -73,8 +73,11 @@ def _taking_part(
 
 
 def connect(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """The task of `buckets`: one bucket of band keys to the spanning forest of the rows that share one."""
-    from datakit.dedup.clusters.components import bucket_edges, spanning_forest  # brings the compiler: not for plans
+    """Reduce one bucket of band keys to the spanning forest of rows that share a key."""
+    from datakit.dedup.clusters.components import (  # imports numba, which plans do not need
+        bucket_edges,
+        spanning_forest,
+    )
 
     bucket, runs = msgspec.convert(arguments, Bucket).bucket, msgspec.convert(shared, Runs).runs
     keys, rows = np.empty(0, np.uint64), np.empty(0, np.uint64)
@@ -102,7 +105,7 @@ def connect(arguments: dict[str, Any], shared: dict[str, Any], context: TaskCont
 
 
 def write_forest(row: np.ndarray, root: np.ndarray, path: str, context: TaskContext) -> TaskResult:
-    """A forest as a file, none if it has no edge; details: forests, their paths, and edges, their number."""
+    """Write a forest to a file, or to none if it has no edges."""
     if not len(row):
         return TaskResult(details=msgspec.to_builtins(ForestFiles([], 0)))
     with ShardWriter(urls.join(context.step_directory, path), FOREST) as writer:
@@ -112,5 +115,5 @@ def write_forest(row: np.ndarray, root: np.ndarray, path: str, context: TaskCont
 
 
 def bucket_count(rows: int, bands: int, target: int) -> int:
-    """Into how many buckets band keys are routed, for tasks of about `target` bytes."""
+    """Return the number of buckets for tasks of about `target` bytes."""
     return power_of_two(rows * bands * ROW_BYTES / target)

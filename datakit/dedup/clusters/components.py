@@ -1,12 +1,11 @@
-"""Connected components, exactly: union-find on rows, and forests that merge.
+"""Finds connected components exactly: union-find on rows, and forests that can be merged.
 
-A component is what is left of all its edges: a star from its smallest row. Edges of any number of buckets become such
-stars where they are found; stars of several tasks are edges again, and merge into stars. So the answer depends on the
-edges alone, ends after as many rounds as the tree of tasks is high (a chain of a million documents too), and its label
-is the smallest row.
+A component's edges reduce to a star around its smallest row, which is its label. Each bucket's edges become such stars.
+The stars of several tasks are edges again and merge into stars. So the result depends on the edges alone, and the
+number of rounds on the height of the tree of tasks alone, even for a chain of a million documents.
 
-Cost: one sort of the rows named by the edges, and union-find with path halving: 20 million edges in some 6 seconds.
-Memory: about 100 bytes an edge.
+Cost: one sort of the rows in the edges, and union-find with path halving: 20 million edges in about 6 seconds. Memory:
+about 100 bytes per edge.
 """
 
 from __future__ import annotations
@@ -25,21 +24,21 @@ def _find(parent: np.ndarray, node: int) -> int:
 
 @njit(cache=True, nogil=True)
 def _unite(parent: np.ndarray, left: np.ndarray, right: np.ndarray) -> None:
-    """Join the components of left[i] and right[i] for all i; afterwards every parent is its component's smallest."""
+    """Join the components of left[i] and right[i] for all i, and make every parent its component's smallest node."""
     for i in range(len(left)):
         one, other = _find(parent, left[i]), _find(parent, right[i])
         if one < other:
             parent[other] = one
         else:
             parent[one] = other
-    for node in range(len(parent)):  # a parent is never larger than its child, so it is settled before
+    for node in range(len(parent)):  # a parent is never larger than its child, so it is final
         parent[node] = parent[parent[node]]
 
 
 def spanning_forest(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The components of edges (left[i], right[i]), uint64, as stars: (row, smallest row of its component).
+    """Reduce edges (left[i], right[i]), uint64, to stars: (row, smallest row of its component).
 
-    Ascending by row, each once; the smallest rows themselves are not listed.
+    Rows ascend and are unique. The smallest rows themselves are not listed.
     """
     rows, numbers = np.unique(np.concatenate([left, right]), return_inverse=True)
     parent = np.arange(len(rows), dtype=np.int64)
@@ -49,10 +48,10 @@ def spanning_forest(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np
 
 
 def bucket_edges(keys: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Rows with equal keys as stars to the smallest row among them.
+    """Connect rows with equal keys to the smallest row among them.
 
-    Returns (keys, rows) with each key once and its smallest row, ascending by key, and the edges (left, right): what a
-    reader folds over runs, so that a bucket of any size takes the memory of its distinct keys.
+    Returns unique ascending keys with their smallest rows, and the edges (left, right). Folding this over runs needs
+    memory for the distinct keys only, whatever the bucket's size.
     """
     order = np.argsort(keys)
     keys, rows = keys[order], rows[order]
@@ -66,5 +65,5 @@ def bucket_edges(keys: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def warm() -> None:
-    """Compile or load the kernels, so that no task does."""
+    """Compile the kernels or load them from numba's cache, so that tasks need not."""
     spanning_forest(np.zeros(1, np.uint64), np.ones(1, np.uint64))

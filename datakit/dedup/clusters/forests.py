@@ -1,7 +1,7 @@
-"""Phases `forests` and `labels`: the buckets' forests merged in a tree of tasks, then every clustered row's component.
+"""Phases `forests` and `labels`: merge the buckets' forests in a tree of tasks, then label every clustered row.
 
-A component's label is its smallest row. The last task holds the forest of all clustered documents: about 120 bytes for
-each. Labels go to the part that holds the row, so a later task reads those of its own documents only.
+A component's label is its smallest row. The last task holds the forest of all clustered documents, about 120 bytes
+each. Labels are routed to the part that holds the row, so later tasks read only those of their own documents.
 """
 
 from __future__ import annotations
@@ -25,17 +25,14 @@ LABELS = pa.schema([("row", pa.uint64()), ("component", pa.uint64())])
 
 
 def merge(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """The task of `forests`: some forests into one."""
+    """Merge some forests into one."""
     work = msgspec.convert(arguments, Merge)
     row, root = _merged(work.forests, context)
     return write_forest(row, root, f"exchange/forest/{work.name}.parquet", context)
 
 
 def label(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """The task of `labels`: the last forests into (row, component) for every clustered row.
-
-    details: runs; rows, their number; components, their number.
-    """
+    """Turn the last forests into (row, component) for every clustered row."""
     row, root = _merged(msgspec.convert(arguments, Merge).forests, context)
     roots = np.unique(root)
     rows, components = np.concatenate([roots, row]), np.concatenate([roots, root])
@@ -54,7 +51,7 @@ def _merged(forests: list[str], context: TaskContext) -> tuple[np.ndarray, np.nd
 
 
 def labelled_rows(shared: Shared, context: TaskContext, parts: PartRange) -> tuple[np.ndarray, np.ndarray]:
-    """(row, component), uint64, of the clustered rows in these parts, ascending by row."""
+    """Return (row, component), uint64, of the clustered rows in these parts, ascending by row."""
     tables = list(read_buckets(context.step_directory, shared.runs, parts.first, parts.stop, context.scratch))
     labels = pa.concat_tables([LABELS.empty_table(), *tables])
     rows, components = labels["row"].to_numpy(), labels["component"].to_numpy()

@@ -1,1 +1,1 @@
-"""minhash."""
+"""MinHash signatures, which propose pairs of similar documents."""

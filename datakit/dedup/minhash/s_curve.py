@@ -1,4 +1,4 @@
-"""The S-curve: how likely bands and rows make a pair of documents a candidate, by their Jaccard similarity."""
+"""Computes the S-curve: how likely a pair of documents becomes a candidate, by its Jaccard similarity."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ SHOWN = tuple(tenth / 20 for tenth in range(6, 20))  # 0.3, 0.35, ... 0.95
 
 
 def candidate_probability(jaccard: float, bands: int, rows: int) -> float:
-    """P(at least one of `bands` bands of `rows` minima agrees) for a pair of this Jaccard similarity.
+    """Return the probability that at least one of `bands` bands of `rows` minima agrees: 1 - (1 - J**rows)**bands.
 
     >>> round(candidate_probability(0.8, 14, 8), 3)
     0.924
@@ -17,5 +17,5 @@ def candidate_probability(jaccard: float, bands: int, rows: int) -> float:
 
 
 def s_curve(bands: int, rows: int, points: Iterable[float] = SHOWN) -> list[list[float]]:
-    """[[Jaccard, probability], ...], for a manifest and for people."""
+    """Return [[Jaccard, probability], ...] for the manifest."""
     return [[jaccard, round(candidate_probability(jaccard, bands, rows), 6)] for jaccard in points]

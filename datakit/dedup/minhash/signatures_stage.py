@@ -1,15 +1,16 @@
-"""Stage `signatures`: one Parquet file beside each normalized partition, with the band keys of its documents.
+"""Stage `signatures`: writes the band keys of each normalized partition's documents to a Parquet file.
 
-It belongs to one source and depends on that source and on the parameters below alone, so a source that is added later
-recomputes nothing, and deduplication at another threshold reads no text but that of its candidates.
+Signatures depend on one source and the parameters below, so adding a source recomputes nothing. Deduplicating at
+another threshold reads only the text of candidates.
 
     id        string             as normalized, in the same order
-    shingles  uint32             shingles with repeats: windows of `ngram` words
-    skipped   string, nullable   why the document takes no part: "too_short", "saturated" or "quarantined"
-    band_00 ... uint64           the band keys; two documents with equal keys in a band are candidates; 0 if skipped
+    shingles  uint32             shingles including repeats: windows of `ngram` words
+    skipped   string, nullable   why the document is skipped: "too_short", "saturated" or "quarantined"
+    band_00 ... uint64           the band keys, 0 if skipped; documents with equal keys in a band are candidates
 
-One column a band rather than a list: no repetition levels to decode, and any tool can join on one. The kernel signs 300
-to 500 MB of text a CPU-second; reading zstd-compressed Parquet costs about as much. Memory: one row group.
+One column per band rather than a list: there are no repetition levels to decode, and any tool can join on a column.
+The kernel signs 300 to 500 MB of text per CPU-second; reading zstd-compressed Parquet costs about as much. Memory: one
+row group.
 """
 
 from __future__ import annotations
@@ -57,15 +58,15 @@ MOST_WORDS = 64
 
 @dataclass(frozen=True)
 class SignatureConfig:
-    """What a signature is made of; stored signatures can be compared only if all of it is equal."""
+    """How signatures are made. They can be compared only if all of these are equal, the tolerances aside."""
 
     bands: int = 14
     rows: int = 8
     ngram: int = 5
     seed: int = 42
-    min_shingles: int = 5  # documents with fewer distinct ones are left alone: every short text looks like another
-    max_quarantined: int | float = field(default=0, kw_only=True)  # documents that no signature can be made of; a share
-    quarantine: tuple[str, ...] = field(default=(), kw_only=True)  # "partition:row" that may be beside these
+    min_shingles: int = 5  # documents with fewer distinct ones are skipped: short texts all look alike
+    max_quarantined: int | float = field(default=0, kw_only=True)  # documents that cannot be signed; or a share
+    quarantine: tuple[str, ...] = field(default=(), kw_only=True)  # further documents, "partition:row"
 
     def __post_init__(self) -> None:
         for name, low, high in (
@@ -81,7 +82,7 @@ class SignatureConfig:
 
 
 def schema(bands: int) -> pa.Schema:
-    """The columns of a signature file."""
+    """Return the schema of a signature file."""
     keys = [pa.field(name, pa.uint64(), nullable=False) for name in key_names(bands)]
     first = [
         pa.field("id", pa.string(), nullable=False),
@@ -92,12 +93,12 @@ def schema(bands: int) -> pa.Schema:
 
 
 def key_names(bands: int) -> list[str]:
-    """The columns of the band keys."""
+    """Return the names of the band key columns."""
     return [f"band_{band:02d}" for band in range(bands)]
 
 
 def plan(step: Step) -> Plan:
-    """One task a partition."""
+    """Sign each partition in a task."""
     config = config_of(step.parameters, SignatureConfig)
     (source,) = step.inputs_of("normalize")
     here = urls.relative(source.directory, step.directory)
@@ -137,8 +138,8 @@ def plan(step: Step) -> Plan:
 
 
 def sign_partition(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """The task: the signature file of one normalized file. Raises CorruptError if its ids do not ascend."""
-    from datakit.dedup.minhash.signatures import REASONS, sign  # brings the compiler: not for those who only plan
+    """Write the signatures of one normalized file. Raises CorruptError if its ids are not strictly ascending."""
+    from datakit.dedup.minhash.signatures import REASONS, sign  # imports numba, which plans do not need
 
     config = msgspec.convert(shared["config"], SignatureConfig)
     url = urls.join(context.step_directory, arguments["documents"])
@@ -148,7 +149,7 @@ def sign_partition(arguments: dict[str, Any], shared: dict[str, Any], context: T
     target = urls.join(context.step_directory, arguments["path"])
     with ShardWriter(target, schema(config.bands), dictionary=["skipped"]) as writer:
         for documents in _row_groups(url, arguments["path"], context):
-            texts, quarantined = _in_hand(documents["text"], rows, arguments["path"], shared["config"], context)
+            texts, quarantined = _guarded(documents["text"], rows, arguments["path"], shared["config"], context)
             left_out += quarantined
             signed = sign(texts, **shared["config"])
             signed.reason[[record.position - rows for record in quarantined]] = REASONS.index("quarantined")
@@ -170,10 +171,10 @@ def sign_partition(arguments: dict[str, Any], shared: dict[str, Any], context: T
     return TaskResult((output,), counters, {}, tuple(left_out), rows, text_bytes)
 
 
-def _in_hand(
+def _guarded(
     texts: pa.ChunkedArray, first: int, name: str, rules: dict[str, Any], context: TaskContext
 ) -> tuple[pa.ChunkedArray, list[QuarantinedRecord]]:
-    """The texts of a row group, the first of which is row `first`; what is to be left out is replaced by nothing."""
+    """Return the texts of a row group, which starts at row `first`; those to be left out become empty."""
     from datakit.dedup.minhash.signatures import sign
 
     positions = range(first, first + len(texts))
@@ -184,7 +185,7 @@ def _in_hand(
 
 
 def _row_groups(url: str, name: str, context: TaskContext) -> Iterator[pa.Table]:
-    """The ids and texts of a normalized file, a row group at a time, with the promise of its order checked."""
+    """Yield ids and texts of a normalized file by row group, and check that the ids ascend."""
     last: pa.Array | None = None
     with open_shard(url) as shard:
         row = 0
@@ -194,7 +195,7 @@ def _row_groups(url: str, name: str, context: TaskContext) -> Iterator[pa.Table]
             row += table.num_rows
             ids = table["id"].combine_chunks() if last is None else pa.concat_arrays([last, *table["id"].chunks])
             if not strictly_ascending(*ids_from_arrow(ids)):
-                raise CorruptError(f"{url}: its ids do not ascend strictly; remove that step's directory and run again")
+                raise CorruptError(f"{url}: ids are not strictly ascending; remove that step's directory and run again")
             last = ids.slice(max(0, len(ids) - 1))
             yield table
 

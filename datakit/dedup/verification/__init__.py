@@ -1,1 +1,1 @@
-"""verification."""
+"""Exact comparison of proposed documents."""

@@ -1,11 +1,10 @@
-"""Phase `shingles`: the clustered documents' shingle sets, to the task that verifies their component.
+"""Phase `shingles`: routes the shingle sets of clustered documents to the task that verifies their component.
 
-Only what was proposed is read again: of each normalized file the row groups that hold a clustered document, of those
-the clustered rows. Everything about a document travels in one row: its names, what orders survivors, its band keys, its
-sorted shingles.
+It reads only row groups with clustered documents, and of those only the clustered rows. Everything about a document
+travels in one row: its id, the columns that order survivors, its band keys and its sorted shingles.
 
-Cost: decoding those row groups, and 70 to 170 MB of text a CPU-second for the sorted sets. Memory: a row group, its
-shingles, and the exchange's budget.
+Cost: decoding those row groups, and computing sorted sets at 70 to 170 MB of text per CPU-second. Memory: a row group,
+its shingles, and the exchange's budget.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ NUMBERS = ("component", "row", "high", "low")
 
 
 def schema(bands: int, scores: list[str]) -> pa.Schema:
-    """One row a clustered document. keys: its band keys; shingles: sorted and unique."""
+    """Return the schema of clustered documents. keys: band keys; shingles: sorted and unique."""
     numbers = [pa.field(name, pa.uint64()) for name in NUMBERS]
     lengths = [pa.field("source", pa.int64()), pa.field("length", pa.int64())]
     floats = [pa.field(SCORE + name, pa.float64()) for name in scores]
@@ -45,7 +44,7 @@ def schema(bands: int, scores: list[str]) -> pa.Schema:
 
 
 def route(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """The task: the clustered documents of parts [first, stop) to the buckets of their components."""
+    """Route the clustered documents of a range of parts to the buckets of their components."""
     work, common = msgspec.convert(arguments, PartRange), msgspec.convert(shared, Shared)
     rows, components = labelled_rows(common, context, work)
     records = size = 0
@@ -62,8 +61,8 @@ def route(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
 def _clustered(
     part: Part, rows: np.ndarray, components: np.ndarray, shared: Shared, context: TaskContext
 ) -> Iterator[tuple[pa.Table, int]]:
-    """The rows to write for one part, and the bytes of text behind them, a row group at a time."""
-    from datakit.text.shingles import shingle_sets  # brings the compiler: not for plans
+    """Yield the rows to write for one part, with their bytes of text, by row group."""
+    from datakit.text.shingles import shingle_sets  # imports numba, which plans do not need
 
     scores, bands = score_columns(shared.prefer), shared.bands
     wanted = rows.astype(np.int64) - part.first_row
@@ -75,9 +74,7 @@ def _clustered(
         assert keys_of is not None
         signed = keys_of.slice(places.start, documents.num_rows)
         if not documents["id"].equals(signed["id"]):
-            raise CorruptError(
-                f"{part.signatures} is not of the documents in {part.documents}; remove it and run again"
-            )
+            raise CorruptError(f"{part.signatures} has other ids than {part.documents}; remove it and run again")
         high, low = ids_from_arrow(documents["id"])
         lengths = np.diff(string_buffers(documents["text"])[1])
         offsets, shingles = shingle_sets(documents["text"], shared.ngram)
@@ -97,7 +94,7 @@ def _clustered(
 
 
 def _selected(url: str, columns: list[str], wanted: np.ndarray) -> Iterator[tuple[slice, pa.Table]]:
-    """The rows `wanted` (ascending) of a Parquet file: which of them, and the rows, for each row group that has any."""
+    """Yield the rows `wanted` (ascending) of a Parquet file by row group, with their positions in `wanted`."""
     if not len(wanted):
         return
     with open_shard(url) as shard:

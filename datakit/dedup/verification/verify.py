@@ -1,7 +1,7 @@
-"""Phase `verify`: the documents of some components, in survivor order, each against those that stay.
+"""Phase `verify`: compares the documents of some components, in survivor order, with those that stay.
 
-What is known about a document (some 250 bytes) is in memory; its shingles and band keys are in mapped files, so a
-component of any size is verified within its scratch space. The verdicts go to the part that holds the row.
+The columns of a document (about 250 bytes) are in memory. Shingles and band keys are in mapped files, so a component of
+any size is verified within its scratch space. Verdicts are routed to the part that holds the row.
 """
 
 from __future__ import annotations
@@ -28,15 +28,12 @@ VERDICT = pa.schema(
         ("jaccard", pa.float64()),
     ]
 )
-LARGEST = 10  # clusters that a task names
+LARGEST = 10  # clusters that a task reports
 
 
 def judge(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """The task: verdicts on one bucket of components.
-
-    details: histogram, clusters by the power of two below their size; largest, [size, retained, cluster id] each.
-    """
-    from datakit.dedup.verification.kernels import NONE, verify  # brings the compiler: not for plans
+    """Write the verdicts on one bucket of components."""
+    from datakit.dedup.verification.kernels import NONE, verify  # imports numba, which plans do not need
 
     bucket, common = msgspec.convert(arguments, Bucket).bucket, msgspec.convert(shared, Shared)
     tables = list(read_buckets(context.step_directory, common.runs, bucket, bucket + 1, context.scratch))
@@ -63,20 +60,20 @@ def judge(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
 
 
 def _verdicts(known: dict[str, np.ndarray], gone: np.ndarray, kept: np.ndarray, cluster: list[np.ndarray]) -> pa.Table:
-    """The columns of VERDICT but the last: documents `gone`, the ones `kept` in their place, ids of their clusters."""
+    """Return all columns of VERDICT but the last, for documents `gone`, represented by `kept`, in these clusters."""
     names = ("row", "high", "low")
     columns = [*(known[name][gone] for name in names), *cluster, *(known[name][kept] for name in names)]
     return pa.table(columns, names=VERDICT.names[:-1])
 
 
 def _known(tables: list[pa.Table]) -> dict[str, np.ndarray]:
-    """Everything about the documents but their lists, by column."""
+    """Return all columns but the lists."""
     names = [name for name in tables[0].column_names if name not in ("keys", "shingles")]
     return {name: np.concatenate([table[name].to_numpy() for table in tables]) for name in names}
 
 
 def _documents(tables: list[pa.Table], order: np.ndarray, known: dict[str, np.ndarray], scratch: Path) -> Any:
-    """The comparison's view: lists copied to mapped files in survivor order."""
+    """Return the documents for the kernel, with lists copied to mapped files in survivor order."""
     from datakit.dedup.verification.kernels import Documents, copy_lists, scratch_array
 
     shingles = [chunk for table in tables for chunk in table["shingles"].chunks]
@@ -102,7 +99,7 @@ def _documents(tables: list[pa.Table], order: np.ndarray, known: dict[str, np.nd
 
 
 def _smallest_ids(known: dict[str, np.ndarray], starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(high, low) of the smallest id of each component."""
+    """Return (high, low) of the smallest id of each component."""
     high = np.minimum.reduceat(known["high"], starts[:-1])
     is_smallest = known["high"] == np.repeat(high, np.diff(starts))
     low = np.minimum.reduceat(np.where(is_smallest, known["low"], np.uint64(2**64 - 1)), starts[:-1])
