@@ -257,14 +257,7 @@ def _consolidate_one(pair: Pair, drop: frozenset[str], context: TaskContext) -> 
         )
     first, last = ends or (None, None)
     partition = Partition(
-        path=pair.output,
-        source=pair.source,
-        rows=info.rows,
-        bytes=info.bytes,
-        xxh3=info.xxh3,
-        text_bytes=text_bytes,
-        first_id=first,
-        last_id=last,
+        pair.output, pair.source, info.rows, info.bytes, info.xxh3, text_bytes, first_id=first, last_id=last
     )
     return Written(partition, rows_in, dict(dropped), marked_kept), left_out
 

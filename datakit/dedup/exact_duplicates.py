@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from datakit.dedup.partitions import Part, part_of, power_of_two
-from datakit.dedup.task_data import IdRange, PartRange, Runs, Shared
+from datakit.dedup.task_data import PartRange, Runs, Shared
 from datakit.engine.exchange.exchange import ExchangeWriter, read_buckets
 from datakit.engine.task import Task, TaskContext, TaskResult
 from datakit.storage import urls
@@ -40,25 +40,20 @@ def tasks(parts: Sequence[Part]) -> tuple[Task, ...]:
     bits = range_bits(parts)
     size = sum(part.rows for part in parts) * ID_BYTES >> bits
     return tuple(
-        Task(
-            f"{index:05d}",
-            "datakit.dedup.exact_duplicates:find_copies",
-            msgspec.to_builtins(IdRange(index, bits)),
-            size,
-        )
+        Task(f"{index:05d}", "datakit.dedup.exact_duplicates:find_copies", {"range": index, "bits": bits}, size)
         for index in range(1 << bits)
     )
 
 
 def find_copies(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """Find the rows of a range of ids that repeat an earlier source, and the rows that stay in their place."""
-    parts, ids = msgspec.convert(shared, Shared).parts, msgspec.convert(arguments, IdRange)
-    found = list(_ids_in_range(parts, ids, context.step_directory))
+    parts, index = msgspec.convert(shared, Shared).parts, arguments["range"]
+    found = list(_ids_in_range(parts, index, arguments["bits"], context.step_directory))
     high, low, rows = (np.concatenate([entry[i] for entry in found] or [np.empty(0, np.uint64)]) for i in range(3))
     removed, kept = copies(high, low)
     table = pa.table([rows[removed], high[removed], low[removed], rows[kept]], schema=SCHEMA)
     buckets = power_of_two(len(parts))
-    with ExchangeWriter(context, "exact", f"{ids.range:05d}", buckets, budget_bytes=64 << 20) as writer:
+    with ExchangeWriter(context, "exact", f"{index:05d}", buckets, budget_bytes=64 << 20) as writer:
         writer.write(table, part_of(rows[removed], parts))
     details = msgspec.to_builtins(Runs(writer.runs))
     return TaskResult(writer.outputs, details=details, records=len(rows), bytes_read=len(rows) * ID_BYTES)
@@ -78,10 +73,9 @@ def copies(high: np.ndarray, low: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _ids_in_range(
-    parts: Sequence[Part], ids: IdRange, step_directory: str
+    parts: Sequence[Part], index: int, bits: int, step_directory: str
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield (high, low, row), uint64, of each row group with ids in the range, in row order."""
-    index, bits = ids.range, ids.bits
+    """Yield (high, low, row), uint64, of each row group with ids in range `index` of `2**bits`, in row order."""
     smallest, largest = partition_range(index, bits)
     for part in parts:
         if not part.rows or not _overlaps(part, index, bits):

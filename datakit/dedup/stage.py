@@ -17,7 +17,7 @@ grouped into tasks.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import msgspec
 
@@ -30,11 +30,9 @@ from datakit.dedup.partitions import Part, all_parts, power_of_two
 from datakit.dedup.report import check_removal, cluster_report, removal_report
 from datakit.dedup.survivors import check_columns, check_prefer
 from datakit.dedup.task_data import (
-    Bucket,
     ForestFiles,
     Judged,
     Labelled,
-    Merge,
     PartRange,
     Runs,
     Shared,
@@ -90,10 +88,10 @@ def plan(step: Step) -> Plan:
     for entry in step.inputs_of("normalize"):
         check_columns(config.prefer, entry.source or entry.manifest.dataset, entry.manifest)
     sources = list(dict.fromkeys(part.source for part in parts))
-    shared = _shared(config, parts)
+    shared = config_of({**asdict(config), "parts": parts}, Shared)
     shared = replace(shared, exact_runs=(yield from _exact(step, sources, shared)))
     forests = yield from _forests(step, shared)
-    judged = yield from _verdicts(step, forests, shared) if forests else _nothing()
+    judged = (yield from _verdicts(step, forests, shared)) if forests else []
     verdict_runs = yield from merged(step, "verdicts", _runs(judged), readers=len(parts))
     tasks = _tasks("attributes:write", [part.signature_bytes for part in parts])
     shared = replace(shared, verdict_runs=verdict_runs)
@@ -108,26 +106,6 @@ def plan(step: Step) -> Plan:
     }
     zeros = dict.fromkeys([f"dedup/{name}" for name in (*COUNTED, "clustered", "clusters")], 0)  # if no task counts
     return Output(_partitions(parts, written), SCHEMA, zeros, details)
-
-
-def _shared(config: Config, parts: list[Part]) -> Shared:
-    return Shared(
-        parts=parts,
-        bands=config.bands,
-        ngram=config.ngram,
-        threshold=config.threshold,
-        measure=config.measure,
-        prefer=config.prefer,
-        max_comparisons=config.max_comparisons,
-        exact_runs=[],
-        runs=[],
-        verdict_runs=[],
-    )
-
-
-def _nothing() -> Results:
-    return []
-    yield  # makes this a generator
 
 
 def _runs(results: Sequence[TaskResult]) -> list[str]:
@@ -180,7 +158,7 @@ def _merges(forests: Sequence[tuple[str, int]], level: int) -> Iterator[Task]:
 
 
 def _forest_task(key: str, function: str, forests: Sequence[tuple[str, int]], name: str = "") -> Task:
-    arguments = msgspec.to_builtins(Merge([path for path, _ in forests], name))
+    arguments = {"forests": [path for path, _ in forests], "name": name}
     return Task(key, f"datakit.dedup.clusters.forests:{function}", arguments, 16 * sum(edges for _, edges in forests))
 
 
@@ -191,7 +169,7 @@ def _verdicts(step: Step, forests: Sequence[tuple[str, int]], shared: Shared) ->
     labels = yield from merged(step, "labels", _runs(labelled), readers=len(parts))
     (about,) = details_of(labelled, Labelled)
     documents, text = sum(part.rows for part in parts), sum(part.text_bytes for part in parts)
-    row_bytes = 1.3 * text / documents + 250  # shingles of an average text (measured), and the other columns
+    row_bytes = 1.3 * text / documents + 250  # shingles of an average text, and the other columns
     buckets = power_of_two(about.rows * row_bytes / (2 * TASK_BYTES))
     tasks = _tasks("verification.cluster_shingles:route", [part.text_bytes for part in parts], buckets)
     routed = yield Phase("shingles", tasks, msgspec.to_builtins(replace(shared, runs=labels)), PRELOADS)
@@ -204,8 +182,7 @@ def _bucket_tasks(function: str, routed: Sequence[TaskResult], buckets: int) -> 
     """Return one task per bucket of what `routed` wrote."""
     size = sum(output.bytes for result in routed for output in result.outputs) // buckets
     return tuple(
-        Task(f"{number:05d}", f"datakit.dedup.{function}", msgspec.to_builtins(Bucket(number)), size)
-        for number in range(buckets)
+        Task(f"{number:05d}", f"datakit.dedup.{function}", {"bucket": number}, size) for number in range(buckets)
     )
 
 
@@ -213,14 +190,6 @@ def _partitions(parts: Sequence[Part], written: Sequence[TaskResult]) -> list[Pa
     outputs = [output for result in written for output in result.outputs]
     bounds = [pair for result in details_of(written, Written) for pair in result.bounds]
     return [
-        Partition(
-            path=output.path,
-            source=part.source,
-            rows=output.rows,
-            bytes=output.bytes,
-            xxh3=output.xxh3,
-            first_id=first,
-            last_id=last,
-        )
-        for part, output, (first, last) in zip(parts, outputs, bounds, strict=True)
+        Partition(file.path, part.source, file.rows, file.bytes, file.xxh3, first_id=first, last_id=last)
+        for part, file, (first, last) in zip(parts, outputs, bounds, strict=True)
     ]

@@ -6,7 +6,7 @@ The engine carries plain values: `msgspec.to_builtins` encodes these classes and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import msgspec
@@ -21,7 +21,7 @@ T = TypeVar("T")
 class Shared:
     """Shared by the tasks of most phases: the partitions, the options they need, and runs of earlier exchanges.
 
-    exact_runs: rows removed as exact duplicates. runs: the exchange that this phase reads. verdict_runs: verdicts.
+    exact_runs: rows removed as exact duplicates. runs: the exchange that the phase reads. verdict_runs: verdicts.
     """
 
     parts: list[Part]
@@ -31,9 +31,9 @@ class Shared:
     measure: str
     prefer: tuple[str, ...]
     max_comparisons: int
-    exact_runs: list[str]
-    runs: list[str]
-    verdict_runs: list[str]
+    exact_runs: list[str] = field(default_factory=list)
+    runs: list[str] = field(default_factory=list)
+    verdict_runs: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -46,31 +46,8 @@ class PartRange:
 
 
 @dataclass(frozen=True)
-class IdRange:
-    """Arguments of a task that reads range `range` of the 2**bits ranges of ids."""
-
-    range: int
-    bits: int
-
-
-@dataclass(frozen=True)
-class Bucket:
-    """Arguments of a task that reads one bucket of an exchange."""
-
-    bucket: int
-
-
-@dataclass(frozen=True)
-class Merge:
-    """Arguments of a task that merges forests: their paths, and the name of the result."""
-
-    forests: list[str]
-    name: str = ""
-
-
-@dataclass(frozen=True)
 class Runs:
-    """Result: the runs that a task wrote. Also shared by tasks that need nothing but the runs they read."""
+    """Result: the runs that a task wrote. Also shared by tasks that need only the runs they read."""
 
     runs: list[str]
 

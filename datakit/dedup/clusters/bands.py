@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from datakit.dedup import exact_duplicates
 from datakit.dedup.minhash.signatures_stage import key_names
 from datakit.dedup.partitions import Part, power_of_two
-from datakit.dedup.task_data import Bucket, ForestFiles, PartRange, Runs, Shared
+from datakit.dedup.task_data import ForestFiles, PartRange, Runs, Shared
 from datakit.engine.exchange.exchange import ExchangeWriter, read_buckets
 from datakit.engine.task import OutputFile, TaskContext, TaskResult
 from datakit.storage import urls
@@ -79,7 +79,7 @@ def connect(arguments: dict[str, Any], shared: dict[str, Any], context: TaskCont
         spanning_forest,
     )
 
-    bucket, runs = msgspec.convert(arguments, Bucket).bucket, msgspec.convert(shared, Runs).runs
+    bucket, runs = arguments["bucket"], msgspec.convert(shared, Runs).runs
     keys, rows = np.empty(0, np.uint64), np.empty(0, np.uint64)
     edges: list[tuple[np.ndarray, np.ndarray]] = []
     waiting: list[tuple[np.ndarray, np.ndarray]] = []

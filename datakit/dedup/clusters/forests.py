@@ -15,7 +15,7 @@ import pyarrow as pa
 from datakit.dedup.clusters.bands import write_forest
 from datakit.dedup.clusters.components import spanning_forest
 from datakit.dedup.partitions import part_of, power_of_two
-from datakit.dedup.task_data import Labelled, Merge, PartRange, Shared
+from datakit.dedup.task_data import Labelled, PartRange, Shared
 from datakit.engine.exchange.exchange import ExchangeWriter, read_buckets
 from datakit.engine.task import TaskContext, TaskResult
 from datakit.storage import urls
@@ -26,14 +26,13 @@ LABELS = pa.schema([("row", pa.uint64()), ("component", pa.uint64())])
 
 def merge(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """Merge some forests into one."""
-    work = msgspec.convert(arguments, Merge)
-    row, root = _merged(work.forests, context)
-    return write_forest(row, root, f"exchange/forest/{work.name}.parquet", context)
+    row, root = _merged(arguments["forests"], context)
+    return write_forest(row, root, f"exchange/forest/{arguments['name']}.parquet", context)
 
 
 def label(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """Turn the last forests into (row, component) for every clustered row."""
-    row, root = _merged(msgspec.convert(arguments, Merge).forests, context)
+    row, root = _merged(arguments["forests"], context)
     roots = np.unique(root)
     rows, components = np.concatenate([roots, row]), np.concatenate([roots, root])
     parts = msgspec.convert(shared, Shared).parts

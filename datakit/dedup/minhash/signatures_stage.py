@@ -121,17 +121,12 @@ def plan(step: Step) -> Plan:
         hang_seconds=BATCH_HANG_SECONDS,
         tolerance=tolerance_of(step),
     )
+    files = [result.outputs[0] for result in results]
     partitions = [
         Partition(
-            path=result.outputs[0].path,
-            source=partition.source,
-            rows=result.outputs[0].rows,
-            bytes=result.outputs[0].bytes,
-            xxh3=result.outputs[0].xxh3,
-            first_id=partition.first_id,
-            last_id=partition.last_id,
+            file.path, part.source, file.rows, file.bytes, file.xxh3, first_id=part.first_id, last_id=part.last_id
         )
-        for result, partition in zip(results, source.manifest.partitions, strict=True)
+        for file, part in zip(files, source.manifest.partitions, strict=True)
     ]
     details = {"unicode": UNICODE_VERSION, "s_curve": s_curve(config.bands, config.rows)}
     return Output(partitions, schema(config.bands), details=details)

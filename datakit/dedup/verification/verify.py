@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from datakit.dedup.partitions import part_of, power_of_two
 from datakit.dedup.survivors import survivor_order
-from datakit.dedup.task_data import Bucket, Judged, Shared
+from datakit.dedup.task_data import Judged, Shared
 from datakit.dedup.verification.options import MEASURES, Rules
 from datakit.engine.exchange.exchange import ExchangeWriter, read_buckets
 from datakit.engine.task import TaskContext, TaskResult
@@ -35,7 +35,7 @@ def judge(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
     """Write the verdicts on one bucket of components."""
     from datakit.dedup.verification.kernels import NONE, verify  # imports numba, which plans do not need
 
-    bucket, common = msgspec.convert(arguments, Bucket).bucket, msgspec.convert(shared, Shared)
+    bucket, common = arguments["bucket"], msgspec.convert(shared, Shared)
     tables = list(read_buckets(context.step_directory, common.runs, bucket, bucket + 1, context.scratch))
     if not tables:
         return TaskResult(details=msgspec.to_builtins(Judged([], {}, [])))
