@@ -1,4 +1,4 @@
-"""Components are exact: those of a simple union-find and of scipy, however edges are cut into buckets and forests."""
+"""Components are exact, however edges are distributed over buckets and forests."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from scipy.sparse.csgraph import connected_components
 from datakit.dedup.clusters.components import bucket_edges, spanning_forest
 
 EDGES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=60)
-FAR = np.uint64(2**40)  # rows are numbers of documents, not small
+FAR = np.uint64(2**40)  # row numbers can be large
 
 
 def forest_of(edges: list[tuple[int, int]]) -> dict[int, int]:
-    """row -> smallest row of its component, by the kernel."""
+    """Return the smallest row of each row's component, by the kernel."""
     pairs = np.array(edges, np.uint64).reshape(-1, 2) + FAR
     rows, roots = spanning_forest(pairs[:, 0].copy(), pairs[:, 1].copy())
-    assert (np.diff(rows.astype(np.int64)) > 0).all(), "ascending, each once"
+    assert (np.diff(rows.astype(np.int64)) > 0).all(), "ascending and unique"
     return dict(zip((rows - FAR).tolist(), (roots - FAR).tolist(), strict=True))
 
 
 def by_hand(edges: list[tuple[int, int]]) -> dict[int, int]:
-    """The same by merging sets."""
+    """Return the same by merging sets."""
     groups: list[set[int]] = []
     for edge in edges:
         touched = [group for group in groups if group & set(edge)]
@@ -32,13 +32,13 @@ def by_hand(edges: list[tuple[int, int]]) -> dict[int, int]:
 
 
 @given(EDGES)
-@settings(deadline=None)
-def test_a_forest_has_the_components_of_its_edges(edges: list[tuple[int, int]]) -> None:
+@settings(max_examples=60)
+def test_forests_have_the_components_of_their_edges(edges: list[tuple[int, int]]) -> None:
     assert forest_of(edges) == by_hand(edges)
 
 
 @given(EDGES, st.data())
-@settings(deadline=None)
+@settings(max_examples=60)
 def test_forests_merge_in_any_order_and_grouping(edges: list[tuple[int, int]], data: st.DataObject) -> None:
     shuffled = data.draw(st.permutations(edges))
     cut = data.draw(st.integers(0, len(edges)))
@@ -61,7 +61,7 @@ def test_large_random_graphs_agree_with_scipy() -> None:
         assert np.array_equal(label, smallest[theirs])
 
 
-def test_a_chain_of_a_million_ends_at_once_with_one_component() -> None:
+def test_chains_of_a_million_are_one_component() -> None:
     order = np.random.default_rng(1).permutation(1_000_000).astype(np.uint64)
     rows, roots = spanning_forest(order[:-1], order[1:])
     assert len(rows) == 999_999
@@ -69,9 +69,9 @@ def test_a_chain_of_a_million_ends_at_once_with_one_component() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 200)), unique=True, max_size=60), st.data())
-@settings(deadline=None)
-def test_folding_over_runs_joins_what_shares_a_key(rows: list[tuple[int, int]], data: st.DataObject) -> None:
-    """A bucket's reader keeps one row a key; whatever the runs, the edges connect all rows of a key."""
+@settings(max_examples=60)
+def test_folding_over_runs_connects_shared_keys(rows: list[tuple[int, int]], data: st.DataObject) -> None:
+    """One row per key is kept while folding; the edges connect all rows of a key, whatever the runs."""
     cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=3)))
     keys, smallest = np.empty(0, np.uint64), np.empty(0, np.uint64)
     edges: list[tuple[int, int]] = []

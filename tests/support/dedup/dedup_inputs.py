@@ -1,4 +1,4 @@
-"""Sources for the tests of dedup: normalized files as `normalize` writes them, made from texts; and its steps, run."""
+"""Writes normalized sources made from texts, and runs the stages of dedup on them."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tests.support.partitions import partition_of
 
 
 def id_of(text: str) -> str:
-    """A document's id."""
+    """Return a document's id."""
     return xxhash.xxh3_128_hexdigest(text.encode())
 
 
 def read_texts(path: Path) -> dict[str, str]:
-    """The texts of a docs.jsonl.zst, by their names."""
+    """Return the texts of a docs.jsonl.zst by name."""
     with open(path, "rb") as file:
         lines = zstandard.ZstdDecompressor().stream_reader(file).read().decode().splitlines()
     return {entry["id"]: entry["text"] for entry in map(json.loads, lines)}
@@ -39,7 +39,7 @@ def read_texts(path: Path) -> dict[str, str]:
 def write_source(
     root: Path, name: str, texts: Sequence[str], bits: int = 0, scores: Sequence[float | None] | None = None
 ) -> StepInput:
-    """A normalized source of `2**bits` partitions; texts that occur twice are written once."""
+    """Write a normalized source of `2**bits` partitions; repeated texts are written once."""
     by_id = {id_of(text): (text, scores[i] if scores else None) for i, text in enumerate(texts)}
     ids = sorted(by_id)
     high = np.array([int(one[:16], 16) for one in ids], np.uint64)
@@ -87,7 +87,7 @@ def _manifest(
 
 @dataclass(frozen=True)
 class Deduplicated:
-    """The stage's result on some sources."""
+    """The result of stage `dedup`."""
 
     directory: str
     inputs: tuple[StepInput, ...]
@@ -95,7 +95,7 @@ class Deduplicated:
     results: list[TaskResult]
 
     def attributes(self) -> list[dict[str, Any]]:
-        """All attribute rows in order, with the source of each."""
+        """Return all attribute rows in order, with their sources."""
         return [
             {"source": partition.source, **row}
             for partition in self.manifest.partitions
@@ -104,7 +104,7 @@ class Deduplicated:
 
 
 def sign(source: StepInput, config: signatures_stage.SignatureConfig) -> StepInput:
-    """Runs stage `signatures` on a source."""
+    """Run stage `signatures` on a source."""
     parameters = spelled_out(config)
     mark = fingerprint("signatures", signatures_stage.FORMAT_VERSION, parameters, [])
     directory = str(Path(source.directory).parent / f"signatures-{mark}")
@@ -115,19 +115,19 @@ def sign(source: StepInput, config: signatures_stage.SignatureConfig) -> StepInp
 
 
 def dedup_step(directory: Path, sources: Sequence[StepInput], config: stage.Config) -> Step:
-    """The step of stage `dedup`; signs the sources first."""
+    """Sign the sources and return the step of stage `dedup`."""
     signed = [sign(source, config.signature) for source in sources]
     inputs = tuple(entry for pair in zip(sources, signed, strict=True) for entry in pair)
     return Step("dedup", "test", str(directory), "1" * 32, spelled_out(config), inputs)
 
 
 def run_step(step: Step, plan: Plan | None = None) -> Deduplicated:
-    """Runs stage `dedup` (or a plan made of it) here."""
+    """Run stage `dedup`, or a plan made of it, in this process."""
     output, results = run_plan_inline(plan or stage.plan(step), step.directory)
     manifest = _manifest("dedup", step.dataset, step.fingerprint, output, results, **step.parameters)
     return Deduplicated(step.directory, step.inputs, manifest, results)
 
 
 def deduplicate(root: Path, sources: Sequence[StepInput], config: stage.Config | None = None) -> Deduplicated:
-    """Runs both stages on sources."""
+    """Run both stages on sources."""
     return run_step(dedup_step(root / "dedup", sources, config or stage.Config()))

@@ -1,7 +1,7 @@
-"""What dedup computes, said once more in plain Python: words by `re`, shingles as sets, hashes with unbounded integers.
+"""Computes what dedup computes in plain Python: words by `re`, shingles as sets, hashes with unbounded integers.
 
-Slow and obvious. Where a script is written without spaces its blocks stand in a regular expression here, coarser than
-the frozen tables; the tests keep to assigned characters.
+It is slow and simple. A regular expression lists the blocks of scripts written without spaces, more coarsely than the
+frozen tables, so tests use assigned characters only.
 """
 
 from __future__ import annotations
@@ -19,30 +19,32 @@ ALONE = re.compile(f"[{SPACELESS}]")
 
 
 def words(text: str) -> list[str]:
-    """The words of the text: character by character to lower case, then maximal runs, or single characters."""
-    return WORDS.findall("".join(character.lower()[0] for character in text))
+    """Return the words of a text, lower-cased character by character: maximal runs, or single characters."""
+    lowered = text.lower() if text.isascii() else "".join(character.lower()[0] for character in text)
+    return WORDS.findall(lowered)
 
 
 def shingles(text: str, ngram: int = 5) -> set[tuple[str, ...]]:
-    """The set of runs of `ngram` words."""
+    """Return the set of runs of `ngram` words."""
     found = words(text)
-    return {tuple(found[i : i + ngram]) for i in range(len(found) - ngram + 1)}
+    return set(zip(*(found[i:] for i in range(ngram)), strict=False))
 
 
 def jaccard(one: set, other: set) -> float:
-    """Shared of all; 0 for two empty sets."""
-    return len(one & other) / len(one | other) if one or other else 0.0
+    """Return the Jaccard similarity, 0 for two empty sets."""
+    both = len(one & other)
+    return both / (len(one) + len(other) - both) if one or other else 0.0
 
 
 def mix(value: int) -> int:
-    """splitmix64's finalizer."""
+    """Return splitmix64's finalizer of a value."""
     value = (value ^ value >> 30) * MIX_1 & MASK
     value = (value ^ value >> 27) * MIX_2 & MASK
     return value ^ value >> 31
 
 
 def word_hash(word: str) -> int:
-    """As documented: (h ^ entry) * GOLDEN for each character, an entry being the character with its kind's flag."""
+    """Return h = (h ^ entry) * GOLDEN over all characters; an entry is the character with the flag of its kind."""
     value = 0
     for character in word:
         entry = ord(character) | (1 << 25 if ALONE.match(character) else 1 << 24)
@@ -51,18 +53,18 @@ def word_hash(word: str) -> int:
 
 
 def shingle_hash(shingle: tuple[str, ...]) -> int:
-    """mix(sum of mix(word) * MIX_1 ** (1 + position))."""
+    """Return mix(sum of mix(word) * MIX_1 ** (1 + position))."""
     return mix(sum(mix(word_hash(word)) * pow(MIX_1, i + 1, 2**64) for i, word in enumerate(shingle)) & MASK)
 
 
 def permutations(seed: int, count: int) -> list[tuple[int, int]]:
-    """(multiplier, addend) of each permutation: upper halves of splitmix64's outputs."""
+    """Return (multiplier, addend) of each permutation: upper halves of splitmix64's outputs."""
     outputs = [mix((seed + GOLDEN * step) & MASK) >> 32 for step in range(1, 2 * count + 1)]
     return [(outputs[2 * i] | 1, outputs[2 * i + 1]) for i in range(count)]
 
 
 def band_keys(text: str, bands: int, rows: int, ngram: int, seed: int) -> list[int]:
-    """The band keys of a text that takes part."""
+    """Return the band keys of a text that is not skipped."""
     short = [shingle_hash(shingle) >> 32 for shingle in shingles(text, ngram)]
     minima = [min((value * a + b) & 0xFFFFFFFF for value in short) for a, b in permutations(seed, bands * rows)]
     keys = []

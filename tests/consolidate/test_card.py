@@ -1,0 +1,21 @@
+"""The dataset card shows counts and lineage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from datakit.consolidate.stage import NAME, plan
+from datakit.engine.inline import run_plan_inline
+from tests.support.partitions import attributes, identity, normalized, step, words
+
+
+def test_card_shows_counts_and_lineage(tmp_path: Path) -> None:
+    texts = words(1, 30)
+    marks = attributes(tmp_path / "dedup", {"novels": {identity(texts[0]): "fuzzy"}})
+    inputs = [normalized(tmp_path / "n", "novels", texts), marks]
+    run_plan_inline(plan(step(tmp_path / "out", NAME, inputs)), str(tmp_path / "out"))
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert card.startswith('---\npretty_name: "test"\n')
+    assert 'path: "novels/part-*.parquet"' in card
+    assert "| novels | 1 | 30 | 0 | 1 | 29 |" in card
+    assert "| normalize | novels | " in card and "`../n/novels` |" in card
