@@ -1,12 +1,12 @@
-"""Writes datakit/dedup/unicode_tables.bin: which characters make words, and their simple lower case.
+"""Writes datakit/text/unicode_tables.bin: which characters form words, and their simple lower case.
 
-    python3.13 benchmarks/unicode_tables.py        # a CPython with the Unicode version stated below; nothing else
+    python3.13 benchmarks/unicode_tables.py        # needs only a CPython with the Unicode version below
 
-Run once and kept in the package, because Python's own answer changes with its version: 3.11 has Unicode 14.0, 3.12 has
-15.0, 3.13 has 15.1, and a set of shingles must not depend on who computes it. Word characters are what `re` calls
-`\\w`; lower case is one character to one character (`str.lower` is contextual and may give two). Scripts come from no
-module of the standard library: their ranges are written here by hand, from Unicode's Scripts.txt, and checked against
-the characters' names.
+The result is part of the package, because Python's own answer changes with its version (3.11 has Unicode 14.0, 3.12 has
+15.0, 3.13 has 15.1), and a set of shingles must not depend on where it is computed. Word characters are those that `re`
+matches with `\\w`. Lower case maps one character to one (`str.lower` is contextual and may return two). The standard
+library does not know scripts, so their ranges are copied from Unicode's Scripts.txt and checked against the characters'
+names.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TARGET = Path(__file__).resolve().parents[1] / "datakit" / "text" / "unicode_tab
 CODE_POINTS = 0x110000
 
 # Scripts written without spaces, whose characters are words of their own: ranges (first, last) by script. Characters
-# of script Common or Inherited that occur with one of these alone (the prolonged sound mark) stand with it.
+# of script Common or Inherited that occur with only one of these (the prolonged sound mark) are listed with it.
 SPACELESS = {
     "Thai": [(0x0E01, 0x0E3A), (0x0E40, 0x0E5B)],
     "Lao": [(0x0E81, 0x0EDF)],
@@ -85,13 +85,13 @@ Ranges = list[tuple[int, int]]  # [start, stop) each
 
 
 def word_characters() -> set[int]:
-    """What `re` calls a word character."""
+    """Return the word characters of `re`."""
     pattern = re.compile(r"\w")
     return {point for point in range(CODE_POINTS) if pattern.match(chr(point))}
 
 
 def spaceless_characters(words: set[int]) -> set[int]:
-    """The word characters of scripts without spaces. Raises ValueError if a range and a name disagree."""
+    """Return the word characters of scripts without spaces. Raises ValueError if a range and a name disagree."""
     spaceless = set()
     for script, ranges in SPACELESS.items():
         for first, last in ranges:
@@ -104,24 +104,24 @@ def spaceless_characters(words: set[int]) -> set[int]:
 
 
 def forgotten(words: set[int], spaceless: set[int]) -> list[str]:
-    """Word characters whose name says that they are of a script without spaces, outside its ranges."""
+    """Return word characters outside the ranges whose names belong to a script without spaces."""
     prefixes = tuple(prefix for names in NAMES.values() for prefix in names)
     named = ((point, unicodedata.name(chr(point), "")) for point in sorted(words - spaceless))
     return [f"U+{point:04X} {name}" for point, name in named if name.startswith(prefixes)]
 
 
 def lower_pairs() -> Ranges:
-    """(character, its simple lower case) where they differ, ascending."""
+    """Return (character, its simple lower case) for all characters that have one, ascending."""
     pairs = []
     for point in range(CODE_POINTS):
         lower = chr(point).lower()
         if lower != chr(point):
-            pairs.append((point, ord(lower[0])))  # U+0130 alone gives two: its simple mapping is the first, "i"
+            pairs.append((point, ord(lower[0])))  # only U+0130 has two; its simple mapping is the first, "i"
     return pairs
 
 
 def runs(points: Iterable[int]) -> Ranges:
-    """The ranges that cover exactly these code points."""
+    """Return the ranges that cover exactly these code points."""
     ordered = sorted(points)
     starts = [ordered[0]] + [after for before, after in pairwise(ordered) if after != before + 1]
     stops = [before + 1 for before, after in pairwise(ordered) if after != before + 1] + [ordered[-1] + 1]
@@ -129,7 +129,7 @@ def runs(points: Iterable[int]) -> Ranges:
 
 
 def little_endian(numbers: Iterable[int]) -> bytes:
-    """uint32 each."""
+    """Encode numbers as little-endian uint32."""
     values = array("I", numbers)
     if sys.byteorder == "big":
         values.byteswap()
@@ -137,13 +137,13 @@ def little_endian(numbers: Iterable[int]) -> bytes:
 
 
 def main() -> None:
-    """Writes the file and says what is in it."""
+    """Write the file and print a summary."""
     if unicodedata.unidata_version != UNICODE:
         sys.exit(f"this Python has Unicode {unicodedata.unidata_version}; run it with one that has {UNICODE}")
     words = word_characters()
     spaceless = spaceless_characters(words)
     if missing := forgotten(words, spaceless):
-        sys.exit("in no range:\n" + "\n".join(missing))
+        sys.exit("characters missing from the ranges:\n" + "\n".join(missing))
     tables = [runs(words), runs(spaceless), lower_pairs()]
     data = little_endian(map(len, tables)) + little_endian(
         number for table in tables for pair in table for number in pair
