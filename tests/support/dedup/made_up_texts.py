@@ -25,16 +25,16 @@ def edited(text: str, seed: int, changes: int = 1) -> str:
 
 def mixed_sources(root: Path) -> list:
     """Write sources with exact and fuzzy duplicates within and across them, a chain, and a large family."""
-    originals = [text_of(i, 60 + i) for i in range(80)]
-    family = [edited(text_of(1000), i, 1) for i in range(40)]
+    originals = [text_of(i, 60 + i) for i in range(50)]
+    family = [edited(text_of(1000), i, 1) for i in range(30)]
     chain = [text_of(2000)]
     for i in range(12):
         chain.append(edited(chain[-1], i, 2))
     near = [edited(text, i, 1 + i % 6) for i, text in enumerate(originals)]
     return [
-        write_source(root, "a", originals + family[:20] + chain[::2], bits=3),
-        write_source(root, "b", near + family[10:30] + chain[1::2], bits=0),
-        write_source(root, "c", originals[:30] + near[20:50] + family[25:], bits=2),
+        write_source(root, "a", originals + family[:15] + chain[::2], bits=3),
+        write_source(root, "b", near + family[8:22] + chain[1::2], bits=0),
+        write_source(root, "c", originals[:30] + near[15:35] + family[18:], bits=2),
     ]
 
 
