@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from datakit.dedup import exact_duplicates
 from datakit.dedup.partitions import Part, part_of
-from datakit.dedup.task_data import PartRange, Shared, Written
+from datakit.dedup.phase_data import PartRange, Shared, Written
 from datakit.dedup.verification.verify import VERDICT
 from datakit.engine.exchange.exchange import read_buckets
 from datakit.engine.task import OutputFile, TaskContext, TaskResult

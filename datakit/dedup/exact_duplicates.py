@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from datakit.dedup.partitions import Part, part_of, power_of_two
-from datakit.dedup.task_data import PartRange, Runs, Shared
+from datakit.dedup.phase_data import PartRange, Runs, Shared
 from datakit.engine.exchange.exchange import ExchangeWriter, read_buckets
 from datakit.engine.task import Task, TaskContext, TaskResult
 from datakit.storage import urls

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from datakit.dedup.partitions import Part
-from datakit.dedup.task_data import Judged
+from datakit.dedup.phase_data import Judged
 from datakit.dedup.verification.verify import LARGEST
 from datakit.errors import StepFailedError
 

@@ -27,9 +27,7 @@ from datakit.dedup.clusters.bands import bucket_count
 from datakit.dedup.minhash.s_curve import s_curve
 from datakit.dedup.minhash.signatures_stage import PRELOADS, SignatureConfig
 from datakit.dedup.partitions import Part, all_parts, power_of_two
-from datakit.dedup.report import check_removal, cluster_report, removal_report
-from datakit.dedup.survivors import check_columns, check_prefer
-from datakit.dedup.task_data import (
+from datakit.dedup.phase_data import (
     ForestFiles,
     Judged,
     Labelled,
@@ -39,6 +37,8 @@ from datakit.dedup.task_data import (
     Written,
     details_of,
 )
+from datakit.dedup.report import check_removal, cluster_report, removal_report
+from datakit.dedup.survivors import check_columns, check_prefer
 from datakit.dedup.verification.options import COUNTED, MEASURES
 from datakit.engine.exchange.exchange import merged
 from datakit.engine.task import Output, Phase, Plan, Step, Task, TaskResult

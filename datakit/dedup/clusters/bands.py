@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from datakit.dedup import exact_duplicates
 from datakit.dedup.minhash.signatures_stage import key_names
 from datakit.dedup.partitions import Part, power_of_two
-from datakit.dedup.task_data import ForestFiles, PartRange, Runs, Shared
+from datakit.dedup.phase_data import ForestFiles, PartRange, Runs, Shared
 from datakit.engine.exchange.exchange import ExchangeWriter, read_buckets
 from datakit.engine.task import OutputFile, TaskContext, TaskResult
 from datakit.storage import urls

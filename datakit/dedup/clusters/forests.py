@@ -15,7 +15,7 @@ import pyarrow as pa
 from datakit.dedup.clusters.bands import write_forest
 from datakit.dedup.clusters.components import spanning_forest
 from datakit.dedup.partitions import part_of, power_of_two
-from datakit.dedup.task_data import Labelled, PartRange, Shared
+from datakit.dedup.phase_data import Labelled, PartRange, Shared
 from datakit.engine.exchange.exchange import ExchangeWriter, read_buckets
 from datakit.engine.task import TaskContext, TaskResult
 from datakit.storage import urls

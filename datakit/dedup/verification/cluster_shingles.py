@@ -20,8 +20,8 @@ from datakit.dedup.clusters.bands import top_bits
 from datakit.dedup.clusters.forests import labelled_rows
 from datakit.dedup.minhash.signatures_stage import key_names
 from datakit.dedup.partitions import Part
+from datakit.dedup.phase_data import PartRange, Runs, Shared
 from datakit.dedup.survivors import SCORE, score_columns, score_values
-from datakit.dedup.task_data import PartRange, Runs, Shared
 from datakit.engine.exchange.exchange import ExchangeWriter
 from datakit.engine.task import TaskContext, TaskResult
 from datakit.errors import CorruptError

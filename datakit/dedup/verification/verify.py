@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from datakit.dedup.partitions import part_of, power_of_two
+from datakit.dedup.phase_data import Judged, Shared
 from datakit.dedup.survivors import survivor_order
-from datakit.dedup.task_data import Judged, Shared
 from datakit.dedup.verification.options import MEASURES, Rules
 from datakit.engine.exchange.exchange import ExchangeWriter, read_buckets
 from datakit.engine.task import TaskContext, TaskResult
