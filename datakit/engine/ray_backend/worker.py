@@ -14,11 +14,11 @@ from datakit.engine.executor import Attempt, Cause, Outcome
 from datakit.engine.ray_backend.agreement import Expected, examine, require
 from datakit.engine.ray_backend.nodes import has_accelerators
 from datakit.engine.task import decode, encode
-from datakit.engine.worker.forkserver_client import ZygotePool
+from datakit.engine.worker.forkserver_client import ForkServerPool
 from datakit.engine.worker.run_attempt import run_attempt
 from datakit.errors import DatakitError, InputError
 
-_ZYGOTES = ZygotePool()
+_SERVERS = ForkServerPool()
 _CHECKED: set[bytes] = set()
 
 
@@ -32,7 +32,7 @@ def run_encoded_attempt(data: bytes, expected: bytes, sparing: bool) -> bytes | 
     attempt = decode(data, Attempt)
     try:
         _check_once(expected)
-        return encode(run_attempt(attempt, _ZYGOTES))
+        return encode(run_attempt(attempt, _SERVERS))
     except DatakitError as error:
         cause = Cause.REFUSED if isinstance(error, InputError) else Cause.INFRASTRUCTURE
         outcome = Outcome(

@@ -36,11 +36,11 @@ except PartialError:
 @pytest.fixture
 def small_group() -> Iterator[Path]:
     """A control group of half a GiB below our own, of whichever version this machine has."""
-    groups = [place for place in cgroups.folders() if (place / "cgroup.procs").exists()]
+    groups = [place for place in cgroups.memory_groups() if (place / "cgroup.procs").exists()]
     group = groups[0] / f"datakit-{uuid.uuid4().hex[:8]}" if groups else Path("/nowhere")
     try:
         group.mkdir()
-        next(group / name for name in cgroups.LIMITS if (group / name).exists()).write_text(str(LIMIT))
+        next(group / name for name in cgroups.LIMIT_FILES if (group / name).exists()).write_text(str(LIMIT))
     except (OSError, StopIteration) as error:
         pytest.skip(f"no control group can be made here: {error!r}")
     yield group
@@ -90,6 +90,6 @@ def test_the_smallest_limit_around_the_process_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], own: str
 ) -> None:
     shown, mount = layout(tmp_path, files, own)
-    monkeypatch.setattr(cgroups, "OWN", shown)
+    monkeypatch.setattr(cgroups, "PROCESS_GROUPS", shown)
     monkeypatch.setattr(cgroups, "MOUNT", mount)
     assert min(cgroups.memory_limits()) == 1000

@@ -102,4 +102,4 @@ def test_without_its_watcher_no_child_runs_on(tmp_path: Path) -> None:
 
 def is_watcher(process: psutil.Process) -> bool:
     """Whether this is what looks at the children's memory."""
-    return not ended(process) and process.name() == memory_watcher.NAME.decode()
+    return not ended(process) and process.name() == memory_watcher.PROCESS_NAME.decode()
