@@ -69,7 +69,7 @@ def test_doctor_reports_a_small_group(small_group: Path) -> None:
 
 
 def test_memory_bombs_in_a_small_group_count_as_memory(small_group: Path, tmp_path: Path) -> None:
-    """At the group's limit the kernel reclaims pages for seconds before it kills, so no hang limit may interfere."""
+    """The plan's usual hang limit of 1 s must not apply: a busy machine takes longer to fill 435 MiB."""
     done = run_inside(small_group, (sys.executable, "-c", BOMB, str(tmp_path)))
     assert done.stdout == "{('memory', True)}\n", done.stdout + done.stderr
 
