@@ -133,7 +133,7 @@ class _ForkServer:
                 status, entry = self._children.pop(pid)
                 report = EXIT.pack(wait_status, usage.ru_maxrss * 1024, usage.ru_utime, usage.ru_stime)
                 with contextlib.suppress(BrokenPipeError):  # the parent has abandoned this attempt
-                    os.write(status, report + self._watcher.remove(entry).pack())
+                    os.write(status, report + MEMORY_USE.pack(*self._watcher.remove(entry)))
                 os.close(status)
 
     def _exit(self) -> None:

@@ -47,23 +47,18 @@ CHILD = struct.Struct("<qqqq")  # a _Child, written by the fork server
 OBSERVED = struct.Struct("<qq??")  # an _Observed, written by the watcher
 ENTRY_BYTES = 64
 ENTRY_NUMBER = struct.Struct("<q")
-MEMORY_USE = struct.Struct("<qq??")
+MEMORY_USE = struct.Struct("<qq??")  # a MemoryUse, on the status pipe
 PROCESS_NAME = b"datakit-memory"  # as shown by `ps` and `top`
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15  # <linux/prctl.h>
 
 
-@dataclass(frozen=True)
-class MemoryUse:
+class MemoryUse(NamedTuple):
     """A child's memory until its exit: bytes inherited, the peak above them, and which limit it met."""
 
     inherited: int = 0
     peak: int = 0
     over_budget: bool = False
     met_hard_limit: bool = False
-
-    def pack(self) -> bytes:
-        """Encode for the status pipe."""
-        return MEMORY_USE.pack(self.inherited, self.peak, self.over_budget, self.met_hard_limit)
 
 
 class _Child(NamedTuple):
