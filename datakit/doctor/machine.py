@@ -18,7 +18,6 @@ from pathlib import Path
 from datakit.doctor.cluster import check_cluster
 from datakit.doctor.finding import GIB, Finding, State, disk_usage, nearest_existing
 from datakit.doctor.root import check_local_root, check_store
-from datakit.engine.ray_backend import agreement
 from datakit.engine.task import Phase
 from datakit.engine.versions import LIBRARIES, versions
 from datakit.engine.worker.memory_limits import MEMORY_SHARE, memory_limit, usable_memory
@@ -43,8 +42,8 @@ def examine(root: str | None = None, ray: str | None = None) -> Iterator[Finding
 
 def libraries() -> Finding:
     """Check that the libraries that determine output bytes are installed, and list their versions."""
-    found = agreement.versions()
-    missing = [name for name in agreement.LIBRARIES if name not in found]
+    found = versions()
+    missing = [name for name in LIBRARIES if name not in found]
     text = ", ".join(f"{name} {version}" for name, version in found.items())
     if missing:
         return Finding("libraries", State.PROBLEM, f"{', '.join(missing)} not installed", "pip install datakit")

@@ -166,13 +166,3 @@ def require(expected: Expected, report: NodeReport, node: str) -> None:
             f"node {node} could write different bytes than the driver expects: {'; '.join(differences)}; install the "
             "same versions on all nodes"
         )
-
-
-@cache
-def versions() -> dict[str, str]:
-    """Return the versions of Python, this package and the libraries that determine output bytes."""
-    found = {"python": f"{sys.version_info.major}.{sys.version_info.minor}", "datakit": "a source tree"}
-    for library in LIBRARIES:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            found[library] = importlib.metadata.version(library)
-    return found

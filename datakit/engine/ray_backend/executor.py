@@ -157,7 +157,7 @@ class RayExecutor:
         at most its CPUs' share of it.
         """
         cpus, memory = self._nodes.largest("CPU"), self._nodes.largest("memory")
-        alone = attempt.alone and attempt.memory_bytes * cpus > attempt.cpus * memory
+        alone = attempt.exclusive and attempt.memory_bytes * cpus > attempt.cpus * memory
         return ResourceRequest(
             cpus=min(attempt.cpus, cpus or attempt.cpus),
             memory=memory if alone else min(attempt.memory_bytes, memory or attempt.memory_bytes),

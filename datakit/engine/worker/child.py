@@ -84,7 +84,7 @@ def _run_tasks(request: dict[str, Any], scratch: Path, heartbeat: Heartbeat) -> 
     """Yield (result, seconds) of each task."""
     shared = decode(request["shared"]) if request["shared"] is not None else {}
     skip = {(record.file, record.position): record.reason for record in _typed(request, "skip", QuarantinedRecord)}
-    try_singly = frozenset((held.file, held.position) for held in _typed(request, "try_singly", RecordRange))
+    try_singly = frozenset((batch.file, batch.position) for batch in _typed(request, "try_singly", RecordRange))
     for number, data in enumerate(request["tasks"]):
         started = time.monotonic()
         heartbeat.begin(number)
@@ -97,7 +97,7 @@ def _run_tasks(request: dict[str, Any], scratch: Path, heartbeat: Heartbeat) -> 
             report=heartbeat.report,
             hold=heartbeat.hold,
             release=heartbeat.release,
-            fine=fine,
+            try_singly=try_singly,
             skip=skip,
             tolerance=decode(request["tolerance"], Tolerance),
         )

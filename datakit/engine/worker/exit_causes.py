@@ -67,7 +67,7 @@ def conclude(attempt: Attempt, ended: ChildExit, reply: bytes | None, started: f
         "peak_resident": status.peak_resident,
         "budget": ended.budget,
         "cpu_seconds": status.user_seconds + status.system_seconds,
-        "held": ended.heartbeat.held,
+        "in_progress": ended.heartbeat.in_progress,
     }
     if reply is None or ended.killed_for is not None:
         cause, kind, message = _cause_of_death(attempt, ended)
@@ -76,9 +76,9 @@ def conclude(attempt: Attempt, ended: ChildExit, reply: bytes | None, started: f
     if "results" not in content:
         cause, message = _reported_failure(content, ended)
         return make_outcome(attempt, cause, started, message=message, error_type=content["error"], **facts)
-    facts |= {"held": None, "peak_memory": max(ended.memory.peak, content["memory"] - ended.memory.inherited)}
+    facts |= {"in_progress": None, "peak_memory": max(ended.memory.peak, content["memory"] - ended.memory.inherited)}
     (first, seconds), *others = [(msgspec.convert(result, TaskResult), spent) for result, spent in content["results"]]
-    more = tuple(Finished(task.key, *done) for task, done in zip(attempt.more, others, strict=True))
+    more = tuple(BatchedResult(task.key, *done) for task, done in zip(attempt.more, others, strict=True))
     return make_outcome(attempt, Cause.DONE, started, result=first, work_seconds=seconds, more=more, **facts)
 
 
@@ -89,12 +89,12 @@ def _reported_failure(reply: dict[str, Any], ended: ChildExit) -> tuple[Cause, s
         cause = Cause.MEMORY  # libraries report failed allocations in many ways; a retry with more memory will tell
     if cause is Cause.MEMORY:
         return cause, f"{_used(ended)}; {message}"
-    return cause, message + (_held(ended) if cause is Cause.ERROR else "")
+    return cause, message + (_records_in_progress(ended) if cause is Cause.ERROR else "")
 
 
 def _cause_of_death(attempt: Attempt, ended: ChildExit) -> tuple[Cause, str, str]:
     """Return (cause, error type, message) for a child that sent no reply or that we killed."""
-    place = f"{_held(ended)}{_innermost_frames(ended.scratch)}"
+    place = f"{_records_in_progress(ended)}{_innermost_frames(ended.scratch)}"
     if ended.killed_for is Cause.MEMORY:
         return Cause.MEMORY, "OverBudget", f"{_used(ended)}{place}"
     if ended.killed_for is Cause.HANG:
@@ -127,8 +127,8 @@ def _progress(ended: ChildExit) -> str:
     return f" after {ended.heartbeat.records} records and {ended.heartbeat.bytes_read} bytes"
 
 
-def _held(ended: ChildExit) -> str:
-    return f", with {ended.heartbeat.held} in hand" if ended.heartbeat.held is not None else ""
+def _records_in_progress(ended: ChildExit) -> str:
+    return f", while processing {ended.heartbeat.in_progress}" if ended.heartbeat.in_progress is not None else ""
 
 
 def _innermost_frames(scratch: Path) -> str:

@@ -1,9 +1,9 @@
 """Shared memory in which a child reports its progress and the records it is processing.
 
 The child writes a few KiB, and the parent reads them, even after the child's death. The parent learns the progress, the
-time of the last update (which tells a hang from hard work), and the records that were in hand when the child died.
+time of the last update (which tells a hang from hard work), and the records that the child was processing when it died.
 
-Two slots hold the records in hand alternately, and one byte says which slot is valid. A child killed in the middle of a
+Two slots alternate in holding the records in progress, and one byte says which slot is valid. A child killed in the middle of a
 write leaves the old value or the new one, never a mixture. Cost: under a microsecond a call.
 """
 
@@ -36,7 +36,7 @@ class HeartbeatState:
     records: int
     bytes_read: int
     task: int
-    held: RecordRange | None
+    in_progress: RecordRange | None
 
 
 class Heartbeat:
@@ -58,7 +58,7 @@ class Heartbeat:
         self._beat()
 
     def hold(self, file: str, position: int, records: int = 1) -> None:
-        """Mark `records` records as in hand, the first at `position` of `file`."""
+        """Mark `records` records as in progress, the first at `position` of `file`."""
         name = file.encode("utf-8", "surrogateescape")[:NAME_BYTES]
         unused = 1 - self._memory[VALID_SLOT]
         start = SLOTS[unused]
@@ -68,7 +68,7 @@ class Heartbeat:
         self._beat()
 
     def release(self) -> None:
-        """Mark no record as in hand."""
+        """Mark no record as in progress."""
         self.hold("", 0, 0)
 
     def _beat(self) -> None:
@@ -80,7 +80,8 @@ class Heartbeat:
         start = SLOTS[self._memory[VALID_SLOT]]
         position, count, length = HELD.unpack_from(self._memory, start)
         name = self._memory[start + HELD.size : start + HELD.size + length].decode("utf-8", "surrogateescape")
-        return HeartbeatState(updated / 1e9, records, bytes_read, task, Held(name, position, count) if count else None)
+        in_progress = RecordRange(name, position, count) if count else None
+        return HeartbeatState(updated / 1e9, records, bytes_read, task, in_progress)
 
     def updated(self) -> float:
         """Read only the time of the last update, in monotonic seconds."""

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from datakit.engine.ray_backend import agreement, connection
-from datakit.engine.ray_backend.agreement import Expected, NodeReport, require, versions
+from datakit.engine.ray_backend.agreement import Expected, NodeReport, require
 from datakit.engine.ray_backend.executor import RayExecutor
+from datakit.engine.versions import comparable_versions
 from datakit.errors import InputError, RootError, UsageError
 from tests.support.faults.cluster import free_port
 
@@ -28,7 +29,7 @@ def test_nodes_must_match_root_and_versions() -> None:
     assert "pyarrow is 25.0.0, the driver has 26.0.1" in str(other.value)
     with pytest.raises(RootError, match="different content"):
         require(expected, NodeReport("b", 1, "xyz", "", expected.versions), "b")
-    assert {"python", "pyarrow", "numpy"} <= set(versions())
+    assert {"python", "pyarrow", "numpy"} <= set(comparable_versions())
 
 
 def test_unreachable_addresses_are_refused_at_once(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from datakit.engine.ray_backend import agreement, probe
 from datakit.engine.ray_backend.executor import RayExecutor
+from datakit.engine.versions import comparable_versions
 from datakit.errors import InputError, RootError
 from tests.support.faults.cluster import SharedCluster
 
@@ -27,8 +28,8 @@ def test_nodes_without_the_root_are_named(executor: RayExecutor, shared_cluster:
 def test_nodes_with_other_versions_are_named(
     executor: RayExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours = agreement.versions() | {"zstandard": "0.0.1"}
-    monkeypatch.setattr(agreement, "versions", lambda: ours)
+    ours = comparable_versions() | {"zstandard": "0.0.1"}
+    monkeypatch.setattr(agreement, "comparable_versions", lambda: ours)
     with pytest.raises(InputError, match=r"node .* zstandard is .*, the driver has 0\.0\.1; install the same"):
         RayExecutor("auto", str(tmp_path))
 

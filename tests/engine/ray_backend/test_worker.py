@@ -13,7 +13,8 @@ import pytest
 
 from datakit.engine.executor import Cause
 from datakit.engine.ray_backend.executor import RayExecutor
-from tests.support.engine.attempts import DEADLINE_SECONDS, attempt, run_all, sleeping
+from tests.support.engine.attempts import attempt, run_all, sleeping
+from tests.support.engine.runs import DEADLINE_SECONDS
 from tests.support.faults.cluster import wait_until
 from tests.support.processes import ended
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -12,8 +11,9 @@ from datakit.engine.executor import Attempt, Cause, Outcome
 from datakit.engine.task import Task
 from datakit.engine.worker import memory_watcher
 from datakit.engine.worker.local_executor import LocalExecutor
-from tests.support.engine.attempts import DEADLINE_SECONDS, attempt, run_all
+from tests.support.engine.attempts import attempt, run_all
 from tests.support.engine.memory_tasks import LIBRARIES
+from tests.support.engine.runs import DEADLINE_SECONDS, shared_executor
 from tests.support.faults.cluster import wait_until
 from tests.support.processes import ended, kill
 
@@ -29,36 +29,28 @@ ERROR_TYPES = {  # library -> the error of one request that cannot be met
 }
 
 
-@pytest.fixture(scope="module")
-def executor() -> Iterator[LocalExecutor]:
-    """One slot."""
-    local = LocalExecutor(1)
-    yield local
-    local.close()
-
-
 def memory_attempt(function: str, budget: int = BUDGET, **arguments: object) -> Attempt:
     """Return an attempt at a function of memory_tasks."""
     task = Task("only", f"tests.support.engine.memory_tasks:{function}", arguments)
     return Attempt(task, "test", "/nowhere", 1, 1, budget)
 
 
-def overfill(executor: LocalExecutor, library: str, at_once: bool) -> Outcome:
+def overfill(library: str, at_once: bool, executor: LocalExecutor | None = None) -> Outcome:
     """Return the outcome of an attempt in which a library uses more memory than it may."""
-    return run_all(executor, [memory_attempt("overfill", library=library, at_once=at_once)])[0]
+    return run_all(executor or shared_executor(1), [memory_attempt("overfill", library=library, at_once=at_once)])[0]
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_growth_over_the_budget_is_stopped_in_time(executor: LocalExecutor, library: str) -> None:
-    outcome = overfill(executor, library, at_once=False)
+def test_growth_over_the_budget_is_stopped_in_time(library: str) -> None:
+    outcome = overfill(library, at_once=False)
     assert outcome.cause is Cause.MEMORY, outcome.message
     assert 0.9 * BUDGET < outcome.peak_memory < 1.1 * BUDGET
     assert f"its budget is {BUDGET >> 20} MiB" in outcome.message
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_one_impossible_request_counts_as_memory(executor: LocalExecutor, library: str) -> None:
-    outcome = overfill(executor, library, at_once=True)
+def test_one_impossible_request_counts_as_memory(library: str) -> None:
+    outcome = overfill(library, at_once=True)
     assert outcome.cause is Cause.MEMORY, outcome.message
     assert outcome.error_type.endswith(ERROR_TYPES[library])  # some versions of numpy raise _ArrayMemoryError
 
@@ -73,8 +65,8 @@ def test_fast_growth_below_the_budget_is_left_alone(used: float, reserved: float
 
 
 @pytest.mark.parametrize(("budget", "cause"), [(64 << 20, Cause.MEMORY), (128 << 20, Cause.DONE)])
-def test_only_small_budgets_limit_unused_reservations(executor: LocalExecutor, budget: int, cause: Cause) -> None:
-    (outcome,) = run_all(executor, [memory_attempt("fill", budget, bytes=16 << 20, reserved=200 << 20)])
+def test_only_small_budgets_limit_unused_reservations(budget: int, cause: Cause) -> None:
+    (outcome,) = run_all(shared_executor(1), [memory_attempt("fill", budget, bytes=16 << 20, reserved=200 << 20)])
     assert outcome.cause is cause
 
 
@@ -89,7 +81,7 @@ def test_children_die_with_their_watcher(tmp_path: Path) -> None:
         cause = Cause.INFRASTRUCTURE
         for _ in range(20):  # as often as a driver retries: the dying server may be asked once more
             if cause is Cause.INFRASTRUCTURE:
-                cause = overfill(executor, "numpy", at_once=False).cause
+                cause = overfill("numpy", at_once=False, executor=executor).cause
         assert cause is Cause.MEMORY
     finally:
         executor.close()

@@ -10,9 +10,8 @@ import psutil
 
 from datakit.engine.executor import Attempt, Executor, Outcome
 from datakit.engine.task import Task
+from tests.support.engine.runs import DEADLINE_SECONDS
 from tests.support.faults.cluster import wait_until
-
-DEADLINE_SECONDS = 120.0
 
 
 def attempt(function: str, directory: Path | str, index: int = 1, **arguments: object) -> Attempt:
