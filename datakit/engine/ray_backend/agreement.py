@@ -36,7 +36,7 @@ READ_TRIES, READ_WAIT_SECONDS = 4, 0.5  # a network mount may show a new file a 
 
 @dataclass(frozen=True)
 class Expected:
-    """What a node must find: the file `nonce_url` below `root` with the content `nonce`, and these versions."""
+    """The driver's state, which a node must find: the file `nonce_url` below `root` with the content `nonce`, and these versions."""
 
     root: str
     nonce_url: str
@@ -46,7 +46,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class NodeReport:
-    """What a node found. nonce: None if the file could not be read; `trouble` says why."""
+    """A node's findings. nonce: None if the file could not be read; `trouble` says why."""
 
     host: str
     pid: int

@@ -48,7 +48,7 @@ class ExitStatus:
 
 @dataclass(frozen=True)
 class ChildExit:
-    """What a child left behind. status: None if the fork server is gone."""
+    """Everything known about a child that has exited. status: None if the fork server is gone."""
 
     status: ExitStatus | None
     killed_for: Cause | None

@@ -3,8 +3,8 @@
 The child writes a few KiB, and the parent reads them, even after the child's death. The parent learns the progress, the
 time of the last update (which tells a hang from hard work), and the records that the child was processing when it died.
 
-Two slots alternate in holding the records in progress, and one byte says which slot is valid. A child killed in the middle of a
-write leaves the old value or the new one, never a mixture. Cost: under a microsecond a call.
+Two slots alternate in holding the records in progress, and one byte says which slot is valid. A child killed in the
+middle of a write leaves the old value or the new one, never a mixture. Cost: under a microsecond a call.
 """
 
 from __future__ import annotations

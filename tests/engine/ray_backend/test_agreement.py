@@ -1,4 +1,4 @@
-"""What nodes must share with the driver is compared, and addresses are checked before Ray sees them."""
+"""Nodes are compared with the driver, and addresses are checked before Ray sees them."""
 
 from __future__ import annotations
 

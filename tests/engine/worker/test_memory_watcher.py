@@ -1,4 +1,4 @@
-"""Whatever exceeds its budget is killed in time, and whatever stays below is left alone."""
+"""Children over their budget are killed in time, and those below it are left alone."""
 
 from __future__ import annotations
 
