@@ -36,7 +36,7 @@ READ_TRIES, READ_WAIT_SECONDS = 4, 0.5  # a network mount may show a new file a 
 
 @dataclass(frozen=True)
 class Expected:
-    """The driver's state, which a node must find: the file `nonce_url` below `root` with the content `nonce`, and these versions."""
+    """The driver's state: the file `nonce_url` with the content `nonce` below `root`, and these versions."""
 
     root: str
     nonce_url: str
