@@ -24,6 +24,7 @@ from typing import Any
 import psutil
 import pytest
 
+from datakit.engine.worker import memory_watcher
 from tests.support.paths import REPOSITORY
 from tests.support.processes import ended, kill
 
@@ -246,6 +247,7 @@ def attempts_on(node: psutil.Process) -> list[tuple[str, psutil.Process]]:
                 server
                 and title.startswith("ray::")
                 and "datakit.engine.worker.forkserver" in " ".join(server.cmdline())
+                and process.name() != memory_watcher.PROCESS_NAME.decode()
             ):
                 found.append((title.split()[-1].removeprefix("ray::"), process))  # "ray::dedup verify"
         except (psutil.Error, IndexError):
