@@ -10,6 +10,8 @@ import signal
 
 from hypothesis import settings
 
+from tests.support.faults.shared_cluster import shared_cluster, token_cluster  # noqa: F401 - fixtures
+
 FAKE_DEVICES = 8
 # What is computed here is tiny and compiled often: compile fast, not well.
 FAST_COMPILE = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"

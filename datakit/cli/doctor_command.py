@@ -1,4 +1,4 @@
-"""`datakit doctor`."""
+"""The command `datakit doctor`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from datakit.cli.console import say, say_json
 
-PROBLEMS = 2
+PROBLEM_EXIT_CODE = 2
 
 
 def doctor(
@@ -17,9 +17,9 @@ def doctor(
     ray: str | None = None,
     json: Annotated[bool, Parameter(negative="", show_default=False)] = False,
 ) -> int:
-    """Check what fails in practice before a run does: disks, memory, limits, the root, the clock, a cluster.
+    """Check before a run what fails in practice: disks, memory, limits, the root, the clock, a cluster.
 
-    One line a check: ok, warning or problem, with the next step. Exit code 2 if there is a problem.
+    Prints one line per check: ok, warning or problem, with the next step. Exit code 2 if there is a problem.
 
     Examples:
       datakit doctor
@@ -28,9 +28,9 @@ def doctor(
     Parameters
     ----------
     root
-        A root as for `datakit run`: it is written, read and deleted for real.
+        A root as for `datakit run`. The check writes, reads and deletes a file there.
     ray
-        A cluster as for `datakit run`: it is joined for real.
+        A cluster as for `datakit run`. The check joins it.
     json
         Print one JSON object.
     """
@@ -41,9 +41,9 @@ def doctor(
     for finding in examine(root, ray):
         found.append(finding)
         if not json:
-            after = f"; next: {finding.next_step}" if finding.next_step else ""
-            say(f"{finding.state.value:8} {finding.check}: {finding.message}{after}")
+            advice = f"; next: {finding.next_step}" if finding.next_step else ""
+            say(f"{finding.state.value:8} {finding.check}: {finding.message}{advice}")
     healthy = all(finding.state is not State.PROBLEM for finding in found)
     if json:
         say_json({"healthy": healthy, "findings": found})
-    return 0 if healthy else PROBLEMS
+    return 0 if healthy else PROBLEM_EXIT_CODE

@@ -1,1 +1,1 @@
-"""doctor."""
+"""The checks of `datakit doctor`."""

@@ -1,7 +1,7 @@
-"""What a check of `datakit doctor` finds, and the two checks that several of its parts make.
+"""The result type of a check, and the checks that several parts of `datakit doctor` share.
 
-A finding is ok, a warning (the run goes on, but slower or nearer to a limit) or a problem (it would fail), with the
-next step to take.
+A finding is ok, a warning (a run works, but slower or closer to a limit) or a problem (a run would fail), with the next
+step to take.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pathlib import Path
 
 from datakit.errors import DatakitError
 
-FULL, NEARLY_FULL = 0.95, 0.90  # Ray refuses work on a disk above the first
-SPARE_BYTES = 2 << 30
+FULL, NEARLY_FULL = 0.95, 0.90  # Ray refuses work on a disk that is fuller than the first
+SPARE_BYTES = 2 << 30  # attempts' scratch soon fills less, however large the disk
 GIB = 1 << 30
 
 
 class State(StrEnum):
-    """How much a finding matters."""
+    """Severity of a finding."""
 
     OK = "ok"
     WARNING = "warning"
@@ -29,7 +29,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found, and what to do where that is not well."""
+    """Result of a check; `next_step` says what to do if it is not ok."""
 
     check: str
     state: State
@@ -37,8 +37,8 @@ class Finding:
     next_step: str = ""
 
 
-def attempt(check: str, message: str, remedy: str, action: Callable[[], object]) -> Finding:
-    """ok with the message, or the problem that the action raises."""
+def try_action(check: str, message: str, remedy: str, action: Callable[[], object]) -> Finding:
+    """Return ok with the message, or a problem if the action raises."""
     try:
         action()
     except (DatakitError, OSError) as error:
@@ -46,8 +46,8 @@ def attempt(check: str, message: str, remedy: str, action: Callable[[], object])
     return Finding(check, State.OK, message)
 
 
-def disk(check: str, path: str, remedy: str) -> Finding:
-    """How full the disk of a path is."""
+def disk_usage(check: str, path: str, remedy: str) -> Finding:
+    """Check how full the disk behind a path is."""
     usage = shutil.disk_usage(path)
     share = 1 - usage.free / usage.total
     text = f"{path}: {share:.0%} full, {usage.free / GIB:.1f} GiB free"
@@ -56,6 +56,6 @@ def disk(check: str, path: str, remedy: str) -> Finding:
     return Finding(check, State.WARNING, text, remedy) if share >= NEARLY_FULL else Finding(check, State.OK, text)
 
 
-def standing(path: Path) -> Path:
-    """The path, or the nearest folder above it that is there."""
-    return next(place for place in (path, *path.parents) if place.exists())
+def nearest_existing(path: Path) -> Path:
+    """Return the path, or its nearest ancestor that exists."""
+    return next(folder for folder in (path, *path.parents) if folder.exists())

@@ -1,4 +1,4 @@
-"""`datakit doctor` on a root: written, read, listed and deleted for real; the store's conditional PUT; its clock."""
+"""Checks a root by using it: writing, reading, listing and deleting, conditional PUT, and the store's clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 
-from datakit.doctor.finding import Finding, State, attempt, disk, standing
+from datakit.doctor.finding import Finding, State, disk_usage, nearest_existing, try_action
 from datakit.errors import DatakitError, DivergentOutputError
 from datakit.storage import atomic, urls
 
@@ -20,22 +20,26 @@ CONNECT_SECONDS = 5.0
 CLOCKS = {"s3": "https://s3.amazonaws.com", "gs": "https://storage.googleapis.com", "hf": "https://huggingface.co"}
 
 
-def local_root(root: str) -> Iterator[Finding]:
-    place = standing(Path(root))
-    remedy = "choose another --root, or give yourself the right to write there"
-    if not place.is_dir():
-        yield Finding("root", State.PROBLEM, f"{place} is not a directory", remedy)
+def check_local_root(root: str) -> Iterator[Finding]:
+    """Check a local root, which need not exist yet."""
+    folder = nearest_existing(Path(root))
+    remedy = "choose another --root, or get permission to write there"
+    if not folder.is_dir():
+        yield Finding("root", State.PROBLEM, f"{folder} is not a directory", remedy)
         return
-    yield attempt("root", f"{place}: written, read and deleted", remedy, lambda: _write_and_read(str(place)))
-    yield disk("root's disk", str(place), "free some, or choose another --root; `datakit gc` lists what can go")
+    yield try_action("root", f"{folder}: written, read and deleted", remedy, lambda: _write_and_read(str(folder)))
+    remedy = "free some space, or choose another --root; `datakit gc` lists what can be deleted"
+    yield disk_usage("root's disk", str(folder), remedy)
 
 
-def store(root: str) -> Iterator[Finding]:
-    remedy = "check AWS_ENDPOINT_URL, the credentials and the bucket's name, and that they allow get, put, list, delete"
-    found = attempt("root", f"{root}: put, read, listed and deleted", remedy, lambda: _write_and_read(f"{root}/.probe"))
+def check_store(root: str) -> Iterator[Finding]:
+    """Check a root in an object store."""
+    folder = f"{root}/.probe"
+    remedy = "check AWS_ENDPOINT_URL, the credentials, the bucket's name, and permissions to get, put, list, delete"
+    found = try_action("root", f"{root}: put, read, listed and deleted", remedy, lambda: _write_and_read(folder))
     yield found
     if found.state is State.OK:
-        yield _conditional(f"{root}/.probe")
+        yield _conditional_put(folder)
     yield _clock(urls.protocol(root))
 
 
@@ -44,53 +48,54 @@ def _write_and_read(folder: str) -> None:
     atomic.commit_bytes(data, url)
     try:
         if urls.read_bytes(url) != data:
-            raise OSError(f"{url} reads as something else than what was written there")
+            raise OSError(f"{url} does not contain what was just written")
         urls.listing(folder)
     finally:
         urls.remove(url)
 
 
-def _conditional(folder: str) -> Finding:
-    """The second of two different files under one name must be refused."""
+def _conditional_put(folder: str) -> Finding:
+    """Check that the store refuses a second, different file with the same name."""
     url = urls.join(folder, atomic.temporary_name("doctor"))
     try:
         atomic.commit_bytes(b"first", url)
         atomic.commit_bytes(b"second", url)
     except DivergentOutputError:
-        return Finding("conditional put", State.OK, "a name that is taken is refused")
+        return Finding("conditional put", State.OK, "existing names are refused")
     except DatakitError as error:
         return Finding("conditional put", State.PROBLEM, str(error), "the store must allow If-None-Match on PUT")
     finally:
         urls.remove(url)
-    text = "the store overwrites what it should refuse (If-None-Match is ignored): two drivers could harm each other"
+    text = "the store ignores If-None-Match and overwrites existing files: two drivers could corrupt each other's work"
     return Finding("conditional put", State.PROBLEM, text, "use a store, or a version of it, with conditional writes")
 
 
 def _clock(protocol: str) -> Finding:
-    """This machine's clock against the store's `Date`."""
+    """Compare this machine's clock with the store's `Date` header."""
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") if protocol == "s3" else None
     endpoint = endpoint or CLOCKS.get(protocol)
     if endpoint is None:
-        return Finding("clock", State.WARNING, f"not compared: no address of {protocol}:// is known", "compare by hand")
+        return _not_compared(f"no endpoint is known for {protocol}://")
     try:
-        date = _date_of(endpoint)
+        date = _server_date(endpoint)
     except OSError as error:
-        return Finding("clock", State.WARNING, f"not compared: {endpoint} does not answer ({error})", "compare by hand")
+        return _not_compared(f"{endpoint} does not answer ({error})")
     if date is None:
-        return Finding("clock", State.WARNING, f"not compared: {endpoint} sends no Date", "compare by hand")
+        return _not_compared(f"{endpoint} sends no Date header")
     skew = time.time() - parsedate_to_datetime(date).timestamp()
-    text, remedy = (
-        f"{skew:+.0f} s against {endpoint}",
-        "set the clock (chrony, ntpd): stores refuse requests 15 min off",
-    )
+    remedy = "set the clock (chrony, ntpd): stores refuse requests 15 min off"
     state = State.PROBLEM if abs(skew) > REFUSED_SECONDS else State.WARNING if abs(skew) > SKEW_SECONDS else State.OK
-    return Finding("clock", state, text, remedy if state is not State.OK else "")
+    return Finding("clock", state, f"{skew:+.0f} s against {endpoint}", remedy if state is not State.OK else "")
 
 
-def _date_of(endpoint: str) -> str | None:
+def _not_compared(reason: str) -> Finding:
+    return Finding("clock", State.WARNING, f"not compared: {reason}", "check the clock by hand")
+
+
+def _server_date(endpoint: str) -> str | None:
     request = urllib.request.Request(endpoint, method="HEAD")
     try:
         with urllib.request.urlopen(request, timeout=CONNECT_SECONDS) as answer:
             return answer.headers["Date"]
-    except urllib.error.HTTPError as error:  # an answer, too
+    except urllib.error.HTTPError as error:  # an error response also has a date
         return error.headers["Date"]

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from datakit.download.listing import SourceFile
-from datakit.engine.worker.local_executor import MEMORY_SHARE, memory_limit
+from datakit.engine.worker.memory_limits import MEMORY_SHARE, memory_limit
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest
 

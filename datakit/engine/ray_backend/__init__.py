@@ -1,1 +1,1 @@
-"""ray_backend."""
+"""Runs attempts on a Ray cluster."""

@@ -1,8 +1,8 @@
-"""What every node of a cluster must have in common with the driver: the root, and the versions that make the bytes.
+"""Checks what every node of a cluster must share with the driver: the root, and the versions that determine the bytes.
 
-The driver leaves a nonce under `<root>/.probe/`; a node that cannot read it works on another disk, and what it would
-write there would be lost to everybody else. Versions are compared because output bytes are a function of them. Checked
-on all nodes before the first task, and once more in each worker process, since nodes may join later: one small read.
+The driver writes a nonce under `<root>/.probe/`. A node that cannot read it has a different disk, and whatever it wrote
+there would be lost. Versions are compared because output bytes depend on them. All nodes are checked before the first
+task, and each worker process once more, since nodes may join later. Cost: one small read.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from datakit.storage import atomic, stale_files, urls
 
 FOLDER = ".probe"
 AUTHENTICATION = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
-_TOKEN = secrets.token_hex(32)  # one a process: Ray keeps the first that it sees
-CONNECT_SECONDS = 5.0
-ADDRESS_VARIABLE, ADDRESS_FILE = "RAY_ADDRESS", "/tmp/ray/ray_current_cluster"
+_TOKEN = secrets.token_hex(32)  # one per process: Ray keeps the first one it sees
+CONNECT_SECONDS = 5.0  # for a TCP connection; a reachable host needs milliseconds
+ADDRESS_VARIABLE, ADDRESS_FILE = "RAY_ADDRESS", "/tmp/ray/ray_current_cluster"  # as Ray's own `auto` reads them
 AUTO_REMEDY = (
-    "start a cluster (`ray start --head`), or name one: --ray HOST:PORT; "
-    f"`unset {ADDRESS_VARIABLE}`, or `ray stop`, makes this machine forget one that is gone"
+    "start a cluster (`ray start --head`) or name one with --ray HOST:PORT; "
+    f"`unset {ADDRESS_VARIABLE}` or `ray stop` removes the address of a dead cluster"
 )
-READ_TRIES, READ_WAIT_SECONDS = 4, 0.5  # a network mount may see a new file a little later
+READ_TRIES, READ_WAIT_SECONDS = 4, 0.5  # a network mount may show a new file a little later
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What a node must find: the file `nonce_url` below `root` with the content `nonce`, and these versions."""
+    """The driver's state: the file `nonce_url` with the content `nonce` below `root`, and these versions."""
 
     root: str
     nonce_url: str
@@ -46,7 +46,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class NodeReport:
-    """What a node found. `nonce` is None where the file is not there; `trouble` says why it could not be read."""
+    """A node's findings. nonce: None if the file could not be read; `trouble` says why."""
 
     host: str
     pid: int
@@ -57,7 +57,7 @@ class NodeReport:
 
 @contextmanager
 def nonce_below(root: str) -> Iterator[Expected]:
-    """Leaves a nonce below `root` while the block runs. Raises RootError where the root cannot be written."""
+    """Keep a nonce below `root` for the block. Raises RootError if the root cannot be written."""
     folder = urls.join(root, FOLDER)
     nonce, url = uuid.uuid4().hex, urls.join(folder, atomic.temporary_name("nonce"))
     atomic.commit_bytes(nonce.encode(), url)
@@ -70,10 +70,10 @@ def nonce_below(root: str) -> Iterator[Expected]:
 
 
 def remove_dead_nonces(root: str) -> None:
-    """Remove what drivers that were killed left below a local root; a run that finds all done would ask nobody."""
+    """Remove the nonces of killed drivers below a local root, even if this run has nothing to do on a cluster."""
     folder = urls.join(root, FOLDER)
     if urls.is_local(root):
-        with suppress(PermissionError):  # of those who may only read, nobody expects it
+        with suppress(PermissionError):  # the root may be read-only for this user
             if stale_files.remove_dead_files(folder):
                 _remove_if_empty(Path(urls.local_path(folder)))
 
@@ -81,18 +81,16 @@ def remove_dead_nonces(root: str) -> None:
 def _remove_if_empty(folder: Path) -> None:
     try:
         folder.rmdir()
-    except (
-        OSError
-    ) as error:  # another driver's nonce may be there, or come at this moment; or it was the first to leave
+    except OSError as error:  # another driver's nonce is in it, or that driver has just removed the folder
         if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
             raise
 
 
 def assert_reachable(address: str) -> None:
-    """Raises UsageError at once. Ray itself takes 163 s to see that nobody answers, and then ends the process."""
+    """Raise UsageError if nothing listens at `address`. Ray takes 163 s to notice and then ends the process."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
-        raise UsageError(f"{address!r} is no address of a Ray cluster; use local, auto or host:port")
+        raise UsageError(f"{address!r} is not the address of a Ray cluster; use local, auto or host:port")
     try:
         socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
     except OSError as error:
@@ -100,16 +98,16 @@ def assert_reachable(address: str) -> None:
 
 
 def auto_address() -> str:
-    """What "auto" means: RAY_ADDRESS, else what the last `ray start` on this machine left.
+    """Resolve "auto": RAY_ADDRESS, or else the address that the last `ray start` left on this machine.
 
-    Either may name a cluster that is long gone, so it is tried. Raises UsageError; AUTO_REMEDY is what to do then.
+    Either may name a dead cluster, so it is checked. Raises UsageError, for which AUTO_REMEDY is the next step.
     """
     address, origin = os.environ.get(ADDRESS_VARIABLE, ""), ADDRESS_VARIABLE
     if not address:
         path, origin = Path(ADDRESS_FILE), ADDRESS_FILE
         address = path.read_text().strip() if path.exists() else ""
     if not address:
-        raise UsageError(f"auto finds no Ray cluster: {ADDRESS_VARIABLE} is not set and {ADDRESS_FILE} is not there")
+        raise UsageError(f"auto finds no Ray cluster: {ADDRESS_VARIABLE} is not set and {ADDRESS_FILE} does not exist")
     try:
         assert_reachable(address)
     except UsageError as error:
@@ -119,10 +117,10 @@ def auto_address() -> str:
 
 @contextmanager
 def private_token() -> Iterator[None]:
-    """A token for a cluster of this process alone, in the environment while the block runs, and in no file.
+    """Set a token for this process's private cluster in the environment, for the block and in no file.
 
-    Ray turns token authentication on by itself for such a cluster, and would otherwise leave a token in the home
-    directory, which changes how clusters that are started later behave. What the user has chosen stays.
+    Ray enables token authentication for such a cluster by itself. It would leave a token in the home directory, which
+    changes how clusters started later behave. Tokens set by the user are kept.
     """
     before = {name: os.environ.get(name) for name in AUTHENTICATION}
     if not any(before.values()):
@@ -136,24 +134,24 @@ def private_token() -> Iterator[None]:
 
 
 def examine(expected: Expected) -> NodeReport:
-    """Look around on this node."""
+    """Report what this node finds."""
     host, pid, nonce, trouble = os.uname().nodename, os.getpid(), None, ""
-    for wait in range(READ_TRIES):
-        time.sleep(READ_WAIT_SECONDS if wait else 0)
+    for attempt in range(READ_TRIES):
+        time.sleep(READ_WAIT_SECONDS if attempt else 0)
         try:
             nonce = urls.read_bytes(expected.nonce_url).decode(errors="replace")
             break
         except NotFoundError:
-            trouble = "a file that the driver wrote there is not there"
+            trouble = "a file that the driver wrote is missing there"
         except (StorageError, InputError) as error:
             trouble = str(error)
     return NodeReport(host, pid, nonce, trouble if nonce is None else "", comparable_versions())
 
 
 def require(expected: Expected, report: NodeReport, node: str) -> None:
-    """Raises RootError or InputError, naming the node, where it does not fit to the driver."""
+    """Raise RootError or InputError, naming the node, if it does not match the driver."""
     if report.nonce != expected.nonce:
-        trouble = report.trouble or "the file that the driver wrote there has another content"
+        trouble = report.trouble or "the file that the driver wrote has different content there"
         raise RootError(
             f"node {node} does not share the root {expected.root}: {trouble}; the root must be the same place for all "
             "nodes of the cluster: an object store (s3://..., gs://...) or a network mount at the same path"
@@ -165,6 +163,6 @@ def require(expected: Expected, report: NodeReport, node: str) -> None:
     ]
     if differences:
         raise InputError(
-            f"node {node} would write other bytes than the driver expects: {'; '.join(differences)}; install the same "
-            "versions on all nodes"
+            f"node {node} could write different bytes than the driver expects: {'; '.join(differences)}; install the "
+            "same versions on all nodes"
         )

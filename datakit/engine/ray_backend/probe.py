@@ -1,7 +1,7 @@
-"""Asks every node whether it shares the root and our versions, before the first attempt: a second.
+"""Asks every node, before the first attempt, whether it shares the root and our versions. Takes a second.
 
-A node that dies meanwhile need not answer; one that lost the worker process is asked again. Nodes that join later are
-asked when they get their first attempt (`worker.py`).
+A node that dies meanwhile need not answer; one that lost its worker process is asked again. Nodes that join later are
+checked when they get their first attempt (`worker.py`).
 """
 
 from __future__ import annotations
@@ -17,69 +17,75 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from datakit.engine.ray_backend.agreement import Expected, NodeReport, require
 from datakit.engine.ray_backend.connection import connection_errors
-from datakit.engine.ray_backend.failures import describe, is_lasting
-from datakit.engine.ray_backend.nodes import Node, name_of
+from datakit.engine.ray_backend.failures import describe, is_permanent
+from datakit.engine.ray_backend.nodes import Node, describe_node
 from datakit.engine.task import decode, encode
 from datakit.errors import InputError
 
-TRAVELLING = ("AWS_", "DATAKIT_", "FSSPEC_", "HF_TOKEN")  # environment variables that storage needs on the nodes
-ANSWER_SECONDS = 90.0  # Ray misses a worker process that died while it started after 60 s, and starts another then
-TRIES, WAIT_SECONDS = 6, 1.0
+FORWARDED = ("AWS_", "DATAKIT_", "FSSPEC_", "HF_TOKEN")  # prefixes of variables that storage needs on the nodes
+ANSWER_SECONDS = 90.0  # Ray notices after 60 s that a worker process died while starting, and starts another
+TRIES, WAIT_SECONDS = 6, 1.0  # between tries; a lost worker process is replaced at once
 
 
-def environment() -> dict[str, Any]:
-    """What travels to the nodes: the variables that storage and our own code read."""
-    return {"env_vars": {name: value for name, value in os.environ.items() if name.startswith(TRAVELLING)}}
+def forwarded_environment() -> dict[str, Any]:
+    """Return the runtime environment for the nodes: the variables that storage and our own code read."""
+    return {"env_vars": {name: value for name, value in os.environ.items() if name.startswith(FORWARDED)}}
 
 
-def probe(look: Callable[[], Sequence[Node]], expected: Expected) -> None:
-    """Ask the nodes that `look` finds. Raises RootError, InputError."""
-    lost = _ask(look(), expected)
+def probe(find_nodes: Callable[[], Sequence[Node]], expected: Expected) -> None:
+    """Check all nodes that `find_nodes` returns. Raises RootError, InputError."""
+    unanswered = _ask(find_nodes(), expected)
     for _ in range(TRIES - 1):
-        if not lost:
+        if not unanswered:
             return
         time.sleep(WAIT_SECONDS)
-        lost = _ask([node for node in look() if name_of(node) in lost], expected)
-    if lost:
-        raise InputError(f"{'; '.join(lost.values())} (asked {TRIES} times)")
+        unanswered = _ask([node for node in find_nodes() if describe_node(node) in unanswered], expected)
+    if unanswered:
+        raise InputError(f"{'; '.join(unanswered.values())} (asked {TRIES} times)")
 
 
 def _ask(nodes: Sequence[Node], expected: Expected) -> dict[str, str]:
-    """Which nodes died, or lost the worker process, before they could answer, and how."""
-    lost: dict[str, str] = {}
-    data, remote = encode(expected), ray.remote(num_cpus=0, max_retries=0, runtime_env=environment())(_prober())
-    places = {
-        remote.options(
-            name="probe", scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        ).remote(data): name_of(node)
-        for node in nodes
-    }
-    with connection_errors():
-        _, silent = ray.wait(list(places), num_returns=len(places), timeout=ANSWER_SECONDS) if places else ([], [])
-    if silent:
-        names = ", ".join(places[reference] for reference in silent)
-        raise InputError(
-            f"no worker process started within {ANSWER_SECONDS:.0f} s on node {names}; see Ray's logs there"
-        )
-    for reference, node in places.items():
+    """Check the nodes; returns the error by node for those that died or lost their worker before answering."""
+    unanswered: dict[str, str] = {}
+    for reference, node in _send_probes(nodes, expected).items():
         try:
             answer = ray.get(reference)
         except ray.exceptions.RayError as error:
-            trouble = f"node {node} cannot run a task: {describe(error)}"
-            if is_lasting(error):
-                raise InputError(trouble) from error
-            lost[node] = trouble
+            message = f"node {node} cannot run a task: {describe(error)}"
+            if is_permanent(error):
+                raise InputError(message) from error
+            unanswered[node] = message
             continue
         if isinstance(answer, str):
             raise InputError(f"node {node} cannot import datakit ({answer}); install the same version on all nodes")
         require(expected, decode(answer, NodeReport), node)
-    return lost
+    return unanswered
 
 
-def _prober() -> Callable[[bytes], bytes | str]:
-    """A function that Ray ships by value, so that it runs where datakit is not installed, too."""
+def _send_probes(nodes: Sequence[Node], expected: Expected) -> dict[ray.ObjectRef, str]:
+    """Start a probe on each node and wait until all have ended; returns the node of each."""
+    data = encode(expected)
+    remote = ray.remote(num_cpus=0, max_retries=0, runtime_env=forwarded_environment())(_probe_function())
+    probes = {
+        remote.options(
+            name="probe", scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        ).remote(data): describe_node(node)
+        for node in nodes
+    }
+    with connection_errors():
+        _, silent = ray.wait(list(probes), num_returns=len(probes), timeout=ANSWER_SECONDS) if probes else ([], [])
+    if silent:
+        names = ", ".join(probes[reference] for reference in silent)
+        raise InputError(
+            f"no worker process started within {ANSWER_SECONDS:.0f} s on node {names}; see Ray's logs there"
+        )
+    return probes
 
-    def look_around(data: bytes) -> bytes | str:
+
+def _probe_function() -> Callable[[bytes], bytes | str]:
+    """Return a function that Ray ships by value, so that it also runs where datakit is not installed."""
+
+    def examine_node(data: bytes) -> bytes | str:
         try:
             from datakit.engine.ray_backend.agreement import Expected, examine
             from datakit.engine.task import decode, encode
@@ -87,4 +93,4 @@ def _prober() -> Callable[[bytes], bytes | str]:
             return str(error)
         return encode(examine(decode(data, Expected)))
 
-    return look_around
+    return examine_node

@@ -1,8 +1,8 @@
-"""The worker's end on a Ray cluster: attempts in children of a fork server that belongs to the Ray worker process.
+"""The worker's end on a Ray cluster: runs attempts in children of a fork server owned by the Ray worker process.
 
-Ray reuses its worker processes, so a fork server boots once for each of them and an attempt costs what it costs
-locally. The Ray worker itself has many threads and never forks; when it dies, its fork server sees the end of the
-control socket and takes the children along. Of ray it asks one question, in each worker process once: which node it is.
+Ray reuses its worker processes, so a fork server boots once per worker process and an attempt costs the same as
+locally. The Ray worker itself has many threads and never forks. When it dies, its fork server sees the end of the
+control socket and kills the children. The only question it asks Ray, once per worker process, is which node it is on.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from datakit.engine.executor import Attempt, Cause, Outcome
 from datakit.engine.ray_backend.agreement import Expected, examine, require
 from datakit.engine.ray_backend.nodes import has_accelerators
 from datakit.engine.task import decode, encode
-from datakit.engine.worker.forkserver_client import ZygotePool
+from datakit.engine.worker.forkserver_client import ForkServerPool
 from datakit.engine.worker.run_attempt import run_attempt
 from datakit.errors import DatakitError, InputError
 
-_ZYGOTES = ZygotePool()
+_SERVERS = ForkServerPool()
 _CHECKED: set[bytes] = set()
 
 
 def run_encoded_attempt(data: bytes, expected: bytes, sparing: bool) -> bytes | None:
-    """One attempt, from msgpack to msgpack; None where it is not for this node, and nothing was done.
+    """Run one attempt, from msgpack to msgpack; returns None if it must not run on this node.
 
-    `expected`: what this node must have in common with the driver. `sparing`: not on a node with accelerators.
+    expected: an encoded Expected, which this node must match. sparing: do not run on a node with accelerators.
     """
     if sparing and _has_accelerators():
         return None
     attempt = decode(data, Attempt)
     try:
         _check_once(expected)
-        return encode(run_attempt(attempt, _ZYGOTES))
+        return encode(run_attempt(attempt, _SERVERS))
     except DatakitError as error:
         cause = Cause.REFUSED if isinstance(error, InputError) else Cause.INFRASTRUCTURE
         outcome = Outcome(

@@ -1,1 +1,1 @@
-"""worker."""
+"""Runs attempts on this machine: fork server, child processes, memory limits."""

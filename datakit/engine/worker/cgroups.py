@@ -1,8 +1,8 @@
-"""The control groups (version 1 or 2) that bound this process's memory: what they allow, and whom the kernel killed.
+"""Reads the control groups (version 1 or 2) that limit this process's memory: their limits and their OOM kills.
 
-A process is in a group below others, and each of them may have a limit. `/proc/self/cgroup` names it by its path on the
-host; in a container that path is not there, and what is mounted is the container's own group: so every folder on the
-way that is there counts. Cost: a few small reads.
+A process belongs to one group of a tree, and each ancestor may have a limit. `/proc/self/cgroup` gives the group's path
+on the host. In a container that path may not exist because the container's own group is mounted instead, so every
+folder on the path that does exist counts. Cost: a few small reads.
 """
 
 from __future__ import annotations
@@ -10,38 +10,38 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-OWN, MOUNT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
-LIMITS = ("memory.max", "memory.limit_in_bytes")  # version 2, version 1
-KILLS = ("memory.events", "memory.oom_control")
+PROCESS_GROUPS, MOUNT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+LIMIT_FILES = ("memory.max", "memory.limit_in_bytes")  # version 2, version 1
+KILL_FILES = ("memory.events", "memory.oom_control")
 
 
 def memory_limits() -> list[int]:
-    """The limit in bytes of each group around this process that has one."""
-    texts = [text.strip() for text in _files(LIMITS)]
-    return [int(text) for text in texts if text.isdigit()]  # "max" is none
+    """Return the limit in bytes of each group around this process that has one."""
+    texts = [text.strip() for text in _contents(LIMIT_FILES)]
+    return [int(text) for text in texts if text.isdigit()]  # "max" means no limit
 
 
-def kills() -> int:
-    """How many processes the kernel has killed in these groups for lack of memory, so far."""
-    lines = [line for text in _files(KILLS) for line in text.splitlines()]
+def oom_kills() -> int:
+    """Return how many processes of these groups the kernel has killed for lack of memory."""
+    lines = [line for text in _contents(KILL_FILES) for line in text.splitlines()]
     return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
 
 
-def _files(names: tuple[str, ...]) -> Iterator[str]:
-    for folder in folders():
+def _contents(names: tuple[str, ...]) -> Iterator[str]:
+    for folder in memory_groups():
         for path in (folder / name for name in names):
             if path.exists():
                 yield path.read_text()
 
 
-def folders() -> list[Path]:
-    """The groups around this process that have to do with memory, each once."""
+def memory_groups() -> list[Path]:
+    """Return the folders of this process's memory groups and their ancestors, each once."""
     found: dict[Path, None] = {}
-    for line in OWN.read_text().splitlines() if OWN.exists() else ():
+    for line in PROCESS_GROUPS.read_text().splitlines() if PROCESS_GROUPS.exists() else ():
         _, controllers, path = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
             continue
         mount = MOUNT / "memory" if controllers else MOUNT
-        own = mount / path.lstrip("/")
-        found |= dict.fromkeys(place for place in (own, *own.parents) if place.is_relative_to(mount))
+        group = mount / path.lstrip("/")
+        found |= dict.fromkeys(folder for folder in (group, *group.parents) if folder.is_relative_to(mount))
     return list(found)

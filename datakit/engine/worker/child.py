@@ -1,10 +1,10 @@
-"""What happens in a forked child: boot assertions, the task function, the result, and out.
+"""The forked child: checks its boot, runs the task functions, sends the result, exits.
 
-The child leaves with `os._exit` once its result is written: Arrow's exit handlers abort 17 % of plain interpreter exits
-(7 of 40, measured), and a parent that trusts exit codes would call healthy work failed. So the result message decides.
+The child exits with `os._exit` once its result is written. Arrow's exit handlers abort 17 % of plain interpreter exits
+(7 of 40, measured), and a parent that trusted exit codes would call healthy work failed. So the result message decides.
 
-An exception that is not ours is reported by type and place without its message: libraries quote what they choke on, and
-that is document text. DATAKIT_DEBUG=1 shows it.
+An exception that is not ours is reported by type and place, without its message, because libraries quote the input they
+fail on, which is document text. DATAKIT_DEBUG=1 shows the message.
 """
 
 from __future__ import annotations
@@ -33,20 +33,22 @@ from datakit.engine.task import (
     resolve,
 )
 from datakit.engine.worker.framing import receive_frame, send_frame
-from datakit.engine.worker.heartbeat import Cursor
-from datakit.engine.worker.memory_limits import hold_reserves, used_memory
+from datakit.engine.worker.heartbeat import Heartbeat
+from datakit.engine.worker.memory_limits import limit_own_memory, used_memory
 from datakit.engine.worker.memory_watcher import die_with
 from datakit.errors import DatakitError, InputError, PartialError
 
-FORBIDDEN = ("ray", "jax", "datakit.cli")  # heavy, multi-threaded, or the parent's business
-BENIGN_THREADS = ("jemalloc_bg_thd",)  # started by `import pyarrow`; holds no lock of ours
+FORBIDDEN = ("ray", "jax", "datakit.cli")  # heavy, multi-threaded, or the parent's concern
+BENIGN_THREADS = ("jemalloc_bg_thd",)  # started by `import pyarrow`; holds no lock that a child needs
 FAULT_FILE = "faults.txt"
 OUTPUT_FILE = "output.txt"
 DUMP_SIGNAL = signal.SIGUSR1
+OOM_SCORE = "900"  # of 1000: the kernel's OOM killer takes a child before the driver
+LONGEST_CHAIN = 20  # exceptions behind an exception; a cycle must not loop forever
 
 
-def run(channel_descriptor: int, cursor_descriptor: int, preloads: tuple[Preload, ...]) -> None:
-    """One attempt, from the request to the exit. Never returns."""
+def run(channel_descriptor: int, heartbeat_descriptor: int, preloads: tuple[Preload, ...]) -> None:
+    """Run one attempt, from the request to the exit. Never returns."""
     _die_with_the_server()
     channel = socket.socket(fileno=channel_descriptor)
     request = decode(receive_frame(channel))
@@ -58,9 +60,10 @@ def run(channel_descriptor: int, cursor_descriptor: int, preloads: tuple[Preload
     try:
         assert_clean_boot(preloads)
         _limit_threads(request["cpus"])
-        hold_reserves(request["memory_bytes"])
-        reply = {"results": list(_work(request, scratch, Cursor(cursor_descriptor))), "memory": used_memory("self")[0]}
-    except BaseException as error:  # noqa: BLE001 - everything is reported to the parent, which decides
+        limit_own_memory(request["memory_bytes"])
+        results = list(_run_tasks(request, scratch, Heartbeat(heartbeat_descriptor)))
+        reply = {"results": results, "memory": used_memory("self")[0]}
+    except BaseException as error:  # noqa: BLE001 - reported to the parent, which decides
         reply = describe_error(error)
     send_frame(channel, encode(reply))
     sys.stdout.flush()
@@ -69,7 +72,7 @@ def run(channel_descriptor: int, cursor_descriptor: int, preloads: tuple[Preload
 
 
 def _divert_output(scratch: Path) -> None:
-    """What libraries print goes to a file: it may quote documents, and would tear the run's own display."""
+    """Send what libraries print to a file: it may quote documents and would garble the progress display."""
     if not os.environ.get("DATAKIT_DEBUG"):
         output = os.open(scratch / OUTPUT_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(output, 1)
@@ -77,28 +80,28 @@ def _divert_output(scratch: Path) -> None:
         os.close(output)
 
 
-def _work(request: dict[str, Any], scratch: Path, cursor: Cursor) -> Iterator[tuple[Any, float]]:
-    """(result, seconds) of each task."""
+def _run_tasks(request: dict[str, Any], scratch: Path, heartbeat: Heartbeat) -> Iterator[tuple[Any, float]]:
+    """Yield (result, seconds) of each task."""
     shared = decode(request["shared"]) if request["shared"] is not None else {}
     skip = {(record.file, record.position): record.reason for record in _typed(request, "skip", QuarantinedRecord)}
-    try_singly = frozenset((held.file, held.position) for held in _typed(request, "try_singly", RecordRange))
+    try_singly = frozenset((batch.file, batch.position) for batch in _typed(request, "try_singly", RecordRange))
     for number, data in enumerate(request["tasks"]):
-        began = time.monotonic()
-        cursor.begin(number)
-        task, room = decode(data, Task), scratch / str(number)
-        room.mkdir()
+        started = time.monotonic()
+        heartbeat.begin(number)
+        task, task_scratch = decode(data, Task), scratch / str(number)
+        task_scratch.mkdir()
         context = TaskContext(
             step_directory=request["step_directory"],
-            scratch=room,
+            scratch=task_scratch,
             cpus=request["cpus"],
-            report=cursor.report,
-            hold=cursor.hold,
-            release=cursor.release,
+            report=heartbeat.report,
+            hold=heartbeat.hold,
+            release=heartbeat.release,
             try_singly=try_singly,
             skip=skip,
             tolerance=decode(request["tolerance"], Tolerance),
         )
-        yield resolve(task.function)(task.arguments, shared, context), time.monotonic() - began
+        yield resolve(task.function)(task.arguments, shared, context), time.monotonic() - started
 
 
 def _typed(request: dict[str, Any], name: str, kind: type) -> list[Any]:
@@ -106,20 +109,20 @@ def _typed(request: dict[str, Any], name: str, kind: type) -> list[Any]:
 
 
 def assert_clean_boot(preloads: tuple[Preload, ...]) -> None:
-    """Raises RuntimeError where the fork server did not do its work, or brought along what it must not."""
+    """Raise RuntimeError if a preload is missing, or the fork server imported a forbidden module or had threads."""
     missing = [preload.module for preload in preloads if preload.module not in sys.modules]
     if missing:
         raise RuntimeError(f"the fork server did not preload {', '.join(missing)}")
     brought = [module for module in FORBIDDEN if module in sys.modules]
     if brought:
-        raise RuntimeError(f"the fork server has imported {', '.join(brought)}, which no task may carry")
+        raise RuntimeError(f"the fork server has imported {', '.join(brought)}, which tasks must not inherit")
     threads = foreign_threads()
     if threads:
-        raise RuntimeError(f"the fork server had more threads than one: {', '.join(threads)}")
+        raise RuntimeError(f"the fork server had more than one thread: {', '.join(threads)}")
 
 
 def foreign_threads() -> list[str]:
-    """The names of this process's threads beside the main one and those known to be harmless."""
+    """Return the names of this process's threads except the main one and those known to be harmless."""
     names = []
     for thread in Path("/proc/self/task").iterdir():
         if thread.name != str(os.getpid()):
@@ -130,9 +133,9 @@ def foreign_threads() -> list[str]:
 
 def _die_with_the_server() -> None:
     die_with(os.getppid())
-    os.setsid()  # a group of its own, so that what a task starts is killed with it
+    os.setsid()  # its own process group, so that whatever a task starts is killed with it
     with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("900")  # the kernel takes a task before it takes the driver
+        Path("/proc/self/oom_score_adj").write_text(OOM_SCORE)
 
 
 def _limit_threads(cpus: int) -> None:
@@ -144,7 +147,7 @@ def _limit_threads(cpus: int) -> None:
 
 
 def describe_error(error: BaseException) -> dict[str, Any]:
-    """An exception as plain data: its type, a message without document text, and what kind of failure it is."""
+    """Return an exception as plain data: type, message without document text, cause."""
     kind = type(error).__name__
     if any(_is_memory(link) for link in _chain(error)):
         return {"error": kind, "message": f"an allocation failed at {_place(error)}", "cause": "memory"}
@@ -166,8 +169,8 @@ def _cause(error: DatakitError) -> str:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """The exception and those behind it."""
-    for _ in range(20):
+    """Yield the exception and those it was raised from."""
+    for _ in range(LONGEST_CHAIN):
         if error is None:
             return
         yield error
@@ -175,9 +178,10 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _is_memory(error: BaseException) -> bool:
-    """Whether an allocation failed, by library: Python, numpy and Arrow (whose error is one too) raise MemoryError.
+    """Return True if an allocation failed.
 
-    DuckDB has an exception of its own, TensorStore a status in an exception that means many things.
+    Python, numpy and Arrow raise MemoryError or a subclass, DuckDB its own exception, and TensorStore a general
+    exception whose text starts with a status.
     """
     if isinstance(error, MemoryError):
         return True
@@ -187,7 +191,7 @@ def _is_memory(error: BaseException) -> bool:
 
 
 def _place(error: BaseException) -> str:
-    """`module.py:12 in function`, of the innermost frames, ours first."""
+    """Return the three innermost frames as `module.py:12 in function < ...`, innermost first."""
     frames = traceback.extract_tb(error.__traceback__)
     shown = [f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}" for frame in frames[-3:]]
     return " < ".join(reversed(shown)) or "an unknown place"

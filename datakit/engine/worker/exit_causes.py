@@ -1,17 +1,17 @@
-"""How an attempt ended, with certainty: the table from what is left of a child to a cause.
+"""Determines with certainty how an attempt ended, from what its child left behind.
 
-    what is left                                          cause
-    a whole reply with results                            done
-    a whole reply with an exception                       error, refused, memory or quarantine, as the child says
-    our own kill                                          memory, hang or cancelled: the reason for which we killed
+    what the child left                                   cause
+    a complete reply with results                         done
+    a complete reply with an exception                    error, refused, memory or quarantine, as the child reports
+    killed by us                                          memory, hang or cancelled: our reason for the kill
     SIGKILL, and the kernel's count of memory kills rose  memory
-    SIGKILL from somebody else                            killed
+    any other SIGKILL                                     killed
     death after a failed allocation                       memory: Rust and C++ abort without raising anything
     any other signal, or an exit without a reply          crash
     no status: the fork server is gone                    infrastructure
 
-An allocation has failed if what the child printed says so in its runtime's words, or its reserves were used up (or
-walled in, see `memory_watcher.py`). An exception at that moment counts as one, too.
+An allocation has failed if the child printed one of the runtimes' messages for it, or had met a hard limit
+(`memory_watcher.py`). An exception raised at a hard limit also counts as memory.
 """
 
 from __future__ import annotations
@@ -29,98 +29,110 @@ import msgspec
 from datakit.engine.executor import Attempt, BatchedResult, Cause, Outcome
 from datakit.engine.task import TaskResult, decode
 from datakit.engine.worker import child
-from datakit.engine.worker.heartbeat import View
+from datakit.engine.worker.heartbeat import HeartbeatState
+from datakit.engine.worker.memory_watcher import MemoryUse
 
 FAILED_ALLOCATION = re.compile(rb"memory allocation of \d+ bytes failed|std::bad_alloc|out of memory", re.I)
-TAIL_BYTES = 64 << 10
+TAIL_BYTES = 64 << 10  # of a child's output: the message of an abort is among its last lines
 
 
 @dataclass(frozen=True)
-class Ending:
-    """What is left of a child. status: (wait status, peak resident bytes, user and system seconds), None if unknown."""
+class ExitStatus:
+    """A child's wait status, peak resident bytes, and CPU seconds."""
 
-    status: tuple[int, int, float, float] | None
+    wait_status: int
+    peak_resident: int
+    user_seconds: float
+    system_seconds: float
+
+
+@dataclass(frozen=True)
+class ChildExit:
+    """Everything known about a child that has exited. status: None if the fork server is gone."""
+
+    status: ExitStatus | None
     killed_for: Cause | None
-    peak: int
-    inherited: int
+    memory: MemoryUse
     budget: int
-    out_of_reserves: bool
     kernel_killed: bool
-    view: View
+    heartbeat: HeartbeatState
     scratch: Path
 
 
-def conclude(attempt: Attempt, ending: Ending, reply: bytes | None, started: float) -> Outcome:
-    """The outcome of an attempt whose child has ended."""
-    _, resident, user, system = ending.status or (0, 0, 0.0, 0.0)
+def conclude(attempt: Attempt, ended: ChildExit, reply: bytes | None, started: float) -> Outcome:
+    """Return the outcome of an attempt whose child has exited. reply: None if it sent no complete one."""
+    status = ended.status or ExitStatus(0, 0, 0.0, 0.0)
     facts: dict[str, Any] = {
-        "peak_memory": ending.peak,
-        "peak_resident": resident,
-        "budget": ending.budget,
-        "cpu_seconds": user + system,
-        "in_progress": ending.view.held,
+        "peak_memory": ended.memory.peak,
+        "peak_resident": status.peak_resident,
+        "budget": ended.budget,
+        "cpu_seconds": status.user_seconds + status.system_seconds,
+        "in_progress": ended.heartbeat.in_progress,
     }
-    if reply is not None and ending.killed_for is None:
-        return _replied(attempt, ending, decode(reply), started, facts)
-    cause, kind, message = _died(attempt, ending)
-    return outcome_of(attempt, cause, started, message=message, error_type=kind, **facts)
-
-
-def _replied(attempt: Attempt, ending: Ending, reply: dict[str, Any], started: float, facts: dict[str, Any]) -> Outcome:
-    if "results" not in reply:
-        message, kind, cause = reply["message"], reply["error"], Cause(reply["cause"])
-        if cause is Cause.ERROR and ending.out_of_reserves:
-            cause = Cause.MEMORY  # libraries have many words for it: with more memory it is told what it was
-        message = f"{_used(ending)}; {message}" if cause is Cause.MEMORY else message
-        message += _in_hand(ending) if cause is Cause.ERROR else ""
-        return outcome_of(attempt, cause, started, message=message, error_type=kind, **facts)
-    facts |= {"in_progress": None, "peak_memory": max(ending.peak, reply["memory"] - ending.inherited)}
-    (first, seconds), *others = [(msgspec.convert(result, TaskResult), spent) for result, spent in reply["results"]]
+    if reply is None or ended.killed_for is not None:
+        cause, kind, message = _cause_of_death(attempt, ended)
+        return make_outcome(attempt, cause, started, message=message, error_type=kind, **facts)
+    content = decode(reply)
+    if "results" not in content:
+        cause, message = _reported_failure(content, ended)
+        return make_outcome(attempt, cause, started, message=message, error_type=content["error"], **facts)
+    facts |= {"in_progress": None, "peak_memory": max(ended.memory.peak, content["memory"] - ended.memory.inherited)}
+    (first, seconds), *others = [(msgspec.convert(result, TaskResult), spent) for result, spent in content["results"]]
     more = tuple(BatchedResult(task.key, *done) for task, done in zip(attempt.more, others, strict=True))
-    return outcome_of(attempt, Cause.DONE, started, result=first, work_seconds=seconds, more=more, **facts)
+    return make_outcome(attempt, Cause.DONE, started, result=first, work_seconds=seconds, more=more, **facts)
 
 
-def _died(attempt: Attempt, ending: Ending) -> tuple[Cause, str, str]:
-    """(cause, the type of the error, a message)."""
-    where = f"{_in_hand(ending)}{_frames(ending.scratch)}"
-    if ending.killed_for is Cause.MEMORY:
-        return Cause.MEMORY, "OverBudget", f"{_used(ending)}{where}"
-    if ending.killed_for is Cause.HANG:
-        return Cause.HANG, "Hang", f"no progress for {attempt.hang_seconds:g} s{_so_far(ending)}{where}"
-    if ending.killed_for is not None:
-        return ending.killed_for, "Cancelled", "the run was stopped"
-    if ending.status is None:
+def _reported_failure(reply: dict[str, Any], ended: ChildExit) -> tuple[Cause, str]:
+    """Return cause and message of an exception that the child reported."""
+    cause, message = Cause(reply["cause"]), reply["message"]
+    if cause is Cause.ERROR and ended.memory.met_hard_limit:
+        cause = Cause.MEMORY  # libraries report failed allocations in many ways; a retry with more memory will tell
+    if cause is Cause.MEMORY:
+        return cause, f"{_used(ended)}; {message}"
+    return cause, message + (_records_in_progress(ended) if cause is Cause.ERROR else "")
+
+
+def _cause_of_death(attempt: Attempt, ended: ChildExit) -> tuple[Cause, str, str]:
+    """Return (cause, error type, message) for a child that sent no reply or that we killed."""
+    place = f"{_records_in_progress(ended)}{_innermost_frames(ended.scratch)}"
+    if ended.killed_for is Cause.MEMORY:
+        return Cause.MEMORY, "OverBudget", f"{_used(ended)}{place}"
+    if ended.killed_for is Cause.HANG:
+        return Cause.HANG, "Hang", f"no progress for {attempt.hang_seconds:g} s{_progress(ended)}{place}"
+    if ended.killed_for is not None:
+        return ended.killed_for, "Cancelled", "the run was stopped"
+    if ended.status is None:
         return Cause.INFRASTRUCTURE, "ForkServerDied", "the fork server died"
-    code = os.waitstatus_to_exitcode(ending.status[0])
+    code = os.waitstatus_to_exitcode(ended.status.wait_status)
     how = signal.Signals(-code).name if code < 0 else f"exit code {code} without a result"
-    if code == -signal.SIGKILL and ending.kernel_killed:
-        used = f"used {_mib(ending.peak)} of its {_mib(ending.budget)}"
-        return Cause.MEMORY, "KernelKill", f"the kernel killed it for lack of memory: it {used}; others took the rest"
+    if code == -signal.SIGKILL and ended.kernel_killed:
+        used = f"{_mib(ended.memory.peak)} of its {_mib(ended.budget)} budget"
+        return Cause.MEMORY, "KernelKill", f"the kernel killed it for lack of memory; it used {used}, others the rest"
     if code == -signal.SIGKILL:
-        return Cause.KILLED, how, f"somebody sent SIGKILL{_so_far(ending)}"
-    if ending.out_of_reserves or FAILED_ALLOCATION.search(_tail(ending.scratch / child.OUTPUT_FILE)):
-        return Cause.MEMORY, "FailedAllocation", f"{_used(ending)}; an allocation failed ({how}){where}"
-    return Cause.CRASH, how, f"{how}{_so_far(ending)}{where}"
+        return Cause.KILLED, how, f"killed by an external SIGKILL{_progress(ended)}"
+    if ended.memory.met_hard_limit or FAILED_ALLOCATION.search(_tail(ended.scratch / child.OUTPUT_FILE)):
+        return Cause.MEMORY, "FailedAllocation", f"{_used(ended)}; an allocation failed ({how}){place}"
+    return Cause.CRASH, how, f"{how}{_progress(ended)}{place}"
 
 
-def _used(ending: Ending) -> str:
-    return f"used {_mib(ending.peak)}, its budget is {_mib(ending.budget)}"
+def _used(ended: ChildExit) -> str:
+    return f"used {_mib(ended.memory.peak)}, its budget is {_mib(ended.budget)}"
 
 
 def _mib(count: int) -> str:
     return f"{count >> 20} MiB"
 
 
-def _so_far(ending: Ending) -> str:
-    return f" after {ending.view.records} records and {ending.view.bytes_read} bytes"
+def _progress(ended: ChildExit) -> str:
+    return f" after {ended.heartbeat.records} records and {ended.heartbeat.bytes_read} bytes"
 
 
-def _in_hand(ending: Ending) -> str:
-    return f", with {ending.view.held} in hand" if ending.view.held is not None else ""
+def _records_in_progress(ended: ChildExit) -> str:
+    return f", while processing {ended.heartbeat.in_progress}" if ended.heartbeat.in_progress is not None else ""
 
 
-def _frames(scratch: Path) -> str:
-    """Where the child was, from faulthandler's file: the innermost frames of the thread that it was in."""
+def _innermost_frames(scratch: Path) -> str:
+    """Return the child's two innermost frames, from the file that faulthandler wrote."""
     written = _tail(scratch / child.FAULT_FILE).decode(errors="replace")
     frames = [line.strip() for line in written[max(0, written.rfind("Current thread")) :].splitlines()]
     frames = [line for line in frames if line.startswith("File ")]
@@ -136,8 +148,8 @@ def _tail(path: Path) -> bytes:
         return b""
 
 
-def outcome_of(attempt: Attempt, cause: Cause, started: float, **facts: Any) -> Outcome:
-    """An outcome of `attempt`, which began at `started`."""
+def make_outcome(attempt: Attempt, cause: Cause, started: float, **facts: Any) -> Outcome:
+    """Return an outcome of `attempt`, which started at the monotonic time `started`."""
     return Outcome(
         phase=attempt.phase,
         key=attempt.task.key,

@@ -1,17 +1,17 @@
-"""The fork server: a single-threaded process, exec'ed once, from which each attempt is forked in a few milliseconds.
+"""The fork server: a single-threaded process, exec'ed once, that forks each attempt in a few milliseconds.
 
 A new interpreter with our imports costs 150-700 ms an attempt, a fork of this one 3-12 ms. It is started with
-`python -c`, so its `__main__` is empty: a server that re-imports the parent's `__main__` (as the standard library's
-does) pays for the command line, and inside a Ray worker for all of Ray, in every child.
+`python -c`, so its `__main__` is empty. A server that re-imports the parent's `__main__` (as the standard library's
+does) would import the command line in every child, and inside a Ray worker all of Ray.
 
-It runs no user code itself: it imports what the preloads name, checks that it still has one thread (a fork copies only
-the calling thread, and with it every lock that another one held), and forks. When its parent goes, it sees the end of
-the control socket, kills its children and leaves: no orphans, even after `kill -9` of the parent.
+It runs no user code itself. It imports the preloads and forks; each child checks that it has one thread, since a fork
+copies only the calling thread but every lock that other threads hold. When its parent dies, the server sees the end of
+the control socket, kills its children and exits, so no orphans remain even after `kill -9` of the parent.
 
-Protocol, over a Unix socket pair: the parent sends the boot message; the server answers whether its preloads work; then
-each request is a budget of memory with three file descriptors: the attempt's channel (request in, result out), the
-status pipe (the server writes the child's pid, and at its end the exit status, resource usage and what
-`memory_watcher.py` read) and the cursor (shared memory).
+Protocol, over a Unix socket pair: the parent sends the boot message, and the server answers whether its preloads work.
+Each request after that is a memory budget with three file descriptors: the attempt's channel (request in, result out),
+the status pipe (on which the server writes the child's pid and, when it exits, its exit status, resource usage and
+memory use) and the heartbeat (shared memory).
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from typing import Any
 from datakit.engine.task import Preload, decode, encode
 from datakit.engine.worker import child
 from datakit.engine.worker.framing import receive_frame, send_frame
-from datakit.engine.worker.memory_watcher import READING, Gauges, kill
+from datakit.engine.worker.memory_watcher import MEMORY_USE, MemoryWatcher, kill
 from datakit.engine.worker.preload import preloaded
 
-ALWAYS = ("pyarrow", "pyarrow.compute", "pyarrow.parquet", "datakit.storage.parquet")
+ALWAYS = ("pyarrow", "pyarrow.compute", "pyarrow.parquet", "datakit.storage.parquet")  # every stage imports them
 BUDGET = struct.Struct("<q")
 PID = struct.Struct("<q")
-END = struct.Struct("<qqdd")  # wait status, peak resident bytes, user seconds, system seconds; a READING follows
-END_BYTES = END.size + READING.size
+EXIT = struct.Struct("<qqdd")  # wait status, peak resident bytes, user seconds, system seconds; a MEMORY_USE follows
+EXIT_BYTES = EXIT.size + MEMORY_USE.size
 DESCRIPTORS_BYTES = socket.CMSG_SPACE(3 * array.array("i").itemsize)
 
 
 def serve(control: socket.socket) -> None:
     """Boot, then fork on request until the parent closes its end."""
     preloads = decode(receive_frame(control), tuple[Preload, ...])
-    gauges = Gauges()
+    watcher = MemoryWatcher()
     failure = _boot(preloads)
     send_frame(control, encode(failure or {"pid": os.getpid(), "threads": child.foreign_threads()}))
     if failure is None:
-        _Server(control, preloads, gauges).run()
+        _ForkServer(control, preloads, watcher).run()
 
 
 def _boot(preloads: tuple[Preload, ...]) -> dict[str, Any] | None:
-    """Import and call what was asked for; None, or the failure in the form in which a child reports its own."""
+    """Import and call the preloads; returns None or the failure, described as a child would."""
     try:
         for module in ALWAYS:
             importlib.import_module(module)
@@ -60,17 +60,17 @@ def _boot(preloads: tuple[Preload, ...]) -> dict[str, Any] | None:
             importlib.import_module(preload.module)
             if preload.function:
                 preloaded(preload.function, *preload.arguments)
-    except BaseException as error:  # noqa: BLE001 - reported to the parent, which raises it there
+    except BaseException as error:  # noqa: BLE001 - sent to the parent, which raises it there
         return child.describe_error(error)
     return None
 
 
-class _Server:
-    """Forks children, reaps them, and reports how each one ended on its own pipe."""
+class _ForkServer:
+    """Forks children, reaps them, and reports how each one ended on its status pipe."""
 
-    def __init__(self, control: socket.socket, preloads: tuple[Preload, ...], gauges: Gauges) -> None:
-        self._control, self._preloads, self._gauges = control, preloads, gauges
-        self._children: dict[int, tuple[int, int]] = {}  # pid -> status pipe, entry in the table of memory
+    def __init__(self, control: socket.socket, preloads: tuple[Preload, ...], watcher: MemoryWatcher) -> None:
+        self._control, self._preloads, self._watcher = control, preloads, watcher
+        self._children: dict[int, tuple[int, int]] = {}  # pid -> (status pipe, entry in the watcher's table)
         self._selector = selectors.DefaultSelector()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
@@ -85,10 +85,11 @@ class _Server:
                     with contextlib.suppress(BlockingIOError):
                         os.read(self._wake_read, 4096)
                 elif not self._accept():
-                    self._leave()
+                    self._exit()
             self._reap()
 
     def _accept(self) -> bool:
+        """Serve one request; returns False if the parent has closed its end."""
         descriptors = array.array("i")
         message, ancillary, _, _ = self._control.recvmsg(BUDGET.size, DESCRIPTORS_BYTES)
         if not message:
@@ -96,51 +97,51 @@ class _Server:
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 descriptors.frombytes(data)
-        channel, status, cursor = descriptors
+        channel, status, heartbeat = descriptors
         pid = os.fork()
         if pid == 0:
-            self._become_child(channel, status, cursor)
-        self._children[pid] = status, self._gauges.add(pid, *BUDGET.unpack(message))
+            self._become_child(channel, status, heartbeat)
+        self._children[pid] = status, self._watcher.add(pid, *BUDGET.unpack(message))
         os.close(channel)
-        os.close(cursor)
+        os.close(heartbeat)
         os.write(status, PID.pack(pid))
         return True
 
-    def _become_child(self, channel: int, status: int, cursor: int) -> None:
-        """Never returns."""
+    def _become_child(self, channel: int, status: int, heartbeat: int) -> None:
+        """Run the attempt. Never returns."""
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._selector.close()
             self._control.close()
-            for descriptor in (self._wake_read, self._wake_write, self._gauges.descriptor, status):
+            for descriptor in (self._wake_read, self._wake_write, self._watcher.descriptor, status):
                 os.close(descriptor)
             for other, _ in self._children.values():
                 os.close(other)
-            child.run(channel, cursor, self._preloads)
+            child.run(channel, heartbeat, self._preloads)
         finally:
-            os._exit(1)  # only reached when the child could not even report; its parent calls that a crash
+            os._exit(1)  # reached only if the child could not even report; its parent sees a crash
 
     def _reap(self) -> None:
         while True:
             pid, wait_status, usage = os.wait4(-1, os.WNOHANG)
             if pid == 0:
                 return
-            if pid == self._gauges.pid:
-                self._leave()  # nobody watches the children any more: another server has to
+            if pid == self._watcher.pid:
+                self._exit()  # unwatched children must not run on; the client starts another server
             if pid in self._children:
                 status, entry = self._children.pop(pid)
-                end = END.pack(wait_status, usage.ru_maxrss * 1024, usage.ru_utime, usage.ru_stime)
-                with contextlib.suppress(BrokenPipeError):  # the parent gave this attempt up
-                    os.write(status, end + self._gauges.take(entry).pack())
+                report = EXIT.pack(wait_status, usage.ru_maxrss * 1024, usage.ru_utime, usage.ru_stime)
+                with contextlib.suppress(BrokenPipeError):  # the parent has abandoned this attempt
+                    os.write(status, report + MEMORY_USE.pack(*self._watcher.remove(entry)))
                 os.close(status)
 
-    def _leave(self) -> None:
+    def _exit(self) -> None:
         for pid in self._children:
             kill(pid)
         os._exit(0)
 
 
 def main() -> None:
-    """The server's process: the control socket is the descriptor that the command line names."""
+    """Serve on the control socket whose descriptor is the command line's argument."""
     serve(socket.socket(fileno=int(sys.argv[1])))

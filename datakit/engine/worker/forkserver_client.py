@@ -1,6 +1,6 @@
-"""The parent's end of the fork servers: starting them, asking them for children, keeping a few.
+"""The parent's end of the fork servers: starts them, asks them for children, keeps a few.
 
-Safe for threads. A server boots in 130-500 ms, once for each set of preloads and worker process.
+Thread safe. A server boots in 130-500 ms, once per worker process and set of preloads.
 """
 
 from __future__ import annotations
@@ -20,27 +20,28 @@ from datakit.engine.worker.framing import receive_frame, send_frame
 from datakit.storage.stale_files import remove_dead_scratch
 
 SINGLE_THREADED = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-# Not `-m`: the child's __main__ must be neither this package's module under a second name nor the user's script.
-BOOT = "from datakit.engine.worker.forkserver import main; main()"
+ARENA_BYTES = "64MiB"  # of mimalloc (Arrow) instead of 1 GiB: one such reservation could fill the hard limit's room
+# Not `-m`: `__main__` must be neither this package's module under a second name nor the user's script.
+SERVER_PROGRAM = "from datakit.engine.worker.forkserver import main; main()"
 
 
 class BootError(Exception):
-    """A fork server that could not do what its preloads ask; `reply` is the failure as a child would report it."""
+    """A fork server whose preloads failed. `reply` describes the failure as a child would."""
 
     def __init__(self, reply: dict[str, Any]) -> None:
         super().__init__(reply["message"])
         self.reply = reply
 
 
-class Zygote:
-    """The parent's end of a fork server. Thread safe."""
+class ForkServer:
+    """The parent's end of one fork server. Thread safe."""
 
     def __init__(self, preloads: tuple[Preload, ...]) -> None:
-        """Starts the server and waits for its boot. Raises BootError."""
+        """Start the server and wait until it has booted. Raises BootError, ConnectionError."""
         self._lock = threading.Lock()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        command = [sys.executable, "-c", BOOT, str(theirs.fileno())]
-        self._process = subprocess.Popen(  # a session of its own: Ctrl-C at the terminal is the driver's to handle
+        command = [sys.executable, "-c", SERVER_PROGRAM, str(theirs.fileno())]
+        self._process = subprocess.Popen(  # in its own session: the driver handles Ctrl-C at the terminal
             command, pass_fds=[theirs.fileno()], env=_environment(), start_new_session=True, stdin=subprocess.DEVNULL
         )
         theirs.close()
@@ -48,24 +49,19 @@ class Zygote:
         try:
             reply = decode(receive_frame(self._control))
         except (EOFError, OSError) as error:
-            raise ConnectionError(f"the fork server ended at its start ({self._process.wait()})") from error
+            raise ConnectionError(f"the fork server died while starting ({self._process.wait()})") from error
         if "error" in reply:
             self.close()
             raise BootError(reply)
 
-    @property
-    def pid(self) -> int:
-        """The server's process id."""
-        return self._process.pid
-
     def alive(self) -> bool:
-        """Whether the server still runs."""
+        """Return True if the server is running."""
         return self._process.poll() is None
 
-    def fork(self, budget: int, channel: int, status: int, cursor: int) -> None:
-        """Ask for a child with this budget that owns these descriptors. Raises OSError where the server is gone."""
+    def fork(self, budget: int, channel: int, status: int, heartbeat: int) -> None:
+        """Request a child with this budget and these descriptors. Raises OSError if the server is gone."""
         with self._lock:
-            socket.send_fds(self._control, [forkserver.BUDGET.pack(budget)], [channel, status, cursor])
+            socket.send_fds(self._control, [forkserver.BUDGET.pack(budget)], [channel, status, heartbeat])
 
     def close(self) -> None:
         """End the server and all its children."""
@@ -77,20 +73,20 @@ class Zygote:
             self._process.wait()
 
 
-class ZygotePool:
-    """The fork servers of one worker process, one for each set of preloads; the longest unused one makes room."""
+class ForkServerPool:
+    """The fork servers of one worker process, one per set of preloads. The least recently used makes room."""
 
     def __init__(self, limit: int = 2) -> None:
         self._limit, self._lock = limit, threading.Lock()
         remove_dead_scratch()
-        self._servers: dict[tuple[Preload, ...], Zygote] = {}
+        self._servers: dict[tuple[Preload, ...], ForkServer] = {}
         self._uses: dict[tuple[Preload, ...], int] = {}
 
     @contextlib.contextmanager
-    def use(self, preloads: tuple[Preload, ...]) -> Iterator[Zygote]:
-        """A server with these preloads, started if need be, and not taken away meanwhile. Raises BootError."""
+    def use(self, preloads: tuple[Preload, ...]) -> Iterator[ForkServer]:
+        """Yield a server with these preloads, which stays open for the block. Raises BootError."""
         with self._lock:
-            server = self._find(preloads)
+            server = self._find_or_start(preloads)
             self._uses[preloads] = self._uses.get(preloads, 0) + 1
         try:
             yield server
@@ -98,7 +94,7 @@ class ZygotePool:
             with self._lock:
                 self._uses[preloads] -= 1
 
-    def _find(self, preloads: tuple[Preload, ...]) -> Zygote:
+    def _find_or_start(self, preloads: tuple[Preload, ...]) -> ForkServer:
         server = self._servers.pop(preloads, None)
         if server is not None and not server.alive():
             server.close()
@@ -107,12 +103,12 @@ class ZygotePool:
             idle = [key for key in self._servers if not self._uses.get(key)]
             while len(self._servers) >= self._limit and idle:
                 self._servers.pop(idle.pop(0)).close()
-            server = Zygote(preloads)
-        self._servers[preloads] = server  # now the last used
+            server = ForkServer(preloads)
+        self._servers[preloads] = server  # last in the dict: the most recently used
         return server
 
     def close(self) -> None:
-        """End every server, and with it every child."""
+        """End every server and all their children."""
         with self._lock:
             for server in self._servers.values():
                 server.close()
@@ -120,11 +116,14 @@ class ZygotePool:
 
 
 def _environment() -> dict[str, str]:
-    """The server's: libraries start no threads at import, and it finds what this process finds."""
-    ours = [path for path in sys.path if path and "-packages/ray/" not in path]  # Ray puts copies of its own in front
-    limits = dict.fromkeys(SINGLE_THREADED, "1")
-    paths = {"PYTHONPATH": os.pathsep.join(ours)}
-    arrow = {
-        "MIMALLOC_ARENA_RESERVE": "64MiB"
-    }  # not 1 GiB: what it has reserved already passes any wall (`memory_watcher.py`)
-    return os.environ | limits | paths | arrow | {"TOKENIZERS_PARALLELISM": "true"}
+    """Return the server's environment: no threads started at import, and the same import path as this process."""
+    paths = [path for path in sys.path if path and "-packages/ray/" not in path]  # Ray prepends copies of libraries
+    return (
+        os.environ
+        | dict.fromkeys(SINGLE_THREADED, "1")
+        | {
+            "PYTHONPATH": os.pathsep.join(paths),
+            "MIMALLOC_ARENA_RESERVE": ARENA_BYTES,
+            "TOKENIZERS_PARALLELISM": "true",
+        }
+    )

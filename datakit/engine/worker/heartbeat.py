@@ -1,11 +1,10 @@
-"""What a child says of itself without sending anything: how far it is, and which record it has in hand.
+"""Shared memory in which a child reports its progress and the records it is processing.
 
-A few KiB of shared memory, written by the child and read by the parent, also after the child's death. It gives
-progress, the time of the last movement (so a hang can be told from hard work), and the place of the record that killed
-it.
+The child writes a few KiB, and the parent reads them, even after the child's death. The parent learns the progress, the
+time of the last update (which tells a hang from hard work), and the records that the child was processing when it died.
 
-Two slots hold the record in hand by turns, and one byte says which one counts, so a child that is killed in the middle
-of a write leaves the old record or the new one, never a mixture. Cost: under a microsecond a call.
+Two slots alternate in holding the records in progress, and one byte says which slot is valid. A child killed in the
+middle of a write leaves the old value or the new one, never a mixture. Cost: under a microsecond a call.
 """
 
 from __future__ import annotations
@@ -18,75 +17,79 @@ from dataclasses import dataclass
 
 from datakit.engine.task import RecordRange
 
-PROGRESS = struct.Struct("<QQQQ")  # last movement (ns of the machine's monotonic clock), records, bytes, task
-WHICH = PROGRESS.size
+PROGRESS = struct.Struct("<QQQQ")  # last update (ns of the monotonic clock), records, bytes, task number
+VALID_SLOT = PROGRESS.size  # offset of the byte that selects the slot
 HELD = struct.Struct("<qQQ")  # position, records, length of the file's name
-NAME_BYTES = 4096
+NAME_BYTES = 4096  # PATH_MAX; longer names are cut
 SLOTS = (64, 64 + HELD.size + NAME_BYTES)
 SIZE = SLOTS[1] + HELD.size + NAME_BYTES
 
 
 @dataclass(frozen=True)
-class View:
-    """A look at a cursor. moved: monotonic seconds, 0 where the child has not begun; task: its number in the batch."""
+class HeartbeatState:
+    """Snapshot of a heartbeat.
 
-    moved: float
+    updated: monotonic seconds, 0 before the child starts. task: index of the current task in the attempt's batch.
+    """
+
+    updated: float
     records: int
     bytes_read: int
     task: int
-    held: RecordRange | None
+    in_progress: RecordRange | None
 
 
-class Cursor:
-    """Either end of the shared memory behind `descriptor`, which stays the caller's."""
+class Heartbeat:
+    """Either end of the shared memory behind `descriptor`. The caller keeps and closes the descriptor."""
 
     def __init__(self, descriptor: int) -> None:
         self._memory = mmap.mmap(descriptor, SIZE)
         self._task = self._records = self._bytes = 0
 
     def begin(self, task: int) -> None:
-        """The task of this number in the attempt's batch begins."""
+        """Start the task with this index in the attempt's batch."""
         self._task = task
         self.release()
         self.report(0, 0)
 
     def report(self, records: int, bytes_read: int) -> None:
-        """Progress of the task so far."""
+        """Report the task's progress so far."""
         self._records, self._bytes = records, bytes_read
-        self._move()
+        self._beat()
 
     def hold(self, file: str, position: int, records: int = 1) -> None:
-        """These records are in hand: `records` of them, the first at `position` of `file`."""
+        """Mark `records` records as in progress, the first at `position` of `file`."""
         name = file.encode("utf-8", "surrogateescape")[:NAME_BYTES]
-        other = 1 - self._memory[WHICH]
-        start = SLOTS[other]
+        unused = 1 - self._memory[VALID_SLOT]
+        start = SLOTS[unused]
         HELD.pack_into(self._memory, start, position, records, len(name))
         self._memory[start + HELD.size : start + HELD.size + len(name)] = name
-        self._memory[WHICH] = other
-        self._move()
+        self._memory[VALID_SLOT] = unused
+        self._beat()
 
     def release(self) -> None:
-        """No record is in hand."""
+        """Mark no record as in progress."""
         self.hold("", 0, 0)
 
-    def _move(self) -> None:
+    def _beat(self) -> None:
         PROGRESS.pack_into(self._memory, 0, time.monotonic_ns(), self._records, self._bytes, self._task)
 
-    def view(self) -> View:
-        """What the child said last."""
-        moved, records, bytes_read, task = PROGRESS.unpack_from(self._memory, 0)
-        start = SLOTS[self._memory[WHICH]]
+    def state(self) -> HeartbeatState:
+        """Read what the child reported last."""
+        updated, records, bytes_read, task = PROGRESS.unpack_from(self._memory, 0)
+        start = SLOTS[self._memory[VALID_SLOT]]
         position, count, length = HELD.unpack_from(self._memory, start)
         name = self._memory[start + HELD.size : start + HELD.size + length].decode("utf-8", "surrogateescape")
-        return View(moved / 1e9, records, bytes_read, task, RecordRange(name, position, count) if count else None)
+        in_progress = RecordRange(name, position, count) if count else None
+        return HeartbeatState(updated / 1e9, records, bytes_read, task, in_progress)
 
-    def moved(self) -> float:
-        """The time of the last movement, as in `view`."""
+    def updated(self) -> float:
+        """Read only the time of the last update, in monotonic seconds."""
         return int.from_bytes(self._memory[:8], "little") / 1e9
 
 
-def create() -> int:
-    """A descriptor of fresh memory for a cursor."""
-    descriptor = os.memfd_create("cursor")
+def create_heartbeat_memory() -> int:
+    """Create zeroed shared memory for a heartbeat; returns its file descriptor."""
+    descriptor = os.memfd_create("heartbeat")
     os.ftruncate(descriptor, SIZE)
     return descriptor

@@ -1,14 +1,14 @@
-"""Attempts on this machine: as many at a time as there are slots, and as memory allows.
+"""Runs attempts on this machine, as many at a time as slots and memory allow.
 
-Admission: the sum of the budgets of running attempts stays under 85 % of the machine's memory (of the cgroup's, where
-there is one), so that the kernel never has to choose. The oldest attempt goes first; one that is larger than everything
-runs alone, and so does one that asks for it and has a larger budget than its slot's share: below that its neighbours
-cannot take anything from it, and a hundred bombs, one by one, would hold up everybody else. One thread waits for each
-running child; the work is in the children.
+Admission: the budgets of running attempts together stay under 85 % of the machine's memory (or its cgroup's), so the
+kernel never has to choose a victim. The oldest attempt goes first. One that needs more than all the memory runs alone.
+So does one that asks for it, if its budget exceeds its slot's share: below that share its neighbours cannot take memory
+from it, and running a hundred memory bombs one by one would hold up everything else. One thread waits for each child;
+the work is done in the children.
 
-An attempt that has been silent for a quarter of what makes it a hang lends its slot (not its memory) to the next one,
-until it moves again: what hangs uses no CPU or wastes it, and a few of them would stop a machine for half an hour each.
-Twice as many attempts as slots are the most that run.
+An attempt that has been silent for a quarter of its `hang_seconds` lends its slot (not its memory) to the next one
+until it moves again. A hung task uses no CPU or wastes it, and a few of them would stop a machine for half an hour
+each. At most twice as many attempts as slots run.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from functools import partial
 
 from datakit.engine.executor import Attempt, Cause, Outcome
 from datakit.engine.worker import child
-from datakit.engine.worker.forkserver_client import ZygotePool
-from datakit.engine.worker.memory_limits import MEMORY_SHARE, memory_limit
+from datakit.engine.worker.forkserver_client import ForkServerPool
+from datakit.engine.worker.memory_limits import usable_memory
 from datakit.engine.worker.run_attempt import run_attempt
 
 
@@ -30,19 +30,19 @@ class LocalExecutor:
     """The default backend: forked children of this machine."""
 
     def __init__(self, workers: int | None = None, memory_bytes: int | None = None) -> None:
-        """`workers` attempts at a time, one for each usable CPU by default; `memory_bytes` for all of them together."""
+        """Run `workers` attempts at a time (default: one per usable CPU) within `memory_bytes` of memory in total."""
         self._slots = workers or len(os.sched_getaffinity(0))
-        self._memory = memory_bytes or int(memory_limit() * MEMORY_SHARE)
-        self._zygotes = ZygotePool()
+        self._memory = memory_bytes or usable_memory()
+        self._servers = ForkServerPool()
         self._waiting: deque[Attempt] = deque()
-        self._running: dict[int, Attempt] = {}
+        self._running: dict[int, Attempt] = {}  # by id()
         self._lending: set[int] = set()
         self._ended: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
         self._lock, self._cancelled = threading.Lock(), threading.Event()
 
     @property
     def slots(self) -> int:
-        """How many one-CPU attempts run at the same time."""
+        """Number of one-CPU attempts that run at the same time."""
         return self._slots
 
     def submit(self, attempt: Attempt) -> None:
@@ -52,7 +52,7 @@ class LocalExecutor:
         self._start_what_fits()
 
     def wait(self, timeout: float) -> list[Outcome]:
-        """The attempts that ended since the last call; waits up to `timeout` seconds for the first."""
+        """Return the attempts that ended since the last call, waiting up to `timeout` seconds for the first."""
         ended: list[Outcome] = []
         try:
             ended.append(self._ended.get(timeout=timeout))
@@ -62,19 +62,19 @@ class LocalExecutor:
             return ended
 
     def abandon(self) -> None:
-        """Kill what runs and forget it; the fork servers stay."""
+        """Kill running attempts and forget them; the fork servers stay."""
         with self._lock:
             self._waiting.clear()
             cancelled, self._cancelled = self._cancelled, threading.Event()
-            self._ended = queue.SimpleQueue()  # a child that was killed reports to the old one
+            self._ended = queue.SimpleQueue()  # killed children report to the old one
             self._running.clear()
             self._lending.clear()
         cancelled.set()
 
     def close(self) -> None:
-        """Kill what runs, and leave no process."""
+        """Kill running attempts and all fork servers."""
         self.abandon()
-        self._zygotes.close()
+        self._servers.close()
 
     def _start_what_fits(self) -> None:
         with self._lock:
@@ -99,8 +99,8 @@ class LocalExecutor:
 
     def _run(self, attempt: Attempt, cancelled: threading.Event, ended: queue.SimpleQueue[Outcome]) -> None:
         try:
-            ended.put(run_attempt(attempt, self._zygotes, cancelled, partial(self._lend, attempt)))
-        except BaseException as error:  # noqa: BLE001 - an attempt without an outcome would be waited for for ever
+            ended.put(run_attempt(attempt, self._servers, cancelled, partial(self._lend_slot, attempt)))
+        except BaseException as error:  # noqa: BLE001 - the driver would wait forever for an attempt without an outcome
             message = f"the engine itself failed: {child.describe_error(error)['message']}"
             key = attempt.task.key
             ended.put(Outcome(attempt.phase, key, attempt.number, Cause.INFRASTRUCTURE, message=message))
@@ -109,7 +109,7 @@ class LocalExecutor:
             self._lending.discard(id(attempt))
         self._start_what_fits()
 
-    def _lend(self, attempt: Attempt, silent: bool) -> None:
+    def _lend_slot(self, attempt: Attempt, silent: bool) -> None:
         key = id(attempt)
         with self._lock:
             if silent == (key in self._lending) or key not in self._running:

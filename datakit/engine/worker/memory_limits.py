@@ -1,12 +1,12 @@
-"""How much memory there is, how much a process uses, and the last resort where the watcher does not come in time.
+"""Measures memory, this machine's and a process's, and sets `RLIMIT_DATA`, the safeguard behind the memory watcher.
 
-What counts against a budget is anonymous memory (resident minus shared) above what the fork server passed on: mapped
-input files are the page cache's, and preloads are paid for once.
+Anonymous memory (resident minus shared) above what the fork server passed on counts against a budget. Mapped input
+files belong to the page cache, and preloads are paid for once.
 
-`RLIMIT_DATA` bounds what is *reserved*, not what is used, and libraries reserve generously: mimalloc (Arrow's
-allocator) takes address space 1 GiB at a time, and each thread brings its stack. So the limit stands at what the child
-had at its start, twice the budget, and 3 GiB. No healthy task was seen near it (docs/measurements.md); what meets it is
-one huge request, which then fails at once instead of filling the machine between two looks of the watcher.
+`RLIMIT_DATA` limits what a process *reserves*, not what it uses, and libraries reserve generously: mimalloc (Arrow's
+allocator) takes address space 1 GiB at a time, and each thread needs a stack. So the backstop limit is what the child
+had reserved at its start plus twice its budget plus 3 GiB. No healthy task came near it (docs/measurements.md). It
+catches one huge request, which fails at once instead of filling the machine between two measurements of the watcher.
 """
 
 from __future__ import annotations
@@ -20,24 +20,25 @@ import psutil
 
 from datakit.engine.worker import cgroups
 
-MEMORY_SHARE = 0.85  # of the machine, for all attempts together
+MEMORY_SHARE = 0.85  # for all attempts together; the rest is for the driver, fork servers and page cache
 PAGE = os.sysconf("SC_PAGE_SIZE")
-RESERVES = 3 << 30
-WALL, SMALL_BUDGET = 0.05, 128 << 20  # a wall's height above the budget, as a part of it; see `memory_watcher.py`
+BACKSTOP_MARGIN = 3 << 30  # for 1 GiB reservations of mimalloc and for stacks; no healthy task came near it
+HARD_LIMIT_MARGIN = 0.05  # of the budget: measured peaks stay below 1.1 budgets (docs/measurements.md)
+SMALL_BUDGET = 128 << 20  # a bomb (4 GiB/s) exceeds a smaller budget within 30 ms, before a late measurement
 
 
 def memory_limit() -> int:
-    """The bytes of memory that this process may use: the machine's, or its cgroup's where that is less."""
+    """Return the bytes of memory this process may use: the machine's, or its cgroup's if that is less."""
     return min([psutil.virtual_memory().total, *cgroups.memory_limits()])
 
 
 def usable_memory() -> int:
-    """What all attempts of this machine may use together."""
+    """Return the bytes that all attempts on this machine may use together."""
     return int(memory_limit() * MEMORY_SHARE)
 
 
 def used_memory(pid: int | str) -> tuple[int, int]:
-    """(anonymous bytes resident, private bytes reserved) of a process; (0, 0) once it is gone."""
+    """Return a process's (anonymous resident bytes, private reserved bytes); (0, 0) if it is gone."""
     try:
         with open(f"/proc/{pid}/statm", "rb") as file:
             _, resident, shared, _, _, data, *_ = map(int, file.read().split())
@@ -46,19 +47,22 @@ def used_memory(pid: int | str) -> tuple[int, int]:
     return (resident - shared) * PAGE, data * PAGE
 
 
-def reserve_limit(reserved: int, budget: int) -> int:
-    """What a child that had `reserved` bytes at its start may reserve at most."""
-    return reserved + 2 * budget + RESERVES
+def backstop_limit(reserved: int, budget: int) -> int:
+    """Return the most that a child which had `reserved` bytes at its start may ever reserve."""
+    return reserved + 2 * budget + BACKSTOP_MARGIN
 
 
-def hold_reserves(budget: int) -> None:
-    """Set the limit for this process: with a small budget a wall right from the start, see `memory_watcher.py`."""
+def limit_own_memory(budget: int) -> None:
+    """Limit this process: a small budget gets its hard limit at once (`memory_watcher.py`), others the backstop."""
     reserved = used_memory("self")[1]
-    limit_reserves(0, reserved + int((1 + WALL) * budget) if budget < SMALL_BUDGET else reserve_limit(reserved, budget))
+    if budget < SMALL_BUDGET:
+        set_memory_limit(0, reserved + int((1 + HARD_LIMIT_MARGIN) * budget))
+    else:
+        set_memory_limit(0, backstop_limit(reserved, budget))
 
 
-def limit_reserves(pid: int, limit: int) -> None:
-    """Set the limit of a process; 0 is this one. One that is gone needs none."""
+def set_memory_limit(pid: int, limit: int) -> None:
+    """Set `RLIMIT_DATA` of a process in bytes; 0 is this process, and one that is gone is ignored."""
     with contextlib.suppress(ProcessLookupError):
         _, hard = resource.prlimit(pid, resource.RLIMIT_DATA)
         soft = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
@@ -66,7 +70,7 @@ def limit_reserves(pid: int, limit: int) -> None:
 
 
 def kernel_kills() -> int:
-    """How many processes the kernel has killed for lack of memory, on this machine or in this cgroup, so far."""
+    """Return how many processes of this machine or cgroup the kernel has killed for lack of memory."""
     vmstat = Path("/proc/vmstat")
     lines = vmstat.read_text().splitlines() if vmstat.exists() else []
-    return cgroups.kills() + sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+    return cgroups.oom_kills() + sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))

@@ -1,18 +1,19 @@
-"""What each child takes of memory: one small process beside the fork server looks, and kills what is over its budget.
+"""Measures the children's memory in a small process next to the fork server and kills what exceeds its budget.
 
-So "out of memory" is known and not guessed from a signal. A bomb fills 4 GiB a second: what counts is how late a look
-may come. A thread of the driver waits for the interpreter's lock, and the fork server for its own forks (1 ms, but 20
-to 40 where more processes than CPUs want to run): both let bombs take half of a small budget more. The watcher does
-nothing else; yet no process is sure to run in time on a busy machine. So a child that grows so fast that it might be
-over its budget before it is seen again gets a *wall*: it may reserve no more than what is left of its budget, and a
-twentieth. The kernel keeps that limit, whoever else runs. It falls when the child grows slowly, since libraries may
-reserve more than they use. (That Arrow reserves little at a time, `forkserver_client.py` sees to.) A budget below 128
-MiB is passed between two looks that are only somewhat late, so such a child has its wall from the start to the end; one
-that reserves too much behind it is tried again with twice the budget, and then without.
+So "out of memory" is a fact and not a guess from a signal number. A memory bomb fills 4 GiB a second, so what matters
+is how late a measurement may come. A driver thread waits for the interpreter's lock, and the fork server for its own
+forks (1 ms, but 20 to 40 ms with more runnable processes than CPUs); both let bombs exceed a small budget by half. The
+watcher does nothing else, yet no process is sure to run in time on a busy machine. So a child that grows fast enough to
+exceed its budget before the next measurement gets a hard limit: it may reserve its remaining budget plus 5 %. The
+kernel enforces that limit. It is lifted once the child grows slowly, since libraries may reserve more than they use.
+(`forkserver_client.py` makes Arrow reserve little at a time.) A budget below 128 MiB can be exceeded between two
+slightly late measurements, so such a child keeps its hard limit throughout. If it reserves too much, its next attempt
+has twice the budget, and the one after that no hard limit.
 
-A look costs 6 microseconds. The next one is due when the child, were it to fill memory four times as fast, would have
-used up what is left: every 50 ms far from the budget, every quarter of a millisecond at it. The table is shared memory,
-so neither end waits for the other; entries are used in turn, so a look at a dead child disturbs no new one.
+A measurement costs 6 microseconds. The next one is due when the child could have used up its remaining budget at four
+times the fastest growth seen: every 50 ms far below the budget, every quarter of a millisecond close to it. The table
+is shared memory, so neither side waits for the other. Entries are used in turn, so a late measurement of a dead child
+does not affect a new one.
 """
 
 from __future__ import annotations
@@ -26,140 +27,188 @@ import signal
 import struct
 import time
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from datakit.engine.worker.memory_limits import SMALL_BUDGET, WALL, limit_reserves, reserve_limit, used_memory
+from datakit.engine.worker.memory_limits import (
+    HARD_LIMIT_MARGIN,
+    SMALL_BUDGET,
+    backstop_limit,
+    set_memory_limit,
+    used_memory,
+)
 
-SELDOM_SECONDS, OFTEN_SECONDS = 0.05, 0.00025
-FASTEST_BYTES = 16 << 30  # a second; 4 were seen
-LATE_SECONDS = 0.1  # a look may be, on a busy machine; with 0.02, a bomb just begun was often taken for slow
-WALL_SECONDS = 0.25  # after the last fast growth
-ENTRIES = 4096
-CHILD = struct.Struct("<qqqq")  # pid, budget, bytes in use and reserved at its start: written by the fork server
-SEEN = struct.Struct("<qq??")  # most in use, most reserved, was it killed, has it a wall: written by the watcher
+LONGEST_INTERVAL, SHORTEST_INTERVAL = 0.05, 0.00025  # seconds: 20 and 4,000 measurements a second, 0.01 % to 2.4 % CPU
+FASTEST_GROWTH = 16 << 30  # bytes a second: four times the fastest bomb seen
+LATENESS_SECONDS = 0.1  # of a measurement on a busy machine; with 0.02, new bombs were often taken for slow
+HARD_LIMIT_SECONDS = 0.25  # how long a limit outlasts fast growth: a child that stops may only be waiting for a CPU
+NEAR_BACKSTOP = 0.95  # share of the backstop limit from which a failed allocation is put down to it
+ENTRIES = 4096  # far more than the children of one fork server at any time
+CHILD = struct.Struct("<qqqq")  # a _Child, written by the fork server
+OBSERVED = struct.Struct("<qq??")  # an _Observed, written by the watcher
 ENTRY_BYTES = 64
-NUMBER = struct.Struct("<q")
-READING = struct.Struct("<qq??")
-NAME = b"datakit-memory"  # as `ps` and `top` show it
-PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
+ENTRY_NUMBER = struct.Struct("<q")
+MEMORY_USE = struct.Struct("<qq??")  # a MemoryUse, on the status pipe
+PROCESS_NAME = b"datakit-memory"  # as shown by `ps` and `top`
+PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15  # <linux/prctl.h>
 
 
-@dataclass(frozen=True)
-class Reading:
-    """What was seen of a child until its end: bytes inherited, the peak above them, and whether that was too much."""
+class MemoryUse(NamedTuple):
+    """A child's memory until its exit: bytes inherited, the peak above them, and which limit it met."""
 
     inherited: int = 0
     peak: int = 0
     over_budget: bool = False
-    out_of_reserves: bool = False
-
-    def pack(self) -> bytes:
-        """To be sent."""
-        return READING.pack(self.inherited, self.peak, self.over_budget, self.out_of_reserves)
+    met_hard_limit: bool = False
 
 
-class Gauges:
-    """The fork server's end. Starts the watcher; `pid` is its process."""
+class _Child(NamedTuple):
+    """A child's table entry: bytes in use and bytes reserved at its start. pid 0: the child has exited."""
+
+    pid: int
+    budget: int
+    inherited: int
+    reserved: int
+
+
+class _Observed(NamedTuple):
+    peak: int = 0
+    most_reserved: int = 0
+    over_budget: bool = False
+    limited: bool = False  # has a hard limit because it grows fast
+
+
+class _Table:
+    """The shared memory of fork server and watcher."""
 
     def __init__(self) -> None:
-        """Forks: call it while the process is small."""
-        self._table = mmap.mmap(-1, ENTRIES * ENTRY_BYTES)
-        self._next = 0
+        self._memory = mmap.mmap(-1, ENTRIES * ENTRY_BYTES)
+
+    def child(self, entry: int) -> _Child:
+        return _Child(*CHILD.unpack_from(self._memory, entry * ENTRY_BYTES))
+
+    def observed(self, entry: int) -> _Observed:
+        return _Observed(*OBSERVED.unpack_from(self._memory, entry * ENTRY_BYTES + CHILD.size))
+
+    def set_child(self, entry: int, child: _Child) -> None:
+        CHILD.pack_into(self._memory, entry * ENTRY_BYTES, *child)
+
+    def set_observed(self, entry: int, observed: _Observed) -> None:
+        OBSERVED.pack_into(self._memory, entry * ENTRY_BYTES + CHILD.size, *observed)
+
+
+class MemoryWatcher:
+    """The fork server's handle on the watcher process `pid`, which it starts."""
+
+    def __init__(self) -> None:
+        """Fork the watcher. Call this while the process is small."""
+        self._table, self._next = _Table(), 0
         read, self.descriptor = os.pipe2(os.O_CLOEXEC)
         server, self.pid = os.getpid(), os.fork()
         if self.pid == 0:
             try:
                 os.close(self.descriptor)
                 die_with(server)
-                ctypes.CDLL(None).prctl(PR_SET_NAME, NAME)
-                _Watcher(self._table, read).run()
+                ctypes.CDLL(None).prctl(PR_SET_NAME, PROCESS_NAME)
+                _WatcherProcess(self._table, read).run()
             finally:
                 os._exit(1)
         os.close(read)
 
     def add(self, pid: int, budget: int) -> int:
-        """Observer a child that has nothing to do yet; its entry."""
+        """Start watching a child that has no work yet; returns its entry."""
         entry, self._next = self._next, (self._next + 1) % ENTRIES
-        SEEN.pack_into(self._table, entry * ENTRY_BYTES + CHILD.size, 0, 0, False, False)
-        CHILD.pack_into(self._table, entry * ENTRY_BYTES, pid, budget, *used_memory(pid))
-        os.write(self.descriptor, NUMBER.pack(entry))
+        self._table.set_observed(entry, _Observed())
+        self._table.set_child(entry, _Child(pid, budget, *used_memory(pid)))
+        os.write(self.descriptor, ENTRY_NUMBER.pack(entry))
         return entry
 
-    def take(self, entry: int) -> Reading:
-        """What was seen of a child that has ended."""
-        _, budget, inherited, reserved = CHILD.unpack_from(self._table, entry * ENTRY_BYTES)
-        peak, most, over, wall = SEEN.unpack_from(self._table, entry * ENTRY_BYTES + CHILD.size)
-        CHILD.pack_into(self._table, entry * ENTRY_BYTES, 0, 0, 0, 0)
-        return Reading(inherited, peak, over, wall or most > 0.95 * reserve_limit(reserved, budget))
+    def remove(self, entry: int) -> MemoryUse:
+        """Stop watching a child that has exited; returns its memory use."""
+        child, observed = self._table.child(entry), self._table.observed(entry)
+        self._table.set_child(entry, _Child(0, 0, 0, 0))
+        near_backstop = observed.most_reserved > NEAR_BACKSTOP * backstop_limit(child.reserved, child.budget)
+        return MemoryUse(
+            child.inherited, observed.peak, observed.over_budget, met_hard_limit=observed.limited or near_backstop
+        )
 
 
 @dataclass
-class _Look:
-    """The last look at a child; `fast`: when it was last seen to grow so fast that it needs a wall."""
+class _Measurement:
+    """The last measurement of a child, when it was last seen to grow fast, and when to measure it again."""
 
     time: float = 0.0
     used: int = 0
-    fast: float = -WALL_SECONDS
+    fast_growth: float = -HARD_LIMIT_SECONDS
     due: float = 0.0
 
-    def wall(self, now: float) -> bool:
-        """Whether it has one: for a while, since a child that stands still may only be waiting for a CPU."""
-        return now < self.fast + WALL_SECONDS
+    def limited(self, now: float) -> bool:
+        """Return True if the child has a hard limit because of its growth."""
+        return now < self.fast_growth + HARD_LIMIT_SECONDS
 
 
-class _Watcher:
-    """The watcher's process."""
+class _WatcherProcess:
+    """The loop of the watcher process. `announcements`: the pipe on which the fork server sends new entries."""
 
-    def __init__(self, table: mmap.mmap, news: int) -> None:
-        self._table, self._news = table, news
-        self._last: dict[int, _Look] = {}  # by entry
+    def __init__(self, table: _Table, announcements: int) -> None:
+        self._table, self._announcements = table, announcements
+        self._last: dict[int, _Measurement] = {}  # by entry
 
     def run(self) -> None:
-        """Until the fork server goes."""
+        """Measure until the fork server exits."""
         while True:
             due = min((last.due for last in self._last.values()), default=None)
             wait = None if due is None else max(0.0, due - time.monotonic())
-            if select.select([self._news], [], [], wait)[0]:
-                news = os.read(self._news, 512 * NUMBER.size)
-                if not news:
+            if select.select([self._announcements], [], [], wait)[0]:
+                entries = os.read(self._announcements, 512 * ENTRY_NUMBER.size)
+                if not entries:
                     os._exit(0)
-                self._last |= {entry: _Look() for (entry,) in NUMBER.iter_unpack(news)}
+                self._last |= {entry: _Measurement() for (entry,) in ENTRY_NUMBER.iter_unpack(entries)}
             now = time.monotonic()
             for entry in [entry for entry, last in self._last.items() if last.due <= now]:
-                self._look(entry, self._last[entry])
+                self._measure(entry, self._last[entry])
 
-    def _look(self, entry: int, last: _Look) -> None:
-        start = entry * ENTRY_BYTES
-        pid, budget, inherited, reserved_at_start = CHILD.unpack_from(self._table, start)
-        if not pid:
+    def _measure(self, entry: int, last: _Measurement) -> None:
+        child = self._table.child(entry)
+        if not child.pid:
             del self._last[entry]
             return
-        now, (used, reserved) = time.monotonic(), used_memory(pid)
-        room = budget - (used := used - inherited)
-        fast = last.time > 0 and (used - last.used) / (now - last.time) * LATE_SECONDS > room
-        look = _Look(now, used, now if fast else last.fast)
-        look.due = now + min(max(room / FASTEST_BYTES, OFTEN_SECONDS), SELDOM_SECONDS)
-        wall = look.wall(now)
-        if wall or last.wall(last.time) or budget < SMALL_BUDGET:
-            generous = reserve_limit(reserved_at_start, budget)
-            walled = min(generous, reserved + max(0, room) + int(WALL * budget))
-            limit_reserves(pid, walled if wall or budget < SMALL_BUDGET else generous)
-        peak, most, over, _ = SEEN.unpack_from(self._table, start + CHILD.size)
-        seen = max(peak, used), max(most, reserved), over or room < 0, wall
-        SEEN.pack_into(self._table, start + CHILD.size, *seen)  # before it can be dead of it
-        if room < 0:
-            kill(pid)
-        self._last[entry] = look
+        now, (used, reserved) = time.monotonic(), used_memory(child.pid)
+        used -= child.inherited
+        left = child.budget - used
+        grows_fast = last.time > 0 and (used - last.used) / (now - last.time) * LATENESS_SECONDS > left
+        due = now + min(max(left / FASTEST_GROWTH, SHORTEST_INTERVAL), LONGEST_INTERVAL)
+        self._last[entry] = current = _Measurement(now, used, now if grows_fast else last.fast_growth, due)
+        limited = current.limited(now)
+        if limited or last.limited(last.time) or child.budget < SMALL_BUDGET:
+            _set_limit(child, reserved, left, limited)
+        seen = self._table.observed(entry)
+        over = seen.over_budget or left < 0
+        seen = _Observed(max(seen.peak, used), max(seen.most_reserved, reserved), over, limited)
+        self._table.set_observed(entry, seen)  # before the kill, so the exit status never arrives first
+        if left < 0:
+            kill(child.pid)
+
+
+def _set_limit(child: _Child, reserved: int, left: int, limited: bool) -> None:
+    """Set a hard limit of the remaining budget plus 5 %, or lift it to the backstop."""
+    limit = backstop_limit(child.reserved, child.budget)
+    if limited or child.budget < SMALL_BUDGET:
+        limit = min(limit, reserved + max(0, left) + int(HARD_LIMIT_MARGIN * child.budget))
+    set_memory_limit(child.pid, limit)
 
 
 def kill(pid: int) -> None:
-    """SIGKILL for a child and all that it has started."""
+    """Send SIGKILL to a child and everything it has started."""
     for send in (os.killpg, os.kill):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             send(pid, signal.SIGKILL)
 
 
 def die_with(parent: int) -> None:
-    """SIGKILL when the parent ends; it has to be single-threaded, since 'the parent' is the thread that forked."""
+    """Have the kernel kill this process when its parent ends.
+
+    The parent must be single-threaded: the kernel means the thread that forked.
+    """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)

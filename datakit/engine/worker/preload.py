@@ -1,7 +1,7 @@
-"""What the fork server holds for its children: values made once, shared copy-on-write.
+"""Keeps the values that the fork server computes once and its children share copy-on-write.
 
-`preloaded("datakit.tokenize.encoders.tokenizer:load", path)` gives the value that the server made, or makes it here (in
-a test, inline, or under `spawn`) and keeps it.
+`preloaded("datakit.tokenize.encoders.tokenizer:load", path)` returns the value that the fork server computed. Without a
+fork server (in a test, inline, or under `spawn`) it computes and caches the value.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _VALUES: dict[tuple[str, ...], Any] = {}
 
 
 def preloaded(function: str, *arguments: str) -> Any:
-    """The value of `function(*arguments)`, made at most once in a process and its forks."""
+    """Return `function(*arguments)`, computed at most once per process and its forks."""
     key = (function, *arguments)
     if key not in _VALUES:
         _VALUES[key] = resolve(function)(*arguments)

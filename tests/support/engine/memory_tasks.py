@@ -1,4 +1,4 @@
-"""Each library, driven over its memory in two ways: bit by bit, and by one request that can never be met."""
+"""Makes each library exceed its memory, gradually or by one request that cannot be met."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ TOKENIZER = json.dumps({
 
 
 def overfill(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """`library` takes more than it may, after `pause` seconds; `at_once` in one request."""
+    """Make `library` use too much memory after `pause` seconds; at_once: by one request."""
     time.sleep(arguments.get("pause", 0.0))
     LIBRARIES[arguments["library"]](arguments["at_once"])
     return TaskResult()
 
 
 def fill(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """As many `bytes` as fast as one can, after `reserved` of them that are not used."""
+    """Use `bytes` of memory as fast as possible, after reserving `reserved` bytes without using them."""
     import numpy as np
 
     unused = np.empty(arguments["reserved"], np.uint8)
@@ -52,17 +52,19 @@ def _numpy(at_once: bool) -> None:
 
 def _arrow(at_once: bool) -> None:
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     held = [pa.allocate_buffer(HUGE)] if at_once else []
+    numbers = pa.array(range(100_000))
     while True:
-        held.append(pa.array(range(100_000)))
+        held.append(pc.call_function("add", [numbers, 1]))
 
 
 def _duckdb(at_once: bool) -> None:
     import duckdb
 
     connection = duckdb.connect()
-    if at_once:  # its own limit: it raises what no other library raises
+    if at_once:  # reaches DuckDB's own limit, which raises its own exception
         connection.execute("SET memory_limit = '20MB'; SET temp_directory = ''")
     connection.execute("CREATE TABLE t AS SELECT range AS i, hash(range) AS h FROM range(100000000) ORDER BY h")
 

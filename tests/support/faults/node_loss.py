@@ -1,13 +1,13 @@
-"""A run on a cluster of two working nodes with its root on S3, of which one is lost in the middle of a phase.
+"""Runs a recipe on a cluster of two worker nodes with its root on S3, and kills a node in the middle of a phase.
 
     with workers(folder) as cluster, s3_root() as root:
         quiet = run(recipe, root, cluster)                  # its phases, and its tree
         ...
-        shaken = run(recipe, other_root, cluster, {"sort": 2})   # strikes at the second attempt at a sort that is seen
+        shaken = run(recipe, other_root, cluster, {"sort": 2})   # kills the node of the second observed sort attempt
 
-The head of the cluster has no CPUs, so every task is on a node that may be lost, also that of a phase with one task.
-A node is lost while it has an attempt of the phase in hand: all its processes are stopped, the attempt is still there,
-and then all are killed, so nothing of it can have been reported. Another node joins in its place.
+The head of the cluster has no CPUs, so every task runs on a node that may be lost, even the only task of a phase. A
+node is lost while it runs an attempt of the phase: all its processes are stopped and, if the attempt is still running,
+killed, so that nothing of it can have been reported. Another node joins in its place.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ from tests.support.faults.cluster import ROOT_OF_THE_CODE, TwoNodes, attempts_on
 from tests.support.processes import ended, kill
 from tests.support.trees import tree
 
-LOOK_SECONDS = 0.01
-MOST_SECONDS = 500.0
+POLL_SECONDS = 0.01
+DEADLINE_SECONDS = 900.0
 
 
 @dataclass
 class Workers:
-    """The cluster, the nodes that work, and the attempts that were seen there."""
+    """A cluster, its worker nodes, and the attempts observed there."""
 
     cluster: TwoNodes
     nodes: list[psutil.Process]
     known: set[psutil.Process] = field(default_factory=set)
 
     def new_attempts(self, place: int) -> Iterator[tuple[str, psutil.Process]]:
-        """(phase, child) of each attempt that is seen on a node for the first time."""
+        """Yield (phase, child) of each attempt observed on a node for the first time."""
         for phase, attempt in attempts_on(self.nodes[place]):
             if attempt not in self.known:
                 self.known.add(attempt)
                 yield phase, attempt
 
     def lose(self, place: int, attempt: psutil.Process) -> bool:
-        """Whether the node was lost with the attempt in hand; it goes on where that had ended by then."""
+        """Kill the node if the attempt is still running; returns False, and lets it continue, if not."""
         everything = family(self.nodes[place])
         _signal(everything, signal.SIGSTOP)
         if ended(attempt):
@@ -66,16 +66,16 @@ class Workers:
 
 @contextmanager
 def workers(folder: Path) -> Iterator[Workers]:
-    """A cluster with a head that does no work, and two nodes that do. `folder` is theirs."""
+    """Start a cluster with a head without CPUs and two worker nodes, which have `folder` to themselves."""
     with two_nodes(folder, head_cpus=0) as cluster:
         yield Workers(cluster, [cluster.second, cluster.start_second()])
 
 
 @dataclass
 class Run:
-    """What a run did and left. phases: phase -> (stage, tasks), in order; seen: attempts that were seen, by phase.
+    """A run's events and its tree. phases: phase -> (stage, tasks), in order; seen: observed attempts by phase.
 
-    struck: the phases in which a node was lost; lost: by phase, how many attempts were lost with a node or a worker.
+    struck: the phases in which a node was killed; lost: number of attempts lost with a node or a worker, by phase.
     """
 
     seconds: float = 0.0
@@ -86,7 +86,7 @@ class Run:
     tree: dict[str, str] = field(default_factory=dict)
 
     def troubles(self, quiet: Run) -> list[str]:
-        """What must not be, beside a quiet run."""
+        """List the differences from a quiet run, and killed nodes that cost no attempt."""
         names = self.tree.keys() | quiet.tree.keys()
         wrong = sorted(name for name in names if self.tree.get(name) != quiet.tree.get(name))
         found = [f"{len(wrong)} files differ, such as {wrong[:3]}"] if wrong else []
@@ -94,9 +94,9 @@ class Run:
 
 
 def run(recipe: Path, root: str, cluster: Workers, strikes: Mapping[str, int] | None = None) -> Run:
-    """Run the recipe. strikes: phase -> the number of the attempt that costs its node, among those that are seen.
+    """Run the recipe. strikes: phase -> the number of the observed attempt whose node is killed.
 
-    Raises AssertionError, with the driver's last words, where the run does not end well.
+    Raises AssertionError, with the end of the driver's log, if the run fails.
     """
     command = [sys.executable, "-m", "datakit", "run", str(recipe), "--root", root, "--ray", cluster.cluster.address]
     environment, log = os.environ | cluster.cluster.environment, cluster.cluster.private_root / "driver.log"
@@ -104,10 +104,10 @@ def run(recipe: Path, root: str, cluster: Workers, strikes: Mapping[str, int] | 
     with log.open("wb") as file:
         driver = subprocess.Popen(command, cwd=ROOT_OF_THE_CODE, env=environment, stdout=file, stderr=file)
     try:
-        while driver.poll() is None and time.monotonic() - started < MOST_SECONDS:
+        while driver.poll() is None and time.monotonic() - started < DEADLINE_SECONDS:
             for place in range(len(cluster.nodes)):
-                _look(cluster, place, left, result)
-            time.sleep(LOOK_SECONDS)
+                _observe(cluster, place, left, result)
+            time.sleep(POLL_SECONDS)
     finally:
         driver.kill()
         driver.wait()
@@ -120,8 +120,8 @@ def run(recipe: Path, root: str, cluster: Workers, strikes: Mapping[str, int] | 
     return result
 
 
-def _look(cluster: Workers, place: int, left: dict[str, int], result: Run) -> None:
-    """Count the attempts that are new on a node; lose it where one of them is to be struck."""
+def _observe(cluster: Workers, place: int, left: dict[str, int], result: Run) -> None:
+    """Count the new attempts on a node; kill it if one of them is to be struck."""
     for phase, attempt in cluster.new_attempts(place):
         result.seen[phase] += 1
         if result.seen[phase] >= left.get(phase, sys.maxsize) and cluster.lose(place, attempt):
@@ -131,7 +131,7 @@ def _look(cluster: Workers, place: int, left: dict[str, int], result: Run) -> No
 
 
 def _read_events(root: str, result: Run) -> None:
-    """Phases and lost attempts, from the run's own log (the ledgers do not list a batch that was lost)."""
+    """Read phases and lost attempts from the run's event log; the ledgers do not list a lost batch."""
     (url,) = [info.url for info in urls.listing(root) if info.path.endswith("/events.jsonl")]
     for line in urls.read_bytes(url).splitlines():
         event: dict[str, Any] = orjson.loads(line)

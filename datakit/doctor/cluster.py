@@ -1,0 +1,102 @@
+"""Checks a Ray cluster by joining it: installation, token, address, and whether all nodes match this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from datakit.doctor.finding import Finding, State, try_action
+from datakit.engine.ray_backend import agreement
+from datakit.errors import DatakitError
+from datakit.storage import stale_files
+
+REFUSED_TOKEN = "InvalidAuthToken"  # Ray prints this repeatedly, but raises only that it failed to connect
+VERSION_MISMATCH = "Version mismatch"  # part of Ray's message for another version of Ray or Python
+STATUS_REMEDY = "`ray status` on the head node; see docs/operations.md"
+
+
+def check_cluster(address: str, root: str | None) -> Iterator[Finding]:
+    """Check the cluster at `address` ("local", "auto" or host:port), and `root` on all its nodes if it is given."""
+    try:
+        yield Finding("ray", State.OK, f"ray {version('ray')}")
+    except PackageNotFoundError:
+        yield Finding("ray", State.PROBLEM, "ray is not installed", "pip install 'datakit[ray]'")
+        return
+    yield _authentication()
+    if address == "auto":
+        yield (found := _auto_address())
+        if found.state is State.PROBLEM:
+            return
+    if root is None and address != "local":
+        yield try_action("cluster", f"{address} answers", STATUS_REMEDY, lambda: _reach(address))
+        text = "not joined, so not checked whether all nodes share a root and our versions"
+        yield Finding("cluster", State.WARNING, text, "also give --root")
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            yield _join(address, root or folder)
+        stale_files.remove_dead_scratch()
+
+
+def _reach(address: str) -> None:
+    if address != "auto":
+        agreement.assert_reachable(address)
+
+
+def _join(address: str, root: str) -> Finding:
+    """Join the cluster. Also interprets what Ray only prints."""
+    from datakit.engine.ray_backend.executor import RayExecutor
+
+    remedy = STATUS_REMEDY
+    with _captured_stderr() as printed:
+        try:
+            RayExecutor(address, root).close()
+        except (DatakitError, OSError) as error:
+            text, cause = str(error), " ".join(str(error.__cause__).split())
+            if REFUSED_TOKEN in printed():
+                text = f"{address} requires a token, and ours is missing or wrong"
+                remedy = "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to the token the cluster was started with"
+            elif VERSION_MISMATCH in cause:
+                text, remedy = f"{address}: {cause}", "install the same versions of Ray and Python on all machines"
+            return Finding("cluster", State.PROBLEM, text, remedy)
+    return Finding("cluster", State.OK, f"{address}: joined; every node shares the root and has the same versions")
+
+
+@contextlib.contextmanager
+def _captured_stderr() -> Iterator[Callable[[], str]]:
+    """Capture standard error, including what libraries write to it; yields a function that returns it."""
+    sys.stderr.flush()
+    original = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield lambda: os.pread(file.fileno(), 1 << 20, 0).decode(errors="replace")
+        finally:
+            os.dup2(original, 2)
+            os.close(original)
+
+
+def _authentication() -> Finding:
+    """Check that Ray's token mode and token fit together."""
+    mode = os.environ.get("RAY_AUTH_MODE", "")
+    file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")).expanduser()
+    token = "RAY_AUTH_TOKEN" if os.environ.get("RAY_AUTH_TOKEN") else str(file) if file.exists() else None
+    text = f"RAY_AUTH_MODE is {mode or 'not set'}, token: {token or 'none'}"
+    if mode == "token" and token is None:
+        return Finding("ray token", State.PROBLEM, text, "set RAY_AUTH_TOKEN to the cluster's token")
+    if mode != "token" and token is not None:
+        remedy = "set RAY_AUTH_MODE=token if the cluster requires it, or remove the token: a mismatch ends in a timeout"
+        return Finding("ray token", State.WARNING, text, remedy)
+    return Finding("ray token", State.OK, text)
+
+
+def _auto_address() -> Finding:
+    """Check the address that `auto` resolves to; it may be that of a dead cluster."""
+    try:
+        return Finding("ray address", State.OK, f"auto means {agreement.auto_address()}, which answers")
+    except DatakitError as error:
+        return Finding("ray address", State.PROBLEM, str(error), agreement.AUTO_REMEDY)

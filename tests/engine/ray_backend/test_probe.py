@@ -1,0 +1,45 @@
+"""Nodes that do not match the driver are named before any work, with real nodes that do not."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from datakit.engine.ray_backend import agreement, probe
+from datakit.engine.ray_backend.executor import RayExecutor
+from datakit.engine.versions import comparable_versions
+from datakit.errors import InputError, RootError
+from tests.support.faults.cluster import SharedCluster
+
+
+def test_nodes_without_the_root_are_named(executor: RayExecutor, shared_cluster: SharedCluster) -> None:
+    root = shared_cluster.private_root
+    with pytest.raises(RootError) as refused:
+        RayExecutor("auto", str(root))
+    message = str(refused.value)
+    assert message.startswith(f"node {os.uname().nodename} (")
+    assert f"does not share the root {root}: a file that the driver wrote is missing there" in message
+    assert "s3://" in message
+    assert list(root.iterdir()) == [], "nothing is left"
+
+
+def test_nodes_with_other_versions_are_named(
+    executor: RayExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = comparable_versions() | {"zstandard": "0.0.1"}
+    monkeypatch.setattr(agreement, "comparable_versions", lambda: ours)
+    with pytest.raises(InputError, match=r"node .* zstandard is .*, the driver has 0\.0\.1; install the same"):
+        RayExecutor("auto", str(tmp_path))
+
+
+def test_impossible_runtime_environments_are_refused(
+    executor: RayExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "forwarded_environment", lambda: {"conda": "nowhere"})
+    with pytest.raises(InputError, match=r"^node ") as refused:
+        RayExecutor("auto", str(tmp_path))
+    message = str(refused.value)
+    assert "a node could not create the runtime environment (RuntimeEnvSetupError: " in message
+    assert "next: fix the `runtime_env`" in message
