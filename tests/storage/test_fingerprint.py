@@ -15,9 +15,10 @@ def test_order_of_keys_does_not_matter() -> None:
     assert fingerprint("s", 1, one, ["x", "y"]) == fingerprint("s", 1, other, ["x", "y"])
 
 
-@pytest.mark.parametrize(
-    "changed", [("t", 1, {}, ["x"]), ("s", 2, {}, ["x"]), ("s", 1, {"a": 0}, ["x"]), ("s", 1, {}, [])]
-)
+CHANGED = [("t", 1, {}, ["x"]), ("s", 2, {}, ["x"]), ("s", 1, {"a": 0}, ["x"]), ("s", 1, {}, [])]
+
+
+@pytest.mark.parametrize("changed", CHANGED)
 def test_every_part_enters_the_fingerprint(changed: tuple) -> None:
     assert fingerprint(*changed) != fingerprint("s", 1, {}, ["x"])
 
@@ -33,7 +34,7 @@ def test_defaults_are_written_out() -> None:
         given: int
         default: tuple[str, ...] = ("a",)
 
-    assert spelled_out(Config(1)) == {"given": 1, "default": ["a"]}
+    assert spelled_out(Config(1)) == {"given": 1, "default": ("a",)}
 
 
 def test_skipped_records_change_the_identity() -> None:

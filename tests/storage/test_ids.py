@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -36,6 +38,6 @@ def test_other_strings_are_refused(text: str | None) -> None:
 def test_partition_ranges_cover_all_ids_in_order() -> None:
     ranges = [ids.partition_range(index, 3) for index in range(8)]
     assert (ranges[0][0], ranges[-1][1]) == ("0" * 32, "f" * 32)
-    for (_, last), (first, _) in zip(ranges, ranges[1:], strict=False):
+    for (_, last), (first, _) in pairwise(ranges):
         assert int(last, 16) + 1 == int(first, 16)
     assert np.all([first < last for first, last in ranges])
