@@ -1,6 +1,6 @@
-"""Rounds of chaos: a real run, random deaths of everything it consists of, and what is left compared with a quiet run.
+"""Runs recipes under random kills and faults and compares the result with an undisturbed run.
 
-    quiet = Quiet.run(folder)                 # the recipe, its tree undisturbed
+    quiet = Quiet.run(folder)                 # the recipe and its undisturbed tree
     report = run_round(quiet, folder / "1", seed=1)
     assert not report.troubles
 
@@ -42,7 +42,7 @@ RAY_KINDS = ("child", "server", "worker", "worker", "driver", "raylet", "node")
 
 @dataclass(frozen=True)
 class Quiet:
-    """The recipe, and what an undisturbed run leaves."""
+    """A recipe and the tree of an undisturbed run."""
 
     recipe: Path
     tree: dict[str, str]
@@ -50,7 +50,7 @@ class Quiet:
 
     @classmethod
     def run(cls, folder: Path) -> Quiet:
-        """Run it once, as the command line does."""
+        """Run the recipe once through the command line."""
         recipe, root = write_shelf(folder / "shelf"), folder / "quiet"
         started = time.monotonic()
         subprocess.run(
@@ -62,7 +62,7 @@ class Quiet:
 
 @dataclass
 class Report:
-    """What happened in a round. `troubles`: what must not have."""
+    """The events of a round. `troubles`: those that must not happen."""
 
     seed: int
     seconds: float = 0.0
@@ -72,7 +72,7 @@ class Report:
     troubles: list[str] = field(default_factory=list)
 
     def line(self) -> str:
-        """For people."""
+        """Summarize the round in one line."""
         verdict = "same bytes" if not self.troubles else "DIFFERENT: " + "; ".join(self.troubles)
         deaths = " ".join(f"{kind}:{self.kills.count(kind)}" for kind in sorted(set(self.kills))) or "none"
         faults = " ".join(sorted(self.faults)) or "none"
@@ -84,7 +84,7 @@ class Report:
 def run_round(
     quiet: Quiet, folder: Path, seed: int, nodes: TwoNodes | None = None, *, kills: int = 6, hangs: bool = True
 ) -> Report:
-    """One run under fire, in a fresh root below `folder`."""
+    """Run one round in a fresh root below `folder`."""
     return _Round(quiet, folder, seed, nodes).run(kills, hangs)
 
 
@@ -213,7 +213,7 @@ class _Round:
             self._trouble(f"processes are left: {[(process.pid, _title(process)) for process in self._ours()]}")
 
     def _ours(self) -> list[psutil.Process]:
-        """What should be gone: all that this run has started; of a cluster its fork servers, since it stays."""
+        """List leftover processes: all that this run started; of a cluster, which stays, the fork servers."""
         of_the_cluster = processes_with(self._nodes.mark) if self._nodes else []
         return processes_with(self._mark) + [process for process in of_the_cluster if _is_fork_server(process)]
 
@@ -222,7 +222,7 @@ class _Round:
 
 
 def committed_twice(root: str) -> list[str]:
-    """Tasks of which two attempts were done with different outputs, and attempts that found other bytes there."""
+    """List tasks with two attempts of different outputs, and attempts that found other bytes."""
     outputs: dict[tuple[str, str, str, str], set[tuple[tuple[str, int, str], ...]]] = {}
     found = []
     for step in {urls.parent(urls.parent(info.url)) for info in urls.listing(root) if "/ledger/" in f"/{info.path}"}:
@@ -238,7 +238,7 @@ def committed_twice(root: str) -> list[str]:
 
 
 def _is_fork_server(process: psutil.Process) -> bool:
-    """Or one of its forks."""
+    """Return True for a fork server or one of its children."""
     try:
         return any("datakit.engine.worker.forkserver" in word for word in process.cmdline())
     except psutil.Error:
@@ -246,7 +246,7 @@ def _is_fork_server(process: psutil.Process) -> bool:
 
 
 def _is_worker(title: str) -> bool:
-    """Whether it is Ray's worker process; its agents, whose death ends a raylet, also the head's, have such titles."""
+    """Return True for a Ray worker process. Ray's agents, whose death ends a raylet, have similar titles."""
     return title.startswith("ray::") and not title.endswith("Agent")
 
 

@@ -1,10 +1,10 @@
-"""Faults that befall the real tasks of a real run: a preload for every phase, and a command that runs a recipe with it.
+"""Injects faults into the tasks of a real run: a preload for every phase, and a command that runs a recipe with it.
 
     python -m tests.support.faults.chaos_faults RECIPE ROOT WORKERS [RAY_ADDRESS]
 
-The folder `$DATAKIT_CHAOS` holds tickets, `<number>-<fault>-<before|after>`. A child that begins a task now and then
-takes one, and suffers it once, before the task or after it: its files are there then, and its result is lost. No task
-suffers two, since the engine gives up one that crashes twice.
+The folder `$DATAKIT_CHAOS` holds tickets, `<number>-<fault>-<before|after>`. A child that starts a task sometimes takes
+one and fails once, before the task or after it: then its files exist, but its result is lost. No task fails twice: the
+engine gives up a task that crashes twice.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ import xxhash
 from datakit.engine.task import Phase, Plan, Preload, TaskResult, encode, resolve
 
 FOLDER = "DATAKIT_CHAOS"
-HANG_SECONDS = 6.0  # a healthy task of the small recipe moves more often, also where the machine is busy
-SHARE = 0.25  # of the attempts that look for a ticket
+HANG_SECONDS = 6.0  # healthy tasks of the small recipe report more often, even on a busy machine
+SHARE = 0.25  # of attempts take a ticket
 
 
 def _bomb() -> None:
@@ -49,13 +49,13 @@ FAULTS: dict[str, Callable[[], object]] = {
 
 
 def install() -> None:
-    """Lay the faults out, in the fork server: its children run their tasks through `_suffering`."""
+    """Install the faults in the fork server, whose children then run tasks through `_with_fault`."""
     from datakit.engine.worker import child
 
-    child.resolve = _suffering  # pyright: ignore[reportPrivateImportUsage]
+    child.resolve = _with_fault  # pyright: ignore[reportPrivateImportUsage]
 
 
-def _suffering(name: str) -> Callable[..., TaskResult]:
+def _with_fault(name: str) -> Callable[..., TaskResult]:
     function = resolve(name)
 
     def run(arguments: dict[str, Any], shared: dict[str, Any], context: Any) -> TaskResult:
@@ -71,7 +71,7 @@ def _suffering(name: str) -> Callable[..., TaskResult]:
 
 
 def _ticket(*task: Any) -> tuple[str, str]:
-    """(fault, when) that this attempt suffers; ("", "") mostly."""
+    """Return (fault, when) for this attempt; usually ("", "")."""
     folder = Path(os.environ[FOLDER])
     tickets = [path for path in folder.iterdir() if path.name[0].isdigit()]
     dice = random.SystemRandom()
@@ -88,7 +88,7 @@ def _ticket(*task: Any) -> tuple[str, str]:
 
 
 def faulty(plan: Plan) -> Plan:
-    """The same plan, with the preload in every phase."""
+    """Add the preload to every phase of a plan."""
     results: Sequence[TaskResult] | None = None
     try:
         while True:

@@ -1,8 +1,8 @@
-"""Disks of their own for a test's processes: mounted in a mount namespace, so that they go with what runs there.
+"""Mounts small disks for a test's processes, in a mount namespace that ends with them.
 
     done = on_a_disk(tmp_path / "disk", "datakit doctor; echo $?", size="64m")
 
-Where the machine permits no mount (it takes root, or user namespaces) the test is skipped.
+If the machine does not permit mounts (root or user namespaces are needed), the test is skipped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A preload that makes libraries crash on certain documents, as a defect in them would: real deaths of real children.
+"""Makes libraries crash on certain documents, as a defect in them would, through a preload.
 
 `poisoned(plan)` is a stage's plan whose tasks run with it.
 """
@@ -16,13 +16,13 @@ import pyarrow.parquet as pq
 
 from datakit.engine.task import Phase, Plan, Preload, TaskResult
 
-PARSE, HASH, WRITE = "PILL-PARSE", "PILL-HASH", "PILL-WRITE"  # which pill kills what
+PARSE, HASH, WRITE = "PILL-PARSE", "PILL-HASH", "PILL-WRITE"  # each kills one kind of work
 SIGN, ENCODE = "PILL-SIGN", "PILL-ENCODE"
 LOOP = "PILL-LOOP"
 
 
 def poisoned(plan: Plan, hang_seconds: float = 1.0, fault: str = "install") -> Plan:
-    """The same plan, with the crashes in every child; `fault`: which function here brings them."""
+    """Add the crashes to every child of a plan; `fault` names the function of this module that installs them."""
     results: Sequence[TaskResult] | None = None
     try:
         while True:
@@ -37,7 +37,7 @@ def poisoned(plan: Plan, hang_seconds: float = 1.0, fault: str = "install") -> P
 
 
 def install() -> None:
-    """Lay out the poison, in this process and its forks."""
+    """Install the crashes in this process and its forks."""
     import datakit.dedup.minhash.signatures
     from datakit.normalize import route
     from datakit.normalize.readers import csv
@@ -53,7 +53,7 @@ def install() -> None:
 
 
 def break_row_group() -> None:
-    """Row group 3 of any Parquet file kills who decodes it."""
+    """Make row group 3 of any Parquet file kill its reader."""
     read, iterate = pq.ParquetFile.read_row_group, pq.ParquetFile.iter_batches
 
     def reading(self: Any, i: int, *arguments: Any, **others: Any) -> Any:
