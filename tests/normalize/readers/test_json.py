@@ -80,7 +80,7 @@ lines = st.one_of(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(content=st.lists(lines, max_size=15), end=st.sampled_from([b"\n", b"\r\n"]), block=st.integers(1, 400))
 def test_records_equal_the_oracle(
     tmp_path_factory: pytest.TempPathFactory, content: list[bytes], end: bytes, block: int

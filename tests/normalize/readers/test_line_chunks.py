@@ -15,7 +15,7 @@ from datakit.normalize.readers.line_chunks import LineCutter
 from tests.support.readers import RECORDS, lines, read, reasons, rows
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     data=st.lists(st.sampled_from([b"a", b"\n", b"bcd", b"e" * 20, b"\r\n"]), max_size=60).map(b"".join),
     chunk=st.integers(1, 30),
