@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from datakit.errors import ColumnError
 from datakit.normalize.readers import csv as csv_reader
-from tests.support.readers import read, reasons, rows
+from tests.support.normalize.readers import read, reasons, rows
 
 
 def as_csv(records: list[dict[str, str]], delimiter: str = ",", end: str = "\n") -> bytes:

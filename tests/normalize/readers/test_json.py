@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from datakit.errors import ColumnError, InputError
 from datakit.normalize.readers.base import Chunk
 from tests.support.data import need_data
-from tests.support.readers import positions, read_json, rows
+from tests.support.normalize.readers import positions, read_json, rows
 
 LONE = re.compile("[\ud800-\udfff]")
 

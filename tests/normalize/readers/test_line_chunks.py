@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from datakit.normalize.readers import line_chunks
 from datakit.normalize.readers.line_chunks import LineCutter
-from tests.support.readers import RECORDS, lines, read, reasons, rows
+from tests.support.normalize.readers import RECORDS, lines, read, reasons, rows
 
 
 @settings(max_examples=60, deadline=None)
