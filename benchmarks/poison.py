@@ -36,7 +36,7 @@ from datakit.normalize import stage as normalize_stage
 from datakit.storage.manifest import Manifest
 from tests.support.engine import poison_tasks
 from tests.support.engine.memory_tasks import LIBRARIES
-from tests.support.sources import normalize_step
+from tests.support.normalize.sources import normalize_step
 
 RECORDS, SECONDS, HANG_SECONDS = 10, 0.01, 0.5
 KINDS = ("bomb", "segfault", "loop")

@@ -57,7 +57,7 @@ def plan(step: Step) -> Plan:
 
 
 def _task(base: str, number: int, file: SourceFile) -> Task:
-    arguments = msgspec.structs.asdict(FetchArguments(base, file.path, file.size, file.checksum))
+    arguments = {"base": base, "path": file.path, "size": file.size, "checksum": file.checksum}
     return Task(f"{number:06d}", f"{__name__}:fetch_file", arguments, input_bytes=file.size)
 
 
@@ -75,21 +75,12 @@ def _output(step: Step, files: Sequence[SourceFile]) -> Output:
 # --- task
 
 
-class FetchArguments(msgspec.Struct, frozen=True):
-    """One file: the source's base URL, its path relative to that, and its size in bytes and checksum as listed."""
-
-    base: str
-    path: str
-    size: int
-    checksum: str
-
-
 def fetch_file(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """Copy one file to `raw/`."""
-    file = msgspec.convert(arguments, FetchArguments)
+    file = msgspec.convert(arguments, SourceFile)
     path = f"{RAW}/{file.path}"
     target = urls.join(context.step_directory, path)
     copy = fetch(
-        urls.join(file.base, file.path), target, file.size, file.checksum, lambda done: context.report(0, done)
+        urls.join(arguments["base"], file.path), target, file.size, file.checksum, lambda done: context.report(0, done)
     )
     return TaskResult((OutputFile(path, copy.bytes, copy.xxh3),), {"download/bytes": copy.bytes}, bytes_read=copy.bytes)

@@ -50,6 +50,24 @@ def _space_before(data, start, i):  # pragma: no cover - compiled
 
 
 @njit(cache=True, nogil=True)
+def _run_length(data, start, end, i, longest):  # pragma: no cover - compiled
+    """Number of white-space characters around `i` in data[start:end], counted up to `longest` + 1."""
+    count, left, right = 0, i, i
+    length = _space_before(data, start, left)
+    while length > 0 and count <= longest:
+        count += 1
+        left -= length
+        length = _space_before(data, start, left)
+    while right < end and count <= longest:
+        length = _space_at(data, right, end)
+        if length == 0:
+            break
+        count += 1
+        right += length
+    return count
+
+
+@njit(cache=True, nogil=True)
 def _has_long_run(data, start, end, longest, possible):  # pragma: no cover - compiled
     """Return True if data[start:end] has more than `longest` consecutive white-space characters."""
     i = start
@@ -58,21 +76,8 @@ def _has_long_run(data, start, end, longest, possible):  # pragma: no cover - co
             first = i
             while first > start and first > i - 3 and (data[first] & 0xC0) == 0x80:
                 first -= 1
-            if _space_at(data, first, end) > i - first:
-                count, left, right = 0, first, first
-                length = _space_before(data, start, left)
-                while length > 0 and count <= longest:
-                    count += 1
-                    left -= length
-                    length = _space_before(data, start, left)
-                while right < end and count <= longest:
-                    length = _space_at(data, right, end)
-                    if length == 0:
-                        break
-                    count += 1
-                    right += length
-                if count > longest:
-                    return True
+            if _space_at(data, first, end) > i - first and _run_length(data, start, end, first, longest) > longest:
+                return True
         i += longest + 1
     return False
 

@@ -57,12 +57,6 @@ class SortShared(msgspec.Struct, frozen=True):
     columns: list[OutputColumn]
 
 
-class SortArguments(msgspec.Struct, frozen=True):
-    """One partition."""
-
-    partition: int
-
-
 class SortDetails(msgspec.Struct, frozen=True):
     """The result of one partition; the ids are None if it is empty."""
 

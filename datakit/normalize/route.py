@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -47,19 +47,6 @@ WHOLE_SLICE_BYTES = SLICE_BYTES // 2  # slices below this are of a source that i
 Texts: TypeAlias = "pa.LargeStringArray | pa.LargeBinaryArray"
 
 
-class Sink(Protocol):
-    """Receives routed rows: an ExchangeWriter or `_Discard`."""
-
-    def write(self, table: pa.Table, bucket: np.ndarray) -> None:
-        """Append rows."""
-        ...
-
-
-class _Discard:
-    def write(self, table: pa.Table, bucket: np.ndarray) -> None:
-        """Drop rows that are only being tried."""
-
-
 @dataclass(frozen=True)
 class _Rows:
     """Records of one file: their upstream columns and their positions (int64 [rows])."""
@@ -83,8 +70,8 @@ class Router:
         self.columns = UpstreamColumns(config)
         self.text_bytes = 0
 
-    def route(self, chunk: Chunk, writer: Sink) -> None:
-        """Write one chunk's documents to `writer`. Raises ColumnError, RecipeError, PartialError."""
+    def route(self, chunk: Chunk, write: Callable[[pa.Table, np.ndarray], None]) -> None:
+        """Pass one chunk's documents to `write`, with the bucket of each. Raises InputError, PartialError."""
         rows = self._transformed(chunk)
         self.columns.add(rows.file, rows.table.schema)
         if self._where is not None:
@@ -99,7 +86,7 @@ class Router:
             self._count(sample_dropped=len(kept) - int(kept.sum()))
             mask = pa.array(kept)
             table, texts, high, low = table.filter(mask), texts.filter(mask), high[kept], low[kept]
-        writer.write(_exchange_rows(table, self.columns.union, texts, high, low), self._buckets(high))
+        write(_exchange_rows(table, self.columns.union, texts, high, low), self._buckets(high))
         self.text_bytes += int(np.diff(string_buffers(texts)[1]).sum())
 
     def _transformed(self, chunk: Chunk) -> _Rows:
@@ -205,7 +192,7 @@ def route_slice(arguments: RouteArguments, shared: RouteShared, task: TaskContex
     place = (task, PHASE, arguments.key, shared.buckets)
     with ExchangeWriter(*place, BUDGET_BYTES, before_commit=inputs.check) as writer:
         for chunk in read_slice(context, arguments.ranges):
-            router.route(_without_skipped(chunk, context, shared.buckets), writer)
+            router.route(_without_skipped(chunk, context, shared.buckets), writer.write)
             bytes_read += chunk.bytes_read
             task.report(counts.counters[IN], bytes_read)
             task.release()
@@ -240,7 +227,7 @@ def _without_skipped(chunk: Chunk, context: ReadContext, buckets: int) -> Chunk:
     """Start the batch (see TaskContext.records) and return the chunk without the records to leave out."""
 
     def try_record(row: int) -> None:
-        Router(context.config, context.for_trial().counts, buckets).route(chunk.single(row), _Discard())
+        Router(context.config, context.for_trial().counts, buckets).route(chunk.single(row), lambda *rows: None)
 
     kept, left_out = context.task.records(chunk.record_files, chunk.positions, try_record)
     for record in left_out:

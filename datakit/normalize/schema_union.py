@@ -46,7 +46,7 @@ def unite(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
 
 def _check_size(name: str, kind: pa.DataType, columns: int, file: str) -> None:
     if columns > MOST_FIELDS:
-        raise ColumnError(f"{file}: there are more than {MOST_FIELDS} different columns; a transform can pick some")
+        raise ColumnError(f"{file} has more than {MOST_FIELDS} different columns; select some with a transform")
     if _fields(kind) > MOST_FIELDS:
         raise ColumnError(
             f"{file}: column {shown(name)} has more than {MOST_FIELDS} different keys, so it is a dictionary rather "

@@ -39,7 +39,6 @@ from datakit.normalize.phase_data import (
     RouteArguments,
     RouteDetails,
     RouteShared,
-    SortArguments,
     SortDetails,
     SortShared,
     to_plain,
@@ -114,14 +113,9 @@ def _route_task(number: int, ranges: Sequence[FileRange], listed: Mapping[str, t
 
 
 def _sort_phase(shared: SortShared, exchange_bytes: int) -> Phase:
+    size, function = exchange_bytes >> shared.bits, f"{__name__}:sort_partition"
     tasks = tuple(
-        Task(
-            f"{number:05d}",
-            f"{__name__}:sort_partition",
-            to_plain(SortArguments(number)),
-            input_bytes=exchange_bytes >> shared.bits,
-        )
-        for number in range(1 << shared.bits)
+        Task(f"{number:05d}", function, {"partition": number}, input_bytes=size) for number in range(1 << shared.bits)
     )
     return Phase(sort.PHASE, tasks, to_plain(shared), PRELOADS, memory_bytes=512 << 20, memory_per_input_byte=4.0)
 
@@ -263,5 +257,4 @@ def route_slice(arguments: dict[str, Any], shared: dict[str, Any], context: Task
 
 def sort_partition(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """Sort one partition from the exchange into its final file."""
-    number = msgspec.convert(arguments, SortArguments).partition
-    return sort.sort_partition(number, msgspec.convert(shared, SortShared), context)
+    return sort.sort_partition(arguments["partition"], msgspec.convert(shared, SortShared), context)

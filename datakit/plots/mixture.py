@@ -10,8 +10,8 @@ from datakit.loader.mixture.preview import Preview
 from datakit.plots.files import new_figure, save, short
 
 COLOURS = ("#3b6ea5", "#c8762b", "#4d8a57", "#a34a5b", "#7b62a3", "#8a7a3d", "#3f8f96", "#777777")
-INK, LINE = "#333333", "#999999"
-MOST_NAMED = 24  # components in the legend: as many as fit beside the figure
+INK = "#333333"
+MOST_NAMED = 24  # components in the legend: as many as fit next to the figure
 SHOWN_CHANGE = 110  # characters of a line above the figure
 STYLES = ("-", "--", ":", "-.")
 

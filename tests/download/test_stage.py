@@ -14,8 +14,8 @@ from xxhash import xxh3_128_hexdigest as xxh3
 from datakit.download.listing import list_source
 from datakit.download.stage import files_base
 from datakit.storage import urls
+from tests.support.normalize.sources import download, download_step, run_download
 from tests.support.s3 import s3_root
-from tests.support.sources import download, download_step, run_download
 
 NewRoot = Callable[[], AbstractContextManager[str]]
 

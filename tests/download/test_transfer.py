@@ -17,7 +17,7 @@ from datakit.download.listing import SourceFile, list_source
 from datakit.download.stage import files_base
 from datakit.errors import ChangedInputError, NotFoundError, StorageError
 from datakit.storage.atomic import Committed
-from tests.support.sources import download_step, run_download
+from tests.support.normalize.sources import download_step, run_download
 
 
 class FlakyFileSystem(MemoryFileSystem):

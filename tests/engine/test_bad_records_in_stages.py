@@ -21,8 +21,8 @@ from datakit.tokenize import stage as tokenize_stage
 from tests.support.caches import clean, tokenize_step, trained
 from tests.support.engine.runs import run_step_of
 from tests.support.faults.poisoned import ENCODE, HASH, LOOP, PARSE, SIGN, WRITE, poisoned
+from tests.support.normalize.sources import normalize_step
 from tests.support.partitions import documents, identity, normalized, step, words
-from tests.support.sources import normalize_step
 
 TEXTS = words(1, 60)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from datakit.errors import UnreadableError
-from tests.support.readers import lines, read, rows
-from tests.support.sources import normalize
+from tests.support.normalize.readers import lines, read, rows
+from tests.support.normalize.sources import normalize
 
 
 def test_unknown_extension_needs_a_format(tmp_path: Path) -> None:

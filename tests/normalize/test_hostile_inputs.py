@@ -12,7 +12,7 @@ import pytest
 
 from datakit.errors import ColumnError, EmptyStageError, InputError, PartialError, UnreadableError
 from tests.support.data import need_data
-from tests.support.sources import Normalized, normalize
+from tests.support.normalize.sources import Normalized, normalize
 
 TOLERATED = 10_000
 
@@ -169,7 +169,7 @@ def test_every_hostile_file_has_an_expectation(hostile: Path) -> None:
 NORMALIZE_ALL = """
 import sys
 from datakit.errors import ColumnError, EmptyStageError
-from tests.support.sources import normalize
+from tests.support.normalize.sources import normalize
 
 for number, file in enumerate(sys.argv[2:]):
     try:

@@ -17,7 +17,7 @@ from datakit.errors import NoInputError
 from datakit.normalize.inspect import RawReport, draft_recipe, inspect_source
 from datakit.recipe import parse_recipe
 from tests.support.data import need_data
-from tests.support.sources import normalize
+from tests.support.normalize.sources import normalize
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from datakit.errors import ColumnError, RecipeError
-from tests.support.sources import check_contract, normalize, write_lines
+from tests.support.normalize.sources import check_contract, normalize, write_lines
 
 
 def test_where_reads_upstream_columns(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from datakit.engine.task import TaskContext
 from datakit.errors import PartialError
 from datakit.normalize import route
-from tests.support.sources import check_contract, normalize
+from tests.support.normalize.sources import check_contract, normalize
 
 
 def test_unusable_records_are_listed_by_position(tmp_path: Path) -> None:

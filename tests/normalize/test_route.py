@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.sources import check_contract, normalize, write_lines
+from tests.support.normalize.sources import check_contract, normalize, write_lines
 
 
 def test_sample_is_selected_by_id(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import xxhash
 
 from datakit.normalize.readers import slices
-from tests.support.sources import check_contract, normalize, write_lines
+from tests.support.normalize.sources import check_contract, normalize, write_lines
 
 
 def test_partitions_may_share_a_bucket(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from datakit.normalize.config import Config
 from datakit.normalize.readers import slices
 from datakit.normalize.stage import output_schema, partition_bits
 from tests.support.data import need_data
-from tests.support.sources import check_contract, normalize, write_lines
+from tests.support.normalize.sources import check_contract, normalize, write_lines
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from datakit.errors import ColumnError
-from tests.support.sources import normalize, write_lines
+from tests.support.normalize.sources import normalize, write_lines
 
 
 def test_missing_text_column_names_the_others(tmp_path: Path) -> None:

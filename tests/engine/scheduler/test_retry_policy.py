@@ -24,8 +24,8 @@ from tests.support.engine.runs import (
     run_step_of,
 )
 from tests.support.faults.poisoned import poisoned
+from tests.support.normalize.sources import normalize_step
 from tests.support.partitions import normalized, step, words
-from tests.support.sources import normalize_step
 
 
 def test_exception_names_its_record_but_does_not_skip_it(tmp_path: Path) -> None:

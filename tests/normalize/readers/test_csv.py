@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from datakit.errors import ColumnError
 from datakit.normalize.readers import csv as csv_reader
-from tests.support.readers import read, reasons, rows
+from tests.support.normalize.readers import read, reasons, rows
 
 
 def as_csv(records: list[dict[str, str]], delimiter: str = ",", end: str = "\n") -> bytes:
@@ -28,7 +28,7 @@ def as_csv(records: list[dict[str, str]], delimiter: str = ",", end: str = "\n")
 cells = st.lists(st.sampled_from(["a", '"', ",", "\n", "\t", "é", " ", "\r\n", "1"]), max_size=6).map("".join)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     records=st.lists(st.fixed_dictionaries({"id": cells, "text": cells}), min_size=1, max_size=12),
     tabs=st.booleans(),

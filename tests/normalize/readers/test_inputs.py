@@ -25,7 +25,7 @@ from datakit.normalize.stage import plan as normalize_plan
 from datakit.pipeline import running
 from datakit.recipe import Recipe, load_recipe
 from datakit.storage.manifest import Manifest
-from tests.support.sources import normalize, normalize_step, run_plan_inline
+from tests.support.normalize.sources import normalize, normalize_step, run_plan_inline
 
 RECORDS = 100
 CHANGED = r"a\.\w+(\.gz)? (has changed since it was listed|was listed but no longer exists)"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from datakit.errors import ColumnError, InputError
 from datakit.normalize.readers.base import Chunk
 from tests.support.data import need_data
-from tests.support.readers import positions, read_json, rows
+from tests.support.normalize.readers import positions, read_json, rows
 
 LONE = re.compile("[\ud800-\udfff]")
 
@@ -80,7 +80,7 @@ lines = st.one_of(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(content=st.lists(lines, max_size=15), end=st.sampled_from([b"\n", b"\r\n"]), block=st.integers(1, 400))
 def test_records_equal_the_oracle(
     tmp_path_factory: pytest.TempPathFactory, content: list[bytes], end: bytes, block: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.support.readers import read_json, rows
+from tests.support.normalize.readers import read_json, rows
 
 
 def test_dates_stay_strings_in_every_chunk(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from datakit.normalize import kernels
 from datakit.normalize.readers import json_lines
-from tests.support.readers import read_json, rows
+from tests.support.normalize.readers import read_json, rows
 
 
 @pytest.mark.parametrize("depth", [10, 47, 48, 49, 500, 1000, 5000, 100_000])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from datakit.errors import ColumnError
-from tests.support.readers import positions, read_json, rows
+from tests.support.normalize.readers import positions, read_json, rows
 
 
 def test_line_parser_gives_the_same_columns(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from datakit.normalize.readers import line_chunks
 from datakit.normalize.readers.line_chunks import LineCutter
-from tests.support.readers import RECORDS, lines, read, reasons, rows
+from tests.support.normalize.readers import RECORDS, lines, read, reasons, rows
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     data=st.lists(st.sampled_from([b"a", b"\n", b"bcd", b"e" * 20, b"\r\n"]), max_size=60).map(b"".join),
     chunk=st.integers(1, 30),

@@ -18,7 +18,7 @@ from datakit.normalize.readers.base import ReadContext
 from datakit.normalize.readers.inputs import Inputs
 from datakit.normalize.readers.slices import cut_slices, read_range
 from datakit.normalize.record_counts import RecordCounts
-from tests.support.readers import RECORDS, read, reasons, rows
+from tests.support.normalize.readers import RECORDS, read, reasons, rows
 
 
 @pytest.mark.parametrize("wanted", ["parquet", "arrow", "stream", "feather"])

@@ -16,7 +16,7 @@ import zstandard
 
 from datakit.normalize.readers import line_chunks
 from datakit.normalize.readers.streams import DamagedError, decompressed
-from tests.support.readers import RECORDS, lines, read, reasons, rows
+from tests.support.normalize.readers import RECORDS, lines, read, reasons, rows
 
 COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
     "gz": gzip.compress,

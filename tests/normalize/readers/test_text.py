@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
-from tests.support.sources import check_contract, normalize
+from tests.support.normalize.sources import check_contract, normalize
 
 
 def test_each_file_is_a_document(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.support.readers import read, rows
+from tests.support.normalize.readers import read, rows
 
 
 def test_invalid_strings_are_repaired_in_every_column(tmp_path: Path) -> None:
