@@ -94,5 +94,5 @@ def test_broken_datasets_are_refused(tmp_path: Path, tokenizer: str) -> None:
         with pytest.raises(error, match=message):
             read_megatron(str(old))
     old.with_suffix(".idx").unlink()
-    with pytest.raises(NotFoundError, match=r"old\.idx is not there"):
+    with pytest.raises(NotFoundError, match=r"old\.idx does not exist"):
         read_megatron(str(old))
