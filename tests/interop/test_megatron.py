@@ -15,12 +15,12 @@ from datakit.interop.import_cache import import_cache
 from datakit.interop.megatron import export_megatron, read_megatron
 from datakit.validate.token_cache import require_intact
 from tests.support.caches import make_cache, random_cache
-from tests.support.external_caches import (
+from tests.support.partitions import words
+from tests.support.tokens.external_caches import (
     documents,
     read_by_hand,
     write_by_hand,
 )
-from tests.support.partitions import words
 
 
 @pytest.mark.parametrize(("dtype", "code"), [(np.uint16, 8), (np.uint32, 4)])

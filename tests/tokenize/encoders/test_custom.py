@@ -16,10 +16,10 @@ from datakit.errors import TokenizerError
 from datakit.recipe import parse_recipe
 from datakit.validate.token_cache import require_intact
 from tests.support.caches import CHOICES, clean, run
-from tests.support.dna import Codons
 from tests.support.partitions import step
+from tests.support.tokens.dna import Codons
 
-CODONS = "tests.support.dna:codons"
+CODONS = "tests.support.tokens.dna:codons"
 
 
 def tokenize_with(folder: Path, texts: list[str], tokenizer: str, **settings: Any) -> Cache:
