@@ -75,18 +75,13 @@ def frame(ids: np.ndarray, lengths: np.ndarray, contract: Contract) -> tuple[np.
     """
     if len(ids) and int(ids.max()) >= contract.vocabulary_size:
         raise TokenizerError(f"encoder {contract.encoder!r} returned id {int(ids.max())}, beyond the vocabulary")
-    before, after = int(contract.bos is not None), int(contract.eos is not None)
-    if not before + after:
-        return ids.astype(contract.dtype), lengths
-    framed = lengths + (before + after)
-    ends = np.cumsum(framed)
-    tokens = np.empty(len(ids) + len(lengths) * (before + after), contract.dtype)
-    from_text = np.ones(len(tokens), bool)
-    for special, places in ((contract.bos, ends - framed), (contract.eos, ends - 1)):
-        if special is not None:
-            tokens[places] = special.id
-            from_text[places] = False
+    framed, ends, from_text = _positions(lengths, contract)
+    tokens = np.empty(len(from_text), contract.dtype)
     tokens[from_text] = ids
+    if contract.bos is not None:
+        tokens[ends - framed] = contract.bos.id
+    if contract.eos is not None:
+        tokens[ends - 1] = contract.eos.id
     return tokens, framed
 
 
@@ -95,22 +90,25 @@ def frame_mask(mask: np.ndarray, lengths: np.ndarray, contract: Contract) -> np.
 
     Begin-of-text is not a target; end-of-text is one if the token before it is.
     """
-    before, after = int(contract.bos is not None), int(contract.eos is not None)
-    if not before + after:
-        return mask
-    framed = lengths + (before + after)
-    ends = np.cumsum(framed)
-    out = np.zeros(len(mask) + len(lengths) * (before + after), np.uint8)
-    from_text = np.ones(len(out), bool)
-    if before:
-        from_text[ends - framed] = False
-    if after:
-        from_text[ends - 1] = False
+    framed, ends, from_text = _positions(lengths, contract)
+    out = np.zeros(len(from_text), np.uint8)
     out[from_text] = mask
-    if after:
+    if contract.eos is not None:
         last = ends[framed > 1] - 1
         out[last] = out[last - 1]
     return out
+
+
+def _positions(lengths: np.ndarray, contract: Contract) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Lengths and ends of documents with the contract's tokens, [N], and a mask of the tokens from the text."""
+    framed = lengths + (int(contract.bos is not None) + int(contract.eos is not None))
+    ends = np.cumsum(framed)
+    from_text = np.ones(int(ends[-1]) if len(ends) else 0, bool)
+    if contract.bos is not None:
+        from_text[ends - framed] = False
+    if contract.eos is not None:
+        from_text[ends - 1] = False
+    return framed, ends, from_text
 
 
 def check_ends(tokens: np.ndarray, lengths: np.ndarray, contract: Contract, place: str) -> None:

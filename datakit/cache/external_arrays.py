@@ -53,7 +53,7 @@ def read_external(directory: str, manifest: Manifest) -> ExternalShards | None:
         raise CorruptError(f"{directory}: its manifest does not describe the imported arrays: {error}") from error
     if len(external.shards) != len(manifest.partitions):
         raise CorruptError(
-            f"{directory}: {len(external.shards)} imported shards, {len(manifest.partitions)} partitions in all"
+            f"{directory}: {len(external.shards)} imported shards for {len(manifest.partitions)} partitions"
         )
     return external
 

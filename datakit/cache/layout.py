@@ -30,7 +30,6 @@ DATA_FILE = "c/0"
 METADATA_FILE = "zarr.json"
 TOKENIZER_FILE = "tokenizer.json"
 DOCUMENTS_SUFFIX = ".docs.parquet"
-LOSS_MASK = "loss_mask"
 LOSS_MASK_SUFFIX = ".loss_mask"
 FREQUENT = 32  # most frequent tokens in the manifest
 FREQUENT_IN_SHARD = 128  # candidates from each shard

@@ -37,17 +37,7 @@ class WrittenShard(msgspec.Struct, frozen=True):
     @property
     def partition(self) -> Partition:
         """The shard's entry among the manifest's partitions."""
-        return Partition(
-            path=self.path,
-            source=self.source,
-            rows=self.rows,
-            bytes=self.bytes,
-            xxh3=self.xxh3,
-            text_bytes=self.text_bytes,
-            tokens=self.tokens,
-            first_id=self.first_id,
-            last_id=self.last_id,
-        )
+        return msgspec.convert(self, Partition, from_attributes=True)
 
 
 def cache_details(shards: Sequence[WrittenShard], contract: Contract) -> CacheDetails:

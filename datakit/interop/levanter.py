@@ -76,19 +76,7 @@ def _has(cache: str, field: str) -> bool:
 def _jagged_array(place: str, rows: int) -> ExternalTokens:
     context = zarr_arrays.read_context(CACHE_BYTES, urls.is_local(place))
 
-    def opened(name: str) -> tuple[Any, dict[str, Any]]:
-        directory = urls.join(place, name)
-        try:
-            metadata = json.loads(urls.read_bytes(urls.join(directory, METADATA_FILE)))
-        except NotFoundError as error:
-            raise NotFoundError(
-                f"{directory} holds no zarr 3 array; is {urls.name(place)!r} the right field?"
-            ) from error
-        if len(metadata["shape"]) != 1:
-            raise UsageError(f"{directory} has {len(metadata['shape'])} axes; only lists of tokens are imported")
-        return zarr_arrays.open_array(directory, metadata, context, sparse=True), metadata
-
-    offsets, _ = opened("offsets")
+    offsets, _ = _open_array(place, "offsets", context)
     found = zarr_arrays.finish(offsets[: rows + 1].read(), urls.join(place, "offsets"))
     if int(found[0]) != rows:
         raise CorruptError(f"{place}: its offsets say {int(found[0])} rows, the ledger {rows}; one of them was altered")
@@ -96,9 +84,20 @@ def _jagged_array(place: str, rows: int) -> ExternalTokens:
     if len(lengths) and lengths.min() < 0:
         raise CorruptError(f"{place}: its offsets descend at row {int(np.argmin(lengths))}")
     directory = urls.join(place, "data")
-    data, metadata = opened("data")
+    data, metadata = _open_array(place, "data", context)
 
     def read(start: int, stop: int) -> np.ndarray:
         return zarr_arrays.finish(data[start:stop].read(), directory)
 
     return ExternalTokens(place, lengths, read, (directory, metadata))
+
+
+def _open_array(place: str, name: str, context: Any) -> tuple[Any, dict[str, Any]]:
+    directory = urls.join(place, name)
+    try:
+        metadata = json.loads(urls.read_bytes(urls.join(directory, METADATA_FILE)))
+    except NotFoundError as error:
+        raise NotFoundError(f"{directory} holds no zarr 3 array; is {urls.name(place)!r} the right field?") from error
+    if len(metadata["shape"]) != 1:
+        raise UsageError(f"{directory} has {len(metadata['shape'])} axes; only lists of tokens are imported")
+    return zarr_arrays.open_array(directory, metadata, context, sparse=True), metadata

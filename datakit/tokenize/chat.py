@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from datakit.cache.lengths import starts_of
 from datakit.errors import CorruptError, RecipeError, suggestion
 from datakit.tokenize.encoders.base import Encoder
 
@@ -86,31 +87,25 @@ def encode_chat(
 
     trusted: encodes heads and tails; content: encodes contents.
     """
-    count = len(batch.roles)
     roles = sorted(set(batch.roles))
-    numbers = np.fromiter(
-        map(dict(zip(roles, range(len(roles)), strict=True)).__getitem__, batch.roles), np.int64, count
-    )
+    number_of = {role: number for number, role in enumerate(roles)}
+    heads = np.fromiter(map(number_of.__getitem__, batch.roles), np.int64, len(batch.roles))
+    tails = heads + len(roles)
     frames, frame_lengths = trusted.encode_batch(
         [text.replace("{role}", role) for text in (form.head, form.tail) for role in roles]
     )
     inner, inner_lengths = content(batch.contents)
-    lengths = np.empty((count, 3), np.int64)
-    lengths[:, 0], lengths[:, 1], lengths[:, 2] = (
-        frame_lengths[numbers],
-        inner_lengths,
-        frame_lengths[numbers + len(roles)],
-    )
-    piece = np.repeat(np.tile(np.arange(3), count), lengths.ravel())
-    ids = np.empty(len(piece), np.uint32)
-    ids[piece == 1] = inner
-    starts = np.cumsum(frame_lengths) - frame_lengths
-    for side, shift in ((0, 0), (2, len(roles))):
-        ids[piece == side] = frames[_ranges(starts[numbers + shift], lengths[:, side])]
-    target = np.isin(np.array(roles), form.targets)[numbers]
-    mask = (np.repeat(np.repeat(target, 3), lengths.ravel()) & (piece > 0)).astype(np.uint8)
-    ends = np.concatenate([[0], np.cumsum(batch.turns)])
-    return ids, np.diff(np.concatenate([[0], np.cumsum(lengths.sum(axis=1))])[ends]), mask
+    lengths = np.stack([frame_lengths[heads], inner_lengths, frame_lengths[tails]], axis=1)
+    part = np.repeat(np.tile([0, 1, 2], len(heads)), lengths.ravel())  # of each token: head, content or tail
+    ids = np.empty(len(part), np.uint32)
+    ids[part == 1] = inner
+    starts = starts_of(frame_lengths)
+    for side, rows in ((0, heads), (2, tails)):
+        ids[part == side] = frames[_ranges(starts[rows], lengths[:, side])]
+    message_lengths = lengths.sum(axis=1)
+    target = np.isin(np.array(roles), form.targets)[heads]
+    mask = (np.repeat(target, message_lengths) & (part > 0)).astype(np.uint8)
+    return ids, np.diff(starts_of(message_lengths)[starts_of(batch.turns)]), mask
 
 
 def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:

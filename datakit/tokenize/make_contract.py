@@ -90,7 +90,7 @@ def _long_texts(tokenizer: AnyTokenizer, encoder: Encoder, special_strings: str)
     parts.part_bytes = PROBE_PART_BYTES
     probe = _probe(tokenizer.special_tokens)
     if parts.encode_text(probe).tolist() != reference.encode_batch([probe])[0].tolist():
-        return f"{WHOLE}: a probe encoded in parts has other tokens"
+        return f"{WHOLE}: encoded in parts, a probe has other tokens"
     return PARTS
 
 

@@ -57,6 +57,13 @@ class Config:
             raise RecipeError(f"tokenize.train.sample_bytes is {self.sample_bytes}; give a positive number")
 
 
+class Share(msgspec.Struct, frozen=True):
+    """Part of the sample: the first `bytes` of text of these partitions, given by URL."""
+
+    bytes: int
+    partitions: list[str]
+
+
 # --- plan
 
 
@@ -64,7 +71,8 @@ def plan(step: Step) -> Plan:
     """Run one task: read the sample, train, write tokenizer.json."""
     (clean,) = step.inputs_of("consolidate")
     config = config_of(step.parameters, Config)
-    arguments = {"config": spelled_out(config), "shares": _shares(clean.directory, clean.manifest, config)}
+    shares = _shares(clean.directory, clean.manifest, config)
+    arguments = {"config": spelled_out(config), "shares": msgspec.to_builtins(shares)}
     sample = min(clean.manifest.totals.text_bytes or 0, config.sample_bytes)
     if not sample:
         raise EmptyStageError("no text to train a tokenizer on: the consolidated dataset is empty")
@@ -75,8 +83,8 @@ def plan(step: Step) -> Plan:
     return Output([partition], SCHEMA, details={"sampled_bytes": result.bytes_read})
 
 
-def _shares(directory: str, manifest: Manifest, config: Config) -> list[dict[str, Any]]:
-    """For each source, its partitions in order and the bytes of text to take from them."""
+def _shares(directory: str, manifest: Manifest, config: Config) -> list[Share]:
+    """Each source's share of the sample."""
     total = manifest.totals.text_bytes or 0
     sources = dict.fromkeys(partition.source for partition in manifest.partitions)
     shares = []
@@ -84,7 +92,7 @@ def _shares(directory: str, manifest: Manifest, config: Config) -> list[dict[str
         partitions = manifest.partitions_of(source)
         text_bytes = sum(partition.text_bytes or 0 for partition in partitions)
         share = text_bytes if total <= config.sample_bytes else config.sample_bytes * text_bytes // total
-        shares.append({"bytes": share, "partitions": [urls.join(directory, entry.path) for entry in partitions]})
+        shares.append(Share(share, [urls.join(directory, entry.path) for entry in partitions]))
     return shares
 
 
@@ -97,8 +105,8 @@ def train_task(arguments: dict[str, Any], shared: dict[str, Any], context: TaskC
     seen = [0, 0]  # documents, bytes
 
     def sample() -> Iterator[list[str]]:
-        for share in arguments["shares"]:
-            for texts, size in _first_texts(share["partitions"], share["bytes"]):
+        for share in msgspec.convert(arguments["shares"], list[Share]):
+            for texts, size in _first_texts(share.partitions, share.bytes):
                 seen[0], seen[1] = seen[0] + len(texts), seen[1] + size
                 context.report(*seen)
                 yield texts

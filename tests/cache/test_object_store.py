@@ -22,10 +22,10 @@ from datakit.storage import urls
 from datakit.storage.atomic import commit_bytes
 from datakit.validate.token_cache import require_intact
 from tests.support.caches import SMALL_TEXTS, clean, random_cache, reference_tokens, run, tokenize_step, trained, upload
-from tests.support.external_caches import assert_documents, consolidated, documents
 from tests.support.partitions import contents
 from tests.support.paths import REPOSITORY
 from tests.support.s3 import s3_root
+from tests.support.tokens.external_caches import assert_documents, consolidated, documents
 
 
 @pytest.fixture(scope="module")

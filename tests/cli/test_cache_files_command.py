@@ -13,8 +13,8 @@ from datakit.cache.summary import counted
 from datakit.validate.token_cache import require_intact
 from tests.support.caches import make_cache, trained
 from tests.support.commands import run_command, run_json
-from tests.support.external_caches import consolidated, documents, read_by_hand
 from tests.support.partitions import words
+from tests.support.tokens.external_caches import consolidated, documents, read_by_hand
 
 TEXTS = {"novels": [*words(1, 60)], "laws": words(2, 30)}
 

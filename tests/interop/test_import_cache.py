@@ -13,7 +13,7 @@ from datakit.cache.reader import open_cache
 from datakit.errors import CorruptError, TokenizerError, UsageError
 from datakit.interop import import_cache as import_cache_module
 from datakit.validate.token_cache import require_intact
-from tests.support.external_caches import (
+from tests.support.tokens.external_caches import (
     assert_documents,
     consolidated,
     documents,

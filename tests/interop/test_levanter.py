@@ -9,7 +9,8 @@ import pytest
 
 from datakit.errors import CorruptError, NotFoundError, UsageError
 from datakit.interop.levanter import is_levanter, read_levanter
-from tests.support.external_caches import (
+from tests.support.partitions import contents
+from tests.support.tokens.external_caches import (
     assert_documents,
     consolidated,
     documents,
@@ -17,7 +18,6 @@ from tests.support.external_caches import (
     sharded,
     write_ledger,
 )
-from tests.support.partitions import contents
 
 
 @pytest.mark.parametrize("copy", [False, True])

@@ -15,12 +15,12 @@ from datakit.interop.import_cache import import_cache
 from datakit.interop.megatron import export_megatron, read_megatron
 from datakit.validate.token_cache import require_intact
 from tests.support.caches import make_cache, random_cache
-from tests.support.external_caches import (
+from tests.support.partitions import words
+from tests.support.tokens.external_caches import (
     documents,
     read_by_hand,
     write_by_hand,
 )
-from tests.support.partitions import words
 
 
 @pytest.mark.parametrize(("dtype", "code"), [(np.uint16, 8), (np.uint32, 4)])
@@ -94,5 +94,5 @@ def test_broken_datasets_are_refused(tmp_path: Path, tokenizer: str) -> None:
         with pytest.raises(error, match=message):
             read_megatron(str(old))
     old.with_suffix(".idx").unlink()
-    with pytest.raises(NotFoundError, match=r"old\.idx is not there"):
+    with pytest.raises(NotFoundError, match=r"old\.idx does not exist"):
         read_megatron(str(old))

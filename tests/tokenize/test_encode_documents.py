@@ -78,7 +78,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "loss_mask": "mask",
     }
     recipe = parse_recipe({"name": "made", "sources": sources, "tokenize": settings}, "test", root)
-    (step,) = datakit.run(recipe, root=str(root / "root"), workers=2).steps_of("tokenize")
+    (step,) = datakit.run(recipe, root=str(root / "root"), workers=1).steps_of("tokenize")
     return Path(step.directory)
 
 

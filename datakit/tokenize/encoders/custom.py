@@ -33,18 +33,8 @@ BUILT_IN = {BYTES: f"{__name__}:byte_tokenizer"}
 BYTE_VALUES = 256
 
 
-class TextTokenizer(Protocol):
-    """The protocol of a custom tokenizer."""
-
-    @property
-    def name(self) -> str:
-        """A name for people."""
-        ...
-
-    @property
-    def version(self) -> str:
-        """To be changed whenever an id changes."""
-        ...
+class TextTokenizer(Encoder, Protocol):
+    """The protocol of a custom tokenizer: an encoder with a vocabulary, whose version changes whenever an id does."""
 
     @property
     def vocabulary_size(self) -> int:
@@ -54,10 +44,6 @@ class TextTokenizer(Protocol):
     @property
     def special(self) -> Mapping[str, int]:
         """Tokens that do not represent text, including end-of-text: name -> id."""
-        ...
-
-    def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """The ids of all texts, uint32 [T], and the number of ids of each, int64 [N]."""
         ...
 
 

@@ -61,33 +61,36 @@ class LongTexts:
     def _encode(self, data: np.ndarray, offsets: np.ndarray, splitter: Splitter) -> tuple[np.ndarray, np.ndarray]:
         lengths = np.zeros(len(offsets) - 1, np.int64)
         out: list[np.ndarray] = [np.empty(0, np.uint32)]
-        texts: list[str] = []
-        owners: list[int] = []
-        size = 0
-
-        def flush() -> None:
-            if texts:
+        for owners, texts in self._batches(data, offsets, splitter):
+            if len(texts) == 1 and len(texts[0].encode()) > self.part_bytes:
+                ids = self.words.encode(texts[0])
+                counts = np.array([len(ids)])
+            else:
                 ids, counts = self.encoder.encode_batch(texts)
-                out.append(ids)
-                np.add.at(lengths, owners, counts)
-                texts.clear()
-                owners.clear()
-
-        for owner, start, stop in self._parts(data, offsets, splitter):
-            text = data[start:stop].tobytes().decode()
-            if stop - start > self.part_bytes:
-                flush()
-                out.append(self.words.encode(text))
-                lengths[owner] += len(out[-1])
-                continue
-            texts.append(text)
-            owners.append(owner)
-            size += stop - start
-            if size >= BATCH_BYTES:
-                flush()
-                size = 0
-        flush()
+            out.append(ids)
+            np.add.at(lengths, owners, counts)
         return np.concatenate(out), lengths
+
+    def _batches(
+        self, data: np.ndarray, offsets: np.ndarray, splitter: Splitter
+    ) -> Iterator[tuple[list[int], list[str]]]:
+        """(documents, texts) of about BATCH_BYTES, in order; a text that could not be cut comes alone."""
+        owners: list[int] = []
+        texts: list[str] = []
+        size = 0
+        for owner, start, stop in self._parts(data, offsets, splitter):
+            uncut = stop - start > self.part_bytes
+            if texts and (uncut or size >= BATCH_BYTES):
+                yield owners, texts
+                owners, texts, size = [], [], 0
+            owners.append(owner)
+            texts.append(data[start:stop].tobytes().decode())
+            size += stop - start
+            if uncut:
+                yield owners, texts
+                owners, texts, size = [], [], 0
+        if texts:
+            yield owners, texts
 
     def _parts(self, data: np.ndarray, offsets: np.ndarray, splitter: Splitter) -> Iterator[tuple[int, int, int]]:
         """(document, first byte, end) of every text to encode, in order."""

@@ -38,14 +38,14 @@ UTF8_BYTES = [*range(0xC0), *range(0xC2, 0xF5)]
 
 
 def refusal(tokenizer: dict[str, Any]) -> str:
-    """Why words of this tokenizer.json cannot be encoded one by one; empty if they can."""
+    """Why words of this tokenizer.json cannot be encoded one by one; empty if they can. Stored in manifests."""
     model = tokenizer["model"]
     if model.get("type") != "BPE" or model.get("dropout"):
         return "its model is not a deterministic BPE"
     if model.get("continuing_subword_prefix") or model.get("end_of_word_suffix") or model.get("byte_fallback"):
         return "its tokens depend on their place in the word"
     if any(token.get(key) for token in tokenizer["added_tokens"] for key in ("lstrip", "rstrip", "single_word")):
-        return "it has an added token that depends on the text around it"
+        return "it has an added token that depends on what stands around it"
     characters = byte_characters()
     if not all(characters[byte] in model["vocab"] for byte in UTF8_BYTES):
         return "its vocabulary lacks some bytes"

@@ -82,7 +82,7 @@ class Splitter:
 
 
 def find_splitter(tokenizer: dict[str, Any]) -> tuple[Splitter | None, str]:
-    """The splitter of a parsed tokenizer.json, or None and the reason why it has none."""
+    """The splitter of a parsed tokenizer.json, or None and the reason, which is stored in manifests: do not reword."""
     family, reason = _family(tokenizer.get("pre_tokenizer"))
     if family is None:
         return None, reason
@@ -106,7 +106,7 @@ def _family(pre_tokenizer: Any) -> tuple[str | None, str]:
     if last.get("type") != "ByteLevel":
         return None, "its pre-tokenizer is not byte-level"
     if last.get("add_prefix_space"):
-        return None, "it adds a space before each text"
+        return None, "it puts a space before each text"
     if len(steps) == 1 and last.get("use_regex", True):
         return "gpt2", ""
     if len(steps) == 2 and not last.get("use_regex", True) and _is_split(steps[0]):
@@ -115,7 +115,7 @@ def _family(pre_tokenizer: Any) -> tuple[str | None, str]:
             return "gpt2", ""
         if expression in CL100K_KIND:
             return "cl100k", ""
-    return None, "its pre-tokenizer is not one whose borders are known"
+    return None, "its pre-tokenizer is not one of those whose borders are known"
 
 
 def _is_split(step: dict[str, Any]) -> bool:

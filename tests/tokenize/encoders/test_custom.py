@@ -11,31 +11,27 @@ import pytest
 
 import datakit
 from datakit.cache.contract import Special
-from datakit.cache.reader import open_cache
+from datakit.cache.reader import Cache, open_cache
+from datakit.errors import TokenizerError
 from datakit.recipe import parse_recipe
 from datakit.validate.token_cache import require_intact
 from tests.support.caches import CHOICES, clean, run
-from tests.support.dna import Codons
 from tests.support.partitions import step
+from tests.support.tokens.dna import Codons
+
+CODONS = "tests.support.tokens.dna:codons"
 
 
-def run_recipe(root: Path, sources: list[dict[str, Any]], tokenize: dict[str, Any]) -> Path:
-    """The whole pipeline, in real worker processes, to a cache; its directory."""
-    recipe = parse_recipe({"name": "made", "sources": sources, "tokenize": tokenize}, "test", root)
-    (step,) = datakit.run(recipe, root=str(root / "root"), workers=2).steps_of("tokenize")
-    return Path(step.directory)
-
-
-def write_jsonl(path: Path, records: list[dict[str, Any]]) -> str:
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return str(path)
+def tokenize_with(folder: Path, texts: list[str], tokenizer: str, **settings: Any) -> Cache:
+    """A cache of these texts, made in this process."""
+    parameters = {**CHOICES, "tokenizer": tokenizer, **settings}
+    run(step(folder / "cache", "tokenize", [clean(folder / "clean", {"web": texts})], **parameters))
+    return open_cache(str(folder / "cache"))
 
 
 def test_bytes_are_tokens(tmp_path: Path) -> None:
     texts = ["plain", "naïve <|endoftext|> 漢字", "x" * 300_000]
-    made = step(tmp_path / "cache", "tokenize", [clean(tmp_path, {"web": texts})], **CHOICES, tokenizer="bytes")
-    run(made)
-    cache = open_cache(str(tmp_path / "cache"))
+    cache = tokenize_with(tmp_path, texts, "bytes")
     contract = cache.contract
     assert (contract.encoder, contract.vocabulary_size, contract.eos) == ("bytes", 257, Special("<|endoftext|>", 256))
     found = sorted(bytes(document.tokens[:-1].astype(np.uint8)).decode() for document in cache.documents())
@@ -44,16 +40,27 @@ def test_bytes_are_tokens(tmp_path: Path) -> None:
     assert require_intact(cache) > 0
 
 
-def test_custom_tokenizer_is_known_by_name_and_version(tmp_path: Path) -> None:
+def test_recipe_names_a_custom_tokenizer(tmp_path: Path) -> None:
+    """Through the pipeline, whose worker processes import the tokenizer."""
     texts = ["ACGTTTGGA", "AAANCCGGGTT"]
-    sources = [{"name": "genes", "url": write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in texts])}]
-    own = {"tokenizer": "tests.support.dna:codons", "eos": "<eos>"}
-    cache = open_cache(str(run_recipe(tmp_path, sources, {**own, "tokenizer_version": "2"})))
-    expected = sorted([*Codons().encode_batch([text])[0].tolist(), 65] for text in texts)
-    assert sorted(document.tokens.tolist() for document in cache.documents()) == expected
-    said = json.loads((Path(cache.directory) / "tokenizer.json").read_text())
-    assert (said["name"], said["version"], said["vocabulary_size"]) == ("codons", "2", 66)
-    with pytest.raises(datakit.errors.DatakitError, match="has version '2', the recipe says '3'"):
-        run_recipe(tmp_path, sources, {**own, "tokenizer_version": "3"})
-    with pytest.raises(datakit.errors.DatakitError, match="also set tokenizer_version = '2'"):
-        run_recipe(tmp_path, sources, own)
+    (tmp_path / "genes.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    table = {
+        "name": "made",
+        "sources": [{"name": "genes", "url": str(tmp_path / "genes.jsonl")}],
+        "tokenize": {"tokenizer": CODONS, "tokenizer_version": "2", "eos": "<eos>"},
+    }
+    recipe = parse_recipe(table, "test", tmp_path)
+    (made,) = datakit.run(recipe, root=str(tmp_path / "root"), workers=1).steps_of("tokenize")
+    found = sorted(document.tokens.tolist() for document in open_cache(made.directory).documents())
+    assert found == sorted([*Codons().encode_batch([text])[0].tolist(), 65] for text in texts)
+    described = json.loads((Path(made.directory) / "tokenizer.json").read_text())
+    assert (described["name"], described["version"], described["vocabulary_size"]) == ("codons", "2", 66)
+
+
+@pytest.mark.parametrize(
+    ("version", "message"),
+    [("3", "has version '2', the recipe says '3'"), (None, "also set tokenizer_version = '2'")],
+)
+def test_custom_tokenizer_of_another_version_is_refused(tmp_path: Path, version: str | None, message: str) -> None:
+    with pytest.raises(TokenizerError, match=message):
+        tokenize_with(tmp_path, ["ACGT"], CODONS, tokenizer_version=version, eos="<eos>")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from datakit.tokenize.encoders.long_texts import PART_BYTES
 from datakit.tokenize.encoders.tokenizer import Tokenizer, load
 from tests.support.data import REAL_TOKENIZERS, need_data
-from tests.support.tokenizers import KINDS, NORMALIZERS, TEXTS, tokenizer_of
+from tests.support.tokens.bpe_tokenizers import KINDS, NORMALIZERS, TEXTS, tokenizer_of
 
 
 def check_parts(kind: str, special_strings: str, text: str, normalizer: str | None, sizes: tuple[int, int]) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datakit.tokenize.encoders.normalizing import normalized
-from tests.support.tokenizers import NORMALIZERS, TEXTS
+from tests.support.tokens.bpe_tokenizers import NORMALIZERS, TEXTS
 
 
 @settings(max_examples=150)

@@ -17,7 +17,7 @@ from datakit.tokenize.encoders.safe_cuts import find_splitter
 from datakit.tokenize.encoders.tokenizer import parse
 from datakit.tokenize.make_contract import make_contract
 from tests.support.caches import trained
-from tests.support.tokenizers import TEXTS, tokenizer_of
+from tests.support.tokens.bpe_tokenizers import TEXTS, tokenizer_of
 
 
 @settings(max_examples=60)

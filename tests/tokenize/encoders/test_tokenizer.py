@@ -15,16 +15,19 @@ import numpy as np
 import pytest
 import tokenizers
 
-from datakit.cache.contract import frame
+from datakit.cache.contract import Contract, frame
 from datakit.cache.reader import open_cache
 from datakit.errors import TokenizerError
 from datakit.tokenize import text_batches as text_batches_module
+from datakit.tokenize.encoders.base import Encoder
 from datakit.tokenize.encoders.tokenizer import load, parse
 from datakit.tokenize.make_contract import make_contract
 from tests.support.caches import load_tokenizer, make_cache, trained
 from tests.support.data import REAL_TOKENIZERS, data_dir, need_data, texts_of
 from tests.support.partitions import identity, words
 from tests.support.paths import REPOSITORY
+
+QUICK = ("text/code-datatrove.jsonl.zst", "text/nltk-inaugural.jsonl.gz")
 
 
 def token_rows() -> list[Any]:
@@ -38,9 +41,6 @@ def token_rows() -> list[Any]:
     return [pytest.param(row, id=f"{row[0]}-{row[1]}", marks=() if row[0] in QUICK else slow) for row in rows]
 
 
-QUICK = ("text/code-datatrove.jsonl.zst", "text/nltk-inaugural.jsonl.gz")
-
-
 def batches_of(texts: Sequence[str]) -> Iterator[Sequence[str]]:
     """Batches of about the stage's size."""
     start = size = 0
@@ -52,13 +52,23 @@ def batches_of(texts: Sequence[str]) -> Iterator[Sequence[str]]:
     yield texts[start:]
 
 
+@functools.cache
+def real_encoder(name: str) -> tuple[Encoder, Contract]:
+    tokenizer = load(str(need_data() / "tokenizers" / REAL_TOKENIZERS[name]))
+    encoder = tokenizer.encoder("auto")
+    return encoder, make_contract(tokenizer, encoder, "eos", None, None)
+
+
+@functools.lru_cache(2)
+def real_texts(file: str) -> list[str]:
+    return texts_of(need_data() / file)
+
+
 @pytest.mark.parametrize("row", token_rows())
 def test_real_files_give_the_references_tokens(row: list[str]) -> None:
     """End-of-text id, documents, count and sha256 of the ids, each document followed by end-of-text."""
     file, name, eos, documents, _, tokens, sha256, *_ = row
-    texts, tokenizer = texts_of(need_data() / file), load(str(need_data() / "tokenizers" / REAL_TOKENIZERS[name]))
-    encoder = tokenizer.encoder("auto")
-    contract = make_contract(tokenizer, encoder, "eos", None, None)
+    texts, (encoder, contract) = real_texts(file), real_encoder(name)
     digest, count = hashlib.sha256(), 0
     for batch in batches_of(texts):
         ids, _ = frame(*encoder.encode_batch(batch), contract)
@@ -69,22 +79,22 @@ def test_real_files_give_the_references_tokens(row: list[str]) -> None:
     assert (contract.eos.id, len(texts), count, digest.hexdigest()) == (int(eos), int(documents), int(tokens), sha256)
 
 
-def test_loading_starts_no_thread_and_encoding_keeps_its_cpus() -> None:
+def test_loading_starts_no_thread_and_encoding_keeps_its_cpus(tmp_path: Path) -> None:
     """The fork server loads tokenizers; a fork would copy the locks of its threads, but not the threads."""
-    folder = need_data()
+    (tmp_path / "tokenizer.json").write_bytes(trained())
     program = f"""
 import json, os, sys, time
 from pathlib import Path
 from datakit.tokenize.encoders.tokenizer import limit_threads, load
 def threads(): return sorted((task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir())
 cpus = int(sys.argv[1])
-tokenizer = load({str(folder / "tokenizers" / REAL_TOKENIZERS["gpt2"])!r})
+tokenizer = load({str(tmp_path / "tokenizer.json")!r})
 loaded = threads()
 encoder = tokenizer.encoder("auto")
 before = os.sched_getaffinity(0)
 limit_threads(encoder, cpus)
 with open({str(REPOSITORY / "README.md")!r}) as file: text = file.read()
-texts = [f"{{number}} {{text}}" for number in range(500)]
+texts = [f"{{number}} {{text}}" for number in range(300)]
 wall, cpu = time.perf_counter(), time.process_time()
 for _ in range(3): encoder.encode_batch(texts)
 wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
