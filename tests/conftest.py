@@ -4,9 +4,12 @@ are judged by what they find, not by how long a busy machine took for one, and C
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import os
+import shutil
 import signal
+import tempfile
 
 from hypothesis import settings
 
@@ -19,6 +22,16 @@ os.environ["XLA_FLAGS"] = " ".join(
     [os.environ.get("XLA_FLAGS", ""), f"--xla_force_host_platform_device_count={FAKE_DEVICES}", FAST_COMPILE]
 )
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+# Tests, pytest-xdist workers and the programs that tests start share one cache of compiled XLA programs.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    folder = tempfile.mkdtemp(prefix="datakit-tests-jax-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ |= {
+        "JAX_COMPILATION_CACHE_DIR": folder,
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
 
 # As `datakit.engine.ray_backend.executor` does before it imports Ray; here a test may import Ray first.
 os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
