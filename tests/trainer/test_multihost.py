@@ -15,7 +15,7 @@ from datakit.loader import Loader
 from datakit.trainer.metrics.trackers import read_metrics
 from datakit.trainer.train import train
 from tests.support.paths import REPOSITORY
-from tests.support.trainer_runs import STEPS, bytes_mixture, checkpoints_of, directory_in, silent, small_run
+from tests.support.trainer_runs import STEPS, bytes_mixture, checkpoints_of, directory_in, silent, tiny_run
 
 TRAIN = """
 import os, signal, sys
@@ -25,7 +25,7 @@ jax.distributed.initialize(f"localhost:{port}", 2, process)
 from datakit.loader import Loader
 from datakit.trainer.metrics.step_metrics import StepMetrics
 from datakit.trainer.train import train
-from tests.support.trainer_runs import bytes_mixture, small_run
+from tests.support.trainer_runs import bytes_mixture, tiny_run
 
 row = StepMetrics.row
 def signalled(self, step, *arguments):
@@ -34,7 +34,7 @@ def signalled(self, step, *arguments):
     return row(self, step, *arguments)
 StepMetrics.row = signalled
 with Loader(bytes_mixture(), host=process, hosts=2) as loader:
-    train(small_run(), loader, out, evaluations={"seen": lambda: loader.iterate(0, 2)})
+    train(tiny_run(), loader, out, evaluations={"seen": lambda: loader.iterate(0, 2)})
 """
 
 
@@ -45,7 +45,15 @@ def start_pair(out: Path, stop: int = 0) -> list[tuple[int, str]]:
         port = str(free.getsockname()[1])
     fast = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
     flags = f"--xla_force_host_platform_device_count=2 {fast}"
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    # JAX lets only the first process write the compilation cache. With it, the first one would wait for the other one's
+    # compiler until the connection between them times out (30 s).
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(REPOSITORY),
+        "XLA_FLAGS": flags,
+        "JAX_PLATFORMS": "cpu",
+        "JAX_ENABLE_COMPILATION_CACHE": "0",
+    }
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", TRAIN, str(process), port, str(out), str(stop)],
@@ -73,7 +81,7 @@ def test_two_processes_are_one_run(tmp_path: Path) -> None:
 
     with Loader(bytes_mixture()) as loader:
         tags, devices = {"seen": lambda: loader.iterate(0, 2)}, jax.devices()[:4]
-        alone = train(small_run(), loader, str(tmp_path / "one"), evaluations=tags, devices=devices, say=silent)
+        alone = train(tiny_run(), loader, str(tmp_path / "one"), evaluations=tags, devices=devices, say=silent)
     ours, theirs = read_metrics(directory), read_metrics(alone.directory)
     assert len(ours) == len(theirs) == STEPS
     np.testing.assert_allclose([row["train/loss"] for row in ours], [row["train/loss"] for row in theirs], rtol=1e-3)

@@ -47,7 +47,7 @@ def run(settings: Optimizer, steps: int, scale: float = 1.0) -> list[Tree]:
 
 def test_adamh_keeps_norms_and_turns_by_the_rate() -> None:
     settings = Optimizer(learning_rate=0.05, schedule="constant", warmup=0.0, expert_learning_rate=0.02)
-    history = run(settings, 30)
+    history = run(settings, 10)
     for name, rate in (("matrix", 0.05), ("experts", 0.02), ("head", 0.05)):
         axes = tuple(range(TABLE[name].stack, len(TABLE[name].shape)))
         norms = np.stack([np.sqrt((np.asarray(params[name], np.float64) ** 2).sum(axes)) for params in history])

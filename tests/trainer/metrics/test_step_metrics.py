@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Generator
 from pathlib import Path
@@ -17,7 +16,7 @@ from datakit.trainer.metrics.step_metrics import training_flops
 from datakit.trainer.metrics.trackers import read_metrics
 from datakit.trainer.models import grug
 from datakit.trainer.train import train
-from tests.support.trainer_runs import PowerCut, growing_batches, silent, small_run
+from tests.support.trainer_runs import PowerCut, growing_batches, silent, small_run, tiny_run
 
 
 class Cut(Loader):
@@ -30,8 +29,7 @@ class Cut(Loader):
 
 @pytest.mark.parametrize("packing", [None, Packing("drop")])
 def test_flops_and_tokens_add_up_after_a_stop(packing: Packing | None, tmp_path: Path) -> None:
-    dense = dataclasses.replace(small_run().model, experts=0)  # compiles fast: there are three shapes of batches
-    run = small_run(steps=6, model=dense, checkpoint=Checkpoints(1e9, keep_every=2))
+    run = tiny_run(steps=6, checkpoint=Checkpoints(1e9, keep_every=2))
     mixture = growing_batches(99 if packing is None else 13, packing)
     with Cut(mixture) as loader, pytest.raises(PowerCut):
         train(run, loader, str(tmp_path), say=silent)
