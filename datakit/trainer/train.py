@@ -38,7 +38,7 @@ from datakit.trainer.device_feed import BatchSource, Feed, stage_at
 from datakit.trainer.evaluate import BatchesOf, check_evaluations, check_tags, evaluate_all
 from datakit.trainer.metrics.progress_line import Progress
 from datakit.trainer.metrics.step_metrics import StepMetrics, training_flops
-from datakit.trainer.metrics.trackers import Metrics, check_trackers, has_rows, last_row, open_metrics
+from datakit.trainer.metrics.trackers import Trackers, check_trackers, has_rows, last_row, open_trackers
 from datakit.trainer.models import load_model
 from datakit.trainer.models.weights import Tree, make_mesh, parameter_count
 from datakit.trainer.multihost import any_says, is_first, meet
@@ -142,13 +142,13 @@ class _Loop:
         self.metrics = StepMetrics(run, trainer, self.mixture, start.norms, counts, flops, logged_stage, say)
         self.writer = Writer(run.checkpoint, *start.folders, run.fingerprint(self.mixture), say)
 
-    def _open_trackers(self) -> Metrics:
+    def _open_trackers(self) -> Trackers:
         if not is_first():
-            return Metrics(())
+            return Trackers(())
         log, parameters = self.run.log, parameter_count(self.trainer.table)
         config = self.run.content(self.mixture) | {"mixture": self.mixture, "parameter_count": parameters}
         name = f"{self.run.name}-{Path(self.directory).name.rpartition('-')[2]}"
-        return open_metrics(self.directory, self.start.step, log.trackers, log.project, name, config)
+        return open_trackers(self.directory, self.start.step, log.trackers, log.project, name, config)
 
     def train(self, inputs: Sequence[InputReference]) -> Outcome:
         """Run all remaining steps and write the manifest."""

@@ -1,4 +1,4 @@
-"""Where only numpy, TensorStore and the trainer's libraries are installed, caches train like anywhere else."""
+"""Caches train on a machine with only numpy, TensorStore and the trainer's libraries."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ COMMAND = "import sys; from datakit.cli import main; sys.exit(main(sys.argv[1:])
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What another machine made: a cache of two sources, a mixture, the counts of its packed component."""
+    """Files from another machine: a cache of two sources, a mixture, the counts of its packed component."""
     folder = tmp_path_factory.mktemp("machine")
     texts = {
         name: [words(start + i, 1, 20 + i % 60)[0] for i in range(200)] for start, name in ((0, "code"), (1000, "web"))

@@ -169,7 +169,7 @@ class Hosted:
             self._package.finish()
 
 
-class Metrics:
+class Trackers:
     """All trackers of a run as one."""
 
     def __init__(self, trackers: Sequence[Tracker]) -> None:
@@ -195,9 +195,9 @@ def check_trackers(names: Iterable[str]) -> None:
             raise UsageError(f"log.trackers: {name} is not installed; pip install {TRACKERS[name]}")
 
 
-def open_metrics(
+def open_trackers(
     folder: str, start: int, names: Iterable[str], project: str, run: str, config: dict[str, Any]
-) -> Metrics:
+) -> Trackers:
     """Open the JSON lines in `folder` and the named trackers, which must have passed `check_trackers`."""
     trackers: list[Tracker] = [JsonLines(folder, start)]
     for name in names:
@@ -205,7 +205,7 @@ def open_metrics(
             trackers.append(TensorBoard(folder))
         else:
             trackers.append(Hosted(importlib.import_module(TRACKERS[name]), project, run, config))
-    return Metrics(trackers)
+    return Trackers(trackers)
 
 
 def has_rows(folder: str) -> bool:

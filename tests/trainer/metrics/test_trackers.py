@@ -13,7 +13,7 @@ from datakit.trainer.metrics import trackers
 
 
 def test_rows_are_json_whatever_they_hold(tmp_path: Path) -> None:
-    opened = trackers.open_metrics(str(tmp_path), 0, (), "project", "run", {})
+    opened = trackers.open_trackers(str(tmp_path), 0, (), "project", "run", {})
     flat = trackers.flatten("train", {"router/load": np.eye(2), "router/routing_entropy": np.ones(2), "z_loss": 0.5})
     opened.log(1, flat | {"train/loss": float("nan")})
     opened.log(2, {"train/loss": 1.0})
@@ -35,7 +35,7 @@ def test_a_torn_last_row_is_removed(tmp_path: Path) -> None:
     whole, torn = '{"global_step": 1, "train/loss": 2.0}\n', '{"global_step": 2, "train/lo'
     (tmp_path / trackers.FILE_NAME).write_text(whole + torn)
     assert [row["global_step"] for row in trackers.read_metrics(str(tmp_path))] == [1]
-    opened = trackers.open_metrics(str(tmp_path), 1, (), "project", "run", {})
+    opened = trackers.open_trackers(str(tmp_path), 1, (), "project", "run", {})
     opened.log(2, {"train/loss": 1.0})
     opened.close()
     assert [row["train/loss"] for row in trackers.read_metrics(str(tmp_path))] == [2.0, 1.0]
@@ -43,7 +43,7 @@ def test_a_torn_last_row_is_removed(tmp_path: Path) -> None:
 
 def test_tensorboard_files_are_written(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
-    opened = trackers.open_metrics(str(tmp_path), 0, ("tensorboard",), "project", "run", {})
+    opened = trackers.open_trackers(str(tmp_path), 0, ("tensorboard",), "project", "run", {})
     opened.log(1, {"train/loss": 2.0, "throughput/device_kind": "cpu"})
     opened.close()
     assert list((tmp_path / "tensorboard").iterdir())

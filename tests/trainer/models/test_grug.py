@@ -111,7 +111,7 @@ def assert_same(ours: tuple[Any, dict[str, Any]], theirs: tuple[Any, dict[str, A
 
 
 @pytest.mark.parametrize(("module", "config"), [(grug, SMALL), (olmoe, FAMILY)], ids=["grug", "olmoe"])
-def test_no_position_sees_what_follows(module: Any, config: Any) -> None:
+def test_no_position_sees_later_ones(module: Any, config: Any) -> None:
     batch = random_batch(config)
     changed = batch._replace(tokens=batch.tokens.at[:, 25].add(1) % config.vocabulary)
     before, after = hidden_states(config, batch, module), hidden_states(config, changed, module)
@@ -129,7 +129,7 @@ def test_no_document_sees_another(module: Any, config: Any) -> None:
     assert np.abs(before[first] - after[first]).max() > 1e-2
 
 
-def test_a_document_is_the_same_alone_and_behind_another() -> None:
+def test_a_document_ignores_its_position() -> None:
     batch = random_batch(SMALL, rows=1, segments=2)
     border = int(jnp.argmax(batch.segments[0] == 2))
     alone = Tokens(batch.tokens[:, border:], batch.segments[:, border:], batch.loss_mask[:, border:])
@@ -138,7 +138,7 @@ def test_a_document_is_the_same_alone_and_behind_another() -> None:
     )
 
 
-def test_windows_end_where_they_say() -> None:
+def test_attention_ends_at_the_window() -> None:
     one_layer = dataclasses.replace(SMALL, layers=1, window=16, experts=0)  # the only layer has half the window
     batch = random_batch(one_layer)
     changed = batch._replace(tokens=batch.tokens.at[:, 10].add(1) % SMALL.vocabulary)
@@ -154,7 +154,7 @@ def test_recomputing_changes_nothing(policy: Any, backend: Any) -> None:
     assert_same(loss_and_gradients(config, random_batch(config, segments=2)), plain_result(), 1e-5)
 
 
-def test_the_policies_keep_what_they_say() -> None:
+def test_remat_policies_save_memory() -> None:
     def saved(policy: Any) -> int:
         config = dataclasses.replace(SMALL, remat=policy, layers=2, moe_backend="tiles")
         batch, params = random_batch(config), parameters(config)
@@ -168,7 +168,7 @@ def test_the_policies_keep_what_they_say() -> None:
     assert saved("recompute_all") < saved("save_moe") < saved("none")
 
 
-def test_the_scan_is_a_loop_over_layers() -> None:
+def test_the_scan_equals_a_loop_over_layers() -> None:
     batch, params, state = random_batch(SMALL, segments=2), parameters(SMALL), grug.initial_state(SMALL)
 
     @jax.jit
@@ -196,7 +196,7 @@ def test_query_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         assert_same(loss_and_gradients(config, batch), small_blocks, 1e-5)
 
 
-def test_the_loss_in_pieces_is_the_loss_at_once() -> None:
+def test_loss_pieces_change_nothing() -> None:
     batch = random_batch(SMALL, segments=2)
     pieces = loss_and_gradients(dataclasses.replace(SMALL, loss_piece=8), batch)
     assert_same(pieces, plain_result(), 1e-5)

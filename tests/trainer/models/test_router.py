@@ -57,7 +57,7 @@ def test_quantile_balancing_evens_a_skewed_load() -> None:
     assert spread[-1] < 1.1
 
 
-def test_padding_moves_no_bias_and_no_statistic() -> None:
+def test_padding_changes_neither_bias_nor_statistics() -> None:
     generator = np.random.default_rng(2)
     logits = jnp.asarray(generator.normal(size=(120, 8)), jnp.float32)
     valid = jnp.arange(120) < 100
@@ -77,7 +77,7 @@ def test_the_bias_chooses_and_never_weighs() -> None:
     np.testing.assert_allclose(routing.share[0], jax.nn.sigmoid(jnp.asarray([3.0, 1.0])), rtol=1e-6)
 
 
-def test_even_routing_has_the_known_figures() -> None:
+def test_even_routing_has_known_statistics() -> None:
     logits = jnp.log(jnp.tile(jnp.eye(4) * 0.7 + 0.1, (5, 1)))
     stats = router.statistics(logits, router.softmax_route(logits, 1, False).expert, jnp.ones(20, bool))
     np.testing.assert_allclose(router.load_entropy(stats.load), np.log(4), rtol=1e-6)
