@@ -41,7 +41,7 @@ settings.load_profile("datakit")
 
 if (
     signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-):  # inherited by background jobs of a shell, and by everything they start
+):  # inherited by a shell's background jobs
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 collect_ignore_glob: list[str] = []
@@ -56,5 +56,5 @@ elif importlib.util.find_spec("jaxtyping") and importlib.util.find_spec("beartyp
 def pytest_report_header() -> str:
     """Report what is not tested."""
     return (
-        "trainer: not tested, since jax is not installed (pip install 'datakit[train]')" if collect_ignore_glob else ""
+        "trainer: not tested without jax (pip install 'datakit[train]')" if collect_ignore_glob else ""
     )
