@@ -1,19 +1,22 @@
-"""Before any test: eight fake devices for jax, the trainer's shape annotations checked as its code runs, examples that
-are judged by what they find, not by how long a busy machine took for one, and Ctrl-C for the programs that tests start.
+"""Set up before any test: eight fake JAX devices, a shared compilation cache, run-time checks of the trainer's shape
+annotations, Hypothesis without deadlines (machines may be busy), and Ctrl-C for the programs that tests start.
 """
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import os
+import shutil
 import signal
+import tempfile
 
 from hypothesis import settings
 
 from tests.support.faults.shared_cluster import shared_cluster, token_cluster  # noqa: F401 - fixtures
 
 FAKE_DEVICES = 8
-# What is computed here is tiny and compiled often: compile fast, not well.
+# Programs are tiny and compiled often, so compile fast instead of well.
 FAST_COMPILE = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 SHAPED = ("models", "optimizer")
 
@@ -22,18 +25,30 @@ os.environ["XLA_FLAGS"] = " ".join(
 )
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+# Tests, pytest-xdist workers and the programs that tests start share one cache of compiled XLA programs.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    folder = tempfile.mkdtemp(prefix="datakit-tests-jax-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ |= {
+        "JAX_COMPILATION_CACHE_DIR": folder,
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+
 # As `datakit.engine.ray_backend.executor` does before it imports Ray; here a test may import Ray first.
 os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
 
 settings.register_profile("datakit", deadline=None)
 settings.load_profile("datakit")
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job, and all that it would start, too
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # inherited by a shell's background jobs
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 collect_ignore_glob: list[str] = []
 if importlib.util.find_spec("jax") is None:
-    collect_ignore_glob.append("trainer/*")  # the report's header says so
+    collect_ignore_glob.append("trainer*")  # reported in the header
 elif importlib.util.find_spec("jaxtyping") and importlib.util.find_spec("beartype"):
     from jaxtyping import install_import_hook
 
@@ -41,5 +56,7 @@ elif importlib.util.find_spec("jaxtyping") and importlib.util.find_spec("beartyp
 
 
 def pytest_report_header() -> str:
-    """Say what is not tested here."""
-    return "trainer: not tested, there is no jax (pip install 'datakit[train]')" if collect_ignore_glob else ""
+    """Report what is not tested."""
+    return (
+        "trainer: not tested without jax (pip install 'datakit[train]')" if collect_ignore_glob else ""
+    )

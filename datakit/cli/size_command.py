@@ -18,7 +18,7 @@ def size(
     beta2_base: float = 0.999,
     json: Annotated[bool, Parameter(negative="", show_default=False)] = False,
 ) -> int:
-    """Plan a training run from its budget: model, batch, steps, learning rates, expected loss.
+    """Size a training run for a budget: model, batch, steps, learning rates, expected loss.
 
     Examples:
       datakit size --flops 1e19 --hidden 1024
@@ -27,15 +27,15 @@ def size(
     Parameters
     ----------
     flops
-        The budget: floating-point operations of forward and backward passes.
+        Budget in floating-point operations of forward and backward passes.
     hidden
-        The width of the model; all its other sizes follow.
+        Width of the model; its other sizes follow.
     vocabulary
-        How many tokens the tokenizer has.
+        Number of tokens in the vocabulary.
     sequence
-        The length of the sequences.
+        Length of sequences in tokens.
     beta2_base
-        The second moment's decay for a batch of 32 sequences; a later sweep prefers 0.998.
+        Decay of the second moment for a batch of 32 sequences; a later sweep found 0.998 better.
     json
         Print one JSON object.
     """

@@ -21,25 +21,25 @@ def train_model(
 ) -> int:
     """Train a model on token caches.
 
-    Goes on from the newest checkpoint of the same run; a finished run is found done.
+    Resumes from the newest checkpoint of the run. A finished run is not trained again.
 
     Examples:
       datakit train demo
       datakit train my-run.toml --root /big/disk --set steps=5000
       datakit train plot data/demo-train/train-0123456789ab
 
-    Exit code 4: the loss is no number any more; the last good checkpoint is kept.
+    Exit code 4: loss is NaN or infinite; the last good checkpoint is kept.
 
     Parameters
     ----------
     run
-        A training run (TOML), or the name of one that comes with datakit.
+        A run file (TOML), or the name of a built-in run.
     root
-        Where runs, and the caches that a run names with {root}, lie.
+        Directory of runs, and of caches that a run file names with {root}.
     set_
         Set a value of the run, e.g. optimizer.learning_rate=0.01. Can be repeated.
     json
-        Print the outcome as one JSON object.
+        Print the result as one JSON object.
     """
     from dataclasses import asdict
 
@@ -59,7 +59,7 @@ def train_model(
 
 
 def plot(directory: str, /, *, output: str | None = None) -> int:
-    """Draw a run: losses, bits per byte, learning rates, speed. Works while it goes on.
+    """Plot a run: losses, bits per byte, learning rates, speed. Works during the run.
 
     Examples:
       datakit train plot data/demo-train/train-0123456789ab
@@ -70,7 +70,7 @@ def plot(directory: str, /, *, output: str | None = None) -> int:
     directory
         The directory of a training run.
     output
-        The picture to write (.png, .svg, .pdf); plot.png in the directory by default.
+        File to write (.png, .svg, .pdf); plot.png in the directory by default.
     """
     from datakit.plots.training import plot_run
 
@@ -96,11 +96,11 @@ def evaluate(
     Parameters
     ----------
     run
-        The training run (TOML), or the name of one that comes with datakit.
+        The run file (TOML), or the name of a built-in run.
     root
-        As for `datakit train`.
+        Directory of runs, as for `datakit train`.
     checkpoint
-        A checkpoint's directory; the run's newest by default.
+        Directory of a checkpoint; the run's newest by default.
     set_
         Set a value of the run. Can be repeated.
     json
@@ -119,5 +119,5 @@ def evaluate(
         say_json(asdict(found))
         return 0
     note(f"step {found.step:,} of {found.checkpoint}")
-    say(table(["figure", "value"], [[name, f"{value:.4f}"] for name, value in sorted(found.figures.items())]))
+    say(table(["metric", "value"], [[name, f"{value:.4f}"] for name, value in sorted(found.figures.items())]))
     return 0

@@ -1,7 +1,7 @@
-"""The trainer: mixture-of-experts language models in raw JAX, from a mixture of token caches to a checkpoint.
+"""Trains mixture-of-experts language models in raw JAX, from a mixture of token caches to a checkpoint.
 
-It imports nothing of the pipeline's dependencies: numpy, jax, optax, orbax (and msgspec, xxhash, TensorStore) are
-enough, so a GPU machine needs no Arrow. `models/grug.py` is the template: read it, copy it, change the copy.
+The trainer needs none of the pipeline's dependencies: numpy, jax, optax, orbax, msgspec, xxhash and TensorStore are
+enough, so a GPU machine does not need Arrow. `models/grug.py` is the template to copy.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ NEEDED = ("jax", "optax", "orbax")
 
 
 def require_jax() -> None:
-    """Raises UsageError where the trainer's libraries are not installed."""
+    """Raise UsageError if a library of the trainer is not installed."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise UsageError(f"training needs {', '.join(missing)}; pip install 'datakit[train]'")

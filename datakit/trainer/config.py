@@ -1,4 +1,4 @@
-"""What a training run is, as frozen dataclasses; a TOML file says the same.
+"""Defines a training run as frozen dataclasses, and reads it from a run file (TOML).
 
     name = "demo"
     steps = 200
@@ -15,10 +15,10 @@
     every = 100
     [log]
     trackers = ["tensorboard"]
-    [data]                    # the mixture: see `data.py`
+    [data]                    # the mixture; see `data.py`
 
-Content (model, optimizer, steps, seed, mixture) makes the run's fingerprint; how it is run (devices, checkpoints,
-evaluation, logging) does not.
+The fingerprint covers what is trained: model, optimizer, steps, seed and mixture. How it is trained (devices,
+checkpoints, evaluation, logging) is not part of it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ import copy
 import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from datakit.errors import RecipeError, UsageError
+from datakit.errors import UsageError, suggestion
 from datakit.recipe import NAME_RULE
 from datakit.storage.fingerprint import fingerprint
-from datakit.toml_config import check_keys, convert, names_of, toml_value
+from datakit.toml_config import check_keys, convert, decoded, names_of, read_toml, toml_value
 from datakit.trainer.checkpoints.checkpoint import Checkpoints
 from datakit.trainer.models import grug, load_model
 from datakit.trainer.norms import check_watch
@@ -40,45 +41,46 @@ from datakit.trainer.optimizer import Optimizer
 
 STAGE = "train"
 VERSION = 1
+RUNS = Path(__file__).with_name("runs")
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """When to evaluate; always at the end, too."""
+    """How often to evaluate, in addition to the end of the run."""
 
-    every: int | None = None  # steps
-    batches: int | None = None  # of each tag, at most
+    every: int | None = None  # training steps
+    batches: int | None = None  # limit for each tag
 
     def __post_init__(self) -> None:
         for name in ("every", "batches"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise UsageError(f"evaluation.{name} is {value}; it is at least 1, or left out")
+                raise UsageError(f"evaluation.{name} is {value}; use at least 1, or leave it out")
 
 
 @dataclass(frozen=True)
 class Log:
-    """What to write while it runs."""
+    """What to log during the run."""
 
     every: int = 1  # steps between rows
-    trackers: tuple[str, ...] = ()  # beside the JSON lines
+    trackers: tuple[str, ...] = ()  # in addition to the JSON lines
     project: str = "datakit"
-    watch: tuple[str, ...] = ()  # of watch.WATCHABLE
+    watch: tuple[str, ...] = ()  # norms to log, from norms.WATCHABLE
     watch_every: int = 10
-    profile: tuple[int, int] | None = None  # first step, and the step after the last
+    profile: tuple[int, int] | None = None  # first training step, and the one after the last
     progress_seconds: float = 5.0
 
     def __post_init__(self) -> None:
         check_watch(self.watch)
         if min(self.every, self.watch_every) < 1:
-            raise UsageError("log.every and log.watch_every are at least 1 step")
+            raise UsageError("log.every and log.watch_every must be at least 1 step")
         if self.profile is not None and not 0 <= self.profile[0] < self.profile[1]:
             raise UsageError(f"log.profile is {list(self.profile)}; give the first step and the one after the last")
 
 
 @dataclass(frozen=True)
 class Run:
-    """A training run, without its data."""
+    """A training run without its data. Raises UsageError for values out of range."""
 
     name: str
     steps: int
@@ -86,33 +88,33 @@ class Run:
     kind: str = "grug"
     optimizer: Optimizer = field(default_factory=Optimizer)
     seed: int = 0
-    initialize_from: str | None = None  # a checkpoint whose weights alone are taken, at step 0
-    resume_from: str | None = None  # a run of another fingerprint to go on from, e.g. with a changed mixture
-    expect: dict[str, float] = field(default_factory=dict)  # metric: what it should reach; the record adds a law's own
-    replicas: int = 1  # whole copies of the weights; the devices of a copy share them
-    norm_band: tuple[float, float] = (0.2, 5.0)  # multiples of its first norm within which a group is calm
-    peak_flops: float | None = None  # of a device, where `metrics.PEAK_FLOPS` does not know it
-    compilation_cache: str = "~/.cache/datakit/jax"  # compiled steps of all runs; "" keeps none
+    initialize_from: str | None = None  # a checkpoint whose weights alone are used, at step 0
+    resume_from: str | None = None  # a run with another fingerprint to continue, e.g. with a changed mixture
+    expect: dict[str, float] = field(default_factory=dict)  # by metric; the scaling law adds its own
+    replicas: int = 1  # full copies of the weights, each sharded over its devices
+    norm_band: tuple[float, float] = (0.2, 5.0)  # allowed norm of a group, as multiples of its first norm
+    peak_flops: float | None = None  # FLOP/s of a device that is not in `trackers.PEAK_FLOPS`
+    compilation_cache: str = "~/.cache/datakit/jax"  # for compiled functions of all runs; "" disables it
     checkpoint: Checkpoints = field(default_factory=Checkpoints)
     evaluation: Evaluation = field(default_factory=Evaluation)
     log: Log = field(default_factory=Log)
 
     def __post_init__(self) -> None:
         if not NAME_RULE.fullmatch(self.name):
-            raise UsageError(f"run {self.name!r}: a name has letters, digits and ._- and begins with one of the former")
+            raise UsageError(f"run {self.name!r}: use letters, digits and ._- and start with a letter or digit")
         if self.steps < 1:
-            raise UsageError(f"run {self.name!r}: steps is {self.steps}; train for at least one")
+            raise UsageError(f"run {self.name!r}: steps is {self.steps}; use at least 1")
         if self.replicas < 1:
-            raise UsageError(f"run {self.name!r}: replicas is {self.replicas}; one copy of the weights is the least")
+            raise UsageError(f"run {self.name!r}: replicas is {self.replicas}; use at least 1")
         if not 0 < self.norm_band[0] < 1 < self.norm_band[1]:
-            raise UsageError(f"run {self.name!r}: norm_band is {list(self.norm_band)}; the band lies around 1")
+            raise UsageError(f"run {self.name!r}: norm_band is {list(self.norm_band)}; the band must contain 1")
         if self.peak_flops is not None and not self.peak_flops > 0:
             raise UsageError(f"run {self.name!r}: peak_flops is {self.peak_flops}; give FLOP/s, or leave it out")
         if not isinstance(self.model, load_model(self.kind).Config):
-            raise UsageError(f"run {self.name!r}: the model's config is no Config of {self.kind!r}")
+            raise UsageError(f"run {self.name!r}: model config is not a Config of {self.kind!r}")
 
     def content(self, mixture: dict[str, Any]) -> dict[str, Any]:
-        """All that decides the result, with every default made explicit; `mixture` is the loader's record."""
+        """Return everything that decides the result, defaults included; `mixture` is the loader's description."""
         return {
             "kind": self.kind,
             "model": dataclasses.asdict(self.model),
@@ -125,39 +127,69 @@ class Run:
         }
 
     def fingerprint(self, mixture: dict[str, Any]) -> str:
-        """32 hex digits over the content."""
+        """Hash of the content, 32 hex digits."""
         return fingerprint(STAGE, VERSION, self.content(mixture), [])
 
 
+@dataclass(frozen=True)
+class RunFile:
+    """A run file with its overrides applied. The run itself also needs the vocabulary of the data."""
+
+    path: Path
+    run_tables: dict[str, Any]
+    data_table: dict[str, Any]
+
+    def run(self, vocabulary: int) -> Run:
+        """Return the run; a model without a vocabulary gets this one. Raises RecipeError and UsageError."""
+        model = {"vocabulary": vocabulary, **self.run_tables.get("model", {})}
+        return parse_run({**self.run_tables, "model": model}, str(self.path))
+
+
+def read_run_file(name_or_path: str | Path, overrides: Iterable[str] = ()) -> RunFile:
+    """Read a run file, or the built-in run of that name. Raises RecipeError and UsageError."""
+    path = _find(name_or_path)
+    document = with_overrides(read_toml(path, "give the TOML file of a training run"), overrides)
+    data = document.pop("data", {})
+    return RunFile(path, document, data)
+
+
+def run_names() -> list[str]:
+    """Names of the runs that come with datakit."""
+    return sorted(path.stem for path in RUNS.glob("*.toml"))
+
+
+def _find(name_or_path: str | Path) -> Path:
+    path = Path(name_or_path).expanduser()
+    if path.suffix == ".toml" or path.is_file():
+        return path
+    if str(name_or_path) not in run_names():
+        advice = suggestion(str(name_or_path), run_names())
+        raise UsageError(f"no training run {str(name_or_path)!r}: neither a TOML file nor a known name; {advice}")
+    return RUNS / f"{name_or_path}.toml"
+
+
 def parse_run(document: dict[str, Any], place: str) -> Run:
-    """A run from its TOML document, without `[data]`; unknown keys are errors wherever they stand."""
+    """Decode the tables of a run file other than `[data]`. Raises RecipeError for unknown keys at any level."""
     check_keys(document, (name for name in names_of(Run) if name != "kind"), place)
-    for name, kind in TABLES.items():
-        _check_table(document.get(name, {}), kind, f"{place}, [{name}]")
     model = dict(document.get("model", {}))
-    name = model.pop("kind", "grug")
-    config, here = load_model(name).Config, f"{place}, [model]"
-    _check_table(model, config, here)
-    return convert(document | {"kind": name, "model": convert(model, config, here)}, Run, place)
+    kind = model.pop("kind", "grug")
+    tables = {**document, "model": model}
+    types = {**TABLES, "model": load_model(kind).Config}
+    decoded_tables = {name: decoded(tables.get(name, {}), table, f"{place}, [{name}]") for name, table in types.items()}
+    return convert({**document, **decoded_tables, "kind": kind}, Run, place)
 
 
 TABLES: dict[str, type] = {"optimizer": Optimizer, "checkpoint": Checkpoints, "evaluation": Evaluation, "log": Log}
 
 
-def _check_table(table: Any, kind: type, place: str) -> None:
-    if not isinstance(table, dict):
-        raise RecipeError(f"{place} is a table, not a value")
-    check_keys(table, names_of(kind), place)
-
-
 def with_overrides(document: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
-    """The document with `steps=20`, `model.hidden=64`, ... applied; a word that is no TOML value is a string."""
+    """Return the document with `steps=20`, `model.hidden=64`, ... applied; an invalid TOML value becomes a string."""
     changed = copy.deepcopy(document)
     for assignment in assignments:
         path, equals, value = assignment.partition("=")
         *tables, key = [part.strip() for part in path.split(".")]
         if not equals or not key:
-            raise UsageError(f"{assignment!r} is not of the form key=value, e.g. model.hidden=64")
+            raise UsageError(f"{assignment!r} does not have the form key=value, e.g. model.hidden=64")
         table = changed
         for name in tables:
             table = table.setdefault(name, {})

@@ -1,13 +1,13 @@
-"""From the `[data]` table of a run to its batches: mixture, loader, validation sets, bytes of tokens.
+"""Opens the `[data]` table of a run file: mixture, loader, validation sets, and lengths of tokens in bytes.
 
-    [data]                                  # what a mixture file says (see loader/mixture/toml_file.py), in place ...
+    [data]                                  # the keys of a mixture file (see loader/mixture/toml_file.py) ...
     sequence_length = 4096
     batch_size = 512
 
     [data.components.web]
-    cache = "data/demo"                     # a cache, or a dataset's folder with one finished cache in it
+    cache = "data/demo"                     # a cache, or a dataset directory with one finished cache
     source = "web"
-    validation_tokens = 2_000_000           # whole documents, held out; evaluated under the component's name
+    validation_tokens = 2_000_000           # held-out documents, evaluated under the component's name
 
     [data.components.code]
     cache = "data/demo"
@@ -19,11 +19,11 @@
     [data.evaluation."exams/law"]           # further validation sets
     cache = "data/exams"
 
-    [data]                                  # ... or where one lies; `evaluation` may stand beside it
+    [data]                                  # ... or the path of one; only `evaluation` may be added
     mixture = "mix.toml"
 
-Every cache must have been made with one tokenizer. Relative paths are relative to the file; {root} is the command's
---root. Counts of packed components are taken from there, where `datakit mixture pack` left them.
+All caches must be from the same tokenizer. Paths are relative to the file; {root} is the command's --root, which also
+holds the counts of packed components that `datakit mixture pack` wrote.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ from datakit.toml_config import decoded
 from datakit.trainer.evaluate import BatchesOf, check_tags, token_byte_lengths
 
 ROOT = "{root}/"
-MULTIPLE = 128  # of which a vocabulary is, where a run names none: matrix units like it
+MULTIPLE = 128  # default vocabularies are rounded up to this: matrix units work on blocks of 128
 
 
 @dataclass(frozen=True)
 class EvaluationTable:
-    """`[data.evaluation.<tag>]`: all of a cache, or of one source of it."""
+    """`[data.evaluation.<tag>]`: a whole cache, or one source of it."""
 
     cache: str
     source: str | None = None
@@ -62,7 +62,7 @@ class EvaluationTable:
 
 @dataclass(frozen=True)
 class Data:
-    """What a run reads. `vocabulary` is the tokenizer's, rounded up; `token_bytes` is None where it is not known."""
+    """Data of a run. `vocabulary` is the tokenizer's, rounded up; `token_bytes` [V] is None if unknown."""
 
     mixture: Mixture
     evaluations: Mapping[str, BatchesOf]
@@ -72,11 +72,11 @@ class Data:
     notes: tuple[str, ...] = ()
 
     def loader(self) -> Loader:
-        """This process's rows of the training batches; close it at the end."""
+        """Open a loader for this process's rows of the training batches; close it after use."""
         return Loader(self.mixture, host=jax.process_index(), hosts=jax.process_count())
 
     def inputs(self, directory: str) -> list[InputReference]:
-        """The caches as inputs of the step in `directory`."""
+        """Return the caches as inputs of the step in `directory`."""
         return [
             InputReference("tokenize", _relative(manifest_url(cache), directory), opened.manifest.identity)
             for cache, opened in sorted(self.caches.items())
@@ -84,7 +84,10 @@ class Data:
 
 
 def open_data(table: Mapping[str, Any], file: Path, root: str = "./data") -> Data:
-    """Open what a `[data]` table of `file` names. Raises RecipeError, UsageError, TokenizerError, LoaderError."""
+    """Open the data that the `[data]` table of `file` names.
+
+    Raises RecipeError, UsageError, TokenizerError and LoaderError.
+    """
     settings = dict(table)
     place = f"{file}, [data.evaluation"
     evaluation = {
@@ -111,7 +114,7 @@ def _mixture(settings: dict[str, Any], file: Path, root: str) -> Mixture:
     if "mixture" in settings:
         if len(settings) > 1:
             others = ", ".join(sorted(set(settings) - {"mixture"}))
-            raise RecipeError(f"{file}, [data]: beside `mixture`, {others} would be ignored; say it in that file")
+            raise RecipeError(f"{file}, [data]: {others} cannot be combined with `mixture`; move to that file")
         return load_mixture(absolute(str(settings["mixture"]), file.resolve().parent), root)
     tables = settings.get("components", {})
     found = {name: {**entry, "cache": _place(entry.get("cache", ""), file, root)} for name, entry in tables.items()}
@@ -130,7 +133,7 @@ def _place(cache: str, file: Path, root: str) -> str:
 
 
 def find_cache(directory: str) -> str:
-    """A cache's directory: this one, or the one finished cache of the dataset that lies here. Raises UsageError."""
+    """Return the directory if it is a cache, or that of the dataset's only finished cache. Raises UsageError."""
     if find_manifest(directory) is not None or not urls.is_local(directory):
         return directory
     entries = sorted(Path(directory).glob("tokenize-*")) if Path(directory).is_dir() else []
@@ -138,7 +141,7 @@ def find_cache(directory: str) -> str:
     if len(finished) == 1:
         return finished[0]
     if not finished:
-        raise UsageError(f"{directory} holds no finished token cache; run the recipe that makes it first")
+        raise UsageError(f"{directory} holds no finished token cache; run its recipe first")
     names = ", ".join(os.path.basename(entry) for entry in finished)
     raise UsageError(f"{directory} holds {len(finished)} token caches; name one of them: {names}")
 
@@ -152,7 +155,7 @@ def _evaluations(mixture: Mixture, sets: Mapping[str, CacheSource]) -> dict[str,
     }
     for tag, source in sets.items():
         if tag in passes:
-            raise UsageError(f"[data.evaluation.{tag}] has the name of a component that holds documents out; rename it")
+            raise UsageError(f"[data.evaluation.{tag}] has the name of a component with validation_tokens; rename it")
         passes[tag] = one_pass(
             mixture, tag, Component(source, shuffle=Shuffle("none")), sequence_length=length, batch_size=rows
         )
@@ -162,7 +165,7 @@ def _evaluations(mixture: Mixture, sets: Mapping[str, CacheSource]) -> dict[str,
 
 @dataclass(frozen=True)
 class _Pass:
-    """One pass over a validation set, opened anew each time."""
+    """One pass over a validation set, reopened on each call."""
 
     mixture: Mixture
 

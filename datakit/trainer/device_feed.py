@@ -1,8 +1,8 @@
-"""Batches on their way from a loader to the devices.
+"""Moves batches from a loader to the devices, ahead of the training loop.
 
-A source is anything with the methods of `BatchSource`; `datakit.loader.Loader` is one. `Feed` works in a thread of its
-own: while the devices compute a step, the next batches are fetched and placed, each device holding its rows. What the
-loop waits for is counted: `waited` should stay near zero.
+A source is anything with the methods of `BatchSource`, such as `datakit.loader.Loader`. `Feed` runs in its own thread:
+while the devices compute a step, it fetches the next batches and places each device's rows. `waited` is the time the
+loop spent waiting; it should stay near zero.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from datakit.loader.reading.prefetch import in_background
 from datakit.trainer.models.protocol import PADDING_SEGMENT, Tokens
 from datakit.trainer.models.weights import BATCH
 
-AHEAD = 2  # batches that wait on the devices
+AHEAD = 2  # batches kept ready on the devices: one to use next, one to absorb a slow read
 
 
 class HostBatch(Protocol):
-    """This host's rows of a batch, as numpy arrays. Segments count from 1, 0 is padding; see `interface.Tokens`."""
+    """This host's rows of a batch as numpy arrays [rows, length]; see `protocol.Tokens` for their meaning."""
 
     @property
     def tokens(self) -> Any: ...
@@ -38,26 +38,26 @@ class HostBatch(Protocol):
 
 
 class BatchSource(Protocol):
-    """Where training batches come from: a pure function of the step."""
+    """A source of training batches, which are a pure function of the step."""
 
     def iterate(self, start: int = 0, stop: int | None = None) -> Generator[Any, None, None]:
-        """The batches `start`..`stop - 1`."""
+        """Yield the batches `start` to `stop - 1`."""
         ...
 
     def outline(self, steps: int) -> list[tuple[int, int, int]]:
-        """The first `steps` batches in order: (how many, sequences in each, length). Raises where there are fewer."""
+        """Shapes of the first `steps` batches: (batches, sequences in each, length). Raises if there are fewer."""
         ...
 
     def record(self) -> dict[str, Any]:
-        """What the batches are made of, with a "fingerprint"; kept in checkpoints."""
+        """Describe the mixture, with a "fingerprint"; stored in checkpoints."""
         ...
 
     def verify(self, saved: dict[str, Any], step: int) -> list[str]:
-        """Raises if the batches before `step` were not those of `saved`; returns what differs from there on."""
+        """Raise if batches before `step` differ from those of `saved`; return what differs from then on."""
         ...
 
     def snapshot(self, step: int) -> Mapping[str, float]:
-        """Figures of the reading, for the metrics."""
+        """Metrics of the reading."""
         ...
 
 
@@ -66,21 +66,21 @@ class Placed(NamedTuple):
 
     batch: Tokens
     sequences: int
-    tokens: int  # that are no padding; other hosts are taken to have as many as this one
+    tokens: int  # without padding, assuming that every host has the same share of it
 
 
 class Feed:
-    """The batches from `start` on, placed ahead. Use it in a `with` statement."""
+    """The batches `start` to `stop - 1`, placed ahead of use. A context manager."""
 
     def __init__(self, source: BatchSource, mesh: Mesh, vocabulary: int, start: int, stop: int) -> None:
-        self.waited = 0.0  # seconds, of the last `next`
+        self.waited = 0.0  # seconds, in the last call of `next`
         self._placed = in_background(_placed(source, mesh, vocabulary, start, stop), AHEAD)
 
     def next(self) -> Placed | None:
-        """The next batch; None after the last one. Raises what the source raised."""
-        begun = time.perf_counter()
+        """Return the next batch, or None after the last one. Raises the source's errors."""
+        started = time.perf_counter()
         placed = next(self._placed, None)
-        self.waited = time.perf_counter() - begun
+        self.waited = time.perf_counter() - started
         return placed
 
     def __enter__(self) -> Feed:
@@ -100,7 +100,7 @@ def _placed(source: BatchSource, mesh: Mesh, vocabulary: int, start: int, stop: 
 
 
 def place(batch: HostBatch, mesh: Mesh, vocabulary: int) -> Placed:
-    """A batch split by rows over the devices. Raises UsageError where it does not come out even, or for unknown ids."""
+    """Split a batch by rows over the devices. Raises UsageError if it does not split evenly or has unknown ids."""
     _check_ids(batch.tokens, vocabulary)
     rows, length = batch.tokens.shape
     sequences = rows * jax.process_count()
@@ -114,7 +114,7 @@ def place(batch: HostBatch, mesh: Mesh, vocabulary: int) -> Placed:
 
 
 def _check_ids(tokens: Any, vocabulary: int) -> None:
-    """On a device an id that is too large reads the last row of the embedding, and nothing tells."""
+    """Check on the host: on a device, an id that is too large silently reads the last row of the embedding."""
     least, most = int(tokens.min()), int(tokens.max())
     if least < 0 or most >= vocabulary:
         wrong = least if least < 0 else most
@@ -124,8 +124,8 @@ def _check_ids(tokens: Any, vocabulary: int) -> None:
         )
 
 
-def stage_at(record: Mapping[str, Any], sequences: int) -> tuple[int, dict[str, float]] | None:
-    """The number and the weights of a mixture's stage after so many sequences; None where the record has no stages."""
-    stages: Iterable[Any] = record.get("stages") or ()
-    begun = [(number, weights) for number, (slot, weights) in enumerate(stages) if slot <= sequences]
-    return (begun[-1][0], dict(begun[-1][1])) if begun else None
+def stage_at(mixture: Mapping[str, Any], sequences: int) -> tuple[int, dict[str, float]] | None:
+    """Number and weights of the mixture's stage after `sequences`, or None if the mixture has no stages."""
+    stages: Iterable[Any] = mixture.get("stages") or ()
+    started = [(number, weights) for number, (slot, weights) in enumerate(stages) if slot <= sequences]
+    return (started[-1][0], dict(started[-1][1])) if started else None

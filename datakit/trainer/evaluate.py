@@ -1,22 +1,22 @@
-"""Validation: loss and exact bits per byte, per tag, of documents that training does not see.
+"""Evaluates loss and exact bits per byte, per tag, on held-out documents.
 
-    figures = evaluate(trainer, params, model_state, {"web": batches, "code/python": batches}, token_bytes)
+    metrics = evaluate(trainer, params, model_state, {"web": batches, "code/python": batches}, token_bytes)
 
-Bits per byte of a tag are its total bits over its total bytes: of all predicted tokens, the sum of -log2 p over the sum
-of their lengths in bytes. (A mean over batches of their ratios, which others print, is biased by how tokens fall into
-batches.) Losses are means over predicted tokens. Sums are float64 on the host, in the order of the batches: the result
-depends neither on the number of devices nor on the batch size, beyond the rounding of the losses themselves.
+Bits per byte of a tag are total bits over total bytes: the sum of -log2 p of all predicted tokens over the sum of their
+lengths in bytes. (A mean of per-batch ratios, as printed elsewhere, depends on how tokens fall into batches.) Losses
+are means over predicted tokens. Sums are float64 on the host, in the order of the batches, so the result does not
+depend on the number of devices or the batch size, beyond the rounding of the losses themselves.
 
 | name | what |
 |---|---|
-| eval/<tag>/loss, eval/<tag>/bpb | over the tokens of the tag |
+| eval/<tag>/loss, eval/<tag>/bpb | over all tokens of the tag |
 | eval/<parent>/micro_loss, .../bpb | of a parent tag (`code` of `code/python`): over all tokens below it |
 | eval/<parent>/macro_loss, .../macro_bpb | the plain mean over the leaves below it |
-| eval/loss, eval/bpb, eval/macro_loss, eval/macro_bpb | the same over everything |
-| eval/ema/... | all of these with the averaged weights, where they are kept |
+| eval/loss, eval/bpb, eval/macro_loss, eval/macro_bpb | over all tags |
+| eval/ema/... | all of these with the averaged weights, if `optimizer.ema` is set |
 
-The experts are dropless here as in training: a batch sorted by domain crowds few experts, and a capacity would then
-add a tenth of a nat.
+No token is dropped, as in training: a batch from one domain crowds few experts, and a capacity limit would then add
+about 0.1 nat.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from datakit.trainer.models.weights import Tree
 from datakit.trainer.multihost import any_says
 from datakit.trainer.step import Trainer
 
-AVERAGED = "ema"  # the tag below which the figures of averaged weights stand
+AVERAGED = "ema"  # prefix of the metrics of averaged weights
 BatchesOf = Callable[[], Iterable[HostBatch]]
 
 
@@ -55,28 +55,26 @@ class Totals:
 
     @property
     def loss(self) -> float:
-        """Nats a token."""
+        """Nats per token."""
         return self.nats / self.tokens
 
     @property
     def bits_per_byte(self) -> float | None:
-        """Total bits over total bytes; None where no bytes are known."""
+        """Total bits over total bytes, or None if the bytes are unknown."""
         return self.nats / math.log(2) / self.bytes if self.bytes else None
 
 
 def check_tags(tags: Iterable[str]) -> None:
-    """Raises UsageError for a tag whose figures would have the names of others."""
+    """Raise UsageError for a tag whose metrics would have the names of others."""
     names = sorted(tags)
     for tag in names:
         if tag.split("/")[0] == AVERAGED:
-            raise UsageError(
-                f"evaluation {tag!r}: eval/{AVERAGED}/ is where the figures of averaged weights stand; rename it"
-            )
+            raise UsageError(f"evaluation {tag!r}: eval/{AVERAGED}/ holds the metrics of averaged weights; rename it")
         above = [parent for parent in _parents(tag) if parent in names]
         if above:
             raise UsageError(
-                f"evaluation {above[0]!r} is the parent of {tag!r}, and the figures of all below it would take the "
-                f"place of its own; rename it, e.g. to {above[0] + '/all'!r}"
+                f"evaluation {above[0]!r} is the parent of {tag!r}, so the metrics of both "
+                f"would have the same names; rename it, e.g. to {above[0] + '/all'!r}"
             )
 
 
@@ -88,14 +86,17 @@ def evaluate(
     token_bytes: np.ndarray | None = None,
     limit: int | None = None,
 ) -> dict[str, float]:
-    """The figures of all tags; `limit` batches of each at most. Raises UsageError for a tag without a prediction."""
-    begun, totals = time.perf_counter(), {}
+    """Return the metrics of all tags, over at most `limit` batches of each.
+
+    `token_bytes` [V] holds the length of each token in bytes. Raises UsageError for a tag with nothing to predict.
+    """
+    started, totals = time.perf_counter(), {}
     with jax.set_mesh(trainer.mesh):
         for tag, batches in tags.items():
             totals[tag] = measure(trainer, params, model_state, islice(iter(batches()), limit), token_bytes)
             if not totals[tag].tokens:
-                raise UsageError(f"evaluation {tag!r} holds no token that can be predicted")
-    return summary(totals) | {"eval/total_time": time.perf_counter() - begun}
+                raise UsageError(f"evaluation {tag!r} has no token to predict")
+    return summary(totals) | {"eval/total_time": time.perf_counter() - started}
 
 
 def evaluate_all(
@@ -105,18 +106,18 @@ def evaluate_all(
     token_bytes: np.ndarray | None = None,
     limit: int | None = None,
 ) -> dict[str, float]:
-    """The figures of a training state: of its weights, and under eval/ema/ of the averaged ones where it has them."""
-    figures = evaluate(trainer, state["params"], state["model"], tags, token_bytes, limit)
+    """Return the metrics of a state's weights, and under eval/ema/ those of its averaged weights if it has them."""
+    metrics = evaluate(trainer, state["params"], state["model"], tags, token_bytes, limit)
     if "ema" in state:
         averaged = evaluate(trainer, state["ema"]["params"], state["ema"]["model"], tags, token_bytes, limit)
-        figures |= {name.replace("eval/", f"eval/{AVERAGED}/", 1): value for name, value in averaged.items()}
-    return figures
+        metrics |= {name.replace("eval/", f"eval/{AVERAGED}/", 1): value for name, value in averaged.items()}
+    return metrics
 
 
 def measure(
     trainer: Trainer, params: Tree, model_state: Tree, batches: Iterable[HostBatch], token_bytes: np.ndarray | None
 ) -> Totals:
-    """The sums over some batches."""
+    """Sum over the batches of one tag."""
     totals = Totals()
     for batch in batches:
         placed = place(batch, trainer.mesh, trainer.config.vocabulary).batch
@@ -126,7 +127,7 @@ def measure(
 
 
 def count(losses: np.ndarray, weights: np.ndarray, tokens: np.ndarray, token_bytes: np.ndarray | None) -> Totals:
-    """The sums over one batch; position i predicts token i + 1."""
+    """Sum over one batch of arrays [B, S]; position i predicts token i + 1."""
     counted = weights[:, :-1] > 0
     predicted = tokens[:, 1:][counted]
     return Totals(
@@ -137,16 +138,16 @@ def count(losses: np.ndarray, weights: np.ndarray, tokens: np.ndarray, token_byt
 
 
 def summary(totals: Mapping[str, Totals]) -> dict[str, float]:
-    """Tags, their parents, and all of it, under the metrics' names."""
-    figures: dict[str, float] = {}
+    """Return the metrics of tags, their parents and everything, by name."""
+    metrics: dict[str, float] = {}
     for tag, total in totals.items():
-        figures |= _named(f"eval/{tag}", {"loss": total.loss, "bpb": total.bits_per_byte})
+        metrics |= _named(f"eval/{tag}", {"loss": total.loss, "bpb": total.bits_per_byte})
     parents = {parent for tag in totals for parent in _parents(tag)}
     for parent in sorted(parents):
         leaves = [total for tag, total in totals.items() if tag.startswith(f"{parent}/")]
-        figures |= _named(f"eval/{parent}", {"micro_loss": sum(leaves, Totals()).loss, **_pooled(leaves)})
+        metrics |= _named(f"eval/{parent}", {"micro_loss": sum(leaves, Totals()).loss, **_pooled(leaves)})
     whole = list(totals.values())
-    return figures | _named("eval", {"loss": sum(whole, Totals()).loss, **_pooled(whole)})
+    return metrics | _named("eval", {"loss": sum(whole, Totals()).loss, **_pooled(whole)})
 
 
 def _pooled(leaves: list[Totals]) -> dict[str, float | None]:
@@ -169,16 +170,16 @@ def _named(prefix: str, values: Mapping[str, float | None]) -> dict[str, float]:
 
 
 def token_byte_lengths(tokenizer: bytes, place: str) -> np.ndarray:
-    """How many bytes of text each token stands for, from a byte-level tokenizer.json; special tokens stand for none.
+    """Return the length of each token in bytes [V], from a byte-level tokenizer.json; special tokens have none.
 
-    In a byte-level vocabulary each character of an entry is one byte. Raises TokenizerError for another kind.
+    In a byte-level vocabulary, each character of an entry is one byte. Raises TokenizerError for other kinds.
     """
     document: dict[str, Any] = json.loads(tokenizer)
     vocabulary = document.get("model", {}).get("vocab")
     if not isinstance(vocabulary, dict) or "ByteLevel" not in json.dumps(document.get("decoder")):
         raise TokenizerError(
-            f"{place} is no byte-level vocabulary; the bytes of its tokens cannot be read off, "
-            "so bits per byte need a table of your own"
+            f"{place} is not a byte-level vocabulary, so the lengths of its tokens are unknown; "
+            "bits per byte need a table of your own"
         )
     added = document.get("added_tokens", [])
     size = 1 + max([*vocabulary.values(), *(token["id"] for token in added)])
@@ -191,15 +192,13 @@ def token_byte_lengths(tokenizer: bytes, place: str) -> np.ndarray:
 
 
 def check_evaluations(tags: Mapping[str, BatchesOf], limit: int | None) -> None:
-    """Raises UsageError for a set without one in its first `limit` batches; mostly the first batch has one."""
+    """Raise UsageError for a set with nothing to predict; reads until the first prediction, usually one batch."""
     for tag, batches in tags.items():
         if not any(any_says(_has_prediction(batch))[0] for batch in islice(iter(batches()), limit)):
-            raise UsageError(
-                f"evaluation {tag!r} holds no token that can be predicted; give it more documents, or leave it out"
-            )
+            raise UsageError(f"evaluation {tag!r} has no token to predict; give it more documents, or remove it")
 
 
 def _has_prediction(batch: HostBatch) -> bool:
-    """The rule of `layers.next_tokens`, for this host's rows."""
+    """Apply the rule of `layers.next_tokens` to this host's rows."""
     counted = batch.loss_mask[:, 1:] & (batch.segments[:, 1:] == batch.segments[:, :-1])
     return bool(counted.any())

@@ -1,7 +1,7 @@
-"""Checkpoints in the model hub's names as parameters of `models/olmoe.py`: OLMoE, Mixtral, Qwen3-MoE.
+"""Converts checkpoints from the model hub to parameters of `models/olmoe.py`: OLMoE, Mixtral, Qwen3-MoE.
 
-Takes the parsed `config.json` and a dict of numpy arrays, however they were read (the `safetensors` package reads
-them). The hub stores matrices as [out, in] and experts apart or stacked; here all are [in, out] and stacked.
+Input is the parsed `config.json` and a dict of numpy arrays, e.g. as read by the `safetensors` package. The hub stores
+matrices as [out, in] and experts separately or stacked; here all are [in, out] and stacked.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from datakit.trainer.models import olmoe
 from datakit.trainer.models.shapes import Array
 from datakit.trainer.models.weights import Tree
 
-FAMILIES = {"olmoe": "whole", "mixtral": "none", "qwen3_moe": "head"}  # and how each norms queries and keys
+FAMILIES = {"olmoe": "whole", "mixtral": "none", "qwen3_moe": "head"}  # model_type: how it norms queries and keys
 
 
 def config_from_hub(description: dict[str, Any], **changes: Any) -> olmoe.Config:
-    """The config of a hub checkpoint's `config.json` (model_type olmoe, mixtral or qwen3_moe). Raises UsageError."""
+    """Convert a `config.json` of model_type olmoe, mixtral or qwen3_moe. Raises UsageError for other models."""
     family = description.get("model_type")
     if family not in FAMILIES:
-        raise UsageError(f"model_type {family!r} is none of {', '.join(FAMILIES)}")
+        raise UsageError(f"model_type {family!r} is not one of {', '.join(FAMILIES)}")
     if (
         description.get("tie_word_embeddings")
         or description.get("attention_bias")
         or description.get("mlp_only_layers")
     ):
-        raise UsageError("tied embeddings, attention biases and dense layers are not part of this family's template")
+        raise UsageError("tied embeddings, attention biases and dense layers are not supported by models/olmoe.py")
     heads, hidden = description["num_attention_heads"], description["hidden_size"]
     rope = description.get("rope_parameters") or description
     values: dict[str, Any] = {
@@ -53,7 +53,7 @@ def config_from_hub(description: dict[str, Any], **changes: Any) -> olmoe.Config
 
 
 def parameters_from_hub(tensors: dict[str, np.ndarray], config: olmoe.Config) -> Tree:
-    """Parameters from a hub checkpoint's tensors by name; each expert's matrices may be apart or stacked."""
+    """Convert a hub checkpoint's tensors by name, with separate or stacked experts; returns fp32 parameters."""
     mixtral = any("block_sparse_moe" in name for name in tensors)
 
     def stacked(name: str, transpose: bool = True) -> Array:

@@ -1,7 +1,7 @@
-"""Several processes as one run: what they must do alike, and what only the first does.
+"""Coordinates the processes of one run: what all of them must do together, and what only the first one does.
 
-Each process computes its share of every step, so whoever saves, evaluates or ends must do so at the same step as all
-others. Their clocks and signals differ; `any_says` settles it with one tiny exchange. A single process pays nothing.
+Each process computes its share of every step, so all must save, evaluate and stop at the same step. Their clocks and
+signals differ; `any_says` agrees on an answer with one small exchange. A single process skips it.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from jax.experimental import multihost_utils
 
 
 def is_first() -> bool:
-    """Whether this process writes what there is one of: metrics, markers, the manifest, lines for people."""
+    """Return True in the process that writes metrics, markers, the manifest and messages."""
     return jax.process_index() == 0
 
 
 def any_says(*answers: bool) -> tuple[bool, ...]:
-    """Each answer as "does any process say so", the same on all."""
+    """Return for each answer whether any process gave it; the result is the same in all processes."""
     if jax.process_count() == 1:
         return answers
     return tuple(multihost_utils.process_allgather(np.array(answers)).any(axis=0).tolist())
 
 
 def meet(place: str) -> None:
-    """Go on when all processes have come here."""
+    """Wait until all processes have reached this call; `place` names it."""
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(place)

@@ -1,8 +1,8 @@
-"""Norms: of groups of parameters at every step, and of every single weight where somebody watches.
+"""Computes norms of parameter groups at every step, norms of single weights on request, and alarms.
 
-An embedding whose norm grows twenty-fold in a run was found by looking at it by chance; so each group's norm is
-compared with what it was when the run began, and leaving its band is an alarm. AdamH's matrices have no excuse to move
-at all: their band is a percent.
+An embedding whose norm grew twenty-fold during a run was once found only by chance. So each group's norm is compared
+with its value at the start of the run, and leaving the allowed band is an alarm. AdamH keeps the norms of its matrices
+constant, so their band is 1 %.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from datakit.trainer.models.shapes import Array
 from datakit.trainer.models.weights import Tree, leaves
 
 WATCHABLE = ("grad", "params", "updates", "opt_state")
-FIXED_BAND = (0.99, 1.01)  # of the groups that AdamH holds
+FIXED_BAND = (0.99, 1.01)  # for AdamH's groups: rounding alone stays far below 1 %
 
 
 def group_norms(table: Tree, params: Tree) -> dict[str, Array]:
-    """The norm of each optimizer group, and of the embedding alone."""
+    """L2 norm of each optimizer group, and of the embedding alone."""
     squares = {path: jnp.sum(value.astype(jnp.float32) ** 2) for path, value in leaves(params).items()}
     sums: dict[str, Any] = {"embed": squares["embed"]} if "embed" in squares else {}
     for path, weight in leaves(table).items():
@@ -30,14 +30,14 @@ def group_norms(table: Tree, params: Tree) -> dict[str, Array]:
 
 
 def check_watch(names: tuple[str, ...]) -> None:
-    """Raises UsageError for what cannot be watched."""
+    """Raise UsageError for an unknown name in `log.watch`."""
     for name in names:
         if name not in WATCHABLE:
-            raise UsageError(f"log.watch: nothing is called {name!r}; {suggestion(name, WATCHABLE)}")
+            raise UsageError(f"log.watch: unknown name {name!r}; {suggestion(name, WATCHABLE)}")
 
 
 def watched(names: tuple[str, ...], table: Tree, gradients: Tree, before: Tree, after: Tree) -> dict[str, Any]:
-    """{"grad/norm/blocks/query": [L], ...} for what is watched; stacked weights have a norm per layer."""
+    """Norm of every weight for each watched kind, e.g. {"grad/norm/blocks/query": [L]}; scalars outside of blocks."""
     updates = {path: value - leaves(before["params"])[path] for path, value in leaves(after["params"]).items()}
     trees = {
         "grad": leaves(gradients),
@@ -58,15 +58,15 @@ def _norm(value: Array, stacked: bool) -> Array:
 
 
 def alarms(
-    norms: Mapping[str, float], begun: Mapping[str, float], band: tuple[float, float], fixed: bool
+    norms: Mapping[str, float], first: Mapping[str, float], band: tuple[float, float], fixed: bool
 ) -> dict[str, float]:
-    """The groups whose norm left its band, with the norm as a multiple of what it was when the run began.
+    """Return the groups whose norm left its band, with the norm as a multiple of its first value.
 
-    `fixed` says that AdamH holds its groups.
+    `first` holds the norms at the start of the run; `fixed` is True if AdamH keeps its groups' norms.
     """
     found = {}
     for name, norm in norms.items():
-        at_first = begun.get(name, 0.0)
+        at_first = first.get(name, 0.0)
         if at_first <= 0:
             continue
         low, high = FIXED_BAND if fixed and name.startswith("adamh") else band

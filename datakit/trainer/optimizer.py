@@ -1,18 +1,18 @@
-"""AdamH and Adam, by groups of weights; or AdamW for all.
+"""Implements AdamH and Adam by groups of weights, or AdamW for all.
 
-AdamH moves a matrix along Adam's direction by a *relative* step and puts it back on its sphere:
+AdamH moves a matrix along Adam's direction by a *relative* step and rescales it to its old norm:
 
     u = m / (sqrt(v) + eps)                   bias-corrected moments, as in Adam
     p' = p - lr * |p| * u / |u|,  p <- p' * |p| / |p'|
 
-with Frobenius norms of each matrix alone (of each layer and each expert). So matrices keep the norm they started with,
-the learning rate is an angle, and weight decay has nothing to do. Embeddings, routers, gates and vectors take Adam.
+with the Frobenius norm of each matrix of each layer and expert. So matrices keep their initial norm, the learning rate
+is an angle, and weight decay would do nothing. Embeddings, routers, gates and vectors use Adam.
 
-Clipping is per family of groups ({adam, router}, {adamh}, {adamh_expert}): each family's gradient is scaled to at most
-`clip_norm` on its own. One family's spike then leaves the others' steps alone; the published learning rates were
-fitted that way. AdamW has one family, which is the usual global clipping.
+Clipping is per family of groups ({adam, router}, {adamh}, {adamh_expert}): the gradient of each family is scaled to a
+norm of at most `clip_norm`. So a spike in one family does not shrink the steps of the others; the published learning
+rates were fitted that way. AdamW has one family, which is the usual global clipping.
 
-The state is two fp32 copies of the parameters, split over devices as they are.
+The state is two fp32 copies of the parameters, sharded like them.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ Multiplier = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Optimizer:
-    """Settings of the optimizer; `sizing.size` fills them from a budget."""
+    """Settings of the optimizer; `scaling.size` computes them from a budget."""
 
     kind: Literal["adamh", "adamw"] = "adamh"
-    learning_rate: float = 0.01  # of AdamH's matrices, relative; of everything under AdamW
+    learning_rate: float = 0.01  # relative, for AdamH's matrices; absolute, for everything under AdamW
     adam_learning_rate: float = 0.0024
     expert_learning_rate: float | None = None  # None: learning_rate
     router_learning_rate: float | None = None  # None: adam_learning_rate
@@ -50,30 +50,30 @@ class Optimizer:
     weight_decay: float = 0.0  # AdamW only
     clip_norm: float = 1.0
     schedule: Literal["linear", "cosine", "constant", "trapezoid"] = "linear"
-    warmup: float = 0.1  # share of the steps
-    decay: float = 0.2  # share of the steps; trapezoid only
-    final: float = 0.0  # the learning rate's last multiple of its peak
-    ema: float | None = None  # decay of the averaged weights; None keeps none
+    warmup: float = 0.1  # share of the training steps
+    decay: float = 0.2  # share of the training steps; trapezoid only
+    final: float = 0.0  # learning rate at the end, as a multiple of its peak
+    ema: float | None = None  # decay of the averaged weights; None: no average
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "adam_learning_rate", "expert_learning_rate", "router_learning_rate", "epsilon"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
-                raise UsageError(f"optimizer.{name} is {value}; it is a number that is not negative")
+                raise UsageError(f"optimizer.{name} is {value}; use a finite number that is not negative")
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
-                raise UsageError(f"optimizer.{name} is {getattr(self, name)}; it lies in [0, 1)")
+                raise UsageError(f"optimizer.{name} is {getattr(self, name)}; it must be in [0, 1)")
         if not 0 <= self.warmup < 1 or not 0 <= self.decay <= 1 - self.warmup:
-            raise UsageError(f"optimizer: warmup {self.warmup} and decay {self.decay} are shares of one run")
+            raise UsageError(f"optimizer: warmup {self.warmup} and decay {self.decay} must add up to at most 1")
         if self.weight_decay and self.kind == "adamh":
-            raise UsageError("optimizer.weight_decay does nothing under adamh, whose matrices keep their norm; use 0")
+            raise UsageError("optimizer.weight_decay has no effect with adamh, whose matrices keep their norm; use 0")
         if self.clip_norm <= 0:
-            raise UsageError("optimizer.clip_norm must be positive; use a huge one for none")
+            raise UsageError("optimizer.clip_norm must be positive; use a huge value to disable clipping")
         if self.ema is not None and not 0 < self.ema < 1:
-            raise UsageError(f"optimizer.ema is {self.ema}; it lies in (0, 1)")
+            raise UsageError(f"optimizer.ema is {self.ema}; it must be in (0, 1)")
 
     def peak(self, group: Group) -> float:
-        """The group's highest learning rate."""
+        """Peak learning rate of a group."""
         if self.kind == "adamw":
             return self.learning_rate
         adam = self.adam_learning_rate
@@ -82,12 +82,12 @@ class Optimizer:
         return {"adam": adam, "router": router, "adamh": self.learning_rate, "adamh_expert": expert}[group]
 
     def family(self, group: Group) -> str:
-        """What the group is clipped together with."""
+        """Name of the family of groups that a group is clipped with."""
         return FAMILIES[group] if self.kind == "adamh" else WHOLE
 
 
 def multiplier(optimizer: Optimizer, steps: int) -> Multiplier:
-    """Step (from 0) to the share of the peak learning rate. The first step is not wasted: warm-up begins above zero."""
+    """Schedule from step (counted from 0) to a multiple of the peak learning rate; warm-up starts above zero."""
     warm = round(optimizer.warmup * steps)
     rest = max(steps - warm, 1)
     fall = {
@@ -108,7 +108,7 @@ def _trapezoid(rest: int, decay: int, final: float) -> Multiplier:
 
 
 def initial_moments(params: Tree) -> Tree:
-    """Fresh state: both moments zero."""
+    """Both moments, zero, in the shapes of the parameters."""
     return {"mu": jax.tree.map(jnp.zeros_like, params), "nu": jax.tree.map(jnp.zeros_like, params)}
 
 
@@ -121,7 +121,10 @@ def update(
     optimizer: Optimizer,
     schedule: Multiplier,
 ) -> tuple[Tree, Tree, dict[str, Array]]:
-    """(new parameters, new moments, {"grad_norm/<family>", "learning_rate/<group>"}); `step` counts from 0."""
+    """Return (new parameters, new moments, metrics "grad_norm/<family>" and "learning_rate/<group>").
+
+    `step` counts from 0; `table` is the model's table of weights; all trees have its structure.
+    """
     norms = family_norms(gradients, table, optimizer)
     share = schedule(step)
     count = (step + 1).astype(jnp.float32)
@@ -153,7 +156,10 @@ def _moved(value: Any, direction: Any, rate: Any, weight: Weight, optimizer: Opt
 def rotated(
     value: Float[Array, "*shape"], direction: Float[Array, "*shape"], rate: Float[Array, ""] | float, stack: int
 ) -> Float[Array, "*shape"]:
-    """AdamH's step: against `direction` by `rate` times the matrix's norm, then back to that norm."""
+    """AdamH's step: move against `direction` by `rate` times the matrix's norm, then rescale to that norm.
+
+    The first `stack` axes number independent matrices.
+    """
     axes = tuple(range(stack, value.ndim))
     norm = _norm(value, axes)
     moved = value - rate * norm * direction / jnp.maximum(_norm(direction, axes), 1e-30)
@@ -165,7 +171,7 @@ def _norm(x: Any, axes: tuple[int, ...]) -> Any:
 
 
 def family_norms(gradients: Tree, table: Tree, optimizer: Optimizer) -> dict[str, Array]:
-    """The gradient's norm per family of clipping."""
+    """L2 norm of the gradient of each clipping family."""
     squares = map_weights(lambda _, gradient: jnp.sum(gradient.astype(jnp.float32) ** 2), table, gradients)
     sums: dict[str, Array] = {}
     for path, weight in leaves(table).items():

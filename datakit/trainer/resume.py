@@ -1,4 +1,4 @@
-"""Where a run begins: at its own newest checkpoint, at another run's, or afresh. One line always says which."""
+"""Decides where a run starts: at its own newest checkpoint, at another run's, or afresh. One line says which."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from datakit.trainer.checkpoints.select import (
 from datakit.trainer.config import Run
 from datakit.trainer.device_feed import BatchSource
 from datakit.trainer.models.weights import Tree
-from datakit.trainer.step import Trainer, measured_norms
+from datakit.trainer.step import Trainer
 
 START_AFRESH = "set checkpoint.load = false to start afresh"
 Say = Callable[[str], None]
@@ -30,7 +30,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Start:
-    """The state that a run begins with, and what its checkpoint said."""
+    """The state that a run starts with, and the contents of its checkpoint's marker."""
 
     state: Tree
     step: int
@@ -38,11 +38,14 @@ class Start:
     norms: dict[str, float]
     folders: tuple[str, str]  # for permanent and for rolling checkpoints
     resumed_from: int | None
-    origin: dict[str, Any] | None  # the other run's checkpoint, where it began with one
+    origin: dict[str, Any] | None  # the checkpoint of another run that this run started from
 
 
 def begin(run: Run, trainer: Trainer, source: BatchSource, directory: str, mixture: dict[str, Any], say: Say) -> Start:
-    """See the module. Raises CheckpointError, and what the source raises for a changed mixture."""
+    """Find and restore the state to start with.
+
+    Raises CheckpointError, UsageError, and the source's error if the mixture changed before the checkpoint.
+    """
     folders = checkpoint_folders(directory, run.checkpoint.temporary_root)
     places = list(dict.fromkeys(folders))
     found = candidates(places, say)
@@ -51,7 +54,7 @@ def begin(run: Run, trainer: Trainer, source: BatchSource, directory: str, mixtu
         raise CheckpointError(f"{folders[1]} holds checkpoints of another run; give this one a folder of its own")
     if run.checkpoint.load is False:
         set_aside(places, -1, say)
-        return _afresh(run, trainer, folders, say)
+        return _start_fresh(run, trainer, folders, say)
     if found:
         start = _resume(found, trainer, source, folders, say)
         set_aside(places, start.step, say)
@@ -64,8 +67,8 @@ def begin(run: Run, trainer: Trainer, source: BatchSource, directory: str, mixtu
         reached = others[0].marker.step
         if reached > run.steps:
             raise UsageError(
-                f"resume_from = {run.resume_from!r} is at step {reached:,}, and this run has {run.steps:,} steps; give "
-                "it more, or resume from an earlier run"
+                f"resume_from = {run.resume_from!r} is at step {reached:,}, but this run has only "
+                f"{run.steps:,} steps; give it more, or resume from an earlier run"
             )
         return _resume(others, trainer, source, folders, say, "resume_from")
     if run.checkpoint.load:
@@ -73,11 +76,11 @@ def begin(run: Run, trainer: Trainer, source: BatchSource, directory: str, mixtu
             f"checkpoint.load is true, but there is no valid checkpoint in {' or '.join(places)}; check the run's name "
             "and settings (any change of its content is another run), or leave load out to start afresh"
         )
-    return _afresh(run, trainer, folders, say)
+    return _start_fresh(run, trainer, folders, say)
 
 
 def refuse_afresh(run: Run, directory: str) -> None:
-    """Raises UsageError where a finished run is asked to start afresh: nothing would be trained."""
+    """Raise UsageError if a finished run is asked to start afresh: nothing would be trained."""
     if run.checkpoint.load is False:
         raise UsageError(
             f"{directory} is finished, so checkpoint.load = false cannot start it afresh; move the directory away to "
@@ -89,7 +92,7 @@ def _of_another(run: Run, setting: str, place: str, say: Say) -> list[Candidate]
     folders = folders_of(place, run.checkpoint.temporary_root)
     found = candidates(folders, say)
     if not found:
-        raise CheckpointError(f"{setting} = {place!r}: no valid checkpoint is there ({' or '.join(folders)})")
+        raise CheckpointError(f"{setting} = {place!r}: found no valid checkpoint ({' or '.join(folders)})")
     return found
 
 
@@ -101,7 +104,7 @@ def _resume(
     say: Say,
     setting: str | None = None,
 ) -> Start:
-    """Go on from the newest of `found`: this run's own, or those of the run that `setting` names."""
+    """Continue from the newest of `found`: this run's checkpoints, or those of the run named in `setting`."""
     advice = START_AFRESH if setting is None else f"name another run in {setting}"
     state, candidate = restore_newest(found, trainer.like(), say, advice=advice)
     marker = candidate.marker
@@ -112,19 +115,24 @@ def _resume(
     return Start(state, marker.step, marker.counts, marker.norms, folders, marker.step, origin)
 
 
-def _afresh(run: Run, trainer: Trainer, folders: tuple[str, str], say: Say) -> Start:
-    state, origin = trainer.fresh(run.seed), None
-    if run.initialize_from is not None:
-        setting = "initialize_from"
-        found = _of_another(run, setting, run.initialize_from, say)
-        like = {name: state[name] for name in ("params", "model")}
-        weights, candidate = restore_newest(found, like, say, restore_weights, f"name another run in {setting}")
-        state |= weights
-        if "ema" in state:
-            state["ema"] = jax.tree.map(jnp.copy, weights)  # copies: a step gives all of the state's buffers away
-        origin = {"by": setting, **candidate.named()}
-        say(f"fresh start with the weights of step {candidate.marker.step:,} of {candidate.path}")
-    else:
+def _start_fresh(run: Run, trainer: Trainer, folders: tuple[str, str], say: Say) -> Start:
+    if run.initialize_from is None:
+        state, origin = trainer.fresh(run.seed), None
         say("fresh start")
-    norms = measured_norms(trainer, state["params"])
+    else:
+        state, origin = _with_weights_of(run.initialize_from, run, trainer, say)
+    norms = trainer.measure_norms(state["params"])
     return Start(state, 0, {"sequences": 0, "tokens": 0}, norms, folders, None, origin)
+
+
+def _with_weights_of(place: str, run: Run, trainer: Trainer, say: Say) -> tuple[Tree, dict[str, Any]]:
+    """A fresh state with the weights of the run in `place`, and the checkpoint that they come from."""
+    setting = "initialize_from"
+    found, like = _of_another(run, setting, place, say), trainer.like()
+    wanted = {name: like[name] for name in ("params", "model")}
+    weights, candidate = restore_newest(found, wanted, say, restore_weights, f"name another run in {setting}")
+    state = trainer.fresh(run.seed) | weights
+    if "ema" in state:
+        state["ema"] = jax.tree.map(jnp.copy, weights)  # copies: a training step donates all buffers of the state
+    say(f"fresh start with the weights of step {candidate.marker.step:,} of {candidate.path}")
+    return state, {"by": setting, **candidate.named()}

@@ -1,7 +1,7 @@
-"""One process at a time trains a run: a second one in the same directory would tear the first one's checkpoints.
+"""Lets only one process train a run: a second one in the same directory would corrupt the first one's checkpoints.
 
-The lock is the operating system's (flock) on a small file: it ends with its process, however that ends, so none is ever
-stale and nobody has to remove it. The file says who holds it. Of several hosts of one run, the first takes it.
+The lock is the operating system's (flock) on a small file that names its holder. It is released however the process
+ends, so it is never stale and never has to be removed. If several hosts train a run, the first takes the lock.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ LOCK = "running.lock"
 
 
 @contextmanager
-def alone_in(directory: str) -> Iterator[None]:
-    """Hold the directory's lock. Raises UsageError where another process does."""
+def exclusive(directory: str) -> Iterator[None]:
+    """Hold the lock of a run's directory. Raises UsageError if another process holds it."""
     Path(directory).mkdir(parents=True, exist_ok=True)
     with (Path(directory) / LOCK).open("a+", encoding="utf-8") as file:
         try:

@@ -1,11 +1,11 @@
-"""A run as a fingerprinted step: what it was to reach, written before it starts; what it reached, written last.
+"""Writes a run's prediction before it starts and its manifest when it ends.
 
     <root>/<name>/train-<fingerprint>/prediction.json   before the first step; never changed afterwards
-                                      manifest.json     the last file; without it the run is not finished
+                                      manifest.json     written last; without it the run is not finished
 
-The prediction is what the budget's power law says (see `scaling.py`) and whatever the run's `expect` names. The
-manifest holds the config, the mixture, the code's version, the prediction, the outcome and the difference between the
-two; a finished run is found done and never trained again.
+The prediction holds the values of the scaling law for the run's budget (see `scaling.py`) and those in the run's
+`expect`. The manifest holds the config, the mixture, the code version, the prediction, the outcome and the difference
+between the two. A run with a manifest is never trained again.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ PREDICTION = "prediction.json"
 
 
 def run_directory(root: str, run: Run, mixture: dict[str, Any]) -> str:
-    """Where the run's files lie."""
+    """Directory of the run's files."""
     return urls.join(urls.absolute(root), run.name, f"{STAGE}-{short(run.fingerprint(mixture))}")
 
 
 def predict(run: Run, outline: Outline) -> dict[str, Any]:
-    """What the run should reach with these batches."""
+    """Predict what the run reaches with these batches."""
     tokens = sum(batches * sequences * length for batches, sequences, length in outline)
     law = scaling.predict(training_flops(run, outline, with_head=False))
     expected = {"eval/macro_loss": law.macro_loss, "eval/macro_bpb": law.bits_per_byte} | run.expect
@@ -47,7 +47,7 @@ def predict(run: Run, outline: Outline) -> dict[str, Any]:
 
 
 def write_prediction(directory: str, run: Run, outline: Outline) -> None:
-    """Write it, unless an earlier start of the same run has."""
+    """Write the prediction, unless an earlier start of the run already did."""
     url = urls.join(directory, PREDICTION)
     if not urls.exists(url):
         data = json.dumps(predict(run, outline), indent=1, sort_keys=True).encode() + b"\n"
@@ -55,18 +55,18 @@ def write_prediction(directory: str, run: Run, outline: Outline) -> None:
 
 
 def read_prediction(directory: str) -> dict[str, Any]:
-    """What the run was to reach."""
+    """Read the prediction that was written before the run."""
     return json.loads(urls.read_bytes(urls.join(directory, PREDICTION)))
 
 
-def compare(prediction: Mapping[str, Any], figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Each expected metric as expected, as measured (null where it was not), and the ratio of the two.
+def compare(prediction: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Compare each expected metric with the measured one (None if missing), with their ratio.
 
-    `extrapolated` says that the law was asked beyond what it was fitted to, and the run named no value of its own.
+    `extrapolated` is True if the value comes from a law used outside of the range it was fitted to.
     """
     compared = {}
     for name, expected in prediction["expected"].items():
-        measured = figures.get(name)
+        measured = metrics.get(name)
         ratio = measured / expected if measured is not None and expected else None
         law = prediction["law"]["extrapolated"] and name not in prediction["named"]
         compared[name] = {"expected": expected, "measured": measured, "ratio": ratio, "extrapolated": law}
@@ -81,7 +81,7 @@ def finish(
     outcome: dict[str, Any],
     checkpoint: Candidate,
 ) -> None:
-    """Write the manifest; the run is done."""
+    """Write the manifest, which marks the run as finished."""
     files = [
         Partition(f"{checkpoint.path.name}/{name}", "checkpoint", 0, length, xxh3)
         for name, (length, xxh3) in sorted(checkpoint.marker.files.items())
@@ -108,7 +108,7 @@ def finish(
 
 @cache
 def code_version(kind: str) -> dict[str, str]:
-    """The package's version, and a hash of the sources that trained: the trainer's and the model's."""
+    """Return the package version and a hash of the trainer's and the model's source files."""
     folder = Path(__file__).parent
     model = Path(sys.modules[load_model(kind).__name__].__file__ or "")
     digest = xxhash.xxh3_128()

@@ -1,15 +1,15 @@
-"""From a compute budget and a width to a whole run: model, batch, steps, learning rates, and the loss to expect.
+"""Sizes a run from a compute budget and a width: model, batch, steps, learning rates, and expected loss.
 
     size(1e19, 1024) -> Plan
 
-All of it is one table of fitted constants (`Heuristic`) over a few formulas; a new fit is a new table. With C the
+A few formulas over one table of fitted constants (`Heuristic`); a new fit is a new table. With C the
 budget in FLOPs, d the width and F the forward FLOPs of a token without the output matrix:
 
-    tokens T = C / (3 F)             batch B = the power of two that makes about 2**14 steps, at least 32
+    tokens T = C / (3 F)             batch B = the power of two that gives about 2**14 steps, at least 32
     steps = T / (B x sequence)       Adam's rate = 1.63 T**-0.2813 d**-0.3678 sqrt(B), AdamH's 13/3 of it, both <= 0.05
 
-Predictions are power laws in C, fitted between 1e18 and 1e23 FLOPs on one data mixture with 128,256 tokens of
-vocabulary: outside, or on other text, they are a landmark and no forecast, and say so.
+Predictions are power laws in C, fitted between 1e18 and 1e23 FLOPs on one data mixture with a vocabulary of 128,256.
+Outside that range, or on other text, they are only a rough guide, and are marked `extrapolated`.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from datakit.trainer.optimizer import Optimizer
 
 @dataclass(frozen=True)
 class Heuristic:
-    """The constants of a fit. This one is of April 2026."""
+    """The constants of a fit; these were published with the Grug recipe in April 2026."""
 
     name: str = "april-2026"
-    sequence: int = 4096  # that batches and the critical batch size are counted in
+    sequence: int = 4096  # sequence length that batch sizes refer to
     steps_exponent: int = 14
     smallest_batch: int = 32
     adam_scale: float = 1.63
@@ -55,18 +55,18 @@ APRIL = Heuristic()
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a budget should reach."""
+    """Expected loss for a budget: macro loss in nats per token, and bits per byte."""
 
     flops: float
     macro_loss: float
     bits_per_byte: float
-    extrapolated: bool  # the budget lies outside of the fit
+    extrapolated: bool  # the budget is outside the fitted range
     heuristic: str
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A run that spends a budget."""
+    """A run that spends a budget; `batch` and `critical_batch` count sequences of length `sequence`."""
 
     flops: float
     tokens: float
@@ -80,19 +80,19 @@ class Plan:
 
     @property
     def warnings(self) -> list[str]:
-        """What to think about before starting it."""
+        """Reasons to reconsider the run before starting it."""
         found = []
         if self.batch > self.critical_batch:
             found.append(
                 f"batch {self.batch:,} is above the critical batch size of {self.critical_batch:,.0f} sequences: "
-                "steps are worth less than their tokens (no sharp cliff was seen)"
+                "each step gains less than its tokens are worth (without a sharp limit)"
             )
         if self.prediction.extrapolated:
-            found.append("the budget lies outside of the fitted range: the predictions are landmarks")
+            found.append("the budget is outside the fitted range, so the predictions are only a rough guide")
         return found
 
     def document(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values for JSON."""
         plain = dataclasses.asdict(self)
         counts = {
             "parameters": parameter_count(grug.weights(self.model)),
@@ -102,12 +102,12 @@ class Plan:
         return plain | counts | {"warnings": self.warnings}
 
     def lines(self) -> list[str]:
-        """The plan for people."""
+        """Return the plan as text."""
         m, o, counts = self.model, self.optimizer, self.document()
         return [
             f"budget      {self.flops:.3g} FLOPs ({counts['flops_per_token']:.4g} a token, forward, without the head)",
             f"model       hidden {m.hidden}, {m.layers} layers, {m.heads} heads ({m.kv_heads} for keys and values), "
-            f"{m.experts} experts of {m.expert_width}, {m.experts_per_token} a token, shared {m.shared_width}",
+            f"{m.experts} experts of {m.expert_width}, {m.experts_per_token} per token, shared {m.shared_width}",
             f"parameters  {counts['parameters'] / 1e9:.3f} B, {counts['active_parameters'] / 1e9:.3f} B active",
             f"batch       {self.batch:,} sequences of {self.sequence:,}; critical {self.critical_batch:,.0f}",
             f"steps       {self.steps:,} ({self.tokens:.4g} tokens)",
@@ -128,9 +128,9 @@ def size(
     beta2_base: float | None = None,
     heuristic: Heuristic = APRIL,
 ) -> Plan:
-    """The run that spends `flops` on a Grug of width `hidden`. Raises UsageError."""
+    """Plan the run that spends `flops` on a Grug of width `hidden`. Raises UsageError for an impossible size."""
     if not flops > 0:
-        raise UsageError(f"a budget of {flops} FLOPs buys nothing; give e.g. 1e19")
+        raise UsageError(f"a budget of {flops} FLOPs is too small; give e.g. 1e19")
     model = model_of_width(hidden, vocabulary, sequence)
     tokens = flops / (3 * grug.flops_per_token(model, sequence, with_head=False))
     batch = batch_size(tokens, heuristic)
@@ -149,7 +149,7 @@ def size(
 
 
 def model_of_width(hidden: int, vocabulary: int = 128_256, sequence: int = 4096) -> grug.Config:
-    """The Grug of a width: everything else follows from it. Raises UsageError."""
+    """Config of the Grug of a width, from which all other sizes follow. Raises UsageError."""
     if hidden < 128 or hidden % 128:
         raise UsageError(f"hidden is {hidden}; it must be a multiple of 128, the width of a head")
     heads = hidden // 128
@@ -167,19 +167,19 @@ def model_of_width(hidden: int, vocabulary: int = 128_256, sequence: int = 4096)
 
 
 def batch_size(tokens: float, heuristic: Heuristic = APRIL) -> int:
-    """Sequences of the heuristic's length: the power of two for about 2**14 steps."""
+    """Batch size in sequences of the heuristic's length: the power of two that gives about 2**14 steps."""
     ideal = tokens / (2**heuristic.steps_exponent * heuristic.sequence)
     return max(heuristic.smallest_batch, 2 ** math.ceil(math.log2(ideal)))
 
 
 def critical_batch(flops: float, heuristic: Heuristic = APRIL) -> float:
-    """Sequences beyond which a larger batch saves fewer steps than it costs tokens."""
+    """Sequences per batch above which a larger batch costs more tokens than it saves steps."""
     scale, exponent = heuristic.critical_batch
     return scale * flops**exponent
 
 
 def tuned(tokens: float, batch: int, hidden: int, beta2_base: float, heuristic: Heuristic = APRIL) -> Optimizer:
-    """AdamH for a run of `tokens` in batches of `batch` sequences."""
+    """Return AdamH's settings for a run of `tokens` in batches of `batch` sequences."""
     h = heuristic
     adam = min(h.largest_rate, h.adam_scale * tokens**h.adam_tokens * hidden**h.adam_hidden * math.sqrt(batch))
     low, high = h.beta2_range
@@ -193,7 +193,7 @@ def tuned(tokens: float, batch: int, hidden: int, beta2_base: float, heuristic: 
 
 
 def predict(flops: float, heuristic: Heuristic = APRIL) -> Prediction:
-    """The macro loss and bits per byte that a budget should reach."""
+    """Predict the macro loss (nats per token) and bits per byte that a budget reaches."""
 
     def law(constants: tuple[float, float, float]) -> float:
         floor, scale, exponent = constants

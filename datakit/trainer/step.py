@@ -1,10 +1,10 @@
-"""One step of training as one compiled function: loss, gradients, optimizer, average, next router biases, figures.
+"""Compiles a training step as one function: loss, gradients, optimizer, average, next router biases, metrics.
 
-    state = {"step", "params", "model", "moments", "ema" where it is kept}
+    state = {"step", "params", "model", "moments", and "ema" if optimizer.ema is set}
 
-The state's buffers are donated: a step needs no second copy of it. Parameters, moments and average are split over the
-devices as the model's table says; the batch by rows. The figures of a step include whether it was sound (`finite`):
-loss, gradient norms and parameter norms are all numbers.
+The state's buffers are donated, so a step needs no second copy. Parameters, moments and average are sharded as the
+model's table says, the batch by rows. `finite` in the results is True if the loss and all norms of gradients and
+parameters are finite.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from datakit.trainer.optimizer import Optimizer
 
 @dataclass(frozen=True)
 class Trainer:
-    """A model, an optimizer and a mesh: what a run computes, without what it reads."""
+    """What a run computes: a model, an optimizer and a mesh, without the data."""
 
-    model: Any  # a module of `interface.Model`
+    model: Any  # a module that follows `protocol.Model`
     config: Any
     optimizer: Optimizer
     steps: int
@@ -40,29 +40,33 @@ class Trainer:
 
     @cached_property
     def table(self) -> Tree:
-        """The model's weights."""
+        """The model's table of weights."""
         return self.model.weights(self.config)
 
     @cached_property
     def shardings(self) -> Tree:
-        """Where each array of the state lies. Raises UsageError where a split does not come out even."""
+        """Sharding of each array of the state. Raises UsageError if a size cannot be split evenly."""
         split, whole = shardings(self.table, self.mesh), NamedSharding(self.mesh, P())
         model = jax.tree.map(lambda _: whole, jax.eval_shape(lambda: self.model.initial_state(self.config)))
         state = {"step": whole, "params": split, "model": model, "moments": {"mu": split, "nu": split}}
         return state | ({"ema": {"params": split, "model": model}} if self.optimizer.ema else {})
 
     def fresh(self, seed: int) -> Tree:
-        """A state at step 0, made in place on the devices."""
-        return jax.jit(partial(_fresh, self), out_shardings=self.shardings)(jax.random.key(seed))
+        """Return a state at step 0, created in place on the devices."""
+        return self._initialize(jax.random.key(seed))
+
+    @cached_property
+    def _initialize(self) -> Callable[[Array], Tree]:
+        return jax.jit(partial(_fresh, self), out_shardings=self.shardings)
 
     def like(self) -> Tree:
-        """The state's shapes and shardings, without its values."""
+        """Return the state's shapes, dtypes and shardings, without values."""
         shapes = jax.eval_shape(partial(_fresh, self), jax.random.key(0))
         return jax.tree.map(lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), shapes, self.shardings)
 
     @cached_property
     def advance(self) -> Callable[..., tuple[Tree, dict[str, Any]]]:
-        """(state, batch, watch=False) -> (next state, figures); the state passed in is consumed."""
+        """(state, batch, watch=False) -> (next state, results); consumes the state passed in."""
         return jax.jit(
             partial(_advance, self),
             static_argnames=("watch",),
@@ -71,8 +75,16 @@ class Trainer:
         )
 
     @cached_property
+    def _norms(self) -> Callable[[Tree], dict[str, Array]]:
+        return jax.jit(partial(group_norms, self.table))
+
+    def measure_norms(self, params: Tree) -> dict[str, float]:
+        """Norm of each optimizer group and of the embedding; alarms compare later norms with these."""
+        return {name: float(norm) for name, norm in self._norms(params).items()}
+
+    @cached_property
     def evaluate(self) -> Callable[[Tree, Tree, Tokens], tuple[Array, Array, Array]]:
-        """(params, model state, batch) -> (losses, weights, tokens), each [B, S], whole on every host."""
+        """(params, model state, batch) -> (losses, weights, tokens), each [B, S] and replicated on every host."""
         return jax.jit(partial(_losses, self), out_shardings=NamedSharding(self.mesh, P()))
 
 
@@ -91,7 +103,7 @@ def _fresh(trainer: Trainer, key: Array) -> Tree:
 def _advance(trainer: Trainer, state: Tree, batch: Tokens, watch: bool = False) -> tuple[Tree, dict[str, Any]]:
     loss = partial(_loss, trainer, state["model"], batch)
     (total, (mean, output)), gradients = jax.value_and_grad(loss, has_aux=True)(state["params"])
-    params, moments, figures = optimizers.update(
+    params, moments, metrics = optimizers.update(
         gradients,
         state["moments"],
         state["params"],
@@ -100,8 +112,8 @@ def _advance(trainer: Trainer, state: Tree, batch: Tokens, watch: bool = False) 
         trainer.optimizer,
         optimizers.multiplier(trainer.optimizer, trainer.steps),
     )
-    figures |= {f"params_norm/{name}": norm for name, norm in group_norms(trainer.table, params).items()}
-    sound = jnp.stack([total, *(value for name, value in figures.items() if "norm" in name)])
+    metrics |= {f"params_norm/{name}": norm for name, norm in group_norms(trainer.table, params).items()}
+    sound = jnp.stack([total, *(value for name, value in metrics.items() if "norm" in name)])
     after = {"step": state["step"] + 1, "params": params, "model": output.state, "moments": moments}
     if trainer.optimizer.ema:
         after["ema"] = jax.tree.map(
@@ -112,7 +124,7 @@ def _advance(trainer: Trainer, state: Tree, batch: Tokens, watch: bool = False) 
         "cross_entropy_loss": mean,
         "aux_loss_weighted": output.auxiliary,
         "model": output.metrics,
-        "optim": figures,
+        "optim": metrics,
         "finite": jnp.all(jnp.isfinite(sound)),
     }
     if watch:
@@ -133,9 +145,3 @@ def _averaged(decay: float, average: Array, value: Array) -> Array:
 def _losses(trainer: Trainer, params: Tree, model_state: Tree, batch: Tokens) -> tuple[Array, Array, Array]:
     output = trainer.model.apply(params, model_state, batch, trainer.config)
     return output.losses, output.weights, batch.tokens
-
-
-def measured_norms(trainer: Trainer, params: Tree) -> dict[str, float]:
-    """The norms that alarms compare with."""
-    norms = jax.jit(partial(group_norms, trainer.table))(params)
-    return {name: float(norm) for name, norm in norms.items()}

@@ -1,16 +1,16 @@
-"""The training loop: batches in, checkpoints, figures and a manifest out.
+"""Runs the training loop: batches in; checkpoints, metrics and a manifest out.
 
     outcome = train(run, loader, "data", evaluations={"web": batches}, token_bytes=lengths)
 
-It begins where the newest valid checkpoint of the same run ends (one line says which, or that this is a fresh start),
-and a resumed run computes bit for bit what an uninterrupted one does: a batch is a function of the step, and the state
-is all that there is. After each step the loop waits for its figures (about a millisecond), so a loss that is no number
-stops the run before anything of it is saved: DivergedError, exit code 4, the last good checkpoint untouched. On SIGTERM
-or Ctrl-C it finishes the step, saves, and ends.
+A run resumes from its newest valid checkpoint, and one line says which, or that this is a fresh start. A resumed run
+computes bit for bit what an uninterrupted one does: a batch is a function of the step, and the state is all that a run
+carries. After each step the loop waits for the metrics (about a millisecond), so a loss that is NaN or infinite stops
+the run before it is saved: DivergedError, exit code 4, the last good checkpoint untouched. On SIGTERM or Ctrl-C the
+loop finishes the step, saves, and exits.
 
-The order of things around a step: batch (placed ahead by a thread), step, row of figures, then the hooks: checkpoint,
-evaluation, and the row again with what they brought. Whatever ends a run in between loses none of them: a start at a
-step whose evaluation is missing begins with it, the last step included.
+Order around a step: batch (placed ahead by a thread), step, row of metrics, then the hooks: checkpoint, evaluation, and
+the row again with their metrics. Nothing is lost if the run ends in between: a run that resumes at a step whose
+evaluation is missing starts with that evaluation, even at the last step.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ import jax
 from datakit.errors import CheckpointError, DivergedError, UsageError
 from datakit.storage import urls
 from datakit.storage.manifest import InputReference, find_manifest
-from datakit.trainer import run_manifest as records
+from datakit.trainer import run_manifest
 from datakit.trainer.checkpoints.checkpoint import Marker, Writer, candidates
 from datakit.trainer.config import Run
 from datakit.trainer.device_feed import BatchSource, Feed, stage_at
 from datakit.trainer.evaluate import BatchesOf, check_evaluations, check_tags, evaluate_all
 from datakit.trainer.metrics.progress_line import Progress
-from datakit.trainer.metrics.step_metrics import Figures, training_flops
-from datakit.trainer.metrics.trackers import Metrics, check_trackers, has_rows, last_row, open_metrics
+from datakit.trainer.metrics.step_metrics import StepMetrics, training_flops
+from datakit.trainer.metrics.trackers import Trackers, check_trackers, has_rows, last_row, open_trackers
 from datakit.trainer.models import load_model
 from datakit.trainer.models.weights import Tree, make_mesh, parameter_count
 from datakit.trainer.multihost import any_says, is_first, meet
 from datakit.trainer.resume import Start, begin, refuse_afresh
-from datakit.trainer.run_lock import alone_in
+from datakit.trainer.run_lock import exclusive
 from datakit.trainer.step import Trainer
 
 Say = Callable[[str], None]
@@ -51,22 +51,22 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished run: its directory, the steps done, the last figures, and expectations against measurements."""
+    """A finished run: its directory and steps, the last metrics, and expected against measured values."""
 
     directory: str
     steps: int
-    figures: dict[str, Any]
+    figures: dict[str, Any]  # metrics; the key in the manifest and in the command's JSON output
     comparison: dict[str, Any]
-    resumed_from: int | None = None  # a step
+    resumed_from: int | None = None  # training step
 
 
 def say_on_stderr(line: str) -> None:
-    """Where lines for people go by default."""
+    """Print a line for people on standard error."""
     print(line, file=sys.stderr, flush=True)
 
 
-def _nobody(_: str) -> None:
-    """Where the lines of all processes but the first go."""
+def _discard(_: str) -> None:
+    """Drop a line: only the first process writes."""
 
 
 def train(
@@ -80,11 +80,14 @@ def train(
     devices: Sequence[Any] | None = None,
     say: Say = say_on_stderr,
 ) -> Outcome:
-    """Train to the end, or find it done. Raises DivergedError, CheckpointError, UsageError, and the source's errors."""
+    """Train to the end, unless the run is finished.
+
+    Raises DivergedError, CheckpointError, UsageError, and the errors of `source`.
+    """
     mixture = source.record()
-    directory = records.run_directory(root, run, mixture)
+    directory = run_manifest.run_directory(root, run, mixture)
     if not urls.is_local(directory):
-        raise UsageError(f"--root {root}: a run is written to a disk, local or shared; give a directory")
+        raise UsageError(f"--root {root}: a run needs a local or shared file system; give a directory")
     done = find_manifest(directory)
     if done is not None:
         refuse_afresh(run, directory)
@@ -94,23 +97,23 @@ def train(
     outline, tags = source.outline(run.steps), dict(evaluations or {})
     check_tags(tags)
     use_compilation_cache(run)
-    trainer, say = trainer_of(run, devices), say if is_first() else _nobody
-    with alone_in(directory) if is_first() else nullcontext(), jax.set_mesh(trainer.mesh):
+    trainer, say = trainer_of(run, devices), say if is_first() else _discard
+    with exclusive(directory) if is_first() else nullcontext(), jax.set_mesh(trainer.mesh):
         check_evaluations(tags, run.evaluation.batches)
         start = begin(run, trainer, source, directory, mixture, say)
         if is_first():
-            records.write_prediction(directory, run, outline)
+            run_manifest.write_prediction(directory, run, outline)
         return _Loop(run, trainer, source, directory, start, tags, token_bytes, say).train(inputs)
 
 
 def trainer_of(run: Run, devices: Sequence[Any] | None = None) -> Trainer:
-    """What the run computes, on these devices (all, if None)."""
+    """Build what the run computes on these devices (None: all)."""
     mesh = make_mesh(run.replicas, devices)
     return Trainer(load_model(run.kind), run.model, run.optimizer, run.steps, mesh, run.log.watch)
 
 
 def use_compilation_cache(run: Run) -> None:
-    """Compiled steps outlive the process: a resumed run starts in seconds."""
+    """Keep compiled functions on disk, so that a resumed run starts in seconds."""
     if run.compilation_cache:
         jax.config.update("jax_compilation_cache_dir", str(Path(run.compilation_cache).expanduser()))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
@@ -133,35 +136,35 @@ class _Loop:
         self.run, self.trainer, self.source, self.directory, self.say = run, trainer, source, directory, say
         self.evaluations, self.token_bytes = evaluations, token_bytes
         self.start, self.mixture, self.profiling = start, source.record(), False
-        self.metrics = self._open_metrics()
+        self.trackers = self._open_trackers()
         counts, flops = dict(start.counts), training_flops(run, source.outline(start.step))
-        told = stage_at(self.mixture, counts["sequences"] - 1) if has_rows(directory) else None
-        self.figures = Figures(run, trainer, self.mixture, start.norms, counts, flops, told, say)
+        logged_stage = stage_at(self.mixture, counts["sequences"] - 1) if has_rows(directory) else None
+        self.metrics = StepMetrics(run, trainer, self.mixture, start.norms, counts, flops, logged_stage, say)
         self.writer = Writer(run.checkpoint, *start.folders, run.fingerprint(self.mixture), say)
 
-    def _open_metrics(self) -> Metrics:
+    def _open_trackers(self) -> Trackers:
         if not is_first():
-            return Metrics(())
+            return Trackers(())
         log, parameters = self.run.log, parameter_count(self.trainer.table)
-        told = self.run.content(self.mixture) | {"mixture": self.mixture, "parameter_count": parameters}
+        config = self.run.content(self.mixture) | {"mixture": self.mixture, "parameter_count": parameters}
         name = f"{self.run.name}-{Path(self.directory).name.rpartition('-')[2]}"
-        return open_metrics(self.directory, self.start.step, log.trackers, log.project, name, told)
+        return open_trackers(self.directory, self.start.step, log.trackers, log.project, name, config)
 
     def train(self, inputs: Sequence[InputReference]) -> Outcome:
-        """From the start to the manifest."""
-        with closing(self.metrics), closing(self.writer):
+        """Run all remaining steps and write the manifest."""
+        with closing(self.trackers), closing(self.writer):
             span = (self.run.model.vocabulary, self.start.step, self.run.steps)
             feed = Feed(self.source, self.trainer.mesh, *span)
             try:
-                with feed, _signals() as asked:
-                    row = self._steps(feed, asked)
+                with feed, _signals() as stop:
+                    row = self._steps(feed, stop)
             finally:
                 self._profile(None)
         meet("the last checkpoint is committed")
         return self._finish(row, inputs)
 
-    def _steps(self, feed: Feed, asked: threading.Event) -> dict[str, Any]:
-        """The row of the last step."""
+    def _steps(self, feed: Feed, stop: threading.Event) -> dict[str, Any]:
+        """Train all steps and return the row of the last one."""
         state, row = self.start.state, self._catch_up()
         progress = Progress(self.run.steps, self.run.log.progress_seconds, self.say)
         for step in range(self.start.step + 1, self.run.steps + 1):
@@ -170,51 +173,51 @@ class _Loop:
             if placed is None:
                 raise self._ended_early(step, state)
             self._profile(step - 1)
-            begun = time.perf_counter()
+            started = time.perf_counter()
             watch = bool(self.run.log.watch) and (step - 1) % self.run.log.watch_every == 0
             state, results = self.trainer.advance(state, placed.batch, watch=watch)
             results = jax.device_get(results)
-            seconds = {"duration": time.perf_counter() - begun, "loading_time": feed.waited}
-            row = self.figures.row(step, results, placed, seconds)
+            seconds = {"duration": time.perf_counter() - started, "loading_time": feed.waited}
+            row = self.metrics.row(step, results, placed, seconds)
             if not results["finite"]:
-                self.metrics.log(step, row)
+                self.trackers.log(step, row)
                 raise self._diverged(step, float(results["loss"]))
-            due, ending = any_says(self.writer.due(step), asked.is_set())
-            row |= self._hooks(step, state, row, due, ending)
+            due, stopping = any_says(self.writer.due(step), stop.is_set())
+            row |= self._hooks(step, state, row, due, stopping)
             progress.step(step, placed.tokens, time.perf_counter() - turn, row)
-            if ending:
+            if stopping:
                 raise KeyboardInterrupt
         return row
 
-    def _hooks(self, step: int, state: Tree, row: dict[str, Any], due: bool, ending: bool) -> dict[str, Any]:
-        """The row, checkpoint, evaluation, and the row again: so none is lost, whatever ends the run in between."""
-        begun, last, evaluates = time.perf_counter(), step == self.run.steps, self._evaluates_at(step)
-        saves, more = due or ending or last, {}
-        logs = step % self.run.log.every == 0 or last or evaluates or _remarkable(row)
+    def _hooks(self, step: int, state: Tree, row: dict[str, Any], due: bool, stopping: bool) -> dict[str, Any]:
+        """Log the row, save, evaluate, and log the row again, so that none is lost if the run ends in between."""
+        started, last, evaluates = time.perf_counter(), step == self.run.steps, self._evaluates_at(step)
+        saves, more = due or stopping or last, {}
+        logs = step % self.run.log.every == 0 or last or evaluates or _must_log(row)
         if logs:
             row |= {f"data/{name}": value for name, value in self.source.snapshot(step).items()}
         if logs and (saves or evaluates):
-            self.metrics.log(step, row)
+            self.trackers.log(step, row)
         if saves:
             self.writer.save(state, self._marker(state, permanent=last))
-        if evaluates and not ending:  # else the next start does
+        if evaluates and not stopping:  # otherwise the next start evaluates
             more = self._evaluate(state)
-        more["throughput/hook_time"] = time.perf_counter() - begun
+        more["throughput/hook_time"] = time.perf_counter() - started
         if logs:
-            self.metrics.log(step, row | more)
+            self.trackers.log(step, row | more)
         return more
 
     def _catch_up(self) -> dict[str, Any]:
-        """Of the step at which this start begins: its row, and what an earlier one that ended there left undone."""
+        """Return the row of the step to resume at, after saving and evaluating what an earlier start left undone."""
         step, state = self.start.step, self.start.state
         row = last_row(self.directory, step) if is_first() else {}
         if step == self.run.steps:
             self.writer.save(state, self._marker(state, permanent=True))
-        begun_here = bool(row) or step == self.run.steps
+        trained_here = bool(row) or step == self.run.steps
         evaluated = any(name.startswith("eval/") for name in row)
-        if any_says(is_first() and self._evaluates_at(step) and begun_here and not evaluated)[0]:
+        if any_says(is_first() and self._evaluates_at(step) and trained_here and not evaluated)[0]:
             row |= self._evaluate(state)
-            self.metrics.log(step, row)
+            self.trackers.log(step, row)
         return row
 
     def _evaluates_at(self, step: int) -> bool:
@@ -222,12 +225,11 @@ class _Loop:
         return bool(self.evaluations) and (step == self.run.steps or (every is not None and step % every == 0))
 
     def _ended_early(self, step: int, state: Tree) -> UsageError:
-        """No batch for `step`: what was done before it is saved."""
+        """Save the state before `step`, for which there is no batch, and return the error."""
         if step > self.start.step + 1:
             self.writer.save(state, self._marker(state, permanent=False))
         return UsageError(
-            f"the data end before step {step:,} of {self.run.steps:,}; train for fewer steps, or let the mixture start "
-            "again"
+            f"the data end before step {step:,} of {self.run.steps:,}; train for fewer steps, or let the mixture repeat"
         )
 
     def _evaluate(self, state: Tree) -> dict[str, Any]:
@@ -238,12 +240,12 @@ class _Loop:
         return found
 
     def _marker(self, state: Tree, permanent: bool) -> Marker:
-        counts = dict(self.figures.counts)
+        counts = dict(self.metrics.counts)
         start, step = self.start, int(state["step"])
         return Marker(step, self.writer.run, self.mixture, counts, start.norms, permanent, {}, start.origin)
 
     def _profile(self, step: int | None) -> None:
-        """Begin and end the trace of the steps asked for; None ends it in any case."""
+        """Start and stop the trace of the steps in `log.profile`; None stops it in any case."""
         first, end = self.run.log.profile or (None, None)
         if step is not None and step == first:
             jax.profiler.start_trace(urls.join(self.directory, "profile"))
@@ -255,57 +257,61 @@ class _Loop:
     def _diverged(self, step: int, loss: float) -> DivergedError:
         try:
             self.writer.wait()
-        except CheckpointError as error:  # the lesser evil: the run still ends as a diverged one
+        except CheckpointError as error:  # divergence is the error to report
             self.say(f"warning: {error}")
         good = candidates(list(dict.fromkeys(self.start.folders)), lambda _: None)
         kept = f"the last good checkpoint is {good[0].path}" if good else "there is no checkpoint yet"
-        what = "a gradient or a weight is no number" if math.isfinite(loss) else "the loss is no number"
+        cause = "a gradient or a weight is NaN or infinite" if math.isfinite(loss) else "loss is NaN or infinite"
         return DivergedError(
-            f"step {step:,}: {what}; {kept}. Lower the learning rate, or look at the figures in "
-            f"{self.directory} before this step"
+            f"step {step:,}: {cause}; {kept}. Lower the learning rate, or check the metrics in {self.directory} before "
+            "this step"
         )
 
     def _finish(self, row: Mapping[str, Any], inputs: Sequence[InputReference]) -> Outcome:
         folders = [self.start.folders[0]]
         final = next(one for one in candidates(folders, self.say) if one.marker.step == self.run.steps)
-        kept = {name: row[name] for name in row if name.startswith(("train/loss", "train/cross_entropy", "eval/"))}
-        kept = {name: value for name, value in kept.items() if not name.endswith("_time")}
-        prediction = records.read_prediction(self.directory)
-        comparison = records.compare(prediction, kept)
+        kept = {
+            name: value
+            for name, value in row.items()
+            if name.startswith(("train/loss", "train/cross_entropy", "eval/")) and not name.endswith("_time")
+        }
+        prediction = run_manifest.read_prediction(self.directory)
+        comparison = run_manifest.compare(prediction, kept)
         if "train/loss" not in kept:
-            self.say(f"warning: {self.directory} has no row of step {self.run.steps:,}; its training loss is not known")
+            missing = f"{self.directory} has no row for step {self.run.steps:,}"
+            self.say(f"warning: {missing}, so its training loss is unknown")
         for name, pair in comparison.items():
-            landmark = " (by a law fitted to larger budgets)" if pair["extrapolated"] else ""
+            caveat = " (by a law fitted to larger budgets)" if pair["extrapolated"] else ""
             if pair["measured"] is not None:
-                self.say(f"{name}: expected {pair['expected']:.4f}{landmark}, measured {pair['measured']:.4f}")
+                self.say(f"{name}: expected {pair['expected']:.4f}{caveat}, measured {pair['measured']:.4f}")
         details = {"figures": kept, "prediction": prediction, "comparison": comparison}
         if is_first():
-            records.finish(self.directory, self.run, self.mixture, list(inputs), details, final)
+            run_manifest.finish(self.directory, self.run, self.mixture, list(inputs), details, final)
         self.say(f"finished {self.run.steps:,} steps: {self.directory}")
         return Outcome(self.directory, self.run.steps, kept, comparison, self.start.resumed_from)
 
 
-def _remarkable(row: Mapping[str, Any]) -> bool:
-    """Whether a row holds what comes seldom, and must be written whatever `log.every` says."""
+def _must_log(row: Mapping[str, Any]) -> bool:
+    """Return True if a row holds rare metrics, which are logged whatever `log.every` is."""
     return any(name.startswith(("eval/", "alarm/", "mixture/", "grad/", "params/", "updates/")) for name in row)
 
 
 @contextmanager
 def _signals() -> Iterator[threading.Event]:
-    """An event that SIGTERM and Ctrl-C set, where this is the main thread; a second Ctrl-C ends at once."""
-    asked = threading.Event()
+    """Yield an event that SIGTERM and Ctrl-C set (main thread only); a second one raises KeyboardInterrupt."""
+    stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield asked
+        yield stop
         return
 
-    def ask(number: int, _: Any) -> None:
-        if asked.is_set():
+    def request(number: int, _: Any) -> None:
+        if stop.is_set():
             raise KeyboardInterrupt
-        asked.set()
+        stop.set()
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, request) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield asked
+        yield stop
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -1,8 +1,8 @@
-"""A machine for training alone: an interpreter that finds no library but those which docs/trainer.md has installed.
+"""Simulates a training machine: an interpreter that finds only the libraries that docs/trainer.md installs.
 
     said = on_bare_machine("import datakit.loader; print('here')")
 
-Refused are all others that pyproject.toml names, for the package or its extras; what the named ones bring along stays.
+It refuses every other library in pyproject.toml, extras included, but not their shared dependencies.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import tomllib
 
 from tests.support.paths import REPOSITORY
 
-BROUGHT_ALONG = {"fsspec", "psutil"}  # by orbax-checkpoint
+TRANSITIVE = {"fsspec", "psutil"}  # dependencies of orbax-checkpoint
 REFUSE = """
 import sys
 class Refuse:
@@ -27,17 +27,17 @@ sys.meta_path.insert(0, Refuse())
 
 
 def installed() -> set[str]:
-    """What the command in docs/trainer.md installs beside datakit."""
+    """Libraries that the command in docs/trainer.md installs in addition to datakit."""
     (line,) = re.findall(r"^    pip install (numpy .*)$", (REPOSITORY / "docs/trainer.md").read_text(), re.MULTILINE)
     return {_name(word.strip("'")) for word in line.split()}
 
 
 def refused() -> set[str]:
-    """The import names of all other libraries of datakit."""
+    """Import names of all other libraries of datakit."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     extras = {name: each for name, each in project["optional-dependencies"].items() if name != "dev"}
     every = {_name(line) for line in [*project["dependencies"], *(line for each in extras.values() for line in each)]}
-    return {name.replace("-", "_") for name in every - installed() - BROUGHT_ALONG}
+    return {name.replace("-", "_") for name in every - installed() - TRANSITIVE}
 
 
 def _name(requirement: str) -> str:
@@ -45,7 +45,7 @@ def _name(requirement: str) -> str:
 
 
 def on_bare_machine(script: str, *arguments: str) -> str:
-    """What a script prints there. Fails where the script does."""
+    """Run a script there and return its output. Fails if the script fails."""
     command = [sys.executable, "-c", REFUSE.format(refused=sorted(refused())) + script, *arguments]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

@@ -1,1 +1,1 @@
-"""checkpoints."""
+"""Writes, selects and restores checkpoints."""

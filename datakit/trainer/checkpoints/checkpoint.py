@@ -1,17 +1,16 @@
-"""Checkpoints that are whole or do not exist: written in the background, committed last, the newest valid one wins.
+"""Writes checkpoints in the background, commits them last, and restores the newest valid one.
 
-    <run>/checkpoints/step-000000400/state/...       orbax's files, every array split as it lies on the devices
+    <run>/checkpoints/step-000000400/state/...       orbax's files, each array sharded as on the devices
                                      commit.json     the marker, written last: step, run, mixture, files and checksums
-    <temporary>/<the same>                           rolling ones, for a place that deletes by age by itself
+    <temporary>/<same names>                         rolling checkpoints, in storage that deletes by age
 
-A rolling checkpoint is written every few minutes and the last two are kept; the final one, and one every `keep_every`
-steps where that is asked for, are permanent. A new one is committed before an older one goes, and the marker goes
-before the files. A directory without a marker, with a missing or short file, or with a wrong checksum does not count:
-the next older one is taken, and a warning says so. Neither does one of another name, such as somebody's copy. Whatever
-is killed at whatever moment, the last good one stands.
+A rolling checkpoint is written every few minutes and the last two are kept. The final one, and one every `keep_every`
+steps if set, are permanent. A new checkpoint is committed before an older one is removed, and a marker is removed
+before the files. A directory does not count if it has another name, no marker, a missing or short file, or a wrong
+checksum: the next older checkpoint is used, with a warning. So a kill at any moment leaves the last good checkpoint.
 
-Saving costs the training loop one copy to host memory; the rest runs beside it. Restoring takes any number of devices:
-orbax reads each array into the sharding that is asked for. Checksums cost one more read of what is restored.
+Saving costs the training loop one copy to host memory; the rest runs in the background. Restoring works on any number
+of devices: orbax reads each array into the requested sharding. Checksums cost one more read of the restored files.
 """
 
 from __future__ import annotations
@@ -38,30 +37,30 @@ from datakit.trainer.multihost import is_first
 
 FORMAT = "datakit.checkpoint/1"
 MARKER = "commit.json"
-SET_ASIDE = "set-aside.json"  # the marker of a checkpoint that a later start passed over
+SET_ASIDE = "set-aside.json"  # the marker's name once a later start has passed over the checkpoint
 STATE = "state"
 NAME = re.compile(r"step-(\d{9,})")
-HASH_CHUNK = 4 << 20
+HASH_CHUNK = 4 << 20  # bytes read at once; larger ones hash no faster
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """When and where. `temporary_root` None keeps rolling checkpoints beside the permanent ones."""
+    """When and where to save. Without `temporary_root`, rolling checkpoints are stored next to the permanent ones."""
 
     interval_minutes: float = 10.0
     keep_temporary: int = 2
-    keep_every: int | None = None  # steps; permanent
+    keep_every: int | None = None  # training steps between permanent checkpoints
     temporary_root: str | None = None
-    load: bool | None = None  # True: fail if there is none; False: start afresh; None: go on where there is one
+    load: bool | None = None  # True: fail if there is none; False: start afresh; None: resume if there is one
 
     def __post_init__(self) -> None:
         if not self.interval_minutes >= 0:
             raise UsageError(f"checkpoint.interval_minutes is {self.interval_minutes}; give minutes between saves")
         if self.keep_temporary < 1:
-            raise UsageError("checkpoint.keep_temporary is at least 1: without a checkpoint nothing can go on")
+            raise UsageError("checkpoint.keep_temporary must be at least 1: a run cannot resume without a checkpoint")
         if self.keep_every is not None and self.keep_every < 1:
-            raise UsageError(f"checkpoint.keep_every is {self.keep_every}; it is at least 1 step, or left out")
+            raise UsageError(f"checkpoint.keep_every is {self.keep_every}; use at least 1 step, or leave it out")
         root = self.temporary_root
         if root is not None and urls.is_local(root) and not os.path.isabs(os.path.expanduser(root)):
             raise UsageError(
@@ -71,28 +70,28 @@ class Checkpoints:
 
 
 class Marker(msgspec.Struct, frozen=True):
-    """What a checkpoint says of itself."""
+    """Contents of `commit.json`."""
 
     step: int
     run: str  # the run's fingerprint
-    mixture: dict[str, Any]  # the loader's record
+    mixture: dict[str, Any]  # the loader's description
     counts: dict[str, int]  # tokens and sequences so far
-    norms: dict[str, float]  # of the parameters when the run began
+    norms: dict[str, float]  # of the parameters at the start of the run
     permanent: bool
-    files: dict[str, tuple[int, str]]  # relative path: bytes, xxh3-128
-    origin: dict[str, Any] | None = None  # the other run's checkpoint that this run began with
+    files: dict[str, tuple[int, str]]  # relative path: (bytes, xxh3-128)
+    origin: dict[str, Any] | None = None  # the checkpoint of another run that this run started from
     format: str = FORMAT
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A checkpoint that has a readable marker."""
+    """A checkpoint with a readable marker."""
 
     path: epath.Path
     marker: Marker
 
     def damage(self, checksums: bool) -> str | None:
-        """What is wrong with its files; None if nothing is."""
+        """Describe the first damaged file, or return None. With `checksums`, read all files."""
         for name, (length, xxh3) in self.marker.files.items():
             file = self.path / name
             if not file.exists():
@@ -104,12 +103,12 @@ class Candidate:
         return None
 
     def named(self) -> dict[str, Any]:
-        """What tells it from every other one: its place, its step and the hash of its marker."""
+        """Return what identifies it: path, training step and hash of its marker."""
         return {"checkpoint": str(self.path), "step": self.marker.step, "marker": _hash(self.path / MARKER)}
 
 
 def step_folders(folder: str) -> Iterator[tuple[int, epath.Path]]:
-    """(step, path) of what has a checkpoint's name in a folder, whole or not, in the order of steps."""
+    """Yield (step, path) of every directory with a checkpoint's name, whole or not, in order of steps."""
     place = epath.Path(folder)
     for path in sorted(place.glob("step-*")) if place.exists() else []:
         match = NAME.fullmatch(path.name)
@@ -118,14 +117,14 @@ def step_folders(folder: str) -> Iterator[tuple[int, epath.Path]]:
 
 
 def candidates(folders: list[str], say: Say) -> list[Candidate]:
-    """All checkpoints in these folders that seem whole, the newest first."""
+    """Return all checkpoints in these folders that seem whole, newest first; checksums are not verified."""
     read = [candidate_at(path, say) for folder in folders for _, path in step_folders(folder)]
     found = [candidate for candidate in read if candidate is not None]
     return sorted(found, key=lambda one: (one.marker.step, one.marker.permanent), reverse=True)
 
 
 def candidate_at(path: epath.Path, say: Say) -> Candidate | None:
-    """The checkpoint in a directory, if it seems whole."""
+    """Return the checkpoint in a directory if it seems whole, otherwise None with a warning."""
     try:
         marker = msgspec.json.decode((path / MARKER).read_bytes(), type=Marker)
     except FileNotFoundError:
@@ -147,9 +146,9 @@ def candidate_at(path: epath.Path, say: Say) -> Candidate | None:
 
 
 def restore(candidate: Candidate, like: Tree) -> Tree:
-    """One state; `like` has a ShapeDtypeStruct with a sharding, or an array, at each leaf.
+    """Restore a state; each leaf of `like` is an array, or a ShapeDtypeStruct with a sharding.
 
-    Raises CheckpointError where that is another model's or optimizer's state.
+    Raises CheckpointError if the checkpoint is from another model or optimizer.
     """
     _check_fit(candidate, like, whole=True)
     with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
@@ -157,9 +156,9 @@ def restore(candidate: Candidate, like: Tree) -> Tree:
 
 
 def restore_weights(candidate: Candidate, like: Tree) -> Tree:
-    """A part of a state, e.g. its "params" and "model", whatever optimizer it was trained with.
+    """Restore a part of a state, e.g. its "params" and "model", whatever its optimizer.
 
-    Raises CheckpointError where that is another model's.
+    Raises CheckpointError if the checkpoint is from another model.
     """
     _check_fit(candidate, like, whole=False)
     abstract = _abstract(like)
@@ -173,8 +172,8 @@ def restore_weights(candidate: Candidate, like: Tree) -> Tree:
 
 def _check_fit(candidate: Candidate, like: Tree, whole: bool) -> None:
     with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
-        there = checkpointer.metadata(candidate.path / STATE).item_metadata.tree
-    check_fit(there, like, whole, str(candidate.path))
+        saved = checkpointer.metadata(candidate.path / STATE).item_metadata.tree
+    check_fit(saved, like, whole, str(candidate.path))
 
 
 def _abstract(like: Tree) -> Tree:
@@ -183,7 +182,7 @@ def _abstract(like: Tree) -> Tree:
 
 @dataclass
 class Writer:
-    """Saves one run's states; one save is under way at a time."""
+    """Saves the states of one run, one at a time."""
 
     settings: Checkpoints
     permanent: str
@@ -199,20 +198,20 @@ class Writer:
         self._saver = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
 
     def due(self, step: int) -> bool:
-        """Whether the state after `step` steps should be saved now."""
+        """Return True if the state after `step` steps should be saved now."""
         return self._kept(step) or time.monotonic() - self._saved_at >= 60 * self.settings.interval_minutes
 
     def _kept(self, step: int) -> bool:
         return self.settings.keep_every is not None and step % self.settings.keep_every == 0
 
     def save(self, state: Tree, marker: Marker) -> None:
-        """Begin to save; waits for the save before. The state must be known to be good."""
+        """Wait for the previous save and start this one. The state must be finite."""
         self.wait()
         permanent = marker.permanent or self._kept(marker.step)
         marker = msgspec.structs.replace(marker, run=self.run, permanent=permanent)
         path = epath.Path(self.permanent if permanent else self.temporary) / f"step-{marker.step:09d}"
         if permanent and candidate_at(path, lambda _: None) is not None:
-            return  # committed by an earlier attempt at the same run
+            return  # committed by an earlier start of the run
         if is_first():
             (path / MARKER).unlink(missing_ok=True)
             (path / SET_ASIDE).unlink(missing_ok=True)
@@ -222,7 +221,7 @@ class Writer:
         self._thread.start()
 
     def wait(self) -> None:
-        """Until the save under way stands. Raises CheckpointError if it failed."""
+        """Wait until the current save is committed. Raises CheckpointError if it failed."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -231,7 +230,7 @@ class Writer:
             raise CheckpointError(f"a checkpoint could not be written: {failure}") from failure
 
     def close(self) -> None:
-        """Wait, and free the threads."""
+        """Wait, and stop the threads."""
         try:
             self.wait()
         finally:
@@ -243,14 +242,14 @@ class Writer:
             if is_first():
                 commit(path, marker)
                 self._prune(marker.step)
-        except Exception as error:  # noqa: BLE001 - of a thread: handed to `wait`
+        except Exception as error:  # noqa: BLE001 - raised by `wait` in the main thread
             self._failure = error
 
     def _prune(self, step: int) -> None:
-        """Remove rolling checkpoints beyond the newest few, and what was never finished before `step`."""
+        """Remove all but the newest rolling checkpoints, and unfinished ones before `step`."""
         found = [one for one in candidates([self.temporary], lambda _: None) if not one.marker.permanent]
         for candidate in found[self.settings.keep_temporary :]:
-            (candidate.path / MARKER).unlink(missing_ok=True)  # first, so that a half-removed one does not count
+            (candidate.path / MARKER).unlink(missing_ok=True)  # first, so that a partly removed one does not count
             candidate.path.rmtree()
         for folder in {self.permanent, self.temporary}:
             for number, path in step_folders(folder):
@@ -259,7 +258,7 @@ class Writer:
 
 
 def commit(path: epath.Path, marker: Marker) -> None:
-    """Write the marker of a finished state, with the size and checksum of each of its files."""
+    """Write the marker of a finished state, with the size and checksum of each file."""
     files = {str(file.relative_to(path)): (file.stat().length, _hash(file)) for file in _files(path / STATE)}
     data = msgspec.json.format(msgspec.json.encode(msgspec.structs.replace(marker, files=files)), indent=1)
     unfinished = path / f".{MARKER}.tmp"

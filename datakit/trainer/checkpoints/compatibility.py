@@ -1,6 +1,6 @@
-"""Whether a checkpoint's arrays are those that a run expects, by name and shape, before anything is read.
+"""Checks the names and shapes of a checkpoint's arrays before any is read.
 
-What orbax says of an array that does not fit names neither the array nor the setting that is at fault.
+Orbax's own error for an array that does not fit names neither the array nor the setting to change.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ import jax
 from datakit.errors import CheckpointError
 from datakit.trainer.models.weights import Tree
 
-OF_THE_MODEL = ("params/", "model/")  # other parts of a state follow from these and the optimizer
+MODEL_PARTS = ("params/", "model/")  # the other parts of a state follow from these and the optimizer
 
 
-def check_fit(there: Any, here: Tree, whole: bool, place: str) -> None:
-    """Raises CheckpointError for the first difference. `whole` False: `there` may have more than `here`'s parts."""
-    saved, wanted = _shapes(there), _shapes(here)
-    names = wanted.keys() | {name for name in saved if whole or name.split("/")[0] in here}
-    wrong = sorted(name for name in names if wanted.get(name) != saved.get(name))
+def check_fit(saved: Any, wanted: Tree, whole: bool, place: str) -> None:
+    """Raise CheckpointError if the trees differ; unless `whole`, `saved` may have further top-level parts."""
+    found, expected = _shapes(saved), _shapes(wanted)
+    names = expected.keys() | {name for name in found if whole or name.split("/")[0] in wanted}
+    wrong = sorted(name for name in names if expected.get(name) != found.get(name))
     if wrong:
-        name = next((name for name in wrong if name.startswith(OF_THE_MODEL)), wrong[0])
-        table = "[model]" if name.startswith(OF_THE_MODEL) else "[optimizer]"
+        name = next((name for name in wrong if name.startswith(MODEL_PARTS)), wrong[0])
+        table = "[model]" if name.startswith(MODEL_PARTS) else "[optimizer]"
         raise CheckpointError(
-            f"{place} holds another state than this run's: {name} is {_shown(saved.get(name))} there and "
-            f"{_shown(wanted.get(name))} here ({len(wrong)} of {len(names)} arrays differ); "
-            f"give {table} as in the run that wrote it"
+            f"{place} does not fit this run: {name} is {_shown(found.get(name))} there and "
+            f"{_shown(expected.get(name))} here ({len(wrong)} of {len(names)} arrays differ); "
+            f"use the {table} of the run that wrote it"
         )
 
 

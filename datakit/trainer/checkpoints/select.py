@@ -1,6 +1,6 @@
-"""Which checkpoint is taken: where a run's lie, the newest one that is whole, and what becomes of the others.
+"""Selects the checkpoint to restore: locates a run's checkpoints, takes the newest whole one, sets others aside.
 
-Whoever reads a checkpoint (a run that goes on, one that takes another's weights, `datakit eval`) does it through here.
+Everything that reads checkpoints goes through here: resuming, taking over weights, and `datakit eval`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Say = Callable[[str], None]
 
 
 def checkpoint_folders(directory: str, temporary_root: str | None) -> tuple[str, str]:
-    """(permanent, rolling) of the run in `directory`; the same where no temporary root is set.
+    """Folders of (permanent, rolling) checkpoints of the run in `directory`; equal without a temporary root.
 
-    Runs of two roots may share a temporary root and be alike in all else, so the directory itself is part of the name.
+    Equal runs in two roots may share a temporary root, so a hash of the directory is part of the name.
     """
     permanent = urls.join(directory, FOLDER)
     if temporary_root is None:
@@ -37,7 +37,7 @@ def checkpoint_folders(directory: str, temporary_root: str | None) -> tuple[str,
 
 
 def folders_of(place: str, temporary_root: str | None) -> list[str]:
-    """Where checkpoints may lie of another run, named by its directory or by the folder of checkpoints in it."""
+    """Folders with checkpoints of another run, given its directory or the checkpoint folder in it."""
     directory = urls.absolute(place)
     directory = urls.parent(directory) if urls.name(directory) == FOLDER else directory
     return list(dict.fromkeys(checkpoint_folders(directory, temporary_root)))
@@ -50,37 +50,40 @@ def restore_newest(
     read: Callable[[Candidate, Tree], Tree] = restore,
     advice: str = "the warnings say why",
 ) -> tuple[Tree, Candidate]:
-    """The newest state that can be read, in the shapes and shardings of `like`. Raises CheckpointError."""
+    """Restore the newest readable state in the shapes and shardings of `like`, with its checkpoint.
+
+    Raises CheckpointError, ending in `advice`, if none can be read.
+    """
     for candidate in found:
-        damage = candidate.damage(checksums=True)  # on every host: all must take the same one
+        damage = candidate.damage(checksums=True)  # on every host, so that all restore the same one
         if damage:
-            say(f"warning: {candidate.path} is damaged ({damage}); taking an older one")
+            say(f"warning: {candidate.path} is damaged ({damage}); trying an older one")
             continue
         try:
             return read(candidate, like), candidate
         except (ValueError, KeyError, OSError) as error:
-            say(f"warning: {candidate.path} cannot be read ({type(error).__name__}: {error}); taking an older one")
+            say(f"warning: {candidate.path} cannot be read ({type(error).__name__}: {error}); trying an older one")
     raise unreadable(len(found), str(found[0].path.parent), advice)
 
 
 def unreadable(count: int, folder: str, advice: str) -> CheckpointError:
-    """What is raised where there are checkpoints, but none of use."""
+    """Error for checkpoints none of which can be read."""
     return CheckpointError(f"none of the {count} checkpoints in {folder} can be read; {advice}")
 
 
 def set_aside(folders: list[str], step: int, say: Say) -> None:
-    """Let checkpoints beyond `step` no longer count: the run begins there (-1: afresh), and theirs is another course.
+    """Stop counting checkpoints after `step`, at which the run resumes (-1: it starts afresh).
 
-    Their files stay; only the marker gets another name. Else the next start would take them for the newest.
+    Only their markers are renamed. Otherwise the next start would restore them as the newest ones.
     """
     meet("checkpoints are read")
-    begins = "afresh" if step < 0 else f"at step {step:,}"
+    start = "afresh" if step < 0 else f"at step {step:,}"
     for number, path in committed(folders) if is_first() else []:
         if number > step:
             (path / MARKER).rename(path / SET_ASIDE)
-            say(f"warning: {path} is set aside: the run begins {begins}")
+            say(f"warning: {path} is set aside: the run starts {start}")
 
 
 def committed(folders: list[str]) -> list[tuple[int, epath.Path]]:
-    """(step, path) of all that have a marker, be it readable or not, and whatever became of their files since."""
+    """(step, path) of all checkpoints with a marker, even if the marker or the files are damaged."""
     return [(step, path) for folder in folders for step, path in step_folders(folder) if (path / MARKER).exists()]

@@ -1,6 +1,6 @@
-"""The line that a person watches: step, loss, tokens/s, MFU, time left. On standard error, a line every few seconds.
+"""Prints a progress line every few seconds: step, loss, tokens/s, MFU, time left.
 
-Its rates are over all of the time, that of waiting for data included; where that is much, the line says so.
+Its rates count all time, including the wait for data. If that wait is long, the line says so.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-REMEMBERED = 20  # steps whose median duration makes rate and time left
-MUCH = 0.05  # of the time, waiting for data
+WINDOW = 20  # steps whose median duration gives rate and time left
+NOTABLE_WAIT = 0.05  # share of the time spent waiting for data that is worth a mention
 
 
 @dataclass
 class Progress:
-    """The last steps' durations, and what of them was waiting for data; `say` writes a line."""
+    """Durations of the last steps and their waits for data; `say` prints a line."""
 
     steps: int
     seconds: float
     say: Callable[[str], None]
-    _durations: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
-    _waits: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    _durations: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    _waits: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     _said: float = float("-inf")
 
     def step(self, done: int, tokens: int, duration: float, row: Mapping[str, Any]) -> None:
-        """Note a step that took `duration` seconds, data and hooks included; say so if it is time."""
+        """Record a step that took `duration` seconds, data and hooks included; print a line if one is due."""
         self._durations.append(duration)
         self._waits.append(row["throughput/loading_time"])
         now = time.monotonic()
@@ -37,7 +37,7 @@ class Progress:
         usual = sorted(self._durations)[len(self._durations) // 2]
         mfu, waiting = row.get("throughput/mfu"), sum(self._waits) / sum(self._durations)
         shown = f"{mfu * row['throughput/duration'] / usual:.1f} %" if mfu is not None else "unknown here"
-        wait = f"  {waiting:.0%} of it waiting for data" if waiting > MUCH else ""
+        wait = f"  {waiting:.0%} of it waiting for data" if waiting > NOTABLE_WAIT else ""
         self.say(
             f"step {done:,}/{self.steps:,}  loss {row['train/loss']:.4f}  {compact(tokens / usual)} tokens/s  "
             f"MFU {shown}  {clock((self.steps - done) * usual)} left{wait}"

@@ -1,4 +1,4 @@
-"""A step's row of figures: what the step computed, how fast it went, what the data were, which norms ring alarms."""
+"""Builds a step's row of metrics: results, rates, mixture stage, and alarms for norms."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from datakit.trainer.models import load_model
 from datakit.trainer.norms import alarms
 from datakit.trainer.step import Trainer
 
-Outline = Sequence[tuple[int, int, int]]  # batches, sequences in each, length: see `BatchSource.outline`
+Outline = Sequence[tuple[int, int, int]]  # (batches, sequences in each, length), see `BatchSource.outline`
 PARTS = ("loss", "cross_entropy_loss", "aux_loss_weighted")
 NORM = "params_norm/"
 
 
 def training_flops(run: Run, outline: Outline, with_head: bool = True) -> float:
-    """Three times the forward pass over every position of these batches, padding included."""
+    """FLOPs of forward and backward pass over every position, padding included: three forward passes.
+
+    The usual count: the backward pass costs two forward passes (Kaplan et al. 2020, section 2.1).
+    """
     per_token = load_model(run.kind).flops_per_token
     return sum(
         3 * per_token(run.model, length, with_head=with_head) * batches * sequences * length
@@ -28,8 +31,8 @@ def training_flops(run: Run, outline: Outline, with_head: bool = True) -> float:
 
 
 @dataclass
-class Figures:
-    """Rows of one run. `norms` are those of its beginning; `counts` and `flops` are sums over the steps so far."""
+class StepMetrics:
+    """Builds the rows of one run. `norms` are those at its start; `counts` and `flops` are sums over all steps."""
 
     run: Run
     trainer: Trainer
@@ -37,12 +40,12 @@ class Figures:
     norms: dict[str, float]
     counts: dict[str, int]
     flops: float
-    stage: tuple[int, dict[str, float]] | None  # of the mixture, as the rows so far tell it
+    stage: tuple[int, dict[str, float]] | None  # of the mixture, as last logged
     say: Callable[[str], None]
     _alarmed: set[str] = field(default_factory=set)
 
     def row(self, step: int, results: Any, placed: Placed, seconds: dict[str, float]) -> dict[str, Any]:
-        """The figures after `step` steps; `seconds` holds its duration and loading_time."""
+        """Return the metrics after `step` steps; `seconds` holds "duration" and "loading_time"."""
         self.counts["sequences"] += placed.sequences
         self.counts["tokens"] += placed.tokens
         row = {f"train/{name}": float(results[name]) for name in PARTS}
@@ -55,7 +58,7 @@ class Figures:
         return row | self._changed_stage() | self._alarms(step, results["optim"])
 
     def _rates(self, placed: Placed, duration: float) -> dict[str, Any]:
-        """See `trackers.py` for what counts."""
+        """Return the rates; `trackers.py` defines them."""
         sequences, length = placed.sequences, placed.batch.tokens.shape[1]
         flops = training_flops(self.run, [(1, sequences, length)])
         self.flops += flops
@@ -85,8 +88,8 @@ class Figures:
         self.stage = stage
         return {"mixture/stage": stage[0], **{f"mixture/weight/{name}": share for name, share in stage[1].items()}}
 
-    def _alarms(self, step: int, figures: Mapping[str, Any]) -> dict[str, float]:
-        norms = {name.removeprefix(NORM): float(value) for name, value in figures.items() if name.startswith(NORM)}
+    def _alarms(self, step: int, metrics: Mapping[str, Any]) -> dict[str, float]:
+        norms = {name.removeprefix(NORM): float(value) for name, value in metrics.items() if name.startswith(NORM)}
         found = alarms(norms, self.norms, self.run.norm_band, fixed=self.run.optimizer.kind == "adamh")
         for name in sorted(set(found) - self._alarmed):
             self.say(f"alarm: at step {step:,} the norm of {name} is {found[name]:.3g} times its first value")

@@ -1,31 +1,31 @@
-"""The figures of a run under their names, one JSON line a step; other trackers beside it where they are installed.
+"""Writes the metrics of a run: one JSON line a step, and optionally to other trackers. Defines their names.
 
 | name | what |
 |---|---|
 | global_step, run_progress | steps done, and their share of the run |
-| train/loss | what is minimised: cross entropy and the weighted auxiliary losses, in nats |
+| train/loss | the training loss: cross entropy plus weighted auxiliary losses, in nats |
 | train/cross_entropy_loss, train/z_loss, train/aux_loss_weighted | its parts |
 | train/router/{routing_entropy_mean, load_balancing_loss, router_z_loss} | means over the layers |
 | train/router/layer_{i}/{routing_entropy, load_balancing_loss, router_z_loss, routing_hist} | each layer's |
-| optim/learning_rate/<group>, optim/grad_norm/<family>, optim/params_norm/<group> | of the optimizer |
+| optim/learning_rate/<group>, optim/grad_norm/<family>, optim/params_norm/<group> | see `optimizer.py` |
 | throughput/{duration, loading_time, hook_time} | seconds: the step, the wait for data, checkpoint and evaluation |
 | throughput/{examples_per_second, tokens_per_second, total_tokens, gflops_per_second, total_gflops, mfu} | see below |
 | mixture/stage, mixture/weight/<component> | when they change |
-| data/* | the loader's own, counted from the last start on and with the batches that it has read ahead |
+| data/* | the loader's metrics, counted from the last start on, prefetched batches included |
 | eval/* | see `evaluate.py` |
-| alarm/<group> | a norm outside of its band, as a multiple of its first value |
-| grad, params, updates, opt_state /norm/<weight> | where watched |
+| alarm/<group> | a norm outside its band, as a multiple of its first value |
+| grad, params, updates, opt_state /norm/<weight> | if in `log.watch` |
 
-MFU is 100 x 3 x (forward FLOPs of a token, output matrix included, attention unhalved) x tokens / (seconds x peak x
-devices), with the dense bf16 peak of the device. Recomputation and routing do not count as useful work.
+MFU is 100 x 3 x (forward FLOPs of a token, output matrix included, attention not halved) x tokens / (seconds x peak x
+devices), with the device's dense bf16 peak. Recomputation and routing do not count as useful work.
 
-Rates are over `duration`, as in other trainers: they tell what the devices do when they have a batch. A run that waits
-for data shows it in loading_time, and in the line that a person watches, whose rates are over all of the time. FLOPs
-are those of all positions of a batch, padding included, because the devices compute it; tokens are those that are no
-padding. total_gflops and total_tokens are of the whole run, whatever stopped in between.
+Rates are over `duration`, as in other trainers: they show what the devices achieve once they have a batch. A run that
+waits for data shows it in loading_time and in the progress line, whose rates count all time. FLOPs are those of all
+positions of a batch, padding included, because the devices compute it; tokens exclude padding. total_gflops and
+total_tokens cover the whole run, including the time before a restart.
 
-A row with a checkpoint or an evaluation is written before them and again, complete, behind them: where a step stands
-twice in the file, the later line holds. What a run finds beyond the step at which it begins is moved to
+The row of a step with a checkpoint or an evaluation is written before them, and again, complete, after them: if a step
+has two lines in the file, the later one counts. A run that resumes moves rows of later steps to
 metrics.set-aside.jsonl.
 """
 
@@ -47,9 +47,9 @@ import numpy as np
 from datakit.errors import UsageError, suggestion
 
 FILE_NAME = "metrics.jsonl"
-SET_ASIDE = "metrics.set-aside.jsonl"  # rows of steps that a later start did again, or not at all
-TRACKERS = {"tensorboard": "tensorboardX", "trackio": "trackio", "wandb": "wandb"}  # and the package of each
-PEAK_FLOPS = {  # dense bf16, by what the name of the device begins with
+SET_ASIDE = "metrics.set-aside.jsonl"  # rows after the step at which a later start resumed
+TRACKERS = {"tensorboard": "tensorboardX", "trackio": "trackio", "wandb": "wandb"}  # and their packages
+PEAK_FLOPS = {  # dense bf16 FLOP/s from the vendors' data sheets, by prefix of the device name
     "NVIDIA H100 PCIe": 756e12,
     "NVIDIA H100": 989.5e12,
     "NVIDIA H200": 989.5e12,
@@ -65,15 +65,15 @@ PEAK_FLOPS = {  # dense bf16, by what the name of the device begins with
 
 
 def peak_flops(device_kind: str) -> float | None:
-    """The device's dense bf16 peak in FLOP/s; None where it is not known (a CPU has no agreed one)."""
+    """Dense bf16 peak of a device in FLOP/s, or None if unknown (a CPU has no agreed peak)."""
     known = [name for name in PEAK_FLOPS if device_kind.startswith(name)]
     return PEAK_FLOPS[max(known, key=len)] if known else None
 
 
-def flatten(prefix: str, figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Arrays as numbers: a row per layer becomes layer_{i}/<name> beside <name>'s mean."""
+def flatten(prefix: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn arrays into numbers: a value per layer becomes layer_{i}/<name>, plus the mean as <name>."""
     flat: dict[str, Any] = {}
-    for name, value in figures.items():
+    for name, value in metrics.items():
         array = np.asarray(value)
         folder, _, last = name.rpartition("/")
         place = f"{prefix}/{folder}" if folder else prefix
@@ -89,22 +89,22 @@ def flatten(prefix: str, figures: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Tracker(Protocol):
-    """Something that keeps rows of figures."""
+    """Stores rows of metrics."""
 
     def log(self, step: int, row: Mapping[str, Any]) -> None:
-        """Keep a row."""
+        """Store a row."""
         ...
 
     def close(self) -> None:
-        """Nothing follows."""
+        """Flush and close."""
         ...
 
 
 class JsonLines:
-    """The tracker that is always there. Numbers that JSON has no word for are written as null.
+    """The tracker that every run has. NaN and infinity are written as null.
 
-    A process that was killed while it wrote leaves a torn last line: it is taken off before the next row. So are rows
-    beyond `start`, the step at which the run begins: their steps are done again, or never.
+    A process killed while writing leaves a torn last line, which is removed on opening. Rows after step `start`, at
+    which the run resumes, move to another file: their steps are trained again, or never.
     """
 
     def __init__(self, folder: str, start: int) -> None:
@@ -133,7 +133,7 @@ def _finite(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class TensorBoard:
-    """Event files below the run."""
+    """Event files in the run's directory."""
 
     def __init__(self, folder: str) -> None:
         from tensorboardX import SummaryWriter  # pyright: ignore[reportMissingImports] - optional
@@ -150,14 +150,14 @@ class TensorBoard:
 
 
 class Hosted:
-    """Trackio or Weights & Biases, which speak alike. A run that goes on is one run there, too.
+    """Trackio or Weights & Biases, which have the same interface. A resumed run stays one run there.
 
-    They greet on standard output, where our commands put their result: sent to standard error.
+    Both print a greeting on standard output, which is reserved for our results; it goes to standard error.
     """
 
     def __init__(self, package: Any, project: str, name: str, config: dict[str, Any]) -> None:
         self._package = package
-        more = {"id": name} if package.__name__ == "wandb" else {}  # trackio knows a run by its name
+        more = {"id": name} if package.__name__ == "wandb" else {}  # trackio identifies a run by its name
         with redirect_stdout(sys.stderr):
             self._package.init(project=project, name=name, config=config, resume="allow", **more)
 
@@ -169,25 +169,25 @@ class Hosted:
             self._package.finish()
 
 
-class Metrics:
+class Trackers:
     """All trackers of a run as one."""
 
     def __init__(self, trackers: Sequence[Tracker]) -> None:
         self._trackers = trackers
 
     def log(self, step: int, row: Mapping[str, Any]) -> None:
-        """Keep a row in each."""
+        """Store a row in each tracker."""
         for tracker in self._trackers:
             tracker.log(step, row)
 
     def close(self) -> None:
-        """Nothing follows."""
+        """Flush and close."""
         for tracker in self._trackers:
             tracker.close()
 
 
 def check_trackers(names: Iterable[str]) -> None:
-    """Raises UsageError for a tracker that is unknown or not installed, before anything has begun."""
+    """Raise UsageError for a tracker that is unknown or not installed."""
     for name in names:
         if name not in TRACKERS:
             raise UsageError(f"log.trackers: no tracker {name!r}; {suggestion(name, TRACKERS)}")
@@ -195,41 +195,41 @@ def check_trackers(names: Iterable[str]) -> None:
             raise UsageError(f"log.trackers: {name} is not installed; pip install {TRACKERS[name]}")
 
 
-def open_metrics(
+def open_trackers(
     folder: str, start: int, names: Iterable[str], project: str, run: str, config: dict[str, Any]
-) -> Metrics:
-    """The JSON lines in `folder`, and the trackers by name, which `check_trackers` has seen; `run` says which run."""
+) -> Trackers:
+    """Open the JSON lines in `folder` and the named trackers, which must have passed `check_trackers`."""
     trackers: list[Tracker] = [JsonLines(folder, start)]
     for name in names:
         if name == "tensorboard":
             trackers.append(TensorBoard(folder))
         else:
             trackers.append(Hosted(importlib.import_module(TRACKERS[name]), project, run, config))
-    return Metrics(trackers)
+    return Trackers(trackers)
 
 
 def has_rows(folder: str) -> bool:
-    """Whether an earlier start has left any."""
+    """Return True if the folder has rows from an earlier start."""
     path = Path(folder) / FILE_NAME
     return path.exists() and path.stat().st_size > 0
 
 
 def last_row(folder: str, step: int) -> dict[str, Any]:
-    """The row of `step`, if it is the last one; else an empty one."""
+    """Return the row of `step` if it is the last one, otherwise an empty one."""
     rows = read_metrics(folder)
     return rows[-1] if rows and rows[-1]["global_step"] == step else {}
 
 
 def whole_lines(path: Path) -> list[str]:
-    """The lines that were written to their end."""
+    """Return the lines that are complete."""
     return [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
 
 
 def read_metrics(folder: str) -> list[dict[str, Any]]:
-    """The rows of a run by step; where a step was done twice, the later row. Raises UsageError where there are none."""
+    """Return the rows of a run by step, the later one of duplicates. Raises UsageError if there is no such file."""
     path = Path(folder) / FILE_NAME
     if not path.exists():
-        raise UsageError(f"{path} is not there; is {folder} the directory of a training run?")
+        raise UsageError(f"{path} does not exist; is {folder} the directory of a training run?")
     rows: dict[int, dict[str, Any]] = {}
     for line in whole_lines(path):
         row = json.loads(line)

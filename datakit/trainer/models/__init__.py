@@ -1,7 +1,7 @@
-"""Models, one complete file each; a variant starts as a copy of one of them.
+"""Holds the models, one complete file each, and finds a model by name. Copy a file to make a variant.
 
-`grug.py` and `olmoe.py` are models. The other modules hold the parts they share: the protocol a model file follows,
-layers, routers and experts.
+`grug.py` and `olmoe.py` are models. The other modules are their shared parts: the protocol of a model file, layers,
+routers and experts.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ BUILT_IN = ("grug", "olmoe")
 
 
 def load_model(name: str) -> Any:
-    """Import a model by its built-in name, or by the import path of your own. Raises UsageError if there is none."""
+    """Import a model by its built-in name, or your own by its import path. Raises UsageError if there is none."""
     path = f"{__name__}.{name}" if name in BUILT_IN else name
     if path == name and "." not in name:
-        raise UsageError(f"no model {name!r}; {suggestion(name, BUILT_IN)} (name your own by its import path)")
+        raise UsageError(f"no model {name!r}; {suggestion(name, BUILT_IN)} (give the import path of your own model)")
     try:
         return importlib.import_module(path)
     except ModuleNotFoundError as error:

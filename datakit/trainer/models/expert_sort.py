@@ -1,8 +1,8 @@
-"""Assignments in order of expert, and the two moves between tokens and rows.
+"""Sorts assignments by expert, and moves values between tokens and sorted rows.
 
-`spread` gives every assignment its token's row, `combine` sums a token's rows with their weights. Each carries the
-gradient of the other, written as a gather: no scatter-add, so sums have one fixed order on every device and every run.
-A token's rows are gathered one choice at a time: each gather then fuses into the sum, and no [T, K, D] is ever stored.
+`spread` copies each token to the rows of its assignments; `combine` sums a token's rows with their weights. Both have
+hand-written gradients that are gathers, not scatter-adds, so sums have one fixed order on every device and in every
+run. A token's rows are gathered one choice at a time: each gather fuses into the sum, and no [T, K, D] array is stored.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from datakit.trainer.models.shapes import Array, Float, Int
 
 
 class Sorted(NamedTuple):
-    """Where each assignment stands. Assignment a is choice a % K of token a // K."""
+    """Positions of assignments after sorting. Assignment a is choice a % K of token a // K."""
 
-    token: Int[Array, " R"]  # of the assignment in each row; rows of padding name some token
+    token: Int[Array, " R"]  # of each row; padding rows hold an arbitrary token
     row: Int[Array, "T K"]  # of each assignment
     counts: Int[Array, " E"]  # assignments per expert
 
 
 def sort_by_expert(expert: Int[Array, "T K"], experts: int) -> Sorted:
-    """A stable sort without padding: an expert sees its tokens in their order."""
+    """Sort stably and without padding, so an expert gets its tokens in order."""
     flat = expert.reshape(-1)
     order = _argsort(flat, experts)
     row = jnp.zeros_like(order).at[order].set(jnp.arange(order.size, dtype=jnp.int32), unique_indices=True)
@@ -35,7 +35,7 @@ def sort_by_expert(expert: Int[Array, "T K"], experts: int) -> Sorted:
 
 
 def _argsort(expert: Int[Array, " A"], experts: int) -> Int[Array, " A"]:
-    """Stable. Expert and place as one number sort three times as fast on a CPU as a pair, wherever they fit in one."""
+    """Stable argsort. Packing expert and position into one integer sorts three times as fast on a CPU."""
     size = expert.size
     if experts * size > jnp.iinfo(jnp.uint32).max:
         return jnp.argsort(expert, stable=True).astype(jnp.int32)
@@ -44,24 +44,24 @@ def _argsort(expert: Int[Array, " A"], experts: int) -> Int[Array, " A"]:
 
 
 def by_row(share: Float[Array, "T K"], order: Sorted) -> Float[Array, " R"]:
-    """The assignments' weights in the order of the rows; zero in padding."""
+    """Arrange the assignments' weights in row order, with zero for padding."""
     flat = jnp.zeros(order.token.shape, share.dtype)
     return flat.at[order.row.reshape(-1)].set(share.reshape(-1), unique_indices=True)
 
 
 def sum_rows(rows: Float[Array, "R D"], order: Sorted) -> Float[Array, "T D"]:
-    """The sum of each token's rows, in fp32."""
+    """Sum each token's rows in fp32."""
     return reduce(add, _chosen(rows, order)).astype(rows.dtype)
 
 
 def _chosen(rows: Float[Array, "R D"], order: Sorted) -> list[Float[Array, "T D"]]:
-    """The row of each token's first choice, of its second, ... in fp32."""
+    """Rows of each token's first choice, second choice, and so on, in fp32."""
     return [rows[row].astype(jnp.float32) for row in order.row.T]
 
 
 @jax.custom_vjp
 def spread(x: Float[Array, "T D"], order: Sorted) -> Float[Array, "R D"]:
-    """A row per assignment."""
+    """Copy each token to the rows of its assignments."""
     return x[order.token]
 
 
@@ -74,7 +74,7 @@ spread.defvjp(lambda x, order: (spread(x, order), order), _spread_backward)
 
 @jax.custom_vjp
 def combine(rows: Float[Array, "R D"], share: Float[Array, "T K"], order: Sorted) -> Float[Array, "T D"]:
-    """The weighted sum of each token's rows, in fp32."""
+    """Sum each token's rows, weighted, in fp32."""
     weighted = (row * weight[:, None] for row, weight in zip(_chosen(rows, order), share.T, strict=True))
     return reduce(add, weighted).astype(rows.dtype)
 

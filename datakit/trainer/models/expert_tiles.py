@@ -1,16 +1,16 @@
-"""Experts as a loop over tiles of rows: each tile is one expert's, so each step is a few small dense products.
+"""Computes experts as a loop over tiles of rows. A tile belongs to one expert, so a turn is a few small dense products.
 
-What it costs: every expert's rows are padded to whole tiles (half a tile an expert on average), and an expert's weights
-are copied once per turn. In exchange nothing is computed for experts that a token did not choose, and the loop ends
-after the last tile in use. Some tiles go at once, as many as keep the rows between the products within a core's cache:
-what stands between the products then pays for waking the other cores. On the CPU this is the fastest form by far.
+Cost: every expert's rows are padded to whole tiles (half a tile per expert on average), and an expert's weights are
+copied once per turn. In exchange, nothing is computed for experts that a token did not choose, and the loop ends after
+the last used tile. A turn handles as many tiles as keep the rows between the two products in a core's cache, which is
+enough work to use the other cores. On the CPU this is by far the fastest backend.
 
-Of the tiles that go at once, all are one expert's in most turns: those turns come first, and their rows go through one
-product. What is left of each expert comes after them, a product per tile. XLA:CPU cuts a product over its rows alone,
-into pieces as large as a small layer's tile: a product per tile leaves all cores but one idle there.
+In most turns all tiles belong to one expert: those turns come first and use one product for all rows. The remaining
+tiles of each expert follow, with one product per tile. XLA:CPU parallelises a product over its rows only, in chunks as
+large as a small layer's tile, so one product per tile keeps only one core busy.
 
-The backward pass is written out, since the gradient that JAX derives for a loop would add a whole weight-sized zero
-array per tile. The weights' gradients accumulate in fp32, in place, product by product in their order.
+The backward pass is hand-written, since the gradient that JAX derives for a loop would add a weight-sized array of
+zeros per tile. Gradients of the weights accumulate in fp32, in place, product by product in a fixed order.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from datakit.trainer.models.shapes import Array, Float, Int
 
 LARGEST_TILE = 256
 SMALLEST_TILE = 16
-MIDDLE_BYTES = 1 << 20  # of the tiles that go at once: a core's cache
-TILES_AT_ONCE = 8  # at the most
+MIDDLE_BYTES = 1 << 20  # rows between the two products in one turn: the size of a core's cache
+TILES_AT_ONCE = 8  # maximum
 
 
 class Tiles(NamedTuple):
-    """Sorted assignments with each expert's rows padded to whole tiles; the turns of one expert come first."""
+    """Sorted assignments with each expert's rows padded to whole tiles; turns of a single expert come first."""
 
     order: Sorted
     expert: Int[Array, " N"]  # of each tile
     used: Int[Array, ""]  # tiles that hold any row
-    alone: Int[Array, ""]  # turns of the loop that are one expert's
+    alone: Int[Array, ""]  # turns of the loop with a single expert
 
 
 def tile_rows(assignments: int, experts: int) -> int:
-    """Rows of a tile: about a quarter of an expert's even share, so that padding stays near an eighth."""
+    """Rows per tile: about a quarter of an expert's even share, so that padding stays near an eighth."""
     size = SMALLEST_TILE
     while size < LARGEST_TILE and 4 * 2 * size * experts <= assignments:
         size *= 2
@@ -51,12 +51,12 @@ def tile_rows(assignments: int, experts: int) -> int:
 
 
 def at_once(tile: int, width_bytes: int) -> int:
-    """Tiles of one turn of the loop, whose rows between the products have `width_bytes` each."""
+    """Tiles per turn of the loop, with `width_bytes` per row between the products."""
     return min(TILES_AT_ONCE, max(1, MIDDLE_BYTES // (tile * width_bytes)))
 
 
 def lay_tiles(expert: Int[Array, "T K"], experts: int, tile: int, together: int = 1) -> Tiles:
-    """Which tile holds which rows; the number of tiles is a multiple of the `together` that go at once."""
+    """Assign rows to tiles; the number of tiles is a multiple of `together`, the tiles per turn."""
     dense = sort_by_expert(expert, experts)
     tiles = -(-dense.counts // tile)
     alone = tiles - tiles % together
@@ -75,39 +75,39 @@ def lay_tiles(expert: Int[Array, "T K"], experts: int, tile: int, together: int 
 
 
 def _holder(ends: Int[Array, " E"], rest_ends: Int[Array, " E"], most: int) -> Int[Array, " N"]:
-    """The expert of each tile, from where each expert's tiles end: those in turns of its own, and the rest."""
+    """Expert of each tile, from the ends of each expert's tiles in single-expert turns and of the rest."""
     number = jnp.arange(most)[:, None]
     over = jnp.where(number < ends[-1], ends <= number, rest_ends <= number)
     return jnp.minimum(jnp.sum(over, axis=1, dtype=jnp.int32), ends.size - 1)
 
 
 class Turn(NamedTuple):
-    """What one turn of the loop works on: rows of one expert, or a tile of each of several."""
+    """The rows of one turn of the loop: all of one expert, or one tile from each of several."""
 
     expert: Int[Array, "*n"]
     start: Int[Array, ""]
     shape: tuple[int, ...]  # of its rows: (rows,) or (tiles, rows)
 
     def take(self, values: Any) -> Any:
-        """Its rows, [R, ...] -> [*n, rows, ...]."""
+        """Slice its rows: [R, ...] -> [*n, rows, ...]."""
         rows = jax.lax.dynamic_slice_in_dim(values, self.start, math.prod(self.shape))
         return rows.reshape(*self.shape, *values.shape[1:])
 
     def take_halves(self, values: Any) -> Any:
-        """The same, for a gate. XLA:CPU does not vectorise a loop over two halves of a slice: a fifth of the speed."""
+        """Like `take`, half by half: XLA:CPU does not vectorise over two halves of one slice (5 times slower)."""
         rows, width = math.prod(self.shape), values.shape[1] // 2
         at = ((self.start, column) for column in (0, width))
         halves = [jax.lax.dynamic_slice(values, start, (rows, width)).reshape(*self.shape, width) for start in at]
         return jnp.concatenate(halves, axis=-1)
 
     def put(self, values: Any, part: Any) -> Any:
-        """All rows with its own set."""
+        """Return all rows with its own replaced by `part`."""
         rows = part.reshape(-1, *values.shape[1:])
         return jax.lax.dynamic_update_slice_in_dim(values, rows, self.start, 0)
 
 
 def _each_turn(do: Callable[[Turn, Any], Any], tiles: Tiles, together: int, tile: int, carry: Any) -> Any:
-    """`carry` through all turns: those of one expert, then those of several."""
+    """Fold `carry` over all turns: first those of one expert, then those of several."""
     rows = together * tile
 
     def alone(index: Any, carry: Any) -> Any:
@@ -130,7 +130,7 @@ def tiled_experts(
     gate: Callable[[Any], Any],
     saved_name: str,
 ) -> Float[Array, "T D"]:
-    """See `moe.experts`. The rows between the two products are kept for the backward pass under `saved_name`."""
+    """Compute `experts.experts`; rows between the two products are checkpointed under `saved_name`."""
     experts = w_in.shape[0]
     tile = tile_rows(expert.size, experts)
     together = at_once(tile, w_in.shape[-1] * w_in.dtype.itemsize)
@@ -203,7 +203,7 @@ def _tiled_backward(
 
 
 def _add_in_order(sums: Any, expert: Any, parts: Any) -> Any:
-    """Each product's part onto its expert's sum, one after the other: in place, and in one order of summation."""
+    """Add each product to its expert's sum one after the other: in place and in a fixed order."""
     for at, part in zip(expert.reshape(-1), parts.reshape(-1, *sums.shape[1:]), strict=True):
         sums = jax.lax.dynamic_update_index_in_dim(sums, jax.lax.dynamic_index_in_dim(sums, at, 0, False) + part, at, 0)
     return sums

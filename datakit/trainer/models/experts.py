@@ -1,4 +1,4 @@
-"""The experts: every token through its K chosen feed-forward networks, dropless, behind one function.
+"""Sends every token through its K chosen feed-forward networks, without dropping any, behind one function.
 
     experts(x, expert, share, w_in, w_out, gate, backend) -> y
     y[t] = sum over k of share[t, k] * gate(x[t] @ w_in[expert[t, k]]) @ w_out[expert[t, k]]
@@ -7,13 +7,13 @@
 |---|---|---|
 | tiles | assignments sorted by expert, each expert padded to whole tiles, a loop over tiles | CPU |
 | ragged | assignments sorted by expert, `jax.lax.ragged_dot` | GPU and TPU without tokamax |
-| tokamax | the same with tokamax's grouped matmul (Triton or Mosaic) | GPU |
-| dense | every expert on every token, masked: E / K times the work | the oracle of the tests |
+| tokamax | like ragged, with tokamax's grouped matmul (Triton or Mosaic) | GPU |
+| dense | every expert on every token, masked: E / K times the work | reference for tests |
 
-`auto` takes tiles on CPU (XLA:CPU expands ragged_dot to the dense computation: 5 times slower at 8 experts, and worse
-with more), tokamax on a GPU where it is installed, else ragged. No token is ever dropped and no capacity exists.
+`auto` is tiles on a CPU (XLA:CPU expands ragged_dot to the dense computation: 5 times slower with 8 experts, and worse
+with more), tokamax on a GPU if installed, otherwise ragged. There is no capacity limit.
 
-On a mesh each device routes its own tokens to all experts, whose weights are gathered at the entry (FSDP).
+On a mesh each device routes its own tokens to all experts, whose weights are gathered first (FSDP).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from datakit.trainer.models.weights import BATCH, current_mesh
 
 Backend = Literal["auto", "tiles", "ragged", "tokamax", "dense"]
 GroupedMatmul = Callable[[Any, Any, Any], Any]
-SAVED_NAME = "moe_rows"  # what the remat policy "save_moe" keeps
+SAVED_NAME = "moe_rows"  # arrays that the remat policy "save_moe" keeps
 
 
 def experts(
@@ -48,10 +48,10 @@ def experts(
     gate: str = "swiglu",
     backend: Backend = "auto",
 ) -> Float[Array, "T D"]:
-    """See the module. `gate` is a name in `layers.GATES`; weights and x are of one dtype, sums are fp32."""
+    """Compute the formula above. `gate` is a name in `layers.GATES`; x and weights have one dtype, sums are fp32."""
     compute = partial(_BACKENDS[resolve(backend)], gate=GATES[gate])
     if current_mesh().size > 1:
-        # The check of varying axes knows no custom gradients with integer inputs; the tests compare with one device.
+        # check_vma does not support custom gradients with integer inputs; tests compare with one device instead.
         compute = jax.shard_map(
             compute, in_specs=(P(BATCH), P(BATCH), P(BATCH), P(), P()), out_specs=P(BATCH), check_vma=False
         )
@@ -59,7 +59,7 @@ def experts(
 
 
 def resolve(backend: Backend) -> str:
-    """The backend that `auto` means on this machine."""
+    """Return the backend that `auto` means on this machine."""
     if backend != "auto":
         return backend
     platform = jax.default_backend()
@@ -84,7 +84,7 @@ def _sorted_experts(
 
 
 def _tokamax_matmul(rows: Any, weights: Any, count: Any) -> Any:
-    import tokamax  # pyright: ignore[reportMissingImports] - optional, one second to import
+    import tokamax  # pyright: ignore[reportMissingImports] - optional; takes a second to import
 
     return tokamax.ragged_dot(rows, weights, count)
 

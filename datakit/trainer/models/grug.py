@@ -1,4 +1,4 @@
-"""Grug: the mixture-of-experts language model of this trainer, complete in this file. Copy it to change it.
+"""Defines Grug, this trainer's mixture-of-experts language model. Copy this file to change it.
 
 Every layer is attention, then experts; both read a gated RMS norm of the residual stream:
 
@@ -8,13 +8,14 @@ Every layer is attention, then experts; both read a gated RMS norm of the residu
     logits = gated(norm(x)) @ head
 
 Attention: grouped queries, parameter-free RMS norm on queries and keys, rotary positions, queries scaled by 1.3 (the
-norms took the scale away), every fourth layer with the full window and the others with half of it, the own value's
-direction removed from each head's output (XSA), and a head gate that starts at one. Experts: SwiGLU, K of E by a
-sigmoid router whose biases balance the load by quantiles (see `router.py`), beside one shared expert that every token
-passes. No biases, no tied weights, no dropout, no balancing loss. `experts = 0` makes it dense: only the shared expert.
+norms removed their scale), every fourth layer with the full window and the others with half of it, the direction of a
+position's own value removed from each head's output (XSA), and a head gate that starts at one. Experts: SwiGLU, K of E
+by a sigmoid router whose biases balance the load by quantiles (see `router.py`), plus one shared expert for every
+token. No biases, no tied weights, no dropout, no balancing loss. `experts = 0` makes a dense model with only the shared
+expert.
 
-Parameters are fp32 and compute is bf16; layers are stacked on a first axis and run under one `scan`, so a model of 50
-layers compiles as fast as one of 5. Letters of shapes are in `shapes.py`.
+Parameters are fp32 and compute is bf16. Layers are stacked on a first axis and run under one `scan`, so a model of 50
+layers compiles as fast as one of 5. `shapes.py` explains the letters of shapes.
 """
 
 from __future__ import annotations
@@ -54,12 +55,12 @@ from datakit.trainer.models.shapes import Array, Bool, Float, Int
 from datakit.trainer.models.weights import BATCH, Tree, Weight, constrain, gathered, leaves, parameter_count
 
 SIZES = ("vocabulary", "hidden", "layers", "heads", "kv_heads", "head_width", "shared_width", "gate_rank", "window")
-FULL_WINDOW_EVERY = 4  # layers 3, 7, 11, ... see the whole window
+FULL_WINDOW_EVERY = 4  # layers 3, 7, 11, ... have the full window
 
 
 @dataclass(frozen=True)
 class Config:
-    """A Grug model. The defaults are the 1e19-FLOP size; `sizing.size` fills all of them from a budget."""
+    """A Grug model. The defaults are the 1e19-FLOP size; `scaling.size` computes them from a budget."""
 
     vocabulary: int = 128_256
     hidden: int = 1024
@@ -83,27 +84,27 @@ class Config:
     moe_backend: Backend = "auto"
     remat: Literal["recompute_all", "save_moe", "none"] = "recompute_all"
     compute: Literal["bfloat16", "float32"] = "bfloat16"
-    loss_piece: int | None = None  # positions whose logits exist at a time; None: what fits in memory
+    loss_piece: int | None = None  # positions whose logits exist at a time; None: as many as fit `LOGIT_BYTES`
 
     def __post_init__(self) -> None:
         check_sizes(self, SIZES)
         if self.heads % self.kv_heads:
             raise UsageError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})")
         if self.head_width % 2:
-            raise UsageError(f"head_width ({self.head_width}) must be even: rotary positions turn pairs")
+            raise UsageError(f"head_width ({self.head_width}) must be even: rotary positions rotate pairs")
         if self.experts and not 1 <= self.experts_per_token < self.experts:
             raise UsageError(
                 f"experts_per_token ({self.experts_per_token}) must be between 1 and experts - 1 ({self.experts - 1}): "
-                "balancing compares a token's choices with the next one"
+                "balancing compares a token's choices with the next best expert"
             )
         if self.experts and self.expert_width < 1:
             raise UsageError("expert_width must be at least 1; set experts = 0 for a dense model")
         if self.expert_gate not in GATES:
-            raise UsageError(f"expert_gate {self.expert_gate!r} is none of {', '.join(GATES)}")
+            raise UsageError(f"expert_gate {self.expert_gate!r} is not one of {', '.join(GATES)}")
 
 
 def weights(config: Config) -> Tree:
-    """Every weight: shape, sharding, standard deviation (None: ones, 0: zeros), optimizer group, stacked axes."""
+    """Return all weights: shape, sharding, standard deviation (None: ones, 0: zeros), optimizer group, stacked axes."""
     c, std = config, config.init_scale * config.hidden**-0.5
     layers, hidden, width = c.layers, c.hidden, c.heads * c.head_width
     kv_width, rank, shared = c.kv_heads * c.head_width, c.gate_rank, c.shared_width
@@ -147,12 +148,12 @@ def weights(config: Config) -> Tree:
 
 
 def initial_state(config: Config) -> Tree:
-    """The router's biases: no gradient, moved by `balanced_bias` after each step, kept in checkpoints."""
+    """Return the router's biases [L, E]: no gradient, set by `balanced_bias` after each step, saved in checkpoints."""
     return {"router_bias": jnp.zeros((config.layers, config.experts), jnp.float32)} if config.experts else {}
 
 
 def apply(params: Tree, state: Tree, batch: Tokens, config: Config) -> Output:
-    """One pass over a batch: losses per position, and the next router biases."""
+    """Run one pass over a batch: losses per position, and the next router biases."""
     hidden, routers = encode(params, state, batch, config)
     labels, counted = next_tokens(batch.tokens, batch.segments, batch.loss_mask)
     losses, normalizer = cross_entropy(hidden, gathered(params["head"], hidden.dtype), labels, config.loss_piece)
@@ -167,7 +168,7 @@ def apply(params: Tree, state: Tree, batch: Tokens, config: Config) -> Output:
 
 
 def encode(params: Tree, state: Tree, batch: Tokens, config: Config) -> tuple[Float[Array, "B S D"], Any]:
-    """The final hidden states, and per layer what the routers did (None in a dense model)."""
+    """Return the final hidden states, and thresholds and statistics of the routers by layer (None if dense)."""
     dtype = jnp.dtype(config.compute)
     x = gathered(params["embed"], dtype)[batch.tokens]
     x = constrain(_normed(x, params, "embed_norm", config), P(BATCH))
@@ -185,17 +186,17 @@ def encode(params: Tree, state: Tree, batch: Tokens, config: Config) -> tuple[Fl
 
 
 def windows(config: Config) -> Int[Array, " L"]:
-    """How far back each layer sees."""
+    """Number of positions that each layer attends to, its own included."""
     full = np.arange(config.layers) % FULL_WINDOW_EVERY == FULL_WINDOW_EVERY - 1
     return jnp.asarray(np.where(full, config.window, max(1, config.window // 2)), jnp.int32)
 
 
 def remat(layer: Callable[..., Any], policy: str) -> Callable[..., Any]:
-    """What the backward pass finds and what it computes again."""
+    """Apply a rematerialisation policy: which activations the backward pass reads and which it recomputes."""
     if policy == "none":
         return layer
     saved = jax.checkpoint_policies.save_only_these_names(SAVED_NAME) if policy == "save_moe" else None
-    return jax.checkpoint(layer, policy=saved, prevent_cse=False)  # under a scan nothing can be merged anyway
+    return jax.checkpoint(layer, policy=saved, prevent_cse=False)  # a scan prevents merging anyway
 
 
 def _normed(x: Float[Array, "B S D"], weights: Tree, name: str, config: Config) -> Float[Array, "B S D"]:
@@ -211,7 +212,7 @@ def attend(
     rotary: tuple[Float[Array, "S h"], Float[Array, "S h"]],
     config: Config,
 ) -> Float[Array, "B S D"]:
-    """One layer's attention."""
+    """Attention of one layer."""
     c, dtype, rows = config, x_BSD.dtype, x_BSD.shape[:2]
     query_BSNH = (x_BSD @ gathered(block["query"], dtype)).reshape(*rows, c.heads, c.head_width)
     key_BSMH = (x_BSD @ gathered(block["key"], dtype)).reshape(*rows, c.kv_heads, c.head_width)
@@ -227,7 +228,7 @@ def attend(
 def feed_forward(
     x_BSD: Float[Array, "B S D"], block: Tree, state: Tree, valid: Bool[Array, "B S"], config: Config
 ) -> tuple[Float[Array, "B S D"], Any]:
-    """One layer's experts: the shared one, and K routed ones a token; with the router's thresholds and statistics."""
+    """Experts of one layer: the shared one plus K routed ones per token; with router thresholds and statistics."""
     c, dtype = config, x_BSD.dtype
     shared = GATES["swiglu"](x_BSD @ gathered(block["shared_in"], dtype)) @ gathered(block["shared_out"], dtype)
     if not c.experts:
@@ -244,9 +245,9 @@ def feed_forward(
 
 
 def flops_per_token(config: Config, sequence: int, with_head: bool = True) -> float:
-    """Forward FLOPs a token: matrix products of the chosen experts, and attention over the full square.
+    """Forward FLOPs per token: all matrix products, with the chosen experts and attention over the full square.
 
-    Attention is halved neither for causality nor for windows, so that numbers compare with published ones.
+    Attention is not reduced for causality or windows, so that numbers compare with published ones.
     """
     c = config
     width, kv_width = c.heads * c.head_width, c.kv_heads * c.head_width
@@ -258,7 +259,7 @@ def flops_per_token(config: Config, sequence: int, with_head: bool = True) -> fl
 
 
 def active_parameters(config: Config) -> int:
-    """Parameters that a token passes: all but the experts that it did not choose."""
+    """Number of parameters that a token uses: all but the experts it did not choose."""
     table = weights(config)
     routed = sum(weight.size for path, weight in leaves(table).items() if "/expert_" in path)
     skipped = routed * (config.experts - config.experts_per_token) // config.experts if config.experts else 0

@@ -1,10 +1,10 @@
-"""The blocks that every model here is made of: norms, rotary positions, attention, the loss. Pure functions on arrays.
+"""Provides the building blocks of models: norms, rotary positions, attention, the loss. Pure functions on arrays.
 
-Norms, softmaxes and the loss compute in fp32 whatever comes in, and return what came in. Two of the blocks are written
-for memory: attention goes through eight blocks of queries (no [S, S] matrix of scores is kept, and keys after the block
-or before the widest window are never touched), and the loss through pieces of the sequence (no [B, S, V] logits). Both
-compute their insides again in the backward pass. On a CPU that is faster, too: what is small stays in its cache (256
-positions: attention 3 times as fast as at once, the loss twice).
+Norms, softmaxes and the loss compute in fp32 and return the input's type. Two blocks save memory: attention works on
+eight groups of queries in turn (no [S, S] scores are kept, and keys after the group or before the widest window are
+never read), and the loss on pieces of the sequence (no [B, S, V] logits). Both recompute their intermediate values in
+the backward pass. On a CPU that is also faster, since small arrays stay in cache (256 positions: attention 3 times as
+fast as in one go, the loss twice as fast).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from jax.sharding import PartitionSpec as P
 from datakit.trainer.models.shapes import Array, Bool, Float, Int
 from datakit.trainer.models.weights import BATCH, current_mesh
 
-MASKED = -1e30  # finite: a row that is masked throughout must not become NaN
-QUERY_BLOCKS, SMALLEST_BLOCK = 8, 32  # of the queries that attend together
-LOGIT_BYTES = {"cpu": 8 << 20, "accelerator": 512 << 20}  # of one piece of the loss, in fp32
+MASKED = -1e30  # finite, so that a fully masked row does not become NaN
+QUERY_BLOCKS, SMALLEST_BLOCK = 8, 32  # number of query groups, and queries in the smallest; measured on CPUs
+LOGIT_BYTES = {"cpu": 8 << 20, "accelerator": 512 << 20}  # fp32 logits of a piece: a CPU cache, or little of a GPU
 
 
 def rms_norm(x: Float[Array, "*batch D"], scale: Float[Array, " D"] | None, eps: float) -> Float[Array, "*batch D"]:
-    """x / rms(x), times a learned scale where there is one."""
+    """Return x / rms(x), times a learned scale if given. RMSNorm: Zhang and Sennrich 2019."""
     wide = x.astype(jnp.float32)
     wide = wide * jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
     return (wide if scale is None else wide * scale.astype(jnp.float32)).astype(x.dtype)
@@ -36,12 +36,12 @@ def rms_norm(x: Float[Array, "*batch D"], scale: Float[Array, " D"] | None, eps:
 def gated_norm(
     x: Float[Array, "*batch D"], down: Float[Array, "D G"], up: Float[Array, "G D"]
 ) -> Float[Array, "*batch D"]:
-    """x * sigmoid(silu(x down) up): a low-rank gate on an input that is already normalised."""
+    """Return x * sigmoid(silu(x down) up): a low-rank gate on a normalised input."""
     return x * jax.nn.sigmoid(jax.nn.silu(x @ down) @ up)
 
 
 def rotary_table(length: int, head_width: int, theta: float) -> tuple[Float[Array, "S h"], Float[Array, "S h"]]:
-    """(cosine, sine) of position x frequency, fp32, for half of the head's width."""
+    """Return (cosine, sine) of position x frequency in fp32, each [S, head_width / 2]. RoPE: Su et al. 2021."""
     frequency = theta ** -(np.arange(0, head_width, 2, dtype=np.float64) / head_width)
     angle = np.arange(length, dtype=np.float64)[:, None] * frequency
     return jnp.asarray(np.cos(angle), jnp.float32), jnp.asarray(np.sin(angle), jnp.float32)
@@ -108,13 +108,13 @@ def exclude_self(attended: Float[Array, "B S N H"], value: Float[Array, "B S M H
 
 
 def silu_gate(gate_up: Float[Array, "*rows F"]) -> Float[Array, "*rows I"]:
-    """SwiGLU's middle: silu(gate) * up, from the two side by side."""
+    """SwiGLU (Shazeer 2020): silu(gate) * up, given both side by side."""
     gate, up = jnp.split(gate_up, 2, axis=-1)
     return jax.nn.silu(gate) * up
 
 
 def bilinear_gate(gate_up: Float[Array, "*rows F"]) -> Float[Array, "*rows I"]:
-    """gate * up: no nonlinearity but the product."""
+    """Return gate * up, whose only nonlinearity is the product."""
     gate, up = jnp.split(gate_up, 2, axis=-1)
     return gate * up
 
@@ -125,10 +125,10 @@ GATES: dict[str, Callable[[Any], Any]] = {"swiglu": silu_gate, "bilinear": bilin
 def next_tokens(
     tokens: Int[Array, "B S"], segments: Int[Array, "B S"], loss_mask: Bool[Array, "B S"]
 ) -> tuple[Int[Array, "B S"], Float[Array, "B S"]]:
-    """(labels, weights) of the positions: position i predicts token i + 1.
+    """Return (labels, weights) of the positions; position i predicts token i + 1.
 
-    A prediction counts where the predicted token's mask is set and both tokens are of one segment: the first token of a
-    document has nothing to be predicted from. The last position predicts nothing.
+    A prediction counts if the predicted token's mask is set and both tokens belong to one segment, since nothing
+    predicts the first token of a document. The last position predicts nothing.
     """
     labels = jnp.concatenate([tokens[:, 1:], tokens[:, :1]], axis=1)
     counted = loss_mask[:, 1:] & (segments[:, 1:] == segments[:, :-1])
@@ -138,10 +138,10 @@ def next_tokens(
 def cross_entropy(
     hidden: Float[Array, "B S D"], head: Float[Array, "D V"], labels: Int[Array, "B S"], piece: int | None = None
 ) -> tuple[Float[Array, "B S"], Float[Array, "B S"]]:
-    """(-log p(label), logsumexp of the logits), fp32.
+    """Return (-log p(label), logsumexp of the logits) in nats, fp32.
 
-    Logits of `piece` positions exist at a time; None takes what fits `LOGIT_BYTES`. On a mesh each device does its own
-    rows, so the gradient of `head` is summed over the devices once, not once a piece.
+    Logits of `piece` positions exist at a time (None: as many as fit `LOGIT_BYTES`). On a mesh each device computes its
+    own rows, so the gradient of `head` is summed over the devices once instead of once per piece.
     """
     compute = partial(_cross_entropy_of_rows, piece=piece)
     if current_mesh().size > 1:
@@ -194,7 +194,7 @@ _cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
 
 
 def _chosen(labels: Any, logits: Any) -> Any:
-    """Where each label's logit stands: a compare and a sum instead of an index, so no gradient is a scatter."""
+    """Mask of each label's logit: comparing and summing instead of indexing avoids a scatter in the gradient."""
     return jnp.arange(logits.shape[-1]) == labels[..., None]
 
 

@@ -1,14 +1,14 @@
-"""OLMoE, Mixtral and Qwen3-MoE: one family, over the same blocks as `grug.py`.
+"""Defines OLMoE, Mixtral and Qwen3-MoE as one family, from the same blocks as `grug.py`.
 
     x = embed[tokens]
     x = x + attention(norm(x))
     x = x + routed(norm(x))
     logits = norm(x) @ head
 
-They differ in three settings. Queries and keys are normed over the whole projection (OLMoE), per head (Qwen3) or not
-(Mixtral); a token's expert weights are renormalised to sum one (Mixtral, Qwen3) or not (OLMoE); and sizes. The router
-is a softmax with a load-balancing loss over all layers together. `hub.py` reads a checkpoint in the hub's names; tests
-hold logits, losses and every gradient to the published implementation.
+They differ in sizes and two settings. Queries and keys are normed over the whole projection (OLMoE), per head (Qwen3)
+or not at all (Mixtral); a token's expert weights are renormalised to sum to one (Mixtral, Qwen3) or not (OLMoE). The
+router is a softmax with one load-balancing loss over all layers. `hub.py` reads published checkpoints; tests compare
+logits, losses and every gradient with the published implementation.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Config:
     expert_width: int = 1024
     query_key_norm: Literal["none", "whole", "head"] = "whole"
     renormalize: bool = False
-    window: int | None = None  # None: everything before
+    window: int | None = None  # None: all previous positions
     rope_theta: float = 10_000.0
     norm_epsilon: float = 1e-5
     init_std: float = 0.02
@@ -62,20 +62,20 @@ class Config:
     moe_backend: Backend = "auto"
     remat: Literal["recompute_all", "save_moe", "none"] = "recompute_all"
     compute: Literal["bfloat16", "float32"] = "bfloat16"
-    loss_piece: int | None = None  # positions whose logits exist at a time; None: what fits in memory
+    loss_piece: int | None = None  # positions whose logits exist at a time; None: as many as fit `LOGIT_BYTES`
 
     def __post_init__(self) -> None:
         check_sizes(self, ("vocabulary", "hidden", "layers", "heads", "kv_heads", "head_width", "expert_width"))
         if self.heads % self.kv_heads:
             raise UsageError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})")
         if self.head_width % 2:
-            raise UsageError(f"head_width ({self.head_width}) must be even: rotary positions turn pairs")
+            raise UsageError(f"head_width ({self.head_width}) must be even: rotary positions rotate pairs")
         if not 1 <= self.experts_per_token <= self.experts:
             raise UsageError(f"experts_per_token ({self.experts_per_token}) must be between 1 and {self.experts}")
 
 
 def weights(config: Config) -> Tree:
-    """Every weight: shape, sharding, standard deviation (None: ones), optimizer group, leading stacked axes."""
+    """Return every weight: shape, sharding, standard deviation (None: ones), optimizer group, stacked axes."""
     c, std = config, config.init_std
     layers, hidden, width, kv_width = c.layers, c.hidden, c.heads * c.head_width, c.kv_heads * c.head_width
     across, along = P(None, "data", None), P(None, None, "data")
@@ -107,12 +107,12 @@ def weights(config: Config) -> Tree:
 
 
 def initial_state(config: Config) -> Tree:
-    """None: the load is balanced by a loss."""
+    """Return no state: a loss balances the load."""
     return {}
 
 
 def apply(params: Tree, state: Tree, batch: Tokens, config: Config) -> Output:
-    """One pass over a batch."""
+    """Run one pass over a batch."""
     hidden, (stats, _) = encode(params, batch, config)
     labels, counted = next_tokens(batch.tokens, batch.segments, batch.loss_mask)
     losses, normalizer = cross_entropy(hidden, gathered(params["head"], hidden.dtype), labels, config.loss_piece)
@@ -124,7 +124,7 @@ def apply(params: Tree, state: Tree, batch: Tokens, config: Config) -> Output:
 
 
 def encode(params: Tree, batch: Tokens, config: Config) -> tuple[Float[Array, "B S D"], tuple[RouterStatistics, Any]]:
-    """The final hidden states; the routers' statistics and logits, a row per layer."""
+    """Return the final hidden states, and the routers' statistics and logits by layer."""
     dtype = jnp.dtype(config.compute)
     x = constrain(gathered(params["embed"], dtype)[batch.tokens], P(BATCH))
     rotary = rotary_table(batch.tokens.shape[1], config.head_width, config.rope_theta)
@@ -148,7 +148,7 @@ def attend(
     rotary: tuple[Float[Array, "S h"], Float[Array, "S h"]],
     config: Config,
 ) -> Float[Array, "B S D"]:
-    """One layer's attention."""
+    """Attention of one layer."""
     c, dtype, rows = config, x_BSD.dtype, x_BSD.shape[:2]
     query_BSNH = _heads(x_BSD @ gathered(block["query"], dtype), block.get("query_norm"), c)
     key_BSMH = _heads(x_BSD @ gathered(block["key"], dtype), block.get("key_norm"), c)
@@ -159,7 +159,7 @@ def attend(
 
 
 def _heads(x: Float[Array, "B S P"], scale: Float[Array, " W"] | None, config: Config) -> Float[Array, "B S N H"]:
-    """A projection as heads, normed before or after the split, or not at all."""
+    """Split a projection into heads, normed before or after the split, or not at all."""
     split = (*x.shape[:2], -1, config.head_width)
     if scale is None:
         return x.reshape(split)
@@ -171,7 +171,7 @@ def _heads(x: Float[Array, "B S P"], scale: Float[Array, " W"] | None, config: C
 def feed_forward(
     x_BSD: Float[Array, "B S D"], block: Tree, valid: Bool[Array, "B S"], config: Config
 ) -> tuple[Float[Array, "B S D"], tuple[RouterStatistics, Float[Array, "T E"]]]:
-    """One layer's experts."""
+    """Experts of one layer, with the router's statistics and logits."""
     c, dtype = config, x_BSD.dtype
     x_TD = x_BSD.reshape(-1, c.hidden)
     logits_TE = router_logits(x_TD, gathered(block["router"], jnp.float32))
@@ -182,7 +182,7 @@ def feed_forward(
 
 
 def flops_per_token(config: Config, sequence: int, with_head: bool = True) -> float:
-    """Forward FLOPs a token, counted as in `grug.flops_per_token`."""
+    """Forward FLOPs per token, counted as in `grug.flops_per_token`."""
     c = config
     width, kv_width = c.heads * c.head_width, c.kv_heads * c.head_width
     routed = 6 * c.hidden * c.expert_width * c.experts_per_token + 2 * c.hidden * c.experts
@@ -192,7 +192,7 @@ def flops_per_token(config: Config, sequence: int, with_head: bool = True) -> fl
 
 
 def active_parameters(config: Config) -> int:
-    """Parameters that a token passes."""
+    """Number of parameters that a token uses."""
     table = weights(config)
     routed = sum(weight.size for path, weight in leaves(table).items() if "/expert_" in path)
     return parameter_count(table) - routed * (config.experts - config.experts_per_token) // config.experts

@@ -1,7 +1,7 @@
-"""What the training loop asks of a model file, and what both pass to each other.
+"""Defines what a model file provides, and the values it exchanges with the training loop.
 
 A model is a module with a config dataclass `Config` and the four functions of `Model`. `load_model("grug")` finds one
-of `trainer/models/`; `load_model("my_package.my_variant")` finds yours.
+in `trainer/models/`; `load_model("my_package.my_variant")` finds yours.
 """
 
 from __future__ import annotations
@@ -17,47 +17,47 @@ PADDING_SEGMENT = 0
 
 
 class Tokens(NamedTuple):
-    """A batch as a model sees it. `segments` number the documents of a row from 1; 0 is padding."""
+    """A batch as a model receives it. `segments` numbers the documents of a row from 1; 0 is padding."""
 
     tokens: Int[Array, "B S"]
     segments: Int[Array, "B S"]
-    loss_mask: Bool[Array, "B S"]  # tokens that count when they are predicted
+    loss_mask: Bool[Array, "B S"]  # tokens whose prediction counts
 
 
 class Output(NamedTuple):
-    """What one pass gives. The training loss is the weighted mean of `losses` plus `auxiliary`."""
+    """Results of one pass. The training loss is the weighted mean of `losses` plus `auxiliary`."""
 
-    losses: Float[Array, "B S"]  # cross entropy, in nats, of position i's prediction of token i + 1
+    losses: Float[Array, "B S"]  # cross entropy in nats; position i predicts token i + 1
     weights: Float[Array, "B S"]  # 1 where that prediction counts
-    auxiliary: Float[Array, ""]  # z-losses and balance losses, with their coefficients
+    auxiliary: Float[Array, ""]  # z-losses and balance losses, times their coefficients
     state: Tree  # the next step's model state (router biases)
     metrics: dict[str, Any]  # scalars, [L] per layer, or [L, E] per layer and expert
 
 
 class Model(Protocol):
-    """A model file. Its state is what training carries beside parameters and gradients never touch."""
+    """A model file. Its state is carried from step to step but gets no gradients."""
 
-    Config: type  # with a field `vocabulary`: how many ids there are
+    Config: type  # has a field `vocabulary`, the number of token ids
 
     def weights(self, config: Any) -> Tree:
-        """The table of `weights.Weight`s."""
+        """Return the table of `weights.Weight`s."""
         ...
 
     def initial_state(self, config: Any) -> Tree:
-        """Fresh state; an empty dict where there is none."""
+        """Return the state before the first step; an empty dict for a model without state."""
         ...
 
     def apply(self, params: Tree, state: Tree, batch: Tokens, config: Any) -> Output:
-        """One pass over a batch."""
+        """Run one pass over a batch."""
         ...
 
     def flops_per_token(self, config: Any, sequence: int, with_head: bool = True) -> float:
-        """Forward FLOPs of a token."""
+        """Return the forward FLOPs per token at this sequence length."""
         ...
 
 
 def check_sizes(config: Any, names: Iterable[str]) -> None:
-    """Raises UsageError for the first field among `names` that is below 1."""
+    """Raise UsageError for the first field among `names` that is below 1."""
     for name in names:
         if getattr(config, name) < 1:
             raise UsageError(f"model.{name} is {getattr(config, name)}; every size of a model is at least 1")

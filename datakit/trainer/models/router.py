@@ -1,14 +1,14 @@
-"""Routers: which experts a token goes to, with what weight, and how the load stays even.
+"""Routes tokens to experts: which experts a token gets, with what weight, and how the load stays even.
 
-Two kinds. `sigmoid_route` is the quantile-balanced one: the K largest of logit + bias are chosen, each weighted by the
-sigmoid of its own unbiased logit, and the bias moves so that every expert would get the same share of this batch; no
-auxiliary loss pulls on the weights. `softmax_route` is the classical one, with a load-balancing loss.
+`sigmoid_route` is the quantile-balanced router. It chooses the K largest of logit + bias and weights each by the
+sigmoid of its unbiased logit. The bias is set so that every expert would get the same share of this batch; no auxiliary
+loss acts on the weights. `softmax_route` is the classical router with a load-balancing loss.
 
-Balancing needs, per expert, the q-th largest of its scores over all tokens of the batch. It is found bit by bit: 32
-counts over [T, E], each a sum that any sharding gives exactly. So the bias does not depend on how many devices share
-the batch, no scores are gathered, and nothing is sorted.
+Balancing needs, per expert, the q-th largest of its scores over all tokens of the batch. It is found bit by bit, by 32
+counts over [T, E], each a sum that is exact under any sharding. So the bias does not depend on the number of devices,
+no scores are gathered, and nothing is sorted.
 
-Logits are fp32 from fp32 inputs: the router's matrix is a thousandth of the work, and near ties decide who trains.
+Logits are fp32 from fp32 inputs: the router is a thousandth of the work, and near ties decide which expert trains.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Routing(NamedTuple):
 
 
 class RouterStatistics(NamedTuple):
-    """What a layer's router did, over the tokens that count; under a scan each with an axis of layers before."""
+    """Statistics of a layer's router over valid tokens; a scan over layers prepends an axis."""
 
     load: Float[Array, "*layers E"]  # share of the assignments
     probability: Float[Array, "*layers E"]  # mean softmax of the unbiased logits
@@ -37,18 +37,18 @@ class RouterStatistics(NamedTuple):
 
 
 def router_logits(hidden: Float[Array, "T D"], weight: Float[Array, "D E"]) -> Float[Array, "T E"]:
-    """Logits in fp32 throughout."""
+    """Router logits, in fp32 throughout."""
     return jnp.dot(hidden.astype(jnp.float32), weight.astype(jnp.float32), precision=jax.lax.Precision.HIGHEST)
 
 
 def sigmoid_route(logits: Float[Array, "T E"], bias: Float[Array, " E"], choices: int) -> Routing:
-    """Chosen by logit + bias; weighted by sigmoid(logit), not renormalised."""
+    """Choose by logit + bias; weight by sigmoid(logit), not renormalised."""
     _, expert = jax.lax.top_k(jax.lax.stop_gradient(logits) + bias, choices)
     return Routing(expert, jax.nn.sigmoid(_pick(logits, expert)))
 
 
 def softmax_route(logits: Float[Array, "T E"], choices: int, renormalize: bool) -> Routing:
-    """Chosen and weighted by probability; `renormalize` makes a token's weights sum to one."""
+    """Choose and weight by probability; `renormalize` makes a token's weights sum to one."""
     probability = jax.nn.softmax(logits, axis=-1)
     _, expert = jax.lax.top_k(jax.lax.stop_gradient(probability), choices)
     share = _pick(probability, expert)
@@ -61,7 +61,7 @@ def _pick(values: Float[Array, "T E"], expert: Int[Array, "T K"]) -> Float[Array
 
 
 def statistics(logits: Float[Array, "T E"], expert: Int[Array, "T K"], valid: Bool[Array, " T"]) -> RouterStatistics:
-    """The router's figures; probability and z_loss are differentiable."""
+    """Compute the router's statistics; probability and z_loss are differentiable."""
     tokens = jnp.maximum(jnp.sum(valid), 1)
     assigned = (expert[..., None] == jnp.arange(logits.shape[-1])) & valid[:, None, None]
     load = jnp.sum(assigned, axis=(0, 1)) / (tokens * expert.shape[-1])
@@ -71,19 +71,22 @@ def statistics(logits: Float[Array, "T E"], expert: Int[Array, "T K"], valid: Bo
 
 
 def load_entropy(load: Float[Array, "*layers E"]) -> Float[Array, "*layers"]:
-    """Entropy of a load, in nats; log(E) is perfectly even."""
+    """Entropy of a load, in nats; log(E) if perfectly even."""
     return -jnp.sum(load * jnp.log(jnp.maximum(load, 1e-30)), axis=-1)
 
 
 def balance_loss(
     load: Float[Array, "*layers E"], probability: Float[Array, "*layers E"], choices: int
 ) -> Float[Array, "*layers"]:
-    """E * sum(load * K * probability); K where the load is even."""
+    """Load-balancing loss E * sum(load * K * probability), equal to K for an even load.
+
+    From the Switch Transformer (Fedus et al. 2021, equation 4), for K choices.
+    """
     return load.shape[-1] * choices * jnp.sum(load * probability, axis=-1)
 
 
 def router_metrics(stats: RouterStatistics, choices: int) -> dict[str, Array]:
-    """The figures under their names in the metrics, a row per layer."""
+    """Name the statistics as metrics, one row per layer."""
     return {
         "router/routing_hist": stats.load,
         "router/routing_entropy": load_entropy(stats.load),
@@ -95,25 +98,25 @@ def router_metrics(stats: RouterStatistics, choices: int) -> dict[str, Array]:
 def quantile_thresholds(
     logits: Float[Array, "T E"], bias: Float[Array, " E"], choices: int, valid: Bool[Array, " T"]
 ) -> Float[Array, " E"]:
-    """Per expert, how much a token's logit must exceed the token's own bar so that T * K / E tokens do.
+    """Return per expert the excess over a token's bar that T * K / E tokens reach.
 
-    A token's bar is its (K + 1)-th largest biased logit. The threshold is the q-th largest excess, with
-    q = max(1, floor(T * K / E)).
+    A token's bar is its (K + 1)-th largest biased logit. The threshold is the q-th largest excess of a logit over the
+    bar, with q = max(1, floor(T * K / E)).
     """
     logits = jax.lax.stop_gradient(logits)
-    # The least of the K + 1 largest, not the last of them: a slice of top_k turns into a full sort on the CPU.
+    # min, not the last entry: slicing top_k makes XLA sort everything on the CPU.
     bar = jnp.min(jax.lax.top_k(logits + bias, choices + 1)[0], axis=-1, keepdims=True)
     wanted = jnp.maximum(1, jnp.sum(valid) * choices // logits.shape[-1])
     return kth_largest(jnp.where(valid[:, None], logits - bar, -jnp.inf), wanted)
 
 
 def balanced_bias(threshold: Float[Array, "*layers E"]) -> Float[Array, "*layers E"]:
-    """The next step's bias: the negative thresholds, centred to mean zero."""
+    """Return the next step's bias: the negative thresholds, centred to mean zero."""
     return jnp.mean(threshold, axis=-1, keepdims=True) - threshold
 
 
 def kth_largest(values: Float[Array, "T E"], k: Int[Array, ""] | int) -> Float[Array, " E"]:
-    """The k-th largest of each column, exactly; k counts from 1 and may be traced."""
+    """Return the exact k-th largest value of each column; k counts from 1 and may be traced."""
     keys = _ordered_bits(values)
 
     def settle(step: Any, found: Any) -> Any:
@@ -125,7 +128,7 @@ def kth_largest(values: Float[Array, "T E"], k: Int[Array, ""] | int) -> Float[A
 
 
 def _ordered_bits(values: Float[Array, "T E"]) -> UInt[Array, "T E"]:
-    """fp32 as uint32 of the same order: flip the sign bit of positives, every bit of negatives."""
+    """Map fp32 to uint32 in the same order: flip the sign bit of positives and every bit of negatives."""
     bits = jax.lax.bitcast_convert_type(values.astype(jnp.float32), jnp.uint32)
     return jnp.where(bits >> 31, ~bits, bits | jnp.uint32(1 << 31))
 

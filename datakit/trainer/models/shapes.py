@@ -1,7 +1,7 @@
-"""Shape annotations: jaxtyping's, where it is installed; names that mean nothing, where it is not.
+"""Provides shape annotations from jaxtyping if it is installed, otherwise placeholders.
 
-Tests install jaxtyping's import hook and check every annotation of `datakit.trainer` at run time; a training machine
-needs neither. A name in an annotation is one axis, the same throughout one function:
+Tests check every annotation in `datakit.trainer.models` and `optimizer` at run time; a training machine needs no
+jaxtyping. A name in an annotation is one axis and has one size throughout a function:
 
     B batch    S sequence    T tokens (B x S)    D hidden    V vocabulary    L layers
     N query heads    M key/value heads    H head width    E experts    K experts per token

@@ -1,12 +1,11 @@
-"""A model's weights as a table: shape, sharding, initialisation and optimizer group stand in one row.
+"""Describes a model's weights as a table: shape, sharding, initialisation and optimizer group in one row.
 
-A model file builds one nested dict of `Weight`s; everything else about parameters follows from it: the arrays, their
-shardings, their optimizer groups, their number. Each weight has its own random key, derived from its path, so adding a
-weight changes no other one, and the values do not depend on the mesh.
+A model file builds one nested dict of `Weight`s, from which arrays, shardings, optimizer groups and parameter counts
+follow. Each weight has its own random key, derived from its path, so adding a weight changes no other, and the values
+do not depend on the mesh.
 
-The mesh has two axes. "replica" holds whole copies (data parallel); "data" shards the weights (FSDP). The batch is
-split over both. A weight names the axis that it is split along beside its shape; `gathered` undoes the split at the
-point of use, after the cast, so that what travels is half as wide.
+The mesh has two axes: "replica" holds full copies (data parallel), "data" shards the weights (FSDP). The batch is split
+over both. `gathered` collects a sharded weight at the point of use, after the cast, which halves the traffic.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from datakit.trainer.models.shapes import Array, Shaped
 
 BATCH = ("replica", "data")  # the mesh axes that a batch is split over
 Group = Literal["adam", "router", "adamh", "adamh_expert"]
-Tree = dict[str, Any]  # nested dicts with one kind of leaf
+Tree = dict[str, Any]  # nested dicts whose leaves have one type
 
 
 @dataclass(frozen=True)
 class Weight:
-    """One row of the table. `std` 0 means zeros and None ones; else a normal truncated at 3 standard deviations.
+    """One row of the table. `std` 0 means zeros, None ones; otherwise a normal truncated at 3 standard deviations.
 
-    `stack` leading axes number independent matrices (layers, experts): AdamH holds the norm of each.
+    The first `stack` axes number independent matrices (layers, experts), each of which keeps its norm under AdamH.
     """
 
     shape: tuple[int, ...]
@@ -45,12 +44,15 @@ class Weight:
 
     @property
     def size(self) -> int:
-        """How many numbers it holds."""
+        """Number of elements."""
         return math.prod(self.shape)
 
 
 def make_mesh(replicas: int = 1, devices: Sequence[Any] | None = None) -> Mesh:
-    """`replicas` copies of the weights, each split over the remaining devices. Raises UsageError."""
+    """Mesh of `replicas` full copies of the weights, each sharded over an equal share of the devices.
+
+    Raises UsageError if the devices do not divide evenly.
+    """
     devices = jax.devices() if devices is None else devices
     if len(devices) % replicas:
         raise UsageError(f"{len(devices)} devices cannot hold {replicas} replicas; choose a divisor of {len(devices)}")
@@ -59,7 +61,7 @@ def make_mesh(replicas: int = 1, devices: Sequence[Any] | None = None) -> Mesh:
 
 
 def leaves(table: Tree, prefix: str = "") -> dict[str, Any]:
-    """A nested dict as {"blocks/query": leaf}, sorted by path."""
+    """Flatten a nested dict to {"blocks/query": leaf}, sorted by path."""
     flat: dict[str, Any] = {}
     for name in sorted(table):
         path = f"{prefix}{name}"
@@ -69,7 +71,7 @@ def leaves(table: Tree, prefix: str = "") -> dict[str, Any]:
 
 
 def map_weights(function: Callable[..., Any], table: Tree, *trees: Tree) -> Tree:
-    """A tree like the table, its leaves `function(weight, *leaves of the other trees)`."""
+    """Map `function(weight, *leaves of the other trees)` over the table."""
     return {
         name: map_weights(function, value, *(tree[name] for tree in trees))
         if isinstance(value, dict)
@@ -79,12 +81,12 @@ def map_weights(function: Callable[..., Any], table: Tree, *trees: Tree) -> Tree
 
 
 def parameter_count(table: Tree) -> int:
-    """All parameters of a model."""
+    """Number of parameters of a model."""
     return sum(weight.size for weight in leaves(table).values())
 
 
 def initialize(table: Tree, key: Array, prefix: str = "") -> Tree:
-    """Fresh fp32 parameters. Run it under `jit` with `out_shardings=shardings(...)` where they fit no single device."""
+    """Draw fp32 parameters. Use `jit` with `out_shardings=shardings(...)` if they do not fit on one device."""
     return {
         name: initialize(value, key, f"{prefix}{name}/")
         if isinstance(value, dict)
@@ -102,27 +104,27 @@ def _draw(weight: Weight, key: Array) -> Array:
 
 
 def shardings(table: Tree, mesh: Mesh) -> Tree:
-    """Where each weight lies on the mesh. Raises UsageError for a split that does not come out even."""
+    """Sharding of each weight on the mesh. Raises UsageError if an axis cannot be split evenly."""
     for path, weight in leaves(table).items():
         for axis, name in enumerate(weight.sharding):
             if name is not None and weight.shape[axis] % mesh.shape[name]:
                 raise UsageError(
                     f"weight {path} {weight.shape}: axis {axis} does not split over {mesh.shape[name]} devices; "
-                    "raise `replicas`, or choose sizes that do"
+                    "raise `replicas`, or choose another size"
                 )
     return map_weights(lambda weight: NamedSharding(mesh, weight.sharding), table)
 
 
 def gathered(weight: Shaped[Array, "*shape"], dtype: Any) -> Shaped[Array, "*shape"]:
-    """A weight as it is used: cast to the compute type, whole on every device."""
+    """Cast a weight to the compute type and gather it on every device."""
     return constrain(weight.astype(dtype), P())
 
 
 def constrain(x: Shaped[Array, "*shape"], spec: P) -> Shaped[Array, "*shape"]:
-    """Pin where an array lies; nothing to do on a single device or without a mesh."""
+    """Constrain an array's sharding; does nothing on one device or without a mesh."""
     return jax.lax.with_sharding_constraint(x, spec) if current_mesh().size > 1 else x
 
 
 def current_mesh() -> AbstractMesh:
-    """The mesh of the surrounding `jax.set_mesh`; of size 1 or less outside."""
+    """Mesh of the surrounding `jax.set_mesh`; its size is at most 1 outside of one."""
     return jax.sharding.get_abstract_mesh()

@@ -19,7 +19,11 @@ from datakit.trainer.optimizer import Optimizer
 from tests.support.data import need_data
 
 safetensors = pytest.importorskip("safetensors.numpy")
+
+
 FAMILIES = ("olmoe", "mixtral")
+
+
 IGNORED = -100
 
 

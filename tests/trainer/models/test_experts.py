@@ -1,0 +1,137 @@
+"""Experts by every route give the oracle's sums and gradients."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from benchmarks import gpu_check
+from benchmarks.gpu_check import compiled_text, dense_buffers
+from benchmarks.moe_layer import Shape, moe_step
+from datakit.trainer.models import experts as expert_layer
+from datakit.trainer.models import router
+from datakit.trainer.scaling import size
+from tests.support.trainer_runs import small_run
+
+HIDDEN, WIDTH, EXPERTS, CHOICES = 24, 16, 6, 3
+
+
+def inputs(tokens: int, experts: int = EXPERTS, choices: int = CHOICES, skew: float = 0.0) -> tuple[Any, ...]:
+    """Tokens, their experts and weights, and the experts' matrices; `skew` crowds the first experts."""
+    keys = jax.random.split(jax.random.key(tokens + experts), 5)
+    logits = jax.random.normal(keys[0], (tokens, experts)) - skew * jnp.arange(experts)
+    routing = router.sigmoid_route(logits, jnp.zeros(experts), choices)
+    return (
+        jax.random.normal(keys[1], (tokens, HIDDEN)),
+        routing.expert,
+        routing.share,
+        jax.random.normal(keys[2], (experts, HIDDEN, 2 * WIDTH)) * HIDDEN**-0.5,
+        jax.random.normal(keys[3], (experts, WIDTH, HIDDEN)) * WIDTH**-0.5,
+    )
+
+
+def value_and_gradients(backend: Any, arguments: tuple[Any, ...], gate: str) -> Any:
+    """Outputs, and the gradients of x, share and both matrices."""
+
+    def loss(x: Any, share: Any, w_in: Any, w_out: Any) -> Any:
+        y = expert_layer.experts(x, arguments[1], share, w_in, w_out, gate, backend)
+        return jnp.sum(jnp.sin(y)), y
+
+    x, _, share, w_in, w_out = arguments
+    (_, y), gradients = jax.jit(jax.value_and_grad(loss, (0, 1, 2, 3), has_aux=True))(x, share, w_in, w_out)
+    return (y, *gradients)
+
+
+@functools.cache
+def oracle(case: tuple[int, int, int, float]) -> Any:
+    """Outputs and gradients of a case by the dense backend."""
+    return value_and_gradients("dense", inputs(*case), "swiglu" if case[3] else "bilinear")
+
+
+@pytest.mark.parametrize("backend", ["tiles", "ragged"])
+@pytest.mark.parametrize(
+    "case",
+    [(200, 6, 3, 0.0), (200, 6, 3, 3.0), (1, 4, 1, 0.0), (7, 64, 4, 0.0), (300, 5, 1, 50.0)],
+    ids=["even", "skewed", "one-token", "more-experts-than-tokens", "all-to-one"],
+)
+def test_backends_equal_the_oracle(backend: Any, case: tuple[int, int, int, float]) -> None:
+    arguments, gate = inputs(*case), "swiglu" if case[3] else "bilinear"
+    for ours, theirs in zip(value_and_gradients(backend, arguments, gate), oracle(case), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=2e-5, rtol=1e-4)
+
+
+def test_bfloat16_stays_near_fp32() -> None:
+    x, expert, share, w_in, w_out = inputs(200)
+    wide = expert_layer.experts(x, expert, share, w_in, w_out, backend="dense")
+    for backend in ("tiles", "ragged"):
+        cast = (value.astype(jnp.bfloat16) for value in (x, w_in, w_out))
+        narrow_x, narrow_in, narrow_out = cast
+        narrow = expert_layer.experts(narrow_x, expert, share, narrow_in, narrow_out, backend=backend)  # type: ignore[arg-type]
+        assert narrow.dtype == jnp.bfloat16
+        np.testing.assert_allclose(narrow.astype(jnp.float32), wide, atol=0.1)
+
+
+def test_tokamax_equals_the_oracle() -> None:
+    pytest.importorskip("tokamax")
+    arguments = inputs(200)
+    for ours, oracle in zip(
+        value_and_gradients("tokamax", arguments, "swiglu"),
+        value_and_gradients("dense", arguments, "swiglu"),
+        strict=True,
+    ):
+        np.testing.assert_allclose(ours, oracle, atol=2e-5, rtol=1e-4)
+
+
+def test_auto_is_tiles_on_the_cpu() -> None:
+    assert expert_layer.resolve("auto") == "tiles"
+    assert expert_layer.resolve("ragged") == "ragged"
+
+
+SMALL = Shape(tokens=256, hidden=64, width=32, experts=8, choices=2)
+
+
+def test_the_compiled_step_holds_no_dense_buffer() -> None:
+    found = {
+        backend: dense_buffers(compiled_text(SMALL, backend, jnp.float32), SMALL.experts, SMALL.tokens)
+        for backend in ("tiles", "dense", "ragged")
+    }
+    assert found["tiles"] == []
+    # The search works: it finds the buffers of the oracle, and those of ragged_dot, which XLA:CPU expands.
+    assert found["dense"] and found["ragged"]
+
+
+def test_ragged_stays_grouped_on_a_gpu() -> None:
+    """Check the input of the GPU's compiler; `make gpu-check` checks its output."""
+    step, inputs = moe_step(SMALL, jnp.bfloat16, "ragged")
+    program = jax.jit(step).trace(*inputs).lower(lowering_platforms=("cuda",)).as_text()
+    assert program.count('"chlo.ragged_dot"') == 6  # two forward, four backward
+    assert program.count("stablehlo.dot_general") == 3  # the router's
+
+
+def test_the_gpu_check_measures_training_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def small(*arguments: Any, **options: Any) -> Any:
+        plan = size(*arguments, **options)
+        model = dataclasses.replace(small_run().model, vocabulary=plan.model.vocabulary)
+        return dataclasses.replace(plan, model=model)
+
+    monkeypatch.setattr(gpu_check, "size", small)
+    check_train_speed()
+
+
+@pytest.mark.soak
+def test_the_gpu_check_measures_the_sized_model() -> None:
+    assert check_train_speed()["model"]["experts"] == 64
+
+
+def check_train_speed() -> dict[str, Any]:
+    """Measure a few steps as `make gpu-check` does."""
+    found = gpu_check.train_speed(sequences=8, length=32, steps=3, flops=1e14, hidden=128)
+    assert found["tokens_per_second"] == pytest.approx(8 * 32 / found["seconds"])
+    assert found["mfu"] is None  # a CPU has no agreed peak
+    return found

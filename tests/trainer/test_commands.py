@@ -1,0 +1,105 @@
+"""`datakit train` and `datakit eval`: from a recipe's cache to a trained, evaluated and plotted model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import pytest
+
+from datakit.cli import main
+from datakit.errors import CheckpointError
+from datakit.toml_config import read_toml
+from datakit.trainer import config
+from datakit.trainer.commands import evaluate_file, train_file
+from datakit.trainer.metrics.trackers import read_metrics
+from tests.support.trainer_runs import checkpoints_of, largest_file, silent
+
+pytest.importorskip("pyarrow")
+from tests.support.run_files import write_run_file
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a cache of two sources and a run file."""
+    return write_run_file(tmp_path_factory.mktemp("commands")).parent
+
+
+@pytest.fixture(scope="module")
+def directory(root: Path) -> str:
+    """The directory of the trained run."""
+    return train_file(root / "run.toml", str(root), say=silent).directory
+
+
+def test_a_run_names_its_caches_and_measures_every_tag(root: Path, directory: str) -> None:
+    manifest = json.loads((Path(directory) / "manifest.json").read_text())
+    (reference,) = manifest["inputs"]
+    assert reference["stage"] == "tokenize"
+    cache = json.loads((Path(directory) / reference["path"]).read_text())
+    assert cache["identity"] == reference["identity"]
+    figures = manifest["details"]["figures"]
+    for tag in ("web", "exams/code"):
+        assert figures[f"eval/{tag}/bpb"] > 0
+    assert figures["eval/exams/macro_loss"] == pytest.approx(figures["eval/exams/code/loss"])
+    rows = read_metrics(directory)
+    assert rows[0]["mixture/weight/web"] == 0.75
+    assert "data/bytes_read" in rows[-1]
+    assert rows[-1]["train/loss"] < rows[0]["train/loss"]
+
+
+def test_evaluation_repeats_the_run_s_metrics(root: Path, directory: str) -> None:
+    trained_figures = json.loads((Path(directory) / "manifest.json").read_text())["details"]["figures"]
+    checkpoint = f"{directory}/checkpoints/step-000000006"
+    for place, devices in ((None, None), (checkpoint, jax.devices()[:1])):
+        found = evaluate_file(root / "run.toml", str(root), place, devices=devices, say=silent)
+        assert (found.step, found.checkpoint) == (6, checkpoint)
+        for name in ("eval/web/bpb", "eval/exams/code/loss", "eval/macro_bpb"):
+            assert found.figures[name] == pytest.approx(trained_figures[name], rel=1e-6)
+
+
+def test_evaluation_skips_a_damaged_checkpoint(root: Path, directory: str, tmp_path: Path, lines: list[str]) -> None:
+    shutil.copytree(root, tmp_path / "copy")
+    place = tmp_path / "copy" / Path(directory).relative_to(root)
+    file, copy = place.parents[1] / "run.toml", str(place.parents[1])
+    newest, older = checkpoints_of(str(place))
+    damaged = largest_file(newest)
+    damaged.write_bytes(bytes(damaged.stat().st_size))
+    found = evaluate_file(file, copy, say=lines.append)
+    assert (found.step, found.checkpoint) == (4, str(older.path))
+    assert [line for line in lines if line.startswith(f"warning: {newest.path} is damaged")]
+    with pytest.raises(CheckpointError, match="none of the 1 checkpoints"):
+        evaluate_file(file, copy, str(newest.path), say=lines.append)
+
+
+def call(*arguments: str) -> object:
+    """Return a command's exit code; groups of commands raise SystemExit."""
+    try:
+        return main(arguments)
+    except SystemExit as ended:
+        return ended.code
+
+
+def test_commands_print_results_and_exit_codes(root: Path, directory: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("train", f"{root}/run.toml", "--root", str(root), "--json") == 0
+    assert json.loads(capsys.readouterr().out)["directory"] == directory
+    assert call("eval", f"{root}/run.toml", "--root", str(root)) == 0
+    assert "eval/web/bpb" in capsys.readouterr().out
+    assert call("train", "plot", directory) == 0
+    assert Path(capsys.readouterr().out.strip()).stat().st_size > 10_000
+    assert call("size", "--flops", "1e19", "--hidden", "1024") == 0
+    assert "128 sequences" in capsys.readouterr().out
+    assert call("size", "--flops", "1e19", "--hidden", "1024", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["steps"] == 14055
+    assert call("eval", f"{root}/run.toml", "--root", str(root), "--set", "seed=5") == 1
+    assert "train the run first" in capsys.readouterr().err
+    assert call("train", "demoo") == 2
+    assert "did you mean 'demo'" in capsys.readouterr().err
+
+
+def test_the_demo_s_run_is_complete() -> None:
+    assert config.run_names() == ["demo"]
+    document = read_toml(config.RUNS / "demo.toml", "")
+    sources = {entry["source"] for entry in document["data"]["components"].values()}
+    assert sources == {"stdlib-code", "stdlib-docs", "stdlib-encodings"}

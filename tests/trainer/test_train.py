@@ -1,0 +1,397 @@
+"""The training loop: a run cannot tell that it was interrupted, and however it ends, nothing it computed is lost."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from datakit.errors import DivergedError, LoaderError, UsageError
+from datakit.loader import ArraySource, Component, Loader, Mixture
+from datakit.plots.training import plot_run
+from datakit.trainer import train as loop
+from datakit.trainer.checkpoints import checkpoint
+from datakit.trainer.checkpoints.checkpoint import Checkpoints
+from datakit.trainer.config import Evaluation, Log, Run
+from datakit.trainer.metrics.step_metrics import StepMetrics
+from datakit.trainer.metrics.trackers import SET_ASIDE, read_metrics
+from datakit.trainer.models import grug
+from datakit.trainer.train import Outcome, train, trainer_of, use_compilation_cache
+from tests.support.paths import REPOSITORY
+from tests.support.trainer_runs import (
+    EXPLODING,
+    STEPS,
+    Ending,
+    PowerCut,
+    Rows,
+    TextBytes,
+    assert_same_state,
+    bytes_mixture,
+    checkpoints_of,
+    directory_in,
+    final_state,
+    losses,
+    saving_run,
+    silent,
+    small_run,
+    stopped,
+)
+
+HELD_OUT = TextBytes(seed=5)
+
+
+def test_resuming_twice_changes_no_bit(tmp_path: Path, finished: str, lines: list[str]) -> None:
+    run = saving_run()
+    for end in (4, 8):
+        stopped(run, tmp_path, end, lines.append)
+    outcome = train(run, TextBytes(), str(tmp_path), say=lines.append)
+    assert outcome.resumed_from == 6
+    said = [line for line in lines if line.startswith(("fresh", "resumed"))]
+    assert said[0] == "fresh start"
+    assert [line.split(" of ")[0] for line in said[1:]] == ["resumed from step 3", "resumed from step 6"]
+    assert_same_state(final_state(outcome.directory, run), final_state(finished, run))
+    assert losses(outcome.directory) == losses(finished)
+
+
+def test_a_resumed_run_compiles_its_step_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Restored arrays have the layout of fresh ones, so nothing is compiled a second time and no step is slower."""
+    trainers: list[Any] = []
+
+    def collect(*arguments: Any) -> Any:
+        trainers.append(trainer_of(*arguments))
+        return trainers[-1]
+
+    monkeypatch.setattr(loop, "trainer_of", collect)
+    for end in (4, 8):
+        stopped(saving_run(), tmp_path, end)
+    assert [trainer.advance._cache_size() for trainer in trainers] == [1, 1]
+
+
+def test_the_compilation_cache_of_a_run_is_used(tmp_path: Path) -> None:
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = {name: getattr(jax.config, name) for name in names}
+    try:
+        use_compilation_cache(small_run(compilation_cache=""))
+        assert getattr(jax.config, names[0]) == before[names[0]]
+        use_compilation_cache(small_run(compilation_cache=str(tmp_path)))
+        assert getattr(jax.config, names[0]) == str(tmp_path)
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+
+
+KILLED = """
+import os, signal
+import tests.conftest
+from datakit.trainer.checkpoints import checkpoint
+from datakit.trainer.train import train
+from tests.support.trainer_runs import TextBytes, saving_run
+
+when, kill = {when!r}, lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+if when == "while it is written":
+    save = checkpoint.Writer.save
+    def save_and_die(self, state, marker):
+        save(self, state, marker)
+        if marker.step == 6:
+            kill()
+    checkpoint.Writer.save = save_and_die
+if when == "before it is committed":
+    commit = checkpoint.commit
+    checkpoint.commit = lambda path, marker: kill() if marker.step == 6 else commit(path, marker)
+train(saving_run(), TextBytes(), {out!r})
+"""
+
+
+@pytest.mark.parametrize("when", ["while it is written", "before it is committed"])
+def test_a_kill_during_a_checkpoint_loses_nothing(when: str, tmp_path: Path, finished: str, lines: list[str]) -> None:
+    code, environment = KILLED.format(when=when, out=str(tmp_path)), {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    run = saving_run()
+    outcome = train(run, TextBytes(), str(tmp_path), say=lines.append)
+    assert outcome.resumed_from in ((3,) if when == "before it is committed" else (3, 6))
+    assert any("never finished" in line for line in lines) or outcome.resumed_from == 6
+    assert_same_state(final_state(outcome.directory, run), final_state(finished, run))
+    assert [one.marker.step for one in checkpoints_of(outcome.directory)] == [12, 9, 6, 3]
+
+
+def test_fewer_devices_continue_what_more_started(tmp_path: Path) -> None:
+    run = saving_run()
+    directory = stopped(run, tmp_path / "eight", 6)
+    eight, four = (final_state(directory, run, jax.devices()[:count]) for count in (8, 4))
+    assert_same_state(eight, four)
+    shutil.copytree(tmp_path / "eight/plays", tmp_path / "four/plays")
+    on_eight = train(run, TextBytes(), str(tmp_path / "eight"))
+    replicated = dataclasses.replace(run, replicas=2)
+    on_four = train(replicated, TextBytes(), str(tmp_path / "four"), devices=jax.devices()[:4])
+    assert on_eight.resumed_from == on_four.resumed_from == 6
+    np.testing.assert_allclose(losses(on_eight.directory)[6], losses(on_four.directory)[6], atol=1e-5)
+    np.testing.assert_allclose(losses(on_eight.directory), losses(on_four.directory), atol=1e-3)
+
+
+def test_divergence_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
+    run = small_run(optimizer=EXPLODING, checkpoint=Checkpoints(interval_minutes=0.0))
+    with pytest.raises(DivergedError, match=r"NaN or infinite.*last good checkpoint is .*step-0000") as caught:
+        train(run, TextBytes(), str(tmp_path))
+    assert caught.value.exit_code == 4
+    directory = directory_in(tmp_path)
+    rows = read_metrics(directory)
+    assert checkpoints_of(directory)[0].marker.step < len(rows)
+    assert all(np.isfinite(value).all() for value in final_state(directory, run).values())
+    assert None in (rows[-1]["train/loss"], rows[-1]["optim/grad_norm/all"], rows[-1]["optim/params_norm/adam"])
+    assert not Path(directory, "manifest.json").exists()
+
+
+def test_divergence_is_reported_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: list[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "commit", full)
+    run = small_run(optimizer=EXPLODING, checkpoint=Checkpoints(interval_minutes=1e9, keep_every=1))
+    with pytest.raises(DivergedError, match="there is no checkpoint yet"):
+        train(run, TextBytes(), str(tmp_path), say=lines.append)
+    assert any("No space left on device" in line for line in lines)
+
+
+def test_a_finished_run_is_left_alone(finished: str, lines: list[str]) -> None:
+    root = str(Path(finished).parents[1])
+    before = sorted((path, path.stat().st_mtime_ns) for path in Path(root).rglob("*"))
+    again = train(saving_run(), Ending(0), root, say=lines.append)
+    assert lines == [f"{finished} is finished"]
+    assert again.figures["train/loss"] == losses(finished)[-1]
+    assert sorted((path, path.stat().st_mtime_ns) for path in Path(root).rglob("*")) == before
+
+
+def test_a_missing_manifest_is_written_again(finished: str, tmp_path: Path) -> None:
+    shutil.copytree(Path(finished).parent, tmp_path / "plays")
+    manifest = Path(directory_in(tmp_path), "manifest.json")
+    before = manifest.read_bytes()
+    manifest.unlink()
+    assert train(saving_run(), Ending(STEPS), str(tmp_path)).resumed_from == STEPS
+    assert manifest.read_bytes() == before
+
+
+def test_norms_profile_and_evaluations_are_written(tmp_path: Path) -> None:
+    log = Log(watch=("grad", "params", "updates", "opt_state"), watch_every=5, profile=(2, 4), progress_seconds=1e9)
+    run = small_run(log=log, evaluation=Evaluation(every=8))
+    tags = {
+        "plays/late": lambda: HELD_OUT.iterate(0, 2),
+        "other": lambda: TextBytes(seed=6).iterate(0, 1),
+    }
+    outcome = train(run, TextBytes(), str(tmp_path), evaluations=tags, token_bytes=np.ones(256, np.int64))
+    rows = read_metrics(outcome.directory)
+    assert [row["global_step"] for row in rows] == list(range(1, STEPS + 1))
+    assert [row["global_step"] for row in rows if "grad/norm/embed" in row] == [1, 6, 11]
+    for name in ("params/norm/blocks/layer_1/query", "updates/norm/head", "opt_state/norm/mu/embed"):
+        assert rows[0][name] >= 0
+    assert [row["global_step"] for row in rows if "eval/loss" in row] == [8, STEPS]
+    last = rows[-1]
+    for name in ("eval/plays/late/bpb", "eval/plays/macro_loss", "eval/other/loss", "eval/ema/macro_bpb"):
+        assert last[name] == outcome.figures[name]
+    for name in ("train/router/layer_1/routing_hist", "train/router/routing_entropy_mean", "data/epochs/text"):
+        assert name in last
+    timing = ("duration", "loading_time", "hook_time")
+    for name in (*timing, "tokens_per_second", "total_tokens", "flops_per_token_analytic"):
+        assert last[f"throughput/{name}"] >= 0
+    assert rows[0]["mixture/stage"] == 0
+    assert "mixture/stage" not in last
+    assert list((Path(outcome.directory) / "profile").rglob("*.xplane.pb"))
+    pytest.importorskip("matplotlib")
+    assert Path(plot_run(outcome.directory)).stat().st_size > 10_000
+
+
+def test_impossible_runs_say_why(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="a batch of 6 sequences does not split over 8 devices"):
+        train(saving_run(), TextBytes(rows=6), str(tmp_path))
+    with pytest.raises(UsageError, match="the data end before step 2 of 12"):
+        train(saving_run(), Ending(1, quiet=True), str(tmp_path))
+    with pytest.raises(UsageError, match=r"log.watch: unknown name 'grads'; did you mean 'grad'"):
+        Log(watch=("grads",))
+    with pytest.raises(UsageError, match="trackers: no tracker 'wandbb'; did you mean 'wandb'"):
+        train(saving_run(log=Log(trackers=("wandbb",))), TextBytes(), str(tmp_path))
+
+
+def test_unknown_token_ids_end_the_run(tmp_path: Path) -> None:
+    tokens = np.random.default_rng(0).integers(0, 1000, 6400).astype(np.uint16)
+    mixture = Mixture({"a": Component(ArraySource(tokens))}, {"a": 1.0}, sequence_length=32, batch_size=8)
+    with Loader(mixture) as loader, pytest.raises(UsageError, match=r"holds the id 9\d\d, but the model's vocabulary"):
+        train(small_run(), loader, str(tmp_path))
+
+
+EVALUATED = saving_run(evaluation=Evaluation(every=6), log=Log(progress_seconds=1e9))
+
+
+def tag() -> Iterator[Rows]:
+    return HELD_OUT.iterate(0, 1)
+
+
+def start(run: Run, root: Path, source: Any = None, evaluate: Callable[[], Any] = tag, **options: Any) -> Outcome:
+    options = {"say": silent, **options}
+    return train(run, source or TextBytes(), str(root), evaluations={"t": evaluate}, **options)
+
+
+def saved(root: Path) -> list[int]:
+    return [one.marker.step for one in checkpoints_of(directory_in(root))]
+
+
+def untimed_rows(root: Path) -> list[dict[str, Any]]:
+    """The rows without durations and rates."""
+    timed = ("throughput/", "eval/total_time", "eval/ema/total_time")
+    rows = read_metrics(directory_in(root))
+    return [{name: value for name, value in row.items() if not name.startswith(timed)} for row in rows]
+
+
+def dying_at(number: int, how: Callable[[], Any]) -> Callable[[], Any]:
+    """The validation set, until it is opened for the `number`th time."""
+    opened = [0]
+
+    def batches() -> Any:
+        opened[0] += 1
+        if opened[0] == number:
+            how()
+        return tag()
+
+    return batches
+
+
+def cut() -> None:
+    raise PowerCut
+
+
+def terminate() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """The rows of an uninterrupted run with evaluations."""
+    root = tmp_path_factory.mktemp("undisturbed")
+    start(EVALUATED, root)
+    return untimed_rows(root)
+
+
+# The validation set is opened before the first step (1); with weights and averages at step 6 (2, 3) and the end (4, 5).
+@pytest.mark.parametrize(("number", "step"), [(2, 6), (4, 12)])
+def test_dying_in_an_evaluation_loses_nothing(number: int, step: int, undisturbed: list[Any], tmp_path: Path) -> None:
+    with pytest.raises(PowerCut):
+        start(EVALUATED, tmp_path, evaluate=dying_at(number, cut))
+    assert saved(tmp_path)[0] == step
+    assert untimed_rows(tmp_path)[-1]["global_step"] == step
+    outcome = start(EVALUATED, tmp_path)
+    assert outcome.resumed_from == step
+    assert untimed_rows(tmp_path) == undisturbed
+    assert outcome.figures["train/loss"] == undisturbed[-1]["train/loss"]
+
+
+@pytest.mark.parametrize("step", [2, 6, 12])
+def test_sigterm_saves_and_postpones_the_evaluation(
+    step: int,
+    undisturbed: list[Any],
+    finished: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    row = StepMetrics.row
+
+    def signalled(self: StepMetrics, at: int, *arguments: Any) -> dict[str, Any]:
+        if at == step:
+            terminate()
+        return row(self, at, *arguments)
+
+    rolling = dataclasses.replace(EVALUATED, checkpoint=Checkpoints())
+    with monkeypatch.context() as patch:
+        patch.setattr(StepMetrics, "row", signalled)
+        with pytest.raises(KeyboardInterrupt):
+            start(rolling, tmp_path, evaluate=dying_at(4 if step == STEPS else 2, cut))
+    assert saved(tmp_path) == [step]
+    assert start(rolling, tmp_path).resumed_from == step
+    assert untimed_rows(tmp_path) == undisturbed
+    assert_same_state(final_state(directory_in(tmp_path), rolling), final_state(finished, rolling))
+
+
+def test_a_signal_in_the_final_evaluation_is_ignored(tmp_path: Path) -> None:
+    outcome = start(EVALUATED, tmp_path, evaluate=dying_at(4, terminate))
+    assert "eval/loss" in outcome.figures
+
+
+def test_an_unusable_validation_set_is_found_first(tmp_path: Path) -> None:
+    row = HELD_OUT.batch(0)
+    single = Rows(row.tokens, np.arange(row.tokens.size).reshape(row.tokens.shape) + 1, row.loss_mask)
+    with pytest.raises(UsageError, match=r"evaluation 't' has no token to predict; give it more documents"):
+        start(EVALUATED, tmp_path, evaluate=lambda: [single])
+    assert not Path(directory_in(tmp_path), "metrics.jsonl").exists()
+
+
+def test_too_little_data_is_found_first(tmp_path: Path) -> None:
+    tokens = np.arange(1024) % 256
+    once = Component(ArraySource(tokens.astype(np.uint16), np.full(16, 64)), max_epochs=1)
+    mixture = Mixture({"a": once}, {"a": 1.0}, sequence_length=32, batch_size=8)
+    with Loader(mixture) as loader, pytest.raises(LoaderError, match="ends after 4 of 12 batches: component 'a' has"):
+        start(EVALUATED, tmp_path, loader)
+    assert not list(tmp_path.rglob("*"))
+
+
+def test_data_that_end_early_leave_a_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="the data end before step 6 of 12"):
+        start(EVALUATED, tmp_path, Ending(5, quiet=True))
+    assert saved(tmp_path)[0] == 5
+
+
+def test_later_rows_are_set_aside_on_resume(tmp_path: Path) -> None:
+    for end in (5, 3):
+        with pytest.raises(PowerCut):
+            start(EVALUATED, tmp_path, Ending(end))
+    assert [row["global_step"] for row in untimed_rows(tmp_path)] == [1, 2, 3]
+    aside = Path(directory_in(tmp_path), SET_ASIDE).read_text().splitlines()
+    assert [json.loads(line)["global_step"] for line in aside] == [4, 5]
+    afresh = dataclasses.replace(EVALUATED, checkpoint=dataclasses.replace(EVALUATED.checkpoint, load=False))
+    with pytest.raises(PowerCut):
+        start(afresh, tmp_path, Ending(2))
+    assert [row["global_step"] for row in untimed_rows(tmp_path)] == [1, 2]
+    start(EVALUATED, tmp_path)
+    assert [row["global_step"] for row in untimed_rows(tmp_path) if "mixture/stage" in row] == [1]
+
+
+class Cut(Loader):
+    """A loader that ends before step 4."""
+
+    def iterate(self, start: int = 0, stop: int | None = None) -> Generator[Any, None, None]:
+        yield from super().iterate(start, 4)
+        raise PowerCut
+
+
+def test_the_loader_refuses_a_changed_past(tmp_path: Path) -> None:
+    with Cut(bytes_mixture(1)) as first, pytest.raises(PowerCut):
+        train(saving_run(), first, str(tmp_path))
+    later = saving_run(resume_from=directory_in(tmp_path))
+    with Loader(bytes_mixture(2)) as other, pytest.raises(LoaderError, match="seed: 1 -> 2"):
+        train(later, other, str(tmp_path))
+    with Loader(bytes_mixture(1)) as same:
+        assert train(later, same, str(tmp_path)).resumed_from == 3
+
+
+def test_a_model_of_your_own_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of grug.py outside of datakit, named by its import path."""
+    (tmp_path / "my_variant.py").write_text(Path(grug.__file__).read_text())
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import my_variant  # pyright: ignore[reportMissingImports] - written above
+
+    model = my_variant.Config(**dataclasses.asdict(small_run().model))
+    run = small_run(kind="my_variant", model=model)
+    with pytest.raises(PowerCut):
+        train(run, Ending(1), str(tmp_path))
+    with pytest.raises(UsageError, match="model config is not a Config of 'my_variant'"):
+        small_run(kind="my_variant")
