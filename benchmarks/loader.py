@@ -127,7 +127,7 @@ def compare(directory: Path, options: argparse.Namespace) -> dict[str, object]:
         )
         for name, segments in (("loader", False), ("loader + segments", True))
     }
-    window = loaders["loader"].plan.grants["web"].blocks
+    window = loaders["loader"].order.grants["web"].blocks
     rates: dict[str, list[float]] = {"memmap": [], **{name: [] for name in loaders}}
     for turn in range(options.rounds):
         contenders: dict[str, Callable[[], Iterator[np.ndarray]]] = {

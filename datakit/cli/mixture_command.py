@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from datakit.cli.console import Cell, note, say, say_json, seconds_text, table
 
 if TYPE_CHECKING:
-    from datakit.loader import Plan, Preview
+    from datakit.loader import Preview, SequenceOrder
     from datakit.pipeline.mixture_packing import PackingResult
 
 Flag = Parameter(negative="", show_default=False)
@@ -72,7 +72,7 @@ def preview(
         Print one JSON object.
     """
     from datakit.errors import UsageError
-    from datakit.loader import Plan, contributions
+    from datakit.loader import SequenceOrder, contributions
     from datakit.loader.mixture.toml_file import load_mixture_file
     from datakit.plots.files import check_target
     from datakit.plots.mixture import write_plot
@@ -84,22 +84,22 @@ def preview(
     if plot is not None:
         check_target(plot)
     file = load_mixture_file(mixture, root)
-    plan, wanted = Plan(file.mixture), steps or file.steps
-    if wanted is None and plan.steps is None:
+    order, wanted = SequenceOrder(file.mixture), steps or file.steps
+    if wanted is None and order.steps is None:
         raise UsageError(f"{mixture} never ends; say how long the run is: `steps = ...` in the file, or --steps")
-    view = contributions(plan, wanted, points + 1)
-    ending = _ending(plan, wanted)
+    view = contributions(order, wanted, points + 1)
+    ending = _ending(order, wanted)
     if plot is not None:
-        slots = int(plan.axis.first_slot(int(view.steps[-1])))
-        drawn = contributions(plan, wanted, min(PLOT_POINTS, max(LEAST_POINTS, slots // SLOTS_A_POINT)))
+        slots = int(order.axis.first_slot(int(view.steps[-1])))
+        drawn = contributions(order, wanted, min(PLOT_POINTS, max(LEAST_POINTS, slots // SLOTS_A_POINT)))
         write_plot(drawn, f"{urls.name(mixture)}: {ending}", urls.absolute(plot))
         note(f"plot: {plot}")
     if json:
-        say_json(_json(plan, view, wanted))
+        say_json(_json(order, view, wanted))
     else:
-        _show(plan, view, ending)
-    if wanted is not None and plan.steps is not None and plan.steps < wanted:
-        note(f"warning: the mixture ends after {plan.steps:,} of {wanted:,} steps: {plan.ending}")
+        _show(order, view, ending)
+    if wanted is not None and order.steps is not None and order.steps < wanted:
+        note(f"warning: the mixture ends after {order.steps:,} of {wanted:,} steps: {order.ending}")
     return 0
 
 
@@ -195,27 +195,27 @@ def _step_json(result: PackingResult) -> dict[str, Any]:
     }
 
 
-def _ending(plan: Plan, wanted: int | None) -> str:
-    if plan.steps is not None and (wanted is None or plan.steps <= wanted):
-        return f"ends after {plan.steps:,} steps: {plan.ending}"
-    alone = plan.ending if plan.steps is None else f"it would end after {plan.steps:,}: {plan.ending}"
+def _ending(order: SequenceOrder, wanted: int | None) -> str:
+    if order.steps is not None and (wanted is None or order.steps <= wanted):
+        return f"ends after {order.steps:,} steps: {order.ending}"
+    alone = order.ending if order.steps is None else f"it would end after {order.steps:,}: {order.ending}"
     return f"{wanted:,} steps ({alone})"
 
 
-def _show(plan: Plan, view: Preview, ending: str) -> None:
-    from datakit.plots.files import short
+def _show(order: SequenceOrder, view: Preview, ending: str) -> None:
+    from datakit.plots.mixture import short
 
     total = max(1, int(view.tokens[-1].sum()))
     rows = [
         [
             name,
-            short(plan.streams[i].source.tokens),
-            _held_out(plan, i),
-            _kind(plan, name),
+            short(order.streams[i].source.tokens),
+            _held_out(order, i),
+            _kind(order, name),
             short(int(view.tokens[-1, i])),
             f"{view.tokens[-1, i] / total:6.2%}",
             f"{view.epochs[-1, i]:.2f}",
-            plan.mixture.components[name].max_epochs,
+            order.mixture.components[name].max_epochs,
         ]
         for i, name in enumerate(view.names)
     ]
@@ -245,20 +245,20 @@ def _over_time(view: Preview) -> str:
     return table(headers, rows)
 
 
-def _kind(plan: Plan, name: str) -> str:
-    packing = plan.mixture.components[name].packing
+def _kind(order: SequenceOrder, name: str) -> str:
+    packing = order.mixture.components[name].packing
     return "end to end" if packing is None else f"whole, {packing.too_long}"
 
 
-def _held_out(plan: Plan, number: int) -> str | None:
+def _held_out(order: SequenceOrder, number: int) -> str | None:
     """Tokens of the component's source that training does not see."""
     from datakit.plots.files import short
 
-    away = plan.mixture.components[plan.names[number]].source.tokens - plan.streams[number].source.tokens
+    away = order.mixture.components[order.names[number]].source.tokens - order.streams[number].source.tokens
     return short(away) if away else None
 
 
-def _json(plan: Plan, view: Preview, wanted: int | None) -> dict[str, Any]:
+def _json(order: SequenceOrder, view: Preview, wanted: int | None) -> dict[str, Any]:
     return {
         "components": view.names,
         "steps": view.steps.tolist(),
@@ -266,8 +266,8 @@ def _json(plan: Plan, view: Preview, wanted: int | None) -> dict[str, Any]:
         "epochs": view.epochs.tolist(),
         "share": view.share.tolist(),
         "changes": [{"step": step, "what": what} for step, what in view.changes],
-        "ending": plan.ending,
-        "ends_at": plan.steps,
+        "ending": order.ending,
+        "ends_at": order.steps,
         "wanted": wanted,
-        "source_tokens": [stream.source.tokens for stream in plan.streams],
+        "source_tokens": [stream.source.tokens for stream in order.streams],
     }

@@ -8,9 +8,9 @@ from datakit.loader.loader import Loader
 from datakit.loader.mixture.config import Component, Mixture, Shuffle, SimulatedEpochs, Stage
 from datakit.loader.mixture.packing import Packing, count_blocks
 from datakit.loader.mixture.packing_counts import with_packing_counts
-from datakit.loader.mixture.plan import Plan
 from datakit.loader.mixture.preview import Preview, contributions
 from datakit.loader.mixture.schedule import Schedule
+from datakit.loader.mixture.sequence_order import SequenceOrder
 from datakit.loader.mixture.toml_file import MixtureFile, load_mixture, load_mixture_file
 from datakit.loader.mixture.validation import held_out_mixture, one_pass, training_source, validation_source
 from datakit.loader.reading.batch import Batch
@@ -27,10 +27,10 @@ __all__ = [
     "Mixture",
     "MixtureFile",
     "Packing",
-    "Plan",
     "Preview",
     "RangeSource",
     "Schedule",
+    "SequenceOrder",
     "SequenceSource",
     "Shuffle",
     "SimulatedEpochs",

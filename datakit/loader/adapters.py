@@ -39,13 +39,13 @@ class SequenceSource:
 
     def __init__(self, loader: Loader, steps: int | None = None) -> None:
         self._loader = loader
-        self._length = loader.plan.axis.first_slot(_length(loader, steps))
+        self._length = loader.order.axis.first_slot(_length(loader, steps))
 
     def __len__(self) -> int:
         return self._length
 
     def __getitem__(self, slot: int) -> dict[str, np.ndarray]:
-        axis, slot = self._loader.plan.axis, _checked(slot, self._length)
+        axis, slot = self._loader.order.axis, _checked(slot, self._length)
         step = axis.step_of(slot)
         row = slot - axis.first_slot(step)
         return {name: array[0] for name, array in self._loader.rows(step, row, row + 1).arrays().items()}

@@ -20,7 +20,7 @@ from datakit.engine.task import Output, OutputFile, Phase, Plan, Preload, Step, 
 from datakit.errors import CorruptError, TaskError
 from datakit.loader.mixture.config import Component, SimulatedEpochs
 from datakit.loader.mixture.packing import Counters, Packing, count_blocks
-from datakit.loader.mixture.packing_counts import COUNTS_FILE, decode, encoded
+from datakit.loader.mixture.packing_counts import COUNTS_FILE, decode_counts, encode_counts
 from datakit.loader.mixture.validation import training_source
 from datakit.loader.sources.block_axis import BlockAxis
 from datakit.loader.sources.cache_source import open_source
@@ -90,7 +90,7 @@ def count_task(arguments: dict[str, Any], shared: dict[str, Any], context: TaskC
 
 def join_task(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """All parts as one file."""
-    parts = [decode(urls.read_bytes(urls.join(context.step_directory, path))) for path in arguments["parts"]]
+    parts = [decode_counts(urls.read_bytes(urls.join(context.step_directory, path))) for path in arguments["parts"]]
     return TaskResult((_commit(np.concatenate(parts), COUNTS_FILE, context),))
 
 
@@ -110,5 +110,5 @@ def _source(component: dict[str, Any], identity: str) -> TokenSource:
 
 
 def _commit(counts: np.ndarray, path: str, context: TaskContext) -> OutputFile:
-    committed = atomic.commit_bytes(encoded(counts), urls.join(context.step_directory, path))
+    committed = atomic.commit_bytes(encode_counts(counts), urls.join(context.step_directory, path))
     return OutputFile(path, committed.bytes, committed.xxh3, len(counts))

@@ -18,8 +18,8 @@ from datakit.loader import (
     Loader,
     Mixture,
     Packing,
-    Plan,
     Schedule,
+    SequenceOrder,
     Shuffle,
     Stage,
     contributions,
@@ -188,7 +188,7 @@ def test_an_unfinished_cache_is_refused(cache: Path, mixture: Path, capsys: pyte
 def test_the_preview_is_that_of_the_plan(mixture: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert called("mixture", "preview", str(mixture), "--points", "4", "--json") == 0
     said = json.loads(capsys.readouterr().out)
-    view = contributions(Plan(load_mixture(mixture)), 60, 5)
+    view = contributions(SequenceOrder(load_mixture(mixture)), 60, 5)
     assert said["components"] == ["code", "web"]
     assert said["steps"] == [0, 15, 30, 40, 45, 60]
     assert said["tokens"] == view.tokens.tolist()
@@ -263,12 +263,12 @@ def test_stored_counts_are_those_that_the_loader_would_count(mixture: Path, tmp_
             assert np.array_equal(counted[step].tokens, stored[step].tokens)
             assert np.array_equal(counted[step].segments, stored[step].segments)
         for length, result in zip((64, 128), results, strict=True):
-            layout = counted.plan.streams[0].layout(length)
-            assert result.manifest.details["sequences"] == layout.total
-            slots = layout.total * length
+            counts = counted.order.streams[0].counts.of(length)
+            assert result.manifest.details["sequences"] == counts.total
+            slots = counts.total * length
             counters = result.manifest.counters
             assert slots == counters["packing/kept"] + counters["packing/padding"]
-            assert counters["packing/tokens"] == counted.plan.streams[0].source.tokens
+            assert counters["packing/tokens"] == counted.order.streams[0].source.tokens
 
 
 def test_packing_is_found_done_and_shared_by_mixtures_over_the_same_tokens(mixture: Path) -> None:

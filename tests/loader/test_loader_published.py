@@ -131,7 +131,7 @@ def test_grain_proportions_hold_in_every_period(weights: dict[str, int], block: 
 def test_grain_a_mix_of_endless_mixes() -> None:
     """Four zeros to one one, mixed one to one with ones: 400 and 600 of a thousand."""
     with elements({"zeros": 1, "ones": 1}, {"zeros": 0.4, "ones": 0.6}, block=100, batch_size=1000) as loader:
-        counts = Counter(loader.plan.names[component] for component in loader[0].components.tolist())
+        counts = Counter(loader.order.names[component] for component in loader[0].components.tolist())
     assert counts == {"zeros": 400, "ones": 600}
 
 
@@ -174,7 +174,7 @@ def test_levanter_restart_samples_everything_and_has_no_length() -> None:
 
 def test_levanter_a_weight_of_zero_is_never_sampled_and_weights_need_no_sum() -> None:
     with elements(SIZES, {"ds1": 0, "ds2": 2.0, "ds3": 2.0}, block=10, batch_size=100) as loader:
-        assert Counter(loader.plan.names[i] for i in loader[0].components.tolist()) == {"ds2": 50, "ds3": 50}
+        assert Counter(loader.order.names[i] for i in loader[0].components.tolist()) == {"ds2": 50, "ds3": 50}
 
 
 def test_levanter_stop_strategies() -> None:
@@ -285,9 +285,9 @@ def test_olmo_core_a_target_that_the_data_cannot_meet_is_refused_and_repetition_
     components = {name: Component(ArraySource(np.arange(64)), max_epochs=1) for name in "ab"}
     settings: dict[str, Any] = {"sequence_length": 8, "batch_size": 1, "block": 2}
     with Loader(Mixture(components, {"a": 0.5, "b": 0.5}, **settings)) as loader:
-        loader.plan.require(16)
+        loader.order.require(16)
         with pytest.raises(LoaderError, match="has given 1 epoch"):
-            loader.plan.require(19)
+            loader.order.require(19)
     components = {name: Component(ArraySource(np.arange(64)), max_epochs=3) for name in "ab"}
     with Loader(Mixture(components, {"a": 0.5, "b": 0.5}, **settings)) as loader:
-        loader.plan.require(48)
+        loader.order.require(48)

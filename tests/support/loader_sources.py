@@ -39,7 +39,7 @@ def served_tokens(stream: Stream, first: int, last: int) -> tuple[np.ndarray, in
         window = stream.window_at(sequence)
         units, rows = window.at(np.array([sequence - window.first]))
         unit = window.units[int(units[0])]
-        pieces = stream.pieces_of(unit).take(rows)
+        pieces = stream.reader.pieces_of(unit).take(rows)
         assert 0 < pieces.lengths.sum() <= unit.length
         padding += unit.length - int(pieces.lengths.sum())
         positions.extend(np.arange(a, a + n) for a, n in zip(pieces.starts, pieces.lengths, strict=True))

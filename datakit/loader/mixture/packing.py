@@ -44,7 +44,7 @@ class Packing:
         if self.max_documents < 0:
             raise LoaderError(f"component {name!r}: max_documents is {self.max_documents}; 0 means no bound")
 
-    def artefact(self, length: int) -> str:
+    def counts_name(self, length: int) -> str:
         """The name of the counts that belong to this packing: `packing-4096-split`."""
         bound = f"-{self.max_documents}" if self.max_documents else ""
         return f"packing-{length}-{self.too_long}{bound}"
@@ -150,23 +150,21 @@ def pack_block(source: TokenSource, axis: BlockAxis, block: int, length: int, pa
 
 
 @dataclass(frozen=True)
-class BlockCountsTable:
+class PackingCounts:
     """How many sequences each of some consecutive blocks gives, and what packing them did: the derived artefact."""
 
     sequences: np.ndarray  # int32, one a block
     counters: Counters
 
 
-def count_blocks(
-    source: TokenSource, axis: BlockAxis, blocks: range, length: int, packing: Packing
-) -> BlockCountsTable:
+def count_blocks(source: TokenSource, axis: BlockAxis, blocks: range, length: int, packing: Packing) -> PackingCounts:
     """The counts of some consecutive blocks. Tables of neighbouring ranges concatenate; their counters add."""
     counts, counters = np.zeros(len(blocks), np.int32), Counters()
     for i, block in enumerate(blocks):
         packed = pack_block(source, axis, block, length, packing)
         counts[i] = packed.pieces.sequences
         counters += packed.counters
-    return BlockCountsTable(counts, counters)
+    return PackingCounts(counts, counters)
 
 
 def _place(lengths: list[int], capacity: int, opened: int, max_items: int) -> list[int]:

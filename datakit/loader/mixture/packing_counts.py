@@ -56,7 +56,7 @@ class CountsStep:
 
 def counts_step(root: str, source: TokenSource, block_tokens: int, length: int, packing: Packing) -> CountsStep:
     """The step for a source as training sees it."""
-    stage = packing.artefact(length)
+    stage = packing.counts_name(length)
     parameters = {
         "source": source.identity,
         "tokens": source.tokens,
@@ -88,15 +88,15 @@ def with_packing_counts(mixture: Mixture, root: str) -> Mixture:
     return replace(mixture, components=components)
 
 
-def encoded(counts: np.ndarray) -> bytes:
+def encode_counts(counts: np.ndarray) -> bytes:
     """The bytes of a counts file."""
     buffer = io.BytesIO()
     np.save(buffer, np.ascontiguousarray(counts, "<i4"), allow_pickle=False)
     return buffer.getvalue()
 
 
-def decode(data: bytes) -> np.ndarray:
-    """The inverse of `encoded`."""
+def decode_counts(data: bytes) -> np.ndarray:
+    """The inverse of `encode_counts`."""
     return np.load(io.BytesIO(data), allow_pickle=False)
 
 
@@ -115,4 +115,4 @@ def _counts(step: CountsStep, name: str, root: str) -> np.ndarray:
         raise CorruptError(f"{url} is gone, but its manifest is there; remove the directory and pack again") from error
     if xxhash.xxh3_128_hexdigest(data) != partition.xxh3:
         raise CorruptError(f"{url} does not match its checksum; remove the directory and pack again")
-    return decode(data)
+    return decode_counts(data)

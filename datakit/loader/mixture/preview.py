@@ -1,6 +1,6 @@
 """What each component contributes over the run, as numbers for a plot: pure, and nothing is read.
 
-view = contributions(Plan(mixture), steps=20_000)
+view = contributions(SequenceOrder(mixture), steps=20_000)
 view.tokens[-1]     # token slots of each component at the end, view.names says which is which
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from datakit.errors import LoaderError
-from datakit.loader.mixture.plan import Plan
+from datakit.loader.mixture.sequence_order import SequenceOrder
 
 
 @dataclass(frozen=True)
@@ -31,49 +31,46 @@ class Preview:
     ending: str
 
 
-def contributions(plan: Plan, steps: int | None = None, points: int = 200) -> Preview:
+def contributions(order: SequenceOrder, steps: int | None = None, points: int = 200) -> Preview:
     """The first `steps` batches (all of them if None), at up to `points` steps and wherever something changes."""
-    steps = plan.steps if steps is None else steps if plan.steps is None else min(steps, plan.steps)
+    steps = order.steps if steps is None else steps if order.steps is None else min(steps, order.steps)
     if steps is None:
         raise LoaderError("this mixture never ends; say how many steps to look at")
     if steps < 1:
         raise LoaderError("there is no batch to look at")
-    changes = [change for change in changes_of(plan) if change[0] < steps]
+    changes = [change for change in changes_of(order) if change[0] < steps]
     marks = np.linspace(0, steps, min(points, steps + 1)).astype(np.int64)
     marks = np.union1d(marks, [step for step, _ in changes])
-    tokens = np.array([tokens_before(plan, int(step)) for step in marks])
+    tokens = np.array([tokens_before(order, int(step)) for step in marks])
     epochs = [
-        [stream.epochs_at(n) for stream, n in zip(plan.streams, _served(plan, int(s)), strict=True)] for s in marks
+        [stream.epochs_at(n) for stream, n in zip(order.streams, order.served_before(int(s)), strict=True)]
+        for s in marks
     ]
     gained = np.diff(tokens, axis=0)
     share = gained / np.maximum(1, gained.sum(axis=1, keepdims=True))
-    return Preview(plan.names, marks, tokens, np.array(epochs), share, changes, plan.ending)
+    return Preview(order.names, marks, tokens, np.array(epochs), share, changes, order.ending)
 
 
-def tokens_before(plan: Plan, step: int) -> np.ndarray:
+def tokens_before(order: SequenceOrder, step: int) -> np.ndarray:
     """Token slots of each component in the batches before `step`."""
-    total, before = np.zeros(len(plan.names), np.int64), np.zeros(len(plan.names), np.int64)
-    changes = [(at, length) for at, length in plan.lengths.changes() if at < step]
+    total, before = np.zeros(len(order.names), np.int64), np.zeros(len(order.names), np.int64)
+    changes = [(at, length) for at, length in order.lengths.changes() if at < step]
     ends = [at for at, _ in changes[1:]] + [step]
     for end, (_, length) in zip(ends, changes, strict=False):
-        served = np.array(_served(plan, end))
+        served = np.array(order.served_before(end))
         total, before = total + (served - before) * length, served
     return total
 
 
-def changes_of(plan: Plan) -> list[tuple[int, str]]:
+def changes_of(order: SequenceOrder) -> list[tuple[int, str]]:
     """(step, what): the stages, lengths and batch sizes after the first ones."""
     named = [
-        (plan.axis.step_of(slot), f"stage {i + 1}: {_weights(weights)}")
-        for i, (slot, weights) in enumerate(plan.stages)
+        (order.axis.step_of(slot), f"stage {i + 1}: {_weights(weights)}")
+        for i, (slot, weights) in enumerate(order.stages)
     ]
-    lengths = [(step, f"sequence length {length:,}") for step, length in plan.lengths.changes()]
-    batches = [(step, f"batch size {size:,}") for step, size in plan.mixture.batches.changes()]
+    lengths = [(step, f"sequence length {length:,}") for step, length in order.lengths.changes()]
+    batches = [(step, f"batch size {size:,}") for step, size in order.mixture.batches.changes()]
     return sorted(named[1:] + lengths[1:] + batches[1:])
-
-
-def _served(plan: Plan, step: int) -> list[int]:
-    return plan.order.served(plan.axis.first_slot(step)).tolist()
 
 
 def _weights(weights: dict[str, float]) -> str:

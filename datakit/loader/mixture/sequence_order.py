@@ -1,56 +1,157 @@
-"""How many sequences of one length the blocks give, and in which window of an epoch's block order a sequence lies.
+"""What a run reads, as a pure function: batch n is these sequences of these components, for any n, on any host.
 
-A plain component needs no table: every block but the last gives the same number. A packed one needs one count a block
-(4 bytes for a million tokens). Either way an epoch costs one number per window of blocks.
+Made once from a Mixture: the held-out documents leave, windows are granted, the stages are laid out on the axis of
+slots, each change of length is resolved (how much of each component was served by then is known), and the end of
+the run, if it has one, is found. No token is read here.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from datakit.loader.permutation import Order
+from datakit.errors import LoaderError
+from datakit.loader.mixture.config import Component, Mixture
+from datakit.loader.mixture.epoch_order import StreamSettings
+from datakit.loader.mixture.schedule import SlotAxis
+from datakit.loader.mixture.slots import SlotOrder
+from datakit.loader.mixture.stream import Stream
+from datakit.loader.mixture.validation import training_source
+from datakit.loader.mixture.window import Window
+from datakit.loader.mixture.window_sizes import Claim, grant_windows
 from datakit.loader.sources.block_axis import BlockAxis
+from datakit.loader.sources.token_source import TokenSource
 
 
-class PlainLayout:
-    """Blocks cut into sequences of `length`, each block's last one padded where it does not fit."""
+@dataclass(frozen=True)
+class Pick:
+    """Rows of a batch that come from one window: for each its unit, its sequence there, its row in the batch."""
 
-    def __init__(self, axis: BlockAxis, length: int) -> None:
-        self.axis = axis
-        start, stop = axis.range(axis.count - 1)
-        self._usual = -(-axis.block_tokens // length)
-        self._last = -(-(stop - start) // length)
-        self.total = (axis.count - 1) * self._usual + self._last
-
-    def counts(self, blocks: np.ndarray) -> np.ndarray:
-        """Sequences of each of these blocks."""
-        return np.where(blocks == self.axis.count - 1, self._last, self._usual)
-
-    def window_starts(self, order: Order, window_blocks: int) -> np.ndarray:
-        """The first sequence of each window of `order`, and, last, the total."""
-        count = self.axis.count
-        place = int(order.inverse(np.array([count - 1]))[0])
-        blocks = np.minimum(np.arange(-(-count // window_blocks) + 1) * window_blocks, count)
-        return blocks * self._usual + np.where(blocks > place, self._last - self._usual, 0)
+    stream: int
+    window: Window
+    units: np.ndarray
+    sequences: np.ndarray
+    rows: np.ndarray
 
 
-class PackedLayout:
-    """Blocks whose documents are packed: one count a block."""
+class SequenceOrder:
+    """See the module. `names`, `streams` and all arrays by component are in alphabetical order."""
 
-    def __init__(self, counts: np.ndarray) -> None:
-        self._counts = counts
-        self.total = int(counts.sum())
+    def __init__(self, mixture: Mixture) -> None:
+        self.mixture = mixture
+        self.axis = SlotAxis(mixture.batches)
+        self.lengths = mixture.lengths
+        self.names = mixture.used()
+        sources = {name: training_source(mixture.components[name], name, mixture.simulate) for name in self.names}
+        self.grants = grant_windows(
+            {name: _claim(mixture.components[name], sources[name]) for name in self.names}, mixture.memory_bytes
+        )
+        self.stages = [(stage.first_slot(self.axis), dict(stage.weights)) for stage in mixture.stage_list()]
+        self.slot_order = SlotOrder(self.names, self.stages, mixture.block, mixture.seed)
+        self.streams = [self._stream(name, sources[name]) for name in self.names]
+        for step, length in self.lengths.changes()[1:]:
+            served = self.slot_order.served(self.axis.first_slot(step))
+            for stream, sequences in zip(self.streams, served.tolist(), strict=True):
+                stream.change_length(sequences, length)
+        self.slots = self._end()
 
-    def counts(self, blocks: np.ndarray) -> np.ndarray:
-        """Sequences of each of these blocks."""
-        return self._counts[blocks]
+    @property
+    def steps(self) -> int | None:
+        """How many batches the run has; None if it never ends."""
+        if self.slots is None:
+            return None
+        full = self.axis.step_of(self.slots)
+        partial = self.mixture.final_batch == "pad" and self.axis.first_slot(full) < self.slots
+        return full + partial
 
-    def window_starts(self, order: Order, window_blocks: int) -> np.ndarray:
-        """The first sequence of each window of `order`, and, last, the total."""
-        count = len(self._counts)
-        shuffled = self._counts[order(np.arange(count))].astype(np.int64)
-        sums = np.add.reduceat(shuffled, np.arange(0, count, window_blocks))
-        return np.concatenate([[0], np.cumsum(sums)])
+    def picks(self, step: int, first: int, last: int) -> list[Pick]:
+        """The rows first..last-1 of batch `step`; rows behind the end of the run are in no pick."""
+        slot = self.axis.first_slot(step)
+        end = slot + last if self.slots is None else min(slot + last, self.slots)
+        components, sequences = self.slot_order.rows(slot + first, max(slot + first, end))
+        picks = []
+        for number in range(len(self.names)):
+            rows = np.flatnonzero(components == number)
+            if not rows.size:
+                continue
+            picks.extend(self._windows(number, sequences[rows], rows))
+        return picks
+
+    def served_before(self, step: int) -> list[int]:
+        """Sequences of each component in the batches before `step`."""
+        return self.slot_order.served(self.axis.first_slot(step)).tolist()
+
+    def require(self, steps: int) -> None:
+        """Raises LoaderError, naming the component that ends first, if the run is shorter than `steps` batches."""
+        if self.steps is not None and self.steps < steps:
+            raise LoaderError(
+                f"the mixture ends after {self.steps:,} of {steps:,} batches: {self.ending}; give that component less "
+                "weight or more epochs, or end the run there"
+            )
+
+    def _windows(self, number: int, sequences: np.ndarray, rows: np.ndarray) -> list[Pick]:
+        """Split ascending sequences of one component by the window that serves them."""
+        picks, at, stream = [], 0, self.streams[number]
+        while at < len(sequences):
+            window = stream.window_at(int(sequences[at]))
+            behind = window.first + window.count
+            end = len(sequences) if sequences[-1] < behind else int(np.searchsorted(sequences, behind))
+            units, inside = window.at(sequences[at:end] - window.first)
+            picks.append(Pick(number, window, units, inside, rows[at:end]))
+            at = end
+        return picks
+
+    def _stream(self, name: str, source: TokenSource) -> Stream:
+        component, grant = self.mixture.components[name], self.grants[name]
+        settings = StreamSettings(
+            name=name,
+            seed=self.mixture.seed,
+            block_tokens=component.shuffle.block_tokens,
+            window_blocks=grant.blocks,
+            shuffled=component.shuffle.kind != "none",
+            packing=component.packing,
+        )
+        return Stream(source, settings, self.lengths.at(0), dict(component.packing_counts or {}))
+
+    def _end(self) -> int | None:
+        """The number of slots of the run; `ending` says why it ends there."""
+        self.ending = "it never ends"
+        ends = [(self.mixture.components[name].max_epochs, i) for i, name in enumerate(self.names)]
+        limits = [(epochs, i) for epochs, i in ends if epochs is not None]
+        if self.mixture.stop == "first_exhausted":
+            limits += [(1, i) for i in range(len(self.names))]
+        end = self._first_to_end(limits)
+        if self.mixture.stop == "all_exhausted":
+            all_served = max(self._served_once(i) for i in range(len(self.names)))
+            if end is None or all_served <= end:
+                end, self.ending = all_served, "every component has given an epoch"
+        return end
+
+    def _first_to_end(self, limits: list[tuple[int, int]]) -> int | None:
+        """The slot at which some component would first begin an epoch beyond its limit."""
+        bounds = []
+        for epochs, i in limits:
+            sequences = self.streams[i].end_of_epochs(epochs)
+            bounds.append((self.slot_order.earliest(i, sequences), epochs, i, sequences))
+        end: int | None = None
+        for bound, epochs, i, sequences in sorted(bounds):
+            if bound == float("inf") or (end is not None and bound > end):
+                continue
+            slot = self.slot_order.slot_of(i, sequences)
+            if slot is not None and (end is None or slot < end):
+                end, self.ending = slot, f"component {self.names[i]!r} has given {epochs} epoch{'s'[: epochs > 1]}"
+        return end
+
+    def _served_once(self, i: int) -> int:
+        slot = self.slot_order.slot_of(i, self.streams[i].end_of_epochs(1) - 1)
+        if slot is None:
+            raise LoaderError(
+                f"stop is 'all_exhausted', but component {self.names[i]!r} loses its weight before its first epoch ends"
+            )
+        return slot + 1
 
 
-Layout = PlainLayout | PackedLayout
+def _claim(component: Component, source: TokenSource) -> Claim:
+    token_bytes = source.dtype.itemsize + source.has_loss_mask
+    return Claim(BlockAxis(source.tokens, component.shuffle.block_tokens), token_bytes, component.shuffle)

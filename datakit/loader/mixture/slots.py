@@ -26,7 +26,7 @@ MOST_BLOCKS = 4_000_000  # as far ahead as the end of a component is looked for:
 
 
 @dataclass(frozen=True)
-class StagePlan:
+class StageSlots:
     """From slot `first` on: the components with a share (their numbers, ascending) and how blocks are divided."""
 
     first: int
@@ -104,10 +104,10 @@ class SlotOrder:
             return stage.first + self._blocks_around(number, int(member[0]), inside)[0] * self.block
         return float("inf")
 
-    def _stage(self, first: int, weights: Mapping[str, float]) -> StagePlan:
+    def _stage(self, first: int, weights: Mapping[str, float]) -> StageSlots:
         members = [i for i, name in enumerate(self._names) if weights.get(name, 0) > 0]
         counts = BlockCounts([weights[self._names[i]] for i in members], self.block)
-        return StagePlan(first, np.array(members, np.int64), counts)
+        return StageSlots(first, np.array(members, np.int64), counts)
 
     def _stage_of(self, slot: int) -> int:
         return bisect_right(self._firsts, slot) - 1

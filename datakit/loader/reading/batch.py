@@ -18,7 +18,7 @@ from functools import cached_property
 import numpy as np
 
 from datakit.errors import LoaderError
-from datakit.loader.mixture.plan import Pick
+from datakit.loader.mixture.sequence_order import Pick
 from datakit.loader.sources.rows import Rows, View
 
 

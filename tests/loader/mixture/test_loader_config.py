@@ -17,8 +17,8 @@ from datakit.loader import (
     Loader,
     Mixture,
     Packing,
-    Plan,
     Schedule,
+    SequenceOrder,
     SequenceSource,
     Shuffle,
     SimulatedEpochs,
@@ -62,7 +62,7 @@ BLOCKS_OF_64 = Shuffle(block_tokens=64)
 )
 def test_a_contradiction_is_named(change: dict[str, Any], words: str) -> None:
     with pytest.raises(LoaderError, match=words):
-        Plan(Mixture(**{"components": COMPONENTS, "stages": EVEN, "sequence_length": 10, **change}))
+        SequenceOrder(Mixture(**{"components": COMPONENTS, "stages": EVEN, "sequence_length": 10, **change}))
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_contradiction_is_named(change: dict[str, Any], words: str) -> None:
 )
 def test_a_component_s_contradiction_names_the_component(change: dict[str, Any], words: str) -> None:
     with pytest.raises(LoaderError, match=words):
-        Plan(Mixture({"web": replace(COMPONENTS["web"], **change)}, {"web": 1}, sequence_length=10))
+        SequenceOrder(Mixture({"web": replace(COMPONENTS["web"], **change)}, {"web": 1}, sequence_length=10))
 
 
 def test_sources_that_do_not_add_up() -> None:
@@ -134,15 +134,15 @@ def replaced(name: str, component: Component) -> dict[str, Any]:
     return {"components": {**mixture().components, name: component}}
 
 
-def record_of(made: Mixture) -> dict[str, Any]:
+def describe(made: Mixture) -> dict[str, Any]:
     with Loader(made) as loader:
         return json.loads(json.dumps(loader.record()))  # as a checkpoint holds it
 
 
 def test_the_same_mixture_has_the_same_record() -> None:
-    assert record_of(mixture()) == record_of(mixture())
+    assert describe(mixture()) == describe(mixture())
     with Loader(mixture()) as loader:
-        assert loader.verify(record_of(mixture()), 10**6) == []
+        assert loader.verify(describe(mixture()), 10**6) == []
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_the_same_mixture_has_the_same_record() -> None:
 )
 def test_another_past_is_refused_and_spelled_out(change: dict[str, Any], words: str) -> None:
     with Loader(mixture(**change)) as loader, pytest.raises(MixtureChangedError, match=words) as refused:
-        loader.verify(record_of(mixture()), 100)
+        loader.verify(describe(mixture()), 100)
     assert "add a stage that starts at this step" in str(refused.value)
 
 
@@ -211,10 +211,10 @@ def test_contributions_add_up_to_what_is_served() -> None:
         sequence_length=Schedule(((0, 10), (70, 20))),
         batch_size=Schedule(((0, 4), (30, 8))),
     )
-    plan = Plan(made)
-    view = contributions(plan, steps=100, points=20)
-    served = plan.order.served(plan.axis.first_slot(100))
-    at_70 = plan.order.served(plan.axis.first_slot(70))
+    order = SequenceOrder(made)
+    view = contributions(order, steps=100, points=20)
+    served = order.slot_order.served(order.axis.first_slot(100))
+    at_70 = order.slot_order.served(order.axis.first_slot(70))
     assert view.names == ["code", "web"]
     assert {0, 30, 50, 70, 100} <= set(view.steps.tolist())
     assert view.tokens[-1].tolist() == (at_70 * 10 + (served - at_70) * 20).tolist()
@@ -229,8 +229,11 @@ def test_contributions_add_up_to_what_is_served() -> None:
 
 def test_contributions_of_an_endless_mixture_need_an_end() -> None:
     with pytest.raises(LoaderError, match="say how many steps"):
-        contributions(Plan(mixture()))
-    assert contributions(Plan(mixture(stop="first_exhausted"))).steps[-1] == Plan(mixture(stop="first_exhausted")).steps
+        contributions(SequenceOrder(mixture()))
+    assert (
+        contributions(SequenceOrder(mixture(stop="first_exhausted"))).steps[-1]
+        == SequenceOrder(mixture(stop="first_exhausted")).steps
+    )
 
 
 # --- other frameworks

@@ -117,8 +117,8 @@ def test_counts_of_ranges_of_blocks_are_the_counts_of_all(
 
 
 def test_names_of_the_stored_counts() -> None:
-    assert Packing().artefact(4096) == "packing-4096-split"
-    assert Packing("drop", 64).artefact(32768) == "packing-32768-drop-64"
+    assert Packing().counts_name(4096) == "packing-4096-split"
+    assert Packing("drop", 64).counts_name(32768) == "packing-32768-drop-64"
 
 
 @pytest.mark.parametrize("packing", [Packing("cut"), Packing("split", -1)])

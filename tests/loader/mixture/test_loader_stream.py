@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from datakit.errors import LoaderError
 from datakit.loader import Packing
-from datakit.loader.mixture.stream import Stream, StreamSettings
+from datakit.loader.mixture.epoch_order import StreamSettings
+from datakit.loader.mixture.stream import Stream
 from datakit.loader.sources.block_axis import BlockAxis
 from tests.support.loader_sources import counting, random_lengths, served_tokens
 
@@ -80,7 +81,7 @@ def test_a_change_of_length_joins_what_is_unread_in_token_order() -> None:
     window = stream.window_at(0)
     unread = np.sort(np.setdiff1d(np.concatenate([np.arange(8) + 8 * unit.number for unit in window.units]), before))
     stream.change_length(3, 5)
-    joined = stream.phases[-1].joined
+    joined = stream.stretches[-1].joined
     assert joined is not None
     pieces = [unit.take(np.array([s])) for unit in joined.units for s in range(unit.sequences)]
     rows = [np.concatenate([np.arange(a, a + n) for a, n in zip(p.starts, p.lengths, strict=True)]) for p in pieces]
@@ -96,7 +97,7 @@ def test_a_change_of_length_joins_what_is_unread_in_token_order() -> None:
 def test_only_the_last_joined_sequence_is_padded() -> None:
     stream = stream_of([6400], 16, block_tokens=640, window=5)
     stream.change_length(77, 100)
-    joined = stream.phases[-1].joined
+    joined = stream.stretches[-1].joined
     assert joined is not None
     filled = [int(unit.take(np.array([s])).lengths.sum()) for unit in joined.units for s in range(unit.sequences)]
     assert filled[:-1] == [100] * (len(filled) - 1)
@@ -115,7 +116,7 @@ def test_a_document_cut_for_a_short_length_is_one_piece_again_at_a_longer_one() 
     """Documents that were too long, and of which nothing was served, are whole after the change."""
     stream = stream_of([40, 40, 40], 8, block_tokens=120, window=1, packing=Packing(), shuffled=False)
     stream.change_length(1, 40)
-    joined = stream.phases[-1].joined
+    joined = stream.stretches[-1].joined
     assert joined is not None
     pieces = sorted(zip(joined.units[0].starts.tolist(), joined.units[0].lengths.tolist(), strict=True))
     assert [(start, size) for start, size in pieces if start >= 40] == [(40, 40), (80, 40)]
@@ -132,7 +133,7 @@ def test_the_order_of_blocks_outlives_a_change_of_length() -> None:
             window = stream.window_at(at)
             if window.units[0].joined < 0:
                 found.append([unit.number for unit in window.units])
-            at = min([window.first + window.count, *(phase.first for phase in stream.phases if phase.first > at)])
+            at = min([window.first + window.count, *(part.first for part in stream.stretches if part.first > at)])
         return found
 
     assert windows(grown)[1:] == windows(short)[1:]
@@ -176,7 +177,7 @@ def test_in_order_is_in_order() -> None:
 def test_stored_counts_are_believed_only_where_they_fit() -> None:
     source = counting([10] * 100)
     settings_ = StreamSettings("x", 0, 100, 2, True, Packing())
-    with pytest.raises(LoaderError, match=r"packing-20-split counts 3 blocks, the source has 10"):
+    with pytest.raises(LoaderError, match=r"packing-20-split has counts of 3 blocks, but the source has 10"):
         Stream(source, settings_, 20, {20: np.array([5, 5, 5])})
     assert Stream(source, settings_, 20, {20: np.full(10, 5)}).end_of_epochs(1) == 50
 

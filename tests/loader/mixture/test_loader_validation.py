@@ -110,8 +110,8 @@ def test_a_simulated_long_run_repeats_its_data_as_often() -> None:
     with Loader(mixture) as real, Loader(short) as simulated:
         for name in "ab":
             assert simulated.epochs(100)[name] == pytest.approx(real.epochs(1000)[name], rel=0.15)
-        train = real.plan.streams[0].source.tokens
-        kept = simulated.plan.streams[0].source
+        train = real.order.streams[0].source.tokens
+        kept = simulated.order.streams[0].source
         assert kept.tokens == pytest.approx(train / 10, rel=0.15)
         held = validation_source(components["a"], "a")
         assert not set(kept.read(0, kept.tokens).tolist()) & set(held.read(0, held.tokens).tolist())

@@ -19,26 +19,26 @@ from datakit.errors import MixtureChangedError
 from datakit.loader.mixture.schedule import Schedule, SlotAxis
 
 if TYPE_CHECKING:
-    from datakit.loader.mixture.plan import Plan
+    from datakit.loader.mixture.sequence_order import SequenceOrder
 
 FORMAT = "datakit.mixture/1"
 TIMED = ("sequence_length", "batch_size", "stages")
 HINTS = {"window_blocks": " (it follows from memory_bytes and the components; name the old one in the Shuffle)"}
 
 
-def record_of(plan: Plan) -> dict[str, Any]:
+def describe(order: SequenceOrder) -> dict[str, Any]:
     """JSON values; the same mixture over the same content gives the same ones."""
-    mixture, simulate = plan.mixture, plan.mixture.simulate
+    mixture, simulate = order.mixture, order.mixture.simulate
     settings: dict[str, Any] = {
         "seed": mixture.seed,
         "block": mixture.block,
         "stop": mixture.stop,
         "final_batch": mixture.final_batch,
         "simulate": None if simulate is None else [simulate.run_tokens, simulate.target_tokens],
-        "sequence_length": [list(pair) for pair in plan.lengths.changes()],
+        "sequence_length": [list(pair) for pair in order.lengths.changes()],
         "batch_size": [list(pair) for pair in mixture.batches.changes()],
-        "stages": [[slot, _exact(weights)] for slot, weights in plan.stages],
-        "components": {name: _component(plan, i, name) for i, name in enumerate(plan.names)},
+        "stages": [[slot, _exact(weights)] for slot, weights in order.stages],
+        "components": {name: _component(order, i, name) for i, name in enumerate(order.names)},
     }
     return {"format": FORMAT, "fingerprint": fingerprint_of(settings), **settings}
 
@@ -107,14 +107,14 @@ def _exact(weights: Mapping[str, float]) -> dict[str, float]:
     return {name: float(weight) for name, weight in sorted(weights.items()) if weight > 0}
 
 
-def _component(plan: Plan, number: int, name: str) -> dict[str, Any]:
-    component, stream = plan.mixture.components[name], plan.streams[number]
+def _component(order: SequenceOrder, number: int, name: str) -> dict[str, Any]:
+    component, stream = order.mixture.components[name], order.streams[number]
     shuffle = component.shuffle
     return {
         "identity": stream.source.identity,
         "tokens": stream.source.tokens,
         "validation_tokens": component.validation_tokens,
-        "packing": None if component.packing is None else component.packing.artefact(0).removeprefix("packing-0-"),
+        "packing": None if component.packing is None else component.packing.counts_name(0).removeprefix("packing-0-"),
         "shuffle": shuffle.kind,
         "block_tokens": shuffle.block_tokens,
         "window_blocks": stream.settings.window_blocks if shuffle.kind == "block" else None,

@@ -1,0 +1,113 @@
+"""Knows how many sequences of one length each block holds, and where the windows of an epoch's block order start.
+
+A plain component needs no table: every block but the last holds the same number. A packed one needs one count a block
+(4 bytes for a million tokens). Either way an epoch costs one number per window.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+import numpy as np
+
+from datakit.errors import LoaderError
+from datakit.loader.mixture.packing import Counters, Packing, count_blocks
+from datakit.loader.permutation import Order
+from datakit.loader.sources.block_axis import BlockAxis
+from datakit.loader.sources.token_source import TokenSource
+
+MAX_COUNTED_BLOCKS = 4096  # blocks the loader counts itself: 4 G tokens, about 3 s for documents of 1,000 tokens
+
+
+class PlainCounts:
+    """Blocks cut into sequences of `length`, the last one of each padded if `length` does not divide the block."""
+
+    def __init__(self, axis: BlockAxis, length: int) -> None:
+        self.axis = axis
+        start, stop = axis.range(axis.count - 1)
+        self._usual = -(-axis.block_tokens // length)
+        self._last = -(-(stop - start) // length)
+        self.total = (axis.count - 1) * self._usual + self._last
+
+    def counts(self, blocks: np.ndarray) -> np.ndarray:
+        """Sequences of each of these blocks."""
+        return np.where(blocks == self.axis.count - 1, self._last, self._usual)
+
+    def window_starts(self, order: Order, window_blocks: int) -> np.ndarray:
+        """The first sequence of each window of `order`, then the total: int64 [windows + 1]."""
+        count = self.axis.count
+        place = int(order.inverse(np.array([count - 1]))[0])
+        blocks = np.minimum(np.arange(-(-count // window_blocks) + 1) * window_blocks, count)
+        return blocks * self._usual + np.where(blocks > place, self._last - self._usual, 0)
+
+
+class PackedCounts:
+    """Blocks whose documents are packed: one count a block."""
+
+    def __init__(self, counts: np.ndarray) -> None:
+        self._counts = counts
+        self.total = int(counts.sum())
+
+    def counts(self, blocks: np.ndarray) -> np.ndarray:
+        """Sequences of each of these blocks."""
+        return self._counts[blocks]
+
+    def window_starts(self, order: Order, window_blocks: int) -> np.ndarray:
+        """The first sequence of each window of `order`, then the total: int64 [windows + 1]."""
+        count = len(self._counts)
+        shuffled = self._counts[order(np.arange(count))].astype(np.int64)
+        sums = np.add.reduceat(shuffled, np.arange(0, count, window_blocks))
+        return np.concatenate([[0], np.cumsum(sums)])
+
+
+SequenceCounts = PlainCounts | PackedCounts
+
+
+class CountsByLength:
+    """The sequence counts of one component, by length; packed blocks without `stored` counts are counted on demand."""
+
+    def __init__(
+        self, source: TokenSource, axis: BlockAxis, name: str, packing: Packing | None, stored: Mapping[int, np.ndarray]
+    ) -> None:
+        self.packing_counters: dict[int, Counters] = {}  # by length, where the blocks were counted here
+        self._source, self._axis, self._name, self._packing, self._stored = source, axis, name, packing, stored
+        self._made: dict[int, SequenceCounts] = {}
+        self._lock = threading.Lock()
+
+    def of(self, length: int) -> SequenceCounts:
+        """Counts for sequences of `length` tokens. Raises LoaderError if there are none or stored ones do not fit."""
+        with self._lock:
+            if length not in self._made:
+                self._made[length] = self._make(length)
+            return self._made[length]
+
+    def _make(self, length: int) -> SequenceCounts:
+        if length > self._axis.block_tokens:
+            raise LoaderError(
+                f"component {self._name!r}: sequences of {length:,} tokens do not fit in blocks of "
+                f"{self._axis.block_tokens:,}; raise block_tokens"
+            )
+        if self._packing is None:
+            return PlainCounts(self._axis, length)
+        counts = self._stored.get(length)
+        if counts is None:
+            counts = self._count(length, self._packing)
+        if len(counts) != self._axis.count:
+            raise LoaderError(
+                f"component {self._name!r}: {self._packing.counts_name(length)} has counts of {len(counts):,} blocks, "
+                f"but the source has {self._axis.count:,}; the counts belong to another cache or block size"
+            )
+        if not counts.sum():
+            raise LoaderError(f"component {self._name!r}: no document fits in {length:,} tokens and too_long is 'drop'")
+        return PackedCounts(counts)
+
+    def _count(self, length: int, packing: Packing) -> np.ndarray:
+        if self._axis.count > MAX_COUNTED_BLOCKS:
+            raise LoaderError(
+                f"component {self._name!r}: {self._axis.count:,} blocks are too many to pack while a run waits; "
+                f"count {packing.counts_name(length)} once with `datakit mixture pack`"
+            )
+        table = count_blocks(self._source, self._axis, range(self._axis.count), length, packing)
+        self.packing_counters[length] = table.counters
+        return table.sequences

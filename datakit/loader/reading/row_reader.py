@@ -1,0 +1,56 @@
+"""Names and does the reads that the rows of a batch need.
+
+A component whose window fits in memory is read a unit (usually a block) at a time. A full shuffle that does not fit
+reads each sequence separately.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from datakit.loader.mixture.sequence_order import Pick, SequenceOrder
+from datakit.loader.mixture.stream import Stream
+from datakit.loader.mixture.window import Unit
+from datakit.loader.sources.rows import Rows, View
+
+WHOLE_UNIT = -1
+
+
+class ReadKey(NamedTuple):
+    """One read: a stream's unit, or the single sequence `sequence` of it."""
+
+    stream: int
+    unit: Unit
+    sequence: int = WHOLE_UNIT
+
+
+class RowReader:
+    """Reads for one run. `resident` says of each stream whether its units stay in memory."""
+
+    def __init__(self, order: SequenceOrder, view: View) -> None:
+        self._streams: Sequence[Stream] = order.streams
+        self._view = view
+        self.resident = [order.grants[name].resident for name in order.names]
+        self.all_resident = all(self.resident)
+
+    def keys(self, pick: Pick) -> list[ReadKey]:
+        """The read that holds each row of a pick."""
+        units = [pick.window.units[unit] for unit in pick.units.tolist()]
+        if self.resident[pick.stream]:
+            return [ReadKey(pick.stream, unit) for unit in units]
+        rows = zip(units, pick.sequences.tolist(), strict=True)
+        return [ReadKey(pick.stream, unit, sequence) for unit, sequence in rows]
+
+    def load(self, key: ReadKey) -> Rows:
+        """Do the read."""
+        reader = self._streams[key.stream].reader
+        if key.sequence == WHOLE_UNIT:
+            return reader.load(key.unit, self._view)
+        return reader.load_sequence(key.unit, key.sequence, self._view)
+
+    def size(self, key: ReadKey) -> int:
+        """Estimated bytes of memory that the read takes."""
+        stream = self._streams[key.stream]
+        tokens = stream.settings.block_tokens if key.sequence == WHOLE_UNIT else key.unit.length
+        return tokens * (stream.source.dtype.itemsize + stream.source.has_loss_mask)
