@@ -1,4 +1,4 @@
-"""`datakit mixture preview` and `datakit mixture pack`."""
+"""The commands `datakit mixture preview` and `datakit mixture pack`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 Flag = Parameter(negative="", show_default=False)
 PLOT_POINTS = 200
-SLOTS_A_POINT = 512  # fewer would draw the order inside a mixture block, not the shares
-LEAST_POINTS = 20
-MOST_IN_FULL = 4  # components with tokens and epochs at each point; more of them show shares alone
+SLOTS_A_POINT = 512  # with fewer, the plot would show the order inside a mixture block instead of the shares
+MIN_PLOT_POINTS = 20
+MAX_DETAILED = 4  # mixtures of more components show only shares at each point, to fit the terminal
 
 
 def preview(
@@ -29,9 +29,9 @@ def preview(
     root: str | None = None,
     json: Annotated[bool, Flag] = False,
 ) -> int:
-    """Show what each component of a mixture contributes over a run: share, tokens, epochs, changes, the end.
+    """Show what each component of a mixture contributes over a run: share, tokens, epochs, changes and the end.
 
-    Nothing of the tokens is read; a packed component without --root packs its blocks once to count them.
+    Reads no tokens. Without --root, the blocks of packed components are packed once to count them.
 
     Examples:
       datakit mixture preview mix.toml
@@ -61,13 +61,13 @@ def preview(
     mixture
         A mixture file (TOML).
     steps
-        Look at so many batches; the file's `steps` by default, or all where the mixture ends by itself.
+        Length of the run in batches; by default the file's `steps`, or the whole mixture if it ends.
     points
-        Show so many points of time, and one wherever something changes.
+        Number of points in time to show, in addition to those where something changes.
     plot
-        Also draw it, into this file (.png, .svg or .pdf); needs `pip install 'datakit[report]'`.
+        Also plot the shares to this file (.png, .svg or .pdf); needs `pip install 'datakit[report]'`.
     root
-        Take the counts of packed components from this root, where `datakit mixture pack` left them.
+        Use the counts that `datakit mixture pack` stored in this root for packed components.
     json
         Print one JSON object.
     """
@@ -86,12 +86,12 @@ def preview(
     file = load_mixture_file(mixture, root)
     order, wanted = SequenceOrder(file.mixture), steps or file.steps
     if wanted is None and order.steps is None:
-        raise UsageError(f"{mixture} never ends; say how long the run is: `steps = ...` in the file, or --steps")
+        raise UsageError(f"{mixture} never ends; set the length of the run: `steps = ...` in the file, or --steps")
     view = contributions(order, wanted, points + 1)
     ending = _ending(order, wanted)
     if plot is not None:
         slots = int(order.axis.first_slot(int(view.steps[-1])))
-        drawn = contributions(order, wanted, min(PLOT_POINTS, max(LEAST_POINTS, slots // SLOTS_A_POINT)))
+        drawn = contributions(order, wanted, min(PLOT_POINTS, max(MIN_PLOT_POINTS, slots // SLOTS_A_POINT)))
         write_plot(drawn, f"{urls.name(mixture)}: {ending}", urls.absolute(plot))
         note(f"plot: {plot}")
     if json:
@@ -111,10 +111,10 @@ def pack(
     workers: int | None = None,
     json: Annotated[bool, Flag] = False,
 ) -> int:
-    """Count, once, the sequences of each block of a mixture's packed components, so that no run must.
+    """Count the sequences of each block of a mixture's packed components once, so that no run has to.
 
-    One step for each packed component and sequence length, `<root>/packing/packing-<length>-<policy>-...`. What is done
-    is found done; mixtures over the same tokens share it.
+    Each packed component and sequence length is a step, `<root>/packing/packing-<length>-<policy>-...`. Steps already
+    done are reused; mixtures over the same tokens share them.
 
     Examples:
       datakit mixture pack mix.toml --root data
@@ -127,9 +127,9 @@ def pack(
     mixture
         A mixture file (TOML); `datakit mixture preview --help` shows one.
     root
-        Where the counts are written: a directory or a URL, on the store of the caches.
+        Where to write the counts: a directory or URL on the same store as the caches.
     workers
-        How many tasks run at a time; one for each usable CPU by default.
+        Number of concurrent tasks; by default one for each usable CPU.
     json
         Print one JSON object.
     """
@@ -145,12 +145,12 @@ def pack(
                   "steps": [_step_json(result) for result in results]})  # fmt: skip
         return 0
     if not results:
-        say(f"{mixture}: no component is packed; there is nothing to count")
+        say(f"{mixture}: no component is packed, so there is nothing to count")
         return 0
     say(table(PACK_HEADERS, [_pack_row(result) for result in results]))
     say()
     done = all(result.reused for result in results)
-    say(f"{mixture}: {'everything was done already' if done else 'packed'}")
+    say(f"{mixture}: {'everything was already done' if done else 'packed'}")
     say(f"look:      datakit mixture preview {mixture} --root {root}")
     say(f'use it:    Loader(load_mixture("{mixture}", packing_root="{root}"))')
     return 0
@@ -173,7 +173,7 @@ def _pack_row(result: PackingResult) -> tuple[Cell, ...]:
         sequences,
         f"{counters['packing/padding'] / slots:7.2%}",
         ", ".join(too_long) or None,
-        "found done" if result.reused else seconds_text(result.seconds),
+        "already done" if result.reused else seconds_text(result.seconds),
         urls.name(result.directory),
     )
 
@@ -229,10 +229,10 @@ def _show(order: SequenceOrder, view: Preview, ending: str) -> None:
 
 
 def _over_time(view: Preview) -> str:
-    """One line a point: of each component its share since the line before; tokens and epochs so far."""
-    from datakit.plots.files import short
+    """One row a point: each component's share since the row before, and its tokens and epochs so far."""
+    from datakit.plots.mixture import short
 
-    full = len(view.names) <= MOST_IN_FULL
+    full = len(view.names) <= MAX_DETAILED
     headers = ["until step", "tokens"]
     for name in view.names:
         headers += [f"{name} share", "tokens", "epochs"] if full else [name]
@@ -251,8 +251,8 @@ def _kind(order: SequenceOrder, name: str) -> str:
 
 
 def _held_out(order: SequenceOrder, number: int) -> str | None:
-    """Tokens of the component's source that training does not see."""
-    from datakit.plots.files import short
+    """Number of the component's tokens that training does not see; None if there are none."""
+    from datakit.plots.mixture import short
 
     away = order.mixture.components[order.names[number]].source.tokens - order.streams[number].source.tokens
     return short(away) if away else None

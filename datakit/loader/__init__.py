@@ -1,6 +1,6 @@
-"""Mixtures of token sources as batches: `Loader(Mixture(...))[step]`, a pure function of (mixture, step).
+"""Serves mixtures of token sources as batches: `Loader(Mixture(...))[step]`, a pure function of (mixture, step).
 
-Needs numpy, msgspec and xxhash; a token cache as a source needs TensorStore.
+Needs numpy, msgspec and xxhash; reading a token cache also needs TensorStore.
 """
 
 from datakit.loader.adapters import BatchSource, SequenceSource

@@ -1,9 +1,9 @@
-"""The loader for other frameworks' input pipelines; none of them is needed here.
+"""Adapts the loader to other frameworks' input pipelines, without importing any of them.
 
-`BatchSource` and `SequenceSource` have `__len__` and `__getitem__`, which is what `grain.MapDataset.source` and
-`torch.utils.data.Dataset` take: elements by index, the same for the same index in any process. Both can be pickled:
-a worker process opens its own sources and threads. For iteration there is `Loader.iterate`; docs/loader.md shows it
-inside an IterableDataset.
+`BatchSource` and `SequenceSource` have `__len__` and `__getitem__`, as `grain.MapDataset.source` and
+`torch.utils.data.Dataset` expect. An index gives the same element in every process. Both can be pickled: a worker
+process opens its own sources and threads. To iterate, use `Loader.iterate`; docs/loader.md shows it inside an
+IterableDataset.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from datakit.loader.loader import Loader
 
 
 class BatchSource:
-    """Element n is this host's batch n, as a dictionary of arrays [rows, length]. `steps` bounds an endless mixture."""
+    """Element n is this host's batch n, as a dictionary of arrays [rows, length].
+
+    `steps` limits the number of batches. Raises LoaderError if the mixture is endless and `steps` is None.
+    """
 
     def __init__(self, loader: Loader, steps: int | None = None) -> None:
         self._loader = loader
@@ -32,9 +35,10 @@ class BatchSource:
 
 
 class SequenceSource:
-    """Element n is the sequence in slot n of the run, of all hosts, as a dictionary of arrays [length].
+    """Element n is the sequence in slot n of the run, over all hosts, as a dictionary of arrays [length].
 
-    For pipelines that make their own batches. The order is the loader's: shuffling it again would only cost reads.
+    For pipelines that make their own batches. The sequences are shuffled already; shuffling again only costs reads.
+    Raises LoaderError if the mixture is endless and `steps` is None.
     """
 
     def __init__(self, loader: Loader, steps: int | None = None) -> None:
@@ -56,12 +60,12 @@ class SequenceSource:
 
 def _length(loader: Loader, steps: int | None) -> int:
     if steps is None and loader.steps is None:
-        raise LoaderError("this mixture never ends; say how many steps the source shall have")
+        raise LoaderError("this mixture never ends; pass `steps`, the number of batches")
     ends = [end for end in (steps, loader.steps) if end is not None]
     return min(ends)
 
 
 def _checked(index: int, length: int) -> int:
     if not -length <= index < length:
-        raise IndexError(f"element {index} of {length}")
+        raise IndexError(f"index {index} is out of range: there are {length} elements")
     return index % length

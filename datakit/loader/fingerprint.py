@@ -1,10 +1,10 @@
-"""What a run reads, as plain values for its checkpoints, and the check that a resumed run has the same past.
+"""Describes what a run reads, for its checkpoints, and checks that a resumed run has read the same so far.
 
-The past is what the batches before the checkpoint's step were made of: seed, sources, held-out documents, block sizes
-and windows, packing, and the stages, lengths and batch sizes that had begun. If any of it differs, the run would read
-some tokens twice and others never, in silence: that is an error which spells out the difference. What begins at the
-step or later may differ: a new stage for the annealing is how a mixture is changed on purpose, and the change is
-returned, so that it is written down.
+The past is everything that decided the batches before the checkpoint's step: seed, sources, held-out documents, block
+sizes and windows, packing, and the stages, lengths and batch sizes in effect until then. If any of it differs, the run
+would silently read some tokens twice and others never, so that is an error that spells out the difference. Whatever
+starts at the step or later may differ: to change a mixture on purpose, add a stage. Such changes are returned, so that
+the caller can log them.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 FORMAT = "datakit.mixture/1"
 TIMED = ("sequence_length", "batch_size", "stages")
-HINTS = {"window_blocks": " (it follows from memory_bytes and the components; name the old one in the Shuffle)"}
+HINTS = {"window_blocks": " (derived from memory_bytes and the components; set the old value in the Shuffle)"}
 
 
 def describe(order: SequenceOrder) -> dict[str, Any]:
-    """JSON values; the same mixture over the same content gives the same ones."""
+    """What an order reads, as JSON values: equal for equal mixtures over equal content."""
     mixture, simulate = order.mixture, order.mixture.simulate
     settings: dict[str, Any] = {
         "seed": mixture.seed,
@@ -44,36 +44,37 @@ def describe(order: SequenceOrder) -> dict[str, Any]:
 
 
 def fingerprint_of(settings: Mapping[str, Any]) -> str:
-    """32 hex digits over the canonical form."""
+    """Hash the canonical JSON of the settings: 32 hex digits."""
     return xxhash.xxh3_128_hexdigest(msgspec.json.encode(dict(settings), order="sorted"))
 
 
 def verify(saved: Mapping[str, Any], current: Mapping[str, Any], step: int) -> list[str]:
-    """Raises MixtureChangedError if the batches before `step` differ; else what will differ from there on."""
+    """Return what changes from `step` on. Raises MixtureChangedError if the batches before it differ."""
     if saved.get("format") != FORMAT:
-        raise MixtureChangedError(f"the checkpoint's mixture has format {saved.get('format')!r}, this is {FORMAT!r}")
+        raise MixtureChangedError(f"the checkpoint's mixture has format {saved.get('format')!r}, not {FORMAT!r}")
     past, future = _differences(saved, current, step)
     if past:
         lines = "\n  ".join(past)
         raise MixtureChangedError(
-            f"the checkpoint is at step {step:,}, but until then this mixture would read other tokens:\n  {lines}\n"
+            f"the checkpoint is at step {step:,}, but this mixture would have read other tokens by then:\n  {lines}\n"
             "Restore these settings; to change the mixture on purpose, add a stage that starts at this step or later."
         )
     return future
 
 
 def _differences(saved: Mapping[str, Any], current: Mapping[str, Any], step: int) -> tuple[list[str], list[str]]:
+    """(differences before `step`, differences from it on)."""
     past, future = [], []
-    for name in sorted(set(saved) | set(current)):
-        if name in ("format", "fingerprint", "components") or saved.get(name) == current.get(name):
+    for name in sorted((set(saved) | set(current)) - {"format", "fingerprint", "components"}):
+        if saved.get(name) == current.get(name):
             continue
         if name not in TIMED:
             past.append(f"{name}: {saved.get(name)} -> {current.get(name)}")
             continue
-        limit = step if name != "stages" else _slot(saved, step)
+        unit, limit = ("slot", _slot(saved, step)) if name == "stages" else ("step", step)
         before, after = _until(saved[name], limit), _until(current[name], limit)
         if before != after:
-            past.append(f"{name} until {'step' if name != 'stages' else 'slot'} {limit:,}: {before} -> {after}")
+            past.append(f"{name} until {unit} {limit:,}: {before} -> {after}")
         else:
             future.append(f"{name}: {_from(saved[name], limit)} -> {_from(current[name], limit)}")
     served = {name for _, weights in _until(saved["stages"], _slot(saved, step)) for name in weights}
@@ -85,13 +86,13 @@ def _differences(saved: Mapping[str, Any], current: Mapping[str, Any], step: int
 
 def _component_differences(name: str, saved: Any, current: Any) -> list[str]:
     if saved is None or current is None:
-        return [f"component {name!r} is {'new' if saved is None else 'gone'}"]
+        return [f"component {name!r} is {'new' if saved is None else 'missing'}"]
     keys = [key for key in sorted(set(saved) | set(current)) if saved.get(key) != current.get(key)]
     return [f"component {name!r}, {key}: {saved.get(key)} -> {current.get(key)}{HINTS.get(key, '')}" for key in keys]
 
 
 def _until(entries: list[list[Any]], limit: int) -> list[list[Any]]:
-    """What had begun before `limit`."""
+    """The entries that start before `limit`."""
     return [entry for entry in entries if entry[0] < limit]
 
 

@@ -1,12 +1,12 @@
-"""Permutations that need no memory: position -> index, computed on the spot, both ways, for any size below 2^62.
+"""Computes keyed permutations of any size below 2^62, forwards and backwards, without storing them.
 
-A balanced-as-possible Feistel network over the smallest power of two that holds n, with cycle walking back into 0..n-1
-(fewer than two walks on average), six rounds of a full 64-bit mixing function, keys of 64 bits. Up to 4,096 elements a
-table is cheaper, and exact: the argsort of keyed hashes, uniform over all n! orders, where a Feistel network on two or
+A Feistel network works on the smallest power of two that holds n, as balanced as possible, with six rounds of a full
+64-bit mixing function and 64-bit keys. Cycle walking leads back into 0..n-1, in fewer than two walks on average. Up to
+4,096 elements a table is cheaper: the argsort of keyed hashes, uniform over all n! orders. A Feistel network on two or
 three bits reaches only some of them.
 
-Cost: 0.1-0.2 us an element in bulk, 50-100 us a call, so callers ask for a window at a time. Integer arithmetic only:
-the same on every machine and version of numpy.
+Cost: 0.1-0.2 us an element in bulk and 50-100 us a call, so callers ask for a window at a time. Only integer
+arithmetic, so the results are the same on every machine and version of numpy.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ class Order(Protocol):
 
 
 def derive_key(*parts: str | int) -> int:
-    """A 64-bit key from a path of names and numbers: `derive_key(seed, "web", "epoch", 3)`."""
+    """Hash a path of names and numbers to a 64-bit key: `derive_key(seed, "web", "epoch", 3)`."""
     return xxhash.xxh3_64_intdigest(json.dumps(parts, separators=(",", ":")).encode())
 
 
 def mix64(values: np.ndarray) -> np.ndarray:
-    """A bijection of uint64 in which each input bit moves every output bit (the finalizer of SplitMix64)."""
+    """Mix uint64 values bijectively; each input bit affects every output bit (the finalizer of SplitMix64)."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
 
 
 def keyed_hashes(key: int, count: int) -> np.ndarray:
-    """The first `count` outputs of SplitMix64 begun at `key`: uint64."""
+    """The first `count` outputs of SplitMix64 seeded with `key`: uint64."""
     return mix64(np.uint64(key) + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(GOLDEN))
 
 
 class InOrder:
-    """The identity: what is not shuffled."""
+    """The identity, for components that are not shuffled."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -65,11 +65,14 @@ class InOrder:
 
 
 class Permutation:
-    """A keyed permutation of 0..size-1: `permutation(positions)` gives indices, `inverse` the positions of indices."""
+    """A keyed permutation of 0..size-1: call it to map positions to indices, `inverse` to map them back (int64 arrays).
+
+    Raises ValueError if `size` is not in 1..2^62-1.
+    """
 
     def __init__(self, size: int, key: int) -> None:
         if not 0 < size < 1 << 62:
-            raise ValueError(f"a permutation of {size} elements: it takes 1 to 2^62")
+            raise ValueError(f"a permutation has 1 to 2^62 - 1 elements, not {size}")
         self.size = size
         self.key = key & MASK64
         bits = max(1, (size - 1).bit_length())
@@ -82,7 +85,7 @@ class Permutation:
         return self._walk(positions, self._forward)
 
     def inverse(self, indices: np.ndarray) -> np.ndarray:
-        """The positions at which `indices` stand."""
+        """The positions of `indices`."""
         indices = np.asarray(indices, np.int64)
         if self.size <= TABLE_SIZE:
             return self._inverse_table[indices]
@@ -101,7 +104,7 @@ class Permutation:
         return keyed_hashes(self.key, ROUNDS)
 
     def _walk(self, values: np.ndarray, network) -> np.ndarray:
-        """Apply the network again and again to what falls outside: a cycle always leads back."""
+        """Reapply the network to values outside 0..size-1 until they fall inside; every cycle leads back."""
         result = network(values.astype(np.uint64))
         outside = np.flatnonzero(result >= np.uint64(self.size))
         while outside.size:

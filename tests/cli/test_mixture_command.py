@@ -151,13 +151,13 @@ def test_every_setting_has_its_name_in_the_file(mixture: Path) -> None:
         ("max_documents = 6", "most = 6", "component 'code', packing: unknown key 'most'"),
         ("block_tokens = 512", "blocks = 512", "component 'code', shuffle: unknown key 'blocks'"),
         ('too_long = "split"', 'too_long = "cut"', "component 'code': too_long is 'cut'"),
-        ("weights = { web = 0.9,", "weights = { wbe = 0.9,", "stage 0 weighs 'wbe': did you mean 'web'?"),
+        ("weights = { web = 0.9,", "weights = { wbe = 0.9,", "stage 0: no component 'wbe': did you mean 'web'?"),
         ("web = 0.9,", "web = -0.9,", "stage 0: the weight of 'web' is -0.9"),
         ("web = 0.9,", "web = nan,", "stage 0: the weight of 'web' is nan"),
         ("web = 0.9,", 'web = "much",', "weights"),
         ("{ web = 0.9, code = 0.1 }", "{ web = 0, code = 0 }", "stage 0: no component has a weight above 0"),
-        ("start_step = 30", "start_step = 0", "stages ascend"),
-        ("[[0, 64], [40, 128]]", "[[5, 64]]", "a schedule begins at step 0"),
+        ("start_step = 30", "start_step = 0", "list stages in ascending order"),
+        ("[[0, 64], [40, 128]]", "[[5, 64]]", "a schedule must start at step 0"),
         ("[[0, 64], [40, 128]]", '"long"', "sequence_length: Expected"),
         ("steps = 60", "steps = 0", "steps is 0"),
         ('source = "web"', 'source = "wob"', "component 'web': "),
@@ -205,7 +205,7 @@ def test_a_mixture_that_ends_early_says_so(mixture: Path, capsys: pytest.Capture
     changed = written(mixture, "max_epochs = 40", "max_epochs = 1")
     assert called("mixture", "preview", str(changed), "--steps", "5000") == 0
     said = capsys.readouterr()
-    assert "of 5,000 steps: component 'code' has given 1 epoch" in said.err
+    assert "of 5,000 steps: component 'code' has completed 1 epoch" in said.err
     assert "ends after" in said.out
 
 

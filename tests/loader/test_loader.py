@@ -115,7 +115,7 @@ def test_a_step_that_is_not_there() -> None:
     with Loader(two(stop="first_exhausted")) as loader:
         assert loader.steps is not None
         for step in (-1, loader.steps):
-            with pytest.raises(IndexError, match="component 'a' has given 1 epoch"):
+            with pytest.raises(IndexError, match="component 'a' has completed 1 epoch"):
                 loader[step]
 
 
@@ -294,7 +294,7 @@ def test_first_exhausted_ends_before_a_component_would_begin_again() -> None:
     assert steps == sum(counts)
     assert counts[0] == 140
     assert abs(counts[1] - 140 / 3) < 2
-    assert why == "component 'a' has given 1 epoch"
+    assert why == "component 'a' has completed 1 epoch"
 
 
 def test_all_exhausted_ends_when_each_component_has_given_an_epoch() -> None:
@@ -302,14 +302,14 @@ def test_all_exhausted_ends_when_each_component_has_given_an_epoch() -> None:
     assert steps == sum(counts)
     assert counts[1] == 110
     assert abs(counts[0] - 330) <= 3
-    assert why == "every component has given an epoch"
+    assert why == "every component has completed an epoch"
 
 
 def test_no_component_goes_beyond_its_epochs() -> None:
     components = {"a": Component(counting([10] * 20), max_epochs=3), "b": Component(counting([10] * 500))}
     with Loader(Mixture(components, {"a": 0.5, "b": 0.5}, sequence_length=10, batch_size=1, block=8)) as loader:
         seen = [int(batch.tokens[0, 0]) for batch in loader if batch.components[0] == 0]
-        assert loader.order.ending == "component 'a' has given 3 epochs"
+        assert loader.order.ending == "component 'a' has completed 3 epochs"
     assert sorted(seen) == sorted(list(range(0, 200, 10)) * 3)
 
 

@@ -286,7 +286,7 @@ def test_olmo_core_a_target_that_the_data_cannot_meet_is_refused_and_repetition_
     settings: dict[str, Any] = {"sequence_length": 8, "batch_size": 1, "block": 2}
     with Loader(Mixture(components, {"a": 0.5, "b": 0.5}, **settings)) as loader:
         loader.order.require(16)
-        with pytest.raises(LoaderError, match="has given 1 epoch"):
+        with pytest.raises(LoaderError, match="has completed 1 epoch"):
             loader.order.require(19)
     components = {name: Component(ArraySource(np.arange(64)), max_epochs=3) for name in "ab"}
     with Loader(Mixture(components, {"a": 0.5, "b": 0.5}, **settings)) as loader:

@@ -1,1 +1,1 @@
-"""mixture."""
+"""Defines a mixture and computes the order in which its sequences are read."""

@@ -1,38 +1,37 @@
-"""Weights to whole numbers of sequences, block after block, with the error carried on: never more than one off.
+"""Turns weights into whole numbers of sequences, mixture block by mixture block, never more than one off in total.
 
-A block of B sequences owes component i exactly w_i * B of them, rarely a whole number. Two simple rules fail. Rounding
-each block by itself loses tiny weights for good. Rounding the running total (largest remainder of w_i * B * b) is not
-monotone: among many components one can be owed less after more blocks, and a block would need a negative count.
+A mixture block of B sequences owes component i exactly w_i * B of them, rarely a whole number. Two simple rules fail.
+Rounding each block by itself never serves tiny weights. Rounding the running total (largest remainder of w_i * B * b)
+is not monotone: with many components one can be owed less after more blocks, and a block would need a negative count.
 
-So the debt is carried, in fixed point (2^40 parts of a sequence, int64, the weights sum to exactly 2^40), and it is
-paid as in fair scheduling: unit j of component i may be served once the running debt exceeds j - 1 and must be served
-when it reaches j. A block serves what is due, then fills up with what may be served, nearest deadline first. Serving
-the earliest deadline first meets all deadlines whenever that is possible, and here it is (the fractional shares
-themselves do it); so at the end of every block
+So each component's debt is carried over, in fixed point (2^40 parts of a sequence, int64; the weights sum to exactly
+2^40), and paid as in fair scheduling: unit j of component i may be served once the running debt exceeds j - 1 and must
+be served when it reaches j. A block serves what is due, then fills up with what may be served, earliest deadline first.
+That meets all deadlines whenever it is possible, and here it is: the fractional shares do it. So after every block
 
-    floor(w_i * B * b) <= served_i <= ceil(w_i * B * b)          for every component, exactly, for ever
+    floor(w_i * B * b) <= served_i <= ceil(w_i * B * b)          exactly, for every component
 
-and no count is negative. Cost: 20 us a block. Random access: a checkpoint every 256 blocks, and the blocks
-between are computed again; the first visit of block b walks there once (a trillion tokens at 4096: 2 s).
+and no count is negative. Cost: 20 us a block. For random access a checkpoint is kept every 256 blocks and the blocks in
+between are recomputed. The first visit to block b computes all blocks before it (a trillion tokens at 4096: 2 s).
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 
 SCALE_BITS = 40
 SCALE = 1 << SCALE_BITS
-MAX_BLOCK = 1 << 16
+MAX_BLOCK = 1 << 16  # keeps debts, up to MAX_BLOCK * 2^40, well within int64
 STRIDE = 256  # blocks between two checkpoints
-KEPT_RUNS = 8  # runs of STRIDE blocks that stay expanded
+CACHED_RUNS = 8  # runs of STRIDE blocks that stay in memory, 2 KiB a component each
 
 
 def fixed_point(weights: Sequence[float]) -> np.ndarray:
-    """Positive weights as int64 that sum to exactly 2^40; the smallest gets at least one part.
+    """Scale positive weights to int64 that sum to exactly 2^40; each gets at least one part.
 
     >>> fixed_point([3, 1]).tolist() == [3 * 2**38, 2**38]
     True
@@ -45,12 +44,12 @@ def fixed_point(weights: Sequence[float]) -> np.ndarray:
     missing = SCALE - sum(parts)
     for i in by_remainder[: max(0, missing)]:
         parts[i] += 1
-    parts[parts.index(max(parts))] += min(0, missing)  # what the smallest were lifted by, off the largest
+    parts[parts.index(max(parts))] += min(0, missing)  # the largest pays for raising the smallest to one part
     return np.array(parts, np.int64)
 
 
 def serve_block(debt: np.ndarray, owed: np.ndarray, block: int) -> tuple[np.ndarray, np.ndarray]:
-    """(counts of this block, debt carried on). `owed` is what a block adds to each debt: parts * block."""
+    """(counts of this block, debt carried over), int64 by component; `owed` is what a block adds: parts * block."""
     debt = debt + owed
     counts = np.maximum(debt >> SCALE_BITS, 0)
     debt = debt - (counts << SCALE_BITS)
@@ -65,7 +64,7 @@ def serve_block(debt: np.ndarray, owed: np.ndarray, block: int) -> tuple[np.ndar
 
 
 class BlockCounts:
-    """How many sequences of each component are in block b, and how many came before it."""
+    """The number of sequences of each component in mixture block b, and in all blocks before it."""
 
     def __init__(self, weights: Sequence[float], block: int) -> None:
         self.block = block
@@ -73,31 +72,24 @@ class BlockCounts:
         self._owed = self.parts * block
         nothing = np.zeros(len(weights), np.int64)
         self._checkpoints = [(nothing, nothing)]  # (served, debt) before block k * STRIDE
-        self._runs: OrderedDict[int, np.ndarray] = OrderedDict()
+        self._served = lru_cache(CACHED_RUNS)(self._make_served)
 
     def before(self, number: int) -> np.ndarray:
-        """What the blocks 0..number-1 served, by component."""
+        """Sequences that blocks 0..number-1 serve, by component."""
         run, place = divmod(number, STRIDE)
         return self._served(run)[place]
 
     def of(self, number: int) -> np.ndarray:
-        """What block `number` serves, by component."""
+        """Sequences that block `number` serves, by component."""
         run, place = divmod(number, STRIDE)
         served = self._served(run)
         return served[place + 1] - served[place]
 
-    def _served(self, run: int) -> np.ndarray:
-        """Running totals at the borders of the blocks of one run: [STRIDE + 1, components]."""
-        if run in self._runs:
-            self._runs.move_to_end(run)
-            return self._runs[run]
+    def _make_served(self, run: int) -> np.ndarray:
+        """Running totals before each block of a run and after its last: [STRIDE + 1, components]."""
         while len(self._checkpoints) <= run:
             self._expand(len(self._checkpoints) - 1)
-        totals = self._expand(run)
-        self._runs[run] = totals
-        if len(self._runs) > KEPT_RUNS:
-            self._runs.popitem(last=False)
-        return totals
+        return self._expand(run)
 
     def _expand(self, run: int) -> np.ndarray:
         served, debt = self._checkpoints[run]

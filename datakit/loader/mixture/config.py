@@ -1,4 +1,4 @@
-"""What is to be read, as plain frozen values; every contradiction is found here, before a token is read.
+"""Defines a mixture as frozen dataclasses and finds every contradiction in it before a token is read.
 
     Mixture(
         components={"web": Component(open_source("data/demo/tokenize-..."), packing=None), ...},
@@ -6,9 +6,8 @@
         seed=0, sequence_length=4096, batch_size=512,
     )
 
-Everything in a Mixture decides what the run reads, and is part of its fingerprint. What only decides how (threads, how
-far ahead) belongs to the Loader. `memory_bytes` is in the former group: it sets how many blocks are shuffled among each
-other.
+Everything in a Mixture decides what the run reads and enters its fingerprint, including `memory_bytes`, which sets how
+many blocks are shuffled together. Settings that only decide how it is read (threads, read-ahead) belong to the Loader.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ FINAL_BATCHES = ("drop", "pad")
 class Shuffle:
     """How a component's sequences are shuffled.
 
-    `block`: blocks of tokens are permuted, then the sequences inside a window of blocks. `full`: all sequences; each is
-    a read of its own, unless all of the component fits into memory. `none`: in the order of the source.
-    `window_blocks` None takes what the mixture's memory allows.
+    `block` permutes blocks of tokens, then the sequences inside each window of blocks. `full` permutes all sequences of
+    an epoch and, unless the component fits in memory, reads each of them separately. `none` keeps the source's order.
+    `window_blocks` None uses as many blocks as the mixture's memory allows.
     """
 
     kind: str = "block"
@@ -47,15 +46,15 @@ class Shuffle:
     window_blocks: int | None = None
 
     def check(self, name: str) -> None:
-        """Raises LoaderError for values that cannot be."""
+        """Raise LoaderError for invalid values."""
         if self.kind not in KINDS:
-            raise LoaderError(f"component {name!r}: shuffle is {self.kind!r}; it is one of {', '.join(KINDS)}")
+            raise LoaderError(f"component {name!r}: shuffle is {self.kind!r}; it must be one of {', '.join(KINDS)}")
         if self.block_tokens < 1:
             raise LoaderError(f"component {name!r}: block_tokens is {self.block_tokens}; it must be at least 1")
         if self.window_blocks is not None and (self.window_blocks < 1 or self.kind != "block"):
             raise LoaderError(
                 f"component {name!r}: window_blocks is {self.window_blocks} with shuffle {self.kind!r}; "
-                "it is at least 1, and only a block shuffle has a window"
+                "it must be at least 1, and only a block shuffle has a window"
             )
 
 
@@ -63,9 +62,9 @@ class Shuffle:
 class Component:
     """One source in the mixture.
 
-    `packing` None lays documents end to end and cuts; a Packing keeps them whole. `packing_counts` holds, by sequence
-    length, the sequences of each block, where an artefact has them. `validation_tokens` are held out, `max_epochs` ends
-    the run before the component would begin another one.
+    `packing` None lays documents end to end and cuts them; a Packing keeps them whole. `packing_counts` has the stored
+    number of sequences of each block, by sequence length: int32 [blocks]. About `validation_tokens` are held out.
+    `max_epochs` ends the run before the component would start another epoch.
     """
 
     source: TokenSource
@@ -76,32 +75,34 @@ class Component:
     packing_counts: Mapping[int, np.ndarray] | None = None
 
     def check(self, name: str) -> None:
-        """Raises LoaderError for values that contradict each other."""
+        """Raise LoaderError for invalid or contradictory values."""
         self.shuffle.check(name)
         if self.packing is not None:
             self.packing.check(name)
         if self.source.tokens < 1:
             raise LoaderError(
-                f"component {name!r} holds no tokens; is its cache finished, and its source's name right?"
+                f"component {name!r} has no tokens; check that its cache is complete and its source's name"
             )
         if self.max_epochs is not None and self.max_epochs < 1:
             raise LoaderError(f"component {name!r}: max_epochs is {self.max_epochs}; it must be at least 1")
         if self.validation_tokens < 0:
-            raise LoaderError(f"component {name!r}: validation_tokens is {self.validation_tokens}")
+            raise LoaderError(
+                f"component {name!r}: validation_tokens is {self.validation_tokens}; it must be 0 or more"
+            )
         if self.packing_counts is not None and self.packing is None:
             raise LoaderError(f"component {name!r} has packing_counts but no packing")
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Weights from a step or a slot on. They need not sum to one; a component that is not named has none."""
+    """Weights from a step or a slot on. They need not sum to one; a component that is not named has weight 0."""
 
     weights: Mapping[str, float]
     start_step: int | None = None
     start_slot: int | None = None
 
     def first_slot(self, axis: SlotAxis) -> int:
-        """The slot at which the stage begins."""
+        """The slot at which the stage starts."""
         if self.start_slot is not None:
             return self.start_slot
         return axis.first_slot(self.start_step or 0)
@@ -109,19 +110,23 @@ class Stage:
 
 @dataclass(frozen=True)
 class SimulatedEpochs:
-    """A run of `run_tokens` that repeats its data as often as one of `target_tokens` would: each component shrinks."""
+    """Shrinks each component so that `run_tokens` repeat the data as often as `target_tokens` would."""
 
     run_tokens: int
     target_tokens: int
 
     def kept(self, tokens: int) -> int:
-        """How many of a component's tokens remain."""
+        """Number of a component's tokens that remain."""
         return max(1, tokens * self.run_tokens // self.target_tokens)
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """See the module."""
+    """Components, their weights by stage, and all other settings that decide the batches.
+
+    `block` is in sequences, `memory_bytes` in bytes, `batch_size` in sequences over all hosts, `sequence_length` in
+    tokens. Raises LoaderError, naming the component or stage, for invalid or contradictory values.
+    """
 
     components: Mapping[str, Component]
     stages: Sequence[Stage] | Mapping[str, float]
@@ -138,11 +143,14 @@ class Mixture:
     def __post_init__(self) -> None:
         for name, value, known in (("stop", self.stop, STOPS), ("final_batch", self.final_batch, FINAL_BATCHES)):
             if value not in known:
-                raise LoaderError(f"{name} is {value!r}; it is one of {', '.join(known)}")
+                raise LoaderError(f"{name} is {value!r}; it must be one of {', '.join(known)}")
         if not 1 <= self.block < MAX_BLOCK:
             raise LoaderError(f"block is {self.block}; a mixture block has 1 to {MAX_BLOCK - 1} sequences")
         if self.simulate is not None and not 0 < self.simulate.run_tokens <= self.simulate.target_tokens:
-            raise LoaderError(f"simulate: a run of {self.simulate.run_tokens:,} tokens cannot stand for a shorter one")
+            raise LoaderError(
+                f"simulate: run_tokens is {self.simulate.run_tokens:,}; it must be from 1 to target_tokens, "
+                f"{self.simulate.target_tokens:,}"
+            )
         for name, component in self.components.items():
             component.check(name)
         self._check_stages()
@@ -160,11 +168,11 @@ class Mixture:
         return Schedule.of(self.batch_size, "batch_size")
 
     def stage_list(self) -> list[Stage]:
-        """The stages, of which plain weights are the only one."""
+        """The stages; plain weights are a single stage."""
         return [Stage(self.stages)] if isinstance(self.stages, Mapping) else list(self.stages)
 
     def used(self) -> list[str]:
-        """The names of the components that have a weight in some stage, in alphabetical order."""
+        """Names of the components with a weight in some stage, in alphabetical order."""
         return sorted({name for stage in self.stage_list() for name, weight in stage.weights.items() if weight > 0})
 
     def _check_stages(self) -> None:
@@ -177,22 +185,22 @@ class Mixture:
                 raise LoaderError(f"stage {number} has both start_step and start_slot; give one")
             first = stage.first_slot(axis)
             if first <= before or (number == 0 and first):
-                rule = "the first stage begins at 0" if number == 0 else f"stage {number - 1} begins at slot {before}"
-                raise LoaderError(f"stage {number} begins at slot {first}, but {rule}; stages ascend")
+                rule = "the first stage must start at 0" if number == 0 else f"stage {number - 1} at slot {before}"
+                raise LoaderError(f"stage {number} starts at slot {first}, but {rule}; list stages in ascending order")
             before = first
             self._check_weights(number, stage.weights)
 
     def _check_weights(self, number: int, weights: Mapping[str, float]) -> None:
         for name, weight in weights.items():
             if name not in self.components:
-                raise LoaderError(f"stage {number} weighs {name!r}: {suggestion(name, self.components)}")
+                raise LoaderError(f"stage {number}: no component {name!r}: {suggestion(name, self.components)}")
             if not (math.isfinite(weight) and weight >= 0):
                 raise LoaderError(f"stage {number}: the weight of {name!r} is {weight}; it must be 0 or more")
         if not any(weight > 0 for weight in weights.values()):
             raise LoaderError(f"stage {number}: no component has a weight above 0")
 
     def _check_held_out(self) -> None:
-        """What one component holds out, another must not train on."""
+        """Raise LoaderError if one component would train on what another holds out."""
         used = self.used()
         for (a, one), (b, other) in combinations(sorted(self.components.items()), 2):
             at_risk = (a in used and other.validation_tokens) or (b in used and one.validation_tokens)
@@ -200,12 +208,12 @@ class Mixture:
                 continue
             if one.source.identity != other.source.identity:
                 raise LoaderError(
-                    f"component {a!r} would train on documents that {b!r} holds out, or the other way round: one reads "
-                    "a cache and the other a source of it; give each a source of its own, or no validation_tokens"
+                    f"component {a!r} would train on documents that {b!r} holds out, or vice versa: one reads a whole "
+                    "cache and the other a source of it; give each its own source, or remove validation_tokens"
                 )
             if one.validation_tokens != other.validation_tokens:
                 raise LoaderError(
                     f"components {a!r} and {b!r} read the same tokens, but their validation_tokens are "
                     f"{one.validation_tokens:,} and {other.validation_tokens:,}: one would train on what the other "
-                    "holds out; give both the same"
+                    "holds out; give both the same value"
                 )

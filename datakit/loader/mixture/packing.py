@@ -1,18 +1,17 @@
-"""Whole documents into sequences: best fit inside one block of tokens, from the documents' lengths alone.
+"""Packs whole documents into sequences: best fit inside one block of tokens, from the documents' lengths alone.
 
-Document order inside a block is left, document content never is: a document that fits in a sequence lies in one, whole.
-Each block is packed by itself, so a sequence can be found without packing anything before it; all that must be known
-of the other blocks is how many sequences each gives (`count_blocks`; stored, it is named
-`packing-<length>-<policy>`).
+Packing may reorder documents inside a block but never changes them: a document that fits in a sequence is whole in one.
+Each block is packed independently, so a sequence can be found without packing anything before it. Only the number of
+sequences of every other block must be known (`count_blocks`; stored under the name `packing-<length>-<policy>`).
 
-Which document belongs to which block does not depend on the sequence length: a document belongs to the block in which
-it begins (one longer than a block is first cut into parts of a block's size, each a document of its own here). So when
-the length grows, blocks that were read stay read, and nothing is lost or read twice.
+The assignment of documents to blocks does not depend on the sequence length: a document belongs to the block in which
+it starts. One longer than a block is first cut into parts of a block's size, each treated as a document. So when the
+length grows, blocks that were read stay read, and nothing is lost or read twice.
 
-Longest first, each into the fullest sequence that still has room (best fit decreasing): about 0.7 us a document, 1-2 %
-padding on real texts where the block holds some dozens of sequences. A document that is longer than a sequence is
-too long: `split` cuts it into full sequences and one rest, `truncate` keeps its beginning, `drop` leaves it out; each
-is counted.
+Documents are placed longest first, each into the fullest sequence with room for it (best fit decreasing). That takes
+about 0.7 us a document and leaves 1-2 % padding on real texts if a block holds dozens of sequences. Of a document too
+long for a sequence, `split` makes full sequences and a remainder, `truncate` keeps the start, and `drop` keeps nothing;
+each is counted.
 """
 
 from __future__ import annotations
@@ -32,35 +31,36 @@ POLICIES = ("split", "truncate", "drop")
 
 @dataclass(frozen=True)
 class Packing:
-    """How a component's documents are packed. `max_documents` bounds the documents of one sequence; 0 does not."""
+    """How a component's documents are packed. `max_documents` limits the documents of one sequence; 0 is no limit."""
 
     too_long: str = "split"
     max_documents: int = 0
 
     def check(self, name: str) -> None:
-        """Raises LoaderError for values that cannot be."""
+        """Raise LoaderError for invalid values."""
         if self.too_long not in POLICIES:
-            raise LoaderError(f"component {name!r}: too_long is {self.too_long!r}; it is one of {', '.join(POLICIES)}")
+            known = ", ".join(POLICIES)
+            raise LoaderError(f"component {name!r}: too_long is {self.too_long!r}; it must be one of {known}")
         if self.max_documents < 0:
-            raise LoaderError(f"component {name!r}: max_documents is {self.max_documents}; 0 means no bound")
+            raise LoaderError(f"component {name!r}: max_documents is {self.max_documents}; it must be 0 (none) or more")
 
     def counts_name(self, length: int) -> str:
-        """The name of the counts that belong to this packing: `packing-4096-split`."""
+        """Name of the step that stores this packing's counts: `packing-4096-split`."""
         bound = f"-{self.max_documents}" if self.max_documents else ""
         return f"packing-{length}-{self.too_long}{bound}"
 
 
 @dataclass(frozen=True)
 class Counters:
-    """What packing did to documents and tokens; sums over blocks are sums over fields."""
+    """What packing did to documents and tokens. Counters of several blocks are added field by field."""
 
-    documents: int = 0  # parts of documents that the blocks own
+    documents: int = 0  # documents of the blocks, or parts of documents longer than a block
     tokens: int = 0
-    kept: int = 0  # tokens that are in a sequence
-    split: int = 0  # documents that were cut, each policy's own
+    kept: int = 0  # tokens in a sequence
+    split: int = 0  # too long documents, by what was done to them
     truncated: int = 0
     dropped: int = 0
-    padding: int = 0  # slots without a token
+    padding: int = 0  # positions without a token
 
     def __add__(self, other: Counters) -> Counters:
         return Counters(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
@@ -68,31 +68,24 @@ class Counters:
 
 @dataclass(frozen=True)
 class Documents:
-    """The documents (or parts of very long ones) that a block owns: start, length, and the whole document's length."""
+    """The documents of a block, or parts of documents longer than a block: arrays [documents]."""
 
     starts: np.ndarray
     lengths: np.ndarray
-    whole: np.ndarray
-    heads: np.ndarray  # bool: a document begins here, not a later part of one
-
-    @property
-    def extent(self) -> tuple[int, int]:
-        """The range of tokens that they cover; it is contiguous."""
-        if not len(self.starts):
-            return 0, 0
-        return int(self.starts[0]), int(self.starts[-1] + self.lengths[-1])
+    whole: np.ndarray  # length of the whole document
+    heads: np.ndarray  # bool: the start of a document, not a later part of one
 
 
 @dataclass(frozen=True)
 class Packed:
-    """The sequences of a block, and what became of its documents."""
+    """The sequences of a block, and what packing did to its documents."""
 
     pieces: Pieces
     counters: Counters
 
 
 def owned_documents(source: TokenSource, axis: BlockAxis, block: int) -> Documents:
-    """The documents of one block of the source: from their borders alone, no token is read."""
+    """The documents that start in a block. Reads document borders but no tokens."""
     first, end = axis.range(block)
     borders = source.document_borders(first, end)
     sizes = np.full(len(borders) - 1, axis.block_tokens)
@@ -103,7 +96,7 @@ def owned_documents(source: TokenSource, axis: BlockAxis, block: int) -> Documen
 
 
 def pieces_of(documents: Documents, length: int, too_long: str) -> tuple[np.ndarray, np.ndarray, Counters]:
-    """(starts, lengths, counters): what goes into sequences of `length`, none longer than that, in token order."""
+    """(starts, lengths, counters): the pieces to pack, in token order, none longer than `length`."""
     over = documents.whole > length
     heads = int(np.count_nonzero(over & documents.heads))
     seen = Counters(documents=len(over), tokens=int(documents.lengths.sum()))
@@ -117,7 +110,9 @@ def pieces_of(documents: Documents, length: int, too_long: str) -> tuple[np.ndar
 
 
 def best_fit(lengths: np.ndarray, capacity: int, max_items: int = 0) -> np.ndarray:
-    """The sequence of each item: longest first, each into the fullest that has room; ties go to the earlier one.
+    """Assign items to sequences of `capacity` tokens, at most `max_items` in each: int64 [items].
+
+    Longest first, each into the fullest sequence with room; of equals, the earlier one (best fit decreasing).
 
     >>> best_fit(np.array([10, 15, 4, 10]), 20).tolist()
     [1, 0, 0, 1]
@@ -133,7 +128,7 @@ def best_fit(lengths: np.ndarray, capacity: int, max_items: int = 0) -> np.ndarr
 def pack(
     starts: np.ndarray, lengths: np.ndarray, capacity: int, max_items: int = 0, seen: Counters | None = None
 ) -> Packed:
-    """Pieces into sequences of `capacity` tokens; inside a sequence they stand in the order in which they came in."""
+    """Pack pieces into sequences of `capacity` tokens. A sequence has its longest piece first."""
     chosen = best_fit(lengths, capacity, max_items)
     sequences = int(chosen.max()) + 1 if len(chosen) else 0
     order = np.lexsort((np.arange(len(lengths)), -lengths, chosen))
@@ -144,21 +139,21 @@ def pack(
 
 
 def pack_block(source: TokenSource, axis: BlockAxis, block: int, length: int, packing: Packing) -> Packed:
-    """One block's sequences: a pure function of the documents' lengths."""
+    """Pack one block: a pure function of its documents' lengths."""
     starts, lengths, seen = pieces_of(owned_documents(source, axis, block), length, packing.too_long)
     return pack(starts, lengths, length, packing.max_documents, seen)
 
 
 @dataclass(frozen=True)
 class PackingCounts:
-    """How many sequences each of some consecutive blocks gives, and what packing them did: the derived artefact."""
+    """The number of sequences of consecutive blocks, and what packing them did."""
 
-    sequences: np.ndarray  # int32, one a block
+    sequences: np.ndarray  # int32 [blocks]
     counters: Counters
 
 
 def count_blocks(source: TokenSource, axis: BlockAxis, blocks: range, length: int, packing: Packing) -> PackingCounts:
-    """The counts of some consecutive blocks. Tables of neighbouring ranges concatenate; their counters add."""
+    """Pack consecutive blocks to count their sequences. Counts of adjacent ranges can be concatenated."""
     counts, counters = np.zeros(len(blocks), np.int32), Counters()
     for i, block in enumerate(blocks):
         packed = pack_block(source, axis, block, length, packing)
@@ -168,7 +163,7 @@ def count_blocks(source: TokenSource, axis: BlockAxis, blocks: range, length: in
 
 
 def _place(lengths: list[int], capacity: int, opened: int, max_items: int) -> list[int]:
-    """Best fit of descending lengths below the capacity. `rooms` holds (room << 32 | sequence), ascending."""
+    """Place descending lengths below the capacity by best fit. `rooms` holds (room << 32 | sequence), ascending."""
     rooms: list[int] = []
     items: dict[int, int] = {}
     chosen = []

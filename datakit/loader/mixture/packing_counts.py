@@ -1,21 +1,20 @@
-"""The stored counts of a packed component: where they lie in a root, and how they are read.
+"""Finds and reads the stored sequence counts of packed components.
 
-A packed component must know how many sequences each of its blocks gives. `datakit mixture pack` counts them once for
-each sequence length, in a step `packing-<length>-<policy>` that any mixture over the same tokens shares:
+A packed component must know how many sequences each of its blocks holds. `datakit mixture pack` counts them once for
+each sequence length, in a step `packing-<length>-<policy>` shared by all mixtures over the same tokens:
 
     <root>/packing/packing-4096-split-<12 digits>/counts.npy        int32, one a block
 
-The step's fingerprint covers what the counts are a function of: the identity of the tokens as training sees them (the
-cache's own, its source, without what is held out), the block size, the length and the packing. So counts of another
-cache are never found, and changed held-out documents ask for new ones. Reading costs two reads and 4 bytes a block.
+The step's fingerprint covers everything that decides the counts: the identity of the tokens that training sees (the
+cache or its source, without the held-out documents), the block size, the length and the packing. So the counts of
+another cache are never used, and changing the held-out documents requires new ones. Cost: two reads, 4 bytes a block.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import xxhash
@@ -35,42 +34,49 @@ FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True)
+class CountParameters:
+    """Everything that decides the counts; the step's fingerprint covers it."""
+
+    source: str  # identity of the tokens
+    tokens: int
+    block_tokens: int
+    length: int
+    too_long: str
+    max_documents: int
+
+
+@dataclass(frozen=True)
 class CountsStep:
-    """The step that counts the sequences of one source at one length: its name, its content, its place."""
+    """The step that counts the sequences of one source at one length."""
 
     stage: str
-    parameters: dict[str, Any]
+    parameters: CountParameters
     fingerprint: str
     directory: str
 
     def manifest(self) -> Manifest | None:
-        """Its manifest if it is done. Raises CorruptError if another step's lies there."""
+        """The step's manifest; None if it is not done. Raises CorruptError if the manifest belongs to another step."""
         found = find_manifest(self.directory)
         if found is not None and found.fingerprint != self.fingerprint:
             raise CorruptError(
-                f"{self.directory} is of step {found.fingerprint}, but {self.fingerprint} belongs there; was the "
-                "directory renamed? Remove it and run `datakit mixture pack` again"
+                f"{self.directory} holds step {found.fingerprint} instead of {self.fingerprint}; was the directory "
+                "renamed? Remove it and run `datakit mixture pack` again"
             )
         return found
 
 
 def counts_step(root: str, source: TokenSource, block_tokens: int, length: int, packing: Packing) -> CountsStep:
-    """The step for a source as training sees it."""
+    """The counting step of a source without its held-out documents."""
     stage = packing.counts_name(length)
-    parameters = {
-        "source": source.identity,
-        "tokens": source.tokens,
-        "block_tokens": block_tokens,
-        "length": length,
-        "too_long": packing.too_long,
-        "max_documents": packing.max_documents,
-    }
-    number = fingerprint(stage, FORMAT_VERSION, parameters, [])
+    parameters = CountParameters(
+        source.identity, source.tokens, block_tokens, length, packing.too_long, packing.max_documents
+    )
+    number = fingerprint(stage, FORMAT_VERSION, asdict(parameters), [])
     return CountsStep(stage, parameters, number, urls.join(urls.absolute(root), HOME, f"{stage}-{short(number)}"))
 
 
 def packed_components(mixture: Mixture) -> Iterator[tuple[str, Packing, TokenSource, list[int]]]:
-    """(name, packing, the source as training sees it, the lengths that the run has) of each packed component."""
+    """Yield (name, packing, source without held-out documents, the run's lengths) of each packed component."""
     lengths = sorted({length for _, length in mixture.lengths.changes()})
     for name in mixture.used():
         component = mixture.components[name]
@@ -79,7 +85,10 @@ def packed_components(mixture: Mixture) -> Iterator[tuple[str, Packing, TokenSou
 
 
 def with_packing_counts(mixture: Mixture, root: str) -> Mixture:
-    """The mixture with the counts of all packed components. Raises LoaderError where some are not in the root."""
+    """Return the mixture with the stored counts of all packed components.
+
+    Raises LoaderError if the root does not have them, CorruptError if they are damaged.
+    """
     components = dict(mixture.components)
     for name, packing, source, lengths in packed_components(mixture):
         size = components[name].shuffle.block_tokens
@@ -89,14 +98,14 @@ def with_packing_counts(mixture: Mixture, root: str) -> Mixture:
 
 
 def encode_counts(counts: np.ndarray) -> bytes:
-    """The bytes of a counts file."""
+    """Encode counts as a counts file."""
     buffer = io.BytesIO()
     np.save(buffer, np.ascontiguousarray(counts, "<i4"), allow_pickle=False)
     return buffer.getvalue()
 
 
 def decode_counts(data: bytes) -> np.ndarray:
-    """The inverse of `encode_counts`."""
+    """Decode a counts file: int32 [blocks]."""
     return np.load(io.BytesIO(data), allow_pickle=False)
 
 
@@ -104,7 +113,7 @@ def _counts(step: CountsStep, name: str, root: str) -> np.ndarray:
     manifest = step.manifest()
     if manifest is None:
         raise LoaderError(
-            f"component {name!r}: {step.stage} is not in {root} for these tokens (no {step.directory}); "
+            f"component {name!r}: {root} has no {step.stage} for these tokens ({step.directory} is missing); "
             f"run `datakit mixture pack` on this mixture with --root {root}"
         )
     (partition,) = manifest.partitions
@@ -112,7 +121,7 @@ def _counts(step: CountsStep, name: str, root: str) -> np.ndarray:
     try:
         data = urls.read_bytes(url)
     except NotFoundError as error:
-        raise CorruptError(f"{url} is gone, but its manifest is there; remove the directory and pack again") from error
+        raise CorruptError(f"{url} is missing, but its manifest exists; remove the directory and pack again") from error
     if xxhash.xxh3_128_hexdigest(data) != partition.xxh3:
         raise CorruptError(f"{url} does not match its checksum; remove the directory and pack again")
     return decode_counts(data)

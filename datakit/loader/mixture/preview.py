@@ -1,7 +1,7 @@
-"""What each component contributes over the run, as numbers for a plot: pure, and nothing is read.
+"""Computes what each component contributes over a run, for a table or plot. Reads no tokens.
 
 view = contributions(SequenceOrder(mixture), steps=20_000)
-view.tokens[-1]     # token slots of each component at the end, view.names says which is which
+view.tokens[-1]     # tokens of each component at the end, in the order of view.names
 """
 
 from __future__ import annotations
@@ -16,28 +16,27 @@ from datakit.loader.mixture.sequence_order import SequenceOrder
 
 @dataclass(frozen=True)
 class Preview:
-    """At `steps` (ascending, from 0), by component: token slots so far, epochs so far, the share since the step before.
-
-    `share` has one row less than `steps`. `changes` names what changes at which step. Slots are counted, as the
-    mixture's weights do: the few that are padding are among them.
-    """
+    """Contributions at `steps` (ascending, from 0), by component. Tokens include padding, as the weights do."""
 
     names: list[str]
     steps: np.ndarray
-    tokens: np.ndarray  # int64 [points, components]
-    epochs: np.ndarray  # float [points, components]
-    share: np.ndarray  # float [points - 1, components]
-    changes: list[tuple[int, str]]
+    tokens: np.ndarray  # so far: int64 [points, components]
+    epochs: np.ndarray  # so far: float [points, components]
+    share: np.ndarray  # of the tokens since the previous point: float [points - 1, components]
+    changes: list[tuple[int, str]]  # (step, description)
     ending: str
 
 
 def contributions(order: SequenceOrder, steps: int | None = None, points: int = 200) -> Preview:
-    """The first `steps` batches (all of them if None), at up to `points` steps and wherever something changes."""
+    """Contributions over the first `steps` batches (all if None), at up to `points` steps and wherever settings change.
+
+    Raises LoaderError if there is no batch, or if the mixture is endless and `steps` is None.
+    """
     steps = order.steps if steps is None else steps if order.steps is None else min(steps, order.steps)
     if steps is None:
-        raise LoaderError("this mixture never ends; say how many steps to look at")
+        raise LoaderError("this mixture never ends; say how many steps to preview")
     if steps < 1:
-        raise LoaderError("there is no batch to look at")
+        raise LoaderError("there is no batch to preview")
     changes = [change for change in changes_of(order) if change[0] < steps]
     marks = np.linspace(0, steps, min(points, steps + 1)).astype(np.int64)
     marks = np.union1d(marks, [step for step, _ in changes])
@@ -52,7 +51,7 @@ def contributions(order: SequenceOrder, steps: int | None = None, points: int = 
 
 
 def tokens_before(order: SequenceOrder, step: int) -> np.ndarray:
-    """Token slots of each component in the batches before `step`."""
+    """Tokens, padding included, of each component in the batches before `step`: int64 [components]."""
     total, before = np.zeros(len(order.names), np.int64), np.zeros(len(order.names), np.int64)
     changes = [(at, length) for at, length in order.lengths.changes() if at < step]
     ends = [at for at, _ in changes[1:]] + [step]
@@ -63,7 +62,7 @@ def tokens_before(order: SequenceOrder, step: int) -> np.ndarray:
 
 
 def changes_of(order: SequenceOrder) -> list[tuple[int, str]]:
-    """(step, what): the stages, lengths and batch sizes after the first ones."""
+    """(step, description) of every change of stage, length or batch size."""
     named = [
         (order.axis.step_of(slot), f"stage {i + 1}: {_weights(weights)}")
         for i, (slot, weights) in enumerate(order.stages)

@@ -1,4 +1,4 @@
-"""A value that changes at named steps: `4096`, or `Schedule(((0, 4096), (20_000, 32_768)))`."""
+"""Values that change at given steps, such as `Schedule(((0, 4096), (20_000, 32_768)))`, and the slots of steps."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from datakit.errors import LoaderError
 
 @dataclass(frozen=True)
 class Schedule:
-    """Pairs (first step, value), steps ascending from 0; each value holds until the next pair."""
+    """Pairs (first step, value), with steps ascending from 0; each value applies until the next pair."""
 
     pairs: tuple[tuple[int, int], ...]
 
     @classmethod
     def of(cls, value: int | Schedule, name: str) -> Schedule:
-        """A plain number is a schedule that never changes. `name` is what an error calls it."""
+        """Make a schedule of a number, or check one. Raises LoaderError, with `name`, if it is invalid."""
         schedule = value if isinstance(value, Schedule) else cls(((0, value),))
         schedule.check(name)
         return schedule
 
     def check(self, name: str) -> None:
-        """Raises LoaderError where the steps do not ascend from 0 or a value is not positive."""
+        """Raise LoaderError if the steps do not ascend from 0 or a value is not positive."""
         if not self.pairs or self.pairs[0][0] != 0:
-            raise LoaderError(f"{name}: a schedule begins at step 0, this one is {self.pairs}")
+            raise LoaderError(f"{name}: a schedule must start at step 0; this one is {self.pairs}")
         for (before, _), (after, _) in zip(self.pairs, self.pairs[1:], strict=False):
             if after <= before:
-                raise LoaderError(f"{name}: step {after} follows step {before}; the steps of a schedule ascend")
+                raise LoaderError(f"{name}: step {after} follows step {before}; list steps in ascending order")
         for step, value in self.pairs:
             if value < 1:
                 raise LoaderError(f"{name}: {value} from step {step} on; it must be at least 1")
@@ -42,14 +42,14 @@ class Schedule:
         return self.pairs[bisect_right(self._steps, step) - 1][1]
 
     def changes(self) -> list[tuple[int, int]]:
-        """(step, value) wherever the value becomes another one, the first step included."""
-        kept = [self.pairs[0]]
-        kept.extend(pair for pair in self.pairs[1:] if pair[1] != kept[-1][1])
-        return kept
+        """(step, value) at step 0 and wherever the value changes."""
+        found = [self.pairs[0]]
+        found.extend(pair for pair in self.pairs[1:] if pair[1] != found[-1][1])
+        return found
 
 
 class SlotAxis:
-    """Steps to slots and back: slot n is the n-th row of the run, counted over all batches, padding or not."""
+    """Converts steps to slots and back. Slot n is row n of the run, counted over all batches, padding included."""
 
     def __init__(self, batch_size: Schedule) -> None:
         self._steps = [step for step, _ in batch_size.pairs]

@@ -1,8 +1,8 @@
-"""What a run reads, as a pure function: batch n is these sequences of these components, for any n, on any host.
+"""Computes which sequences of which components are in batch n, for any n, on any host.
 
-Made once from a Mixture: the held-out documents leave, windows are granted, the stages are laid out on the axis of
-slots, each change of length is resolved (how much of each component was served by then is known), and the end of
-the run, if it has one, is found. No token is read here.
+Built once from a Mixture: excludes held-out documents, grants windows, places the stages on the axis of slots, resolves
+each change of length (from how much of each component was served before it) and finds the end of the run, if any. No
+token is read.
 """
 
 from __future__ import annotations
@@ -26,17 +26,22 @@ from datakit.loader.sources.token_source import TokenSource
 
 @dataclass(frozen=True)
 class Pick:
-    """Rows of a batch that come from one window: for each its unit, its sequence there, its row in the batch."""
+    """The rows of a batch that come from one window: int64 arrays [rows]."""
 
     stream: int
     window: Window
-    units: np.ndarray
-    sequences: np.ndarray
-    rows: np.ndarray
+    units: np.ndarray  # index of each row's unit in the window
+    sequences: np.ndarray  # its sequence within the unit
+    rows: np.ndarray  # its row in the batch
 
 
 class SequenceOrder:
-    """See the module. `names`, `streams` and all arrays by component are in alphabetical order."""
+    """The order in which a mixture is read.
+
+    `names`, `streams` and all arrays by component are in alphabetical order. `ending` says why the run ends. Raises
+    LoaderError if the windows do not fit in memory, a length does not fit in a component's blocks, or the end of the
+    run cannot be found.
+    """
 
     def __init__(self, mixture: Mixture) -> None:
         self.mixture = mixture
@@ -58,7 +63,7 @@ class SequenceOrder:
 
     @property
     def steps(self) -> int | None:
-        """How many batches the run has; None if it never ends."""
+        """Number of batches of the run; None if it never ends."""
         if self.slots is None:
             return None
         full = self.axis.step_of(self.slots)
@@ -66,7 +71,7 @@ class SequenceOrder:
         return full + partial
 
     def picks(self, step: int, first: int, last: int) -> list[Pick]:
-        """The rows first..last-1 of batch `step`; rows behind the end of the run are in no pick."""
+        """The sequences for rows first..last-1 of batch `step`. Rows after the end of the run are in no pick."""
         slot = self.axis.first_slot(step)
         end = slot + last if self.slots is None else min(slot + last, self.slots)
         components, sequences = self.slot_order.rows(slot + first, max(slot + first, end))
@@ -83,11 +88,11 @@ class SequenceOrder:
         return self.slot_order.served(self.axis.first_slot(step)).tolist()
 
     def require(self, steps: int) -> None:
-        """Raises LoaderError, naming the component that ends first, if the run is shorter than `steps` batches."""
+        """Raise LoaderError, naming the component that ends first, if the run has fewer than `steps` batches."""
         if self.steps is not None and self.steps < steps:
             raise LoaderError(
                 f"the mixture ends after {self.steps:,} of {steps:,} batches: {self.ending}; give that component less "
-                "weight or more epochs, or end the run there"
+                "weight or more epochs, or make the run shorter"
             )
 
     def _windows(self, number: int, sequences: np.ndarray, rows: np.ndarray) -> list[Pick]:
@@ -95,8 +100,8 @@ class SequenceOrder:
         picks, at, stream = [], 0, self.streams[number]
         while at < len(sequences):
             window = stream.window_at(int(sequences[at]))
-            behind = window.first + window.count
-            end = len(sequences) if sequences[-1] < behind else int(np.searchsorted(sequences, behind))
+            after = window.first + window.count
+            end = len(sequences) if sequences[-1] < after else int(np.searchsorted(sequences, after))
             units, inside = window.at(sequences[at:end] - window.first)
             picks.append(Pick(number, window, units, inside, rows[at:end]))
             at = end
@@ -115,7 +120,7 @@ class SequenceOrder:
         return Stream(source, settings, self.lengths.at(0), dict(component.packing_counts or {}))
 
     def _end(self) -> int | None:
-        """The number of slots of the run; `ending` says why it ends there."""
+        """Number of slots of the run. Sets `ending`."""
         self.ending = "it never ends"
         ends = [(self.mixture.components[name].max_epochs, i) for i, name in enumerate(self.names)]
         limits = [(epochs, i) for epochs, i in ends if epochs is not None]
@@ -125,11 +130,11 @@ class SequenceOrder:
         if self.mixture.stop == "all_exhausted":
             all_served = max(self._served_once(i) for i in range(len(self.names)))
             if end is None or all_served <= end:
-                end, self.ending = all_served, "every component has given an epoch"
+                end, self.ending = all_served, "every component has completed an epoch"
         return end
 
     def _first_to_end(self, limits: list[tuple[int, int]]) -> int | None:
-        """The slot at which some component would first begin an epoch beyond its limit."""
+        """The first slot at which a component would exceed its limit, from (epochs, component) pairs. Sets `ending`."""
         bounds = []
         for epochs, i in limits:
             sequences = self.streams[i].end_of_epochs(epochs)
@@ -140,10 +145,11 @@ class SequenceOrder:
                 continue
             slot = self.slot_order.slot_of(i, sequences)
             if slot is not None and (end is None or slot < end):
-                end, self.ending = slot, f"component {self.names[i]!r} has given {epochs} epoch{'s'[: epochs > 1]}"
+                end, self.ending = slot, f"component {self.names[i]!r} has completed {epochs} epoch{'s'[: epochs > 1]}"
         return end
 
     def _served_once(self, i: int) -> int:
+        """The slot after the first epoch of component i."""
         slot = self.slot_order.slot_of(i, self.streams[i].end_of_epochs(1) - 1)
         if slot is None:
             raise LoaderError(

@@ -1,11 +1,11 @@
-"""Slot -> (component, how many of its sequences came before): the mixture, as a function.
+"""Maps each slot to (component, number of its sequences before that slot).
 
-A slot is a row of a batch, counted from the start of the run. Slots are cut into blocks (2,048 by default) from the
-start of each stage; a block's counts come from `apportion`, their order in the block from a keyed permutation. Within
-a component sequences are numbered in the order of the slots, so a stage may begin in the middle of a block: what was
-served before is served, whatever the block had planned.
+A slot is a row of a batch, counted from the start of the run. From the start of each stage, slots are divided into
+mixture blocks (of 2,048 by default). A block's counts come from `apportion`, the order inside it from a keyed
+permutation. A component's sequences are numbered in slot order, so a new stage may cut a mixture block short: the
+sequences served until then stay served, and the numbering continues.
 
-Cost: 0.3 ms a block of 2,048, kept for the last 64 blocks.
+Cost: 0.3 ms a block of 2,048; the last 64 blocks are cached.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from datakit.errors import LoaderError
 from datakit.loader.mixture.apportion import SCALE, BlockCounts
 from datakit.loader.permutation import Permutation, derive_key
 
-KEPT_BLOCKS = 64
-MOST_BLOCKS = 4_000_000  # as far ahead as the end of a component is looked for: 8 G slots, a minute
+CACHED_BLOCKS = 64  # 2 MB at 2,048 slots
+MAX_BLOCKS = 4_000_000  # how far ahead to search for the end of a component: 8 G slots, about a minute
 
 
 @dataclass(frozen=True)
 class StageSlots:
-    """From slot `first` on: the components with a share (their numbers, ascending) and how blocks are divided."""
+    """A stage from slot `first` on: the numbers of its components, ascending, and their counts in each block."""
 
     first: int
     members: np.ndarray
@@ -35,7 +35,7 @@ class StageSlots:
 
 
 class SlotOrder:
-    """`names` in the order of the component numbers; `stages` as (first slot, weights by name), ascending from 0."""
+    """The slots of a mixture: component numbers index `names`; `stages` are (first slot, weights), ascending from 0."""
 
     def __init__(
         self, names: Sequence[str], stages: Sequence[tuple[int, Mapping[str, float]]], block: int, seed: int
@@ -45,13 +45,13 @@ class SlotOrder:
         self._names = list(names)
         self._stages = [self._stage(first, weights) for first, weights in stages]
         self._firsts = [stage.first for stage in self._stages]
-        self._cached = lru_cache(KEPT_BLOCKS)(self._make_block)
+        self._cached = lru_cache(CACHED_BLOCKS)(self._make_block)
         self._served = [np.zeros(len(names), np.int64)]  # before each stage
         for number, stage in enumerate(self._stages[1:]):
             self._served.append(self._served[number] + self._in_stage(number, stage.first - self._stages[number].first))
 
     def rows(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-        """(component, sequence of that component) for the slots first..last-1."""
+        """(component, sequence of that component) of slots first..last-1: two int64 arrays [last - first]."""
         components, sequences = [], []
         while first < last:
             number = self._stage_of(first)
@@ -69,19 +69,19 @@ class SlotOrder:
         return np.concatenate([nothing, *components]), np.concatenate([nothing, *sequences])
 
     def served(self, slot: int) -> np.ndarray:
-        """How many sequences of each component lie in the slots before `slot`."""
+        """Sequences of each component in the slots before `slot`: int64 [components]."""
         number = self._stage_of(slot)
         return self._served[number] + self._in_stage(number, slot - self._firsts[number])
 
     def shares(self, first: int, last: int) -> list[float]:
-        """The largest share of each component in the stages that hold the slots first..last."""
+        """The largest share of each component in the stages of slots first..last."""
         shares = np.zeros(len(self._names))
         for stage in self._stages[self._stage_of(first) : self._stage_of(last) + 1]:
             shares[stage.members] = np.maximum(shares[stage.members], stage.counts.parts / SCALE)
         return shares.tolist()
 
     def slot_of(self, component: int, sequence: int) -> int | None:
-        """The slot that holds this sequence of this component; None if it never comes."""
+        """The slot of a component's sequence; None if it is never served. Raises LoaderError if it is too far ahead."""
         for number, stage in enumerate(self._stages):
             last = number + 1 == len(self._stages)
             if not last and sequence >= self._served[number + 1][component]:
@@ -93,7 +93,7 @@ class SlotOrder:
         return None
 
     def earliest(self, component: int, sequence: int) -> float:
-        """A slot at or before `slot_of`, found without walking there; infinite if it never comes."""
+        """A slot at or before `slot_of`, found without computing the blocks up to it; infinite if never served."""
         for number, stage in enumerate(self._stages):
             if number + 1 < len(self._stages) and sequence >= self._served[number + 1][component]:
                 continue
@@ -113,7 +113,7 @@ class SlotOrder:
         return bisect_right(self._firsts, slot) - 1
 
     def _in_stage(self, number: int, slots: int) -> np.ndarray:
-        """How many sequences of each component the first `slots` slots of a stage hold."""
+        """Sequences of each component in the first `slots` slots of a stage."""
         stage = self._stages[number]
         number_of_block, place = divmod(slots, self.block)
         served = np.zeros(len(self._names), np.int64)
@@ -139,18 +139,18 @@ class SlotOrder:
         return components, sequences
 
     def _blocks_around(self, number: int, member: int, sequence: int) -> tuple[int, int]:
-        """The blocks of the stage that can hold this sequence, low..high-1: what is served is within one of its due."""
+        """Blocks low..high-1 of the stage can hold this sequence, as counts are within one of the exact share."""
         owed = int(self._stages[number].counts.parts[member]) * self.block
         return sequence * SCALE // owed, -(-(sequence + 1) * SCALE // owed)
 
     def _place(self, number: int, member: int, sequence: int) -> int:
-        """Which slot of a stage holds the sequence-th sequence that the stage gives of this member."""
+        """The slot, within a stage, of the member's sequence number `sequence` in this stage."""
         counts, component = self._stages[number].counts, int(self._stages[number].members[member])
         low, high = self._blocks_around(number, member, sequence)
-        if high > MOST_BLOCKS:
+        if high > MAX_BLOCKS:
             raise LoaderError(
-                f"component {self._names[component]!r}: with its weight sequence {sequence:,} comes after slot "
-                f"{low * self.block:,}, too far ahead to plan its end; raise its weight or stop by another rule"
+                f"component {self._names[component]!r}: at its weight, sequence {sequence:,} comes after slot "
+                f"{low * self.block:,}, too far ahead to compute its end; raise its weight or change `stop`"
             )
         while high - low > 1:
             middle = (low + high) // 2

@@ -1,9 +1,9 @@
-"""A mixture as a TOML file, so that the command line and a training script say the same thing once.
+"""Reads a mixture from a TOML file, which the command line and training scripts share.
 
     seed = 0
     sequence_length = [[0, 4096], [95_000, 32_768]]     # from step 0, from step 95,000; or one number
     batch_size = 512
-    steps = 100_000                                     # how long the run is: for the preview
+    steps = 100_000                                     # length of the run, for the preview
 
     [components.web]
     cache = "data/demo/tokenize-0123456789ab"           # relative to this file, or a URL
@@ -23,9 +23,9 @@
     start_step = 90_000                                 # or start_slot
     weights = { web = 0.5, code = 0.5 }
 
-Every other setting of a `Mixture` has its own name here: block, stop, memory_bytes, simulate, final_batch, pad_id; so
-has a component's `shuffle` ("none", or { block_tokens = 4_194_304 }). A cache that two components share is opened once.
-Reading the file costs one read a cache; with `packing_root`, two more for each packed component and length.
+Every other setting of a `Mixture` has the same name here: block, stop, memory_bytes, simulate, final_batch, pad_id. A
+component's `shuffle` is a word or a table: "none" or { block_tokens = 4_194_304 }. A cache that two components share is
+opened once. Reading the file costs one read a cache and, with `packing_root`, two for each packed component and length.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from datakit.toml_config import decoded, read_toml
 
 @dataclass(frozen=True)
 class MixtureFile:
-    """What a mixture file says. `steps` is how long the run shall be, where it says so."""
+    """The contents of a mixture file. `steps` is the length of the run, if given."""
 
     path: str
     mixture: Mixture
@@ -57,7 +57,7 @@ class MixtureFile:
 
 @dataclass(frozen=True)
 class ComponentTable:
-    """`[components.<name>]`: where the tokens are, and how they are read."""
+    """`[components.<name>]`: where the tokens are and how to read them."""
 
     cache: str
     source: str | None = None
@@ -69,7 +69,7 @@ class ComponentTable:
 
 @dataclass(frozen=True)
 class MixtureTable:
-    """The file's top level. Where a default is None, it is that of `Mixture`."""
+    """The file's top level. None means the default of `Mixture`."""
 
     components: dict[str, Any]
     stages: list[Any]
@@ -89,18 +89,21 @@ SETTINGS = ("seed", "block", "stop", "memory_bytes", "final_batch", "pad_id")
 
 
 def load_mixture(path: str | os.PathLike[str], packing_root: str | None = None) -> Mixture:
-    """The mixture of a file. `packing_root`: where `datakit mixture pack` left its counts. Raises LoaderError."""
+    """Load the mixture of a file. `packing_root` is the root with the counts of `datakit mixture pack`.
+
+    Raises LoaderError for an invalid file or missing counts, CorruptError for damaged counts.
+    """
     return load_mixture_file(path, packing_root).mixture
 
 
 def load_mixture_file(path: str | os.PathLike[str], packing_root: str | None = None) -> MixtureFile:
-    """The mixture of a file, and how long its run shall be. Raises LoaderError."""
+    """Load the mixture and the run length of a file. Raises LoaderError and CorruptError, as `load_mixture`."""
     file = Path(path).expanduser()
     return mixture_of(read_toml(file, "give a mixture file (TOML)", LoaderError), file, packing_root)
 
 
 def mixture_of(document: Mapping[str, Any], file: Path, packing_root: str | None = None) -> MixtureFile:
-    """The mixture that a table says; `file` is where it stands, for relative paths and messages. Raises LoaderError."""
+    """Make the mixture of a decoded TOML document; `file` resolves relative paths and is named in errors."""
     table = decoded(document, MixtureTable, str(file), LoaderError)
     if table.steps is not None and table.steps < 1:
         raise LoaderError(f"{file}: steps is {table.steps}; it must be at least 1")
@@ -138,7 +141,7 @@ def _component(value: Any, place: str, file: Path, caches: dict[str, Cache]) -> 
 
 
 def _choice(value: str | dict[str, Any] | None, kind: Any, word: str, place: str) -> Any:
-    """A table, or one word that stands for a table with only that key."""
+    """Decode a table, or a single value, which is short for a table with only the key `word`."""
     if value is None:
         return None
     return decoded({word: value} if isinstance(value, str) else value, kind, place, LoaderError)
@@ -149,7 +152,7 @@ def _stages(tables: list[Any], place: str) -> list[Stage]:
 
 
 def _settings(table: MixtureTable, place: str) -> dict[str, Any]:
-    """The arguments of `Mixture` that the file gives."""
+    """The arguments of `Mixture` that the file sets."""
     given = {name: getattr(table, name) for name in SETTINGS}
     given |= {name: _schedule(getattr(table, name)) for name in ("sequence_length", "batch_size")}
     if table.simulate is not None:

@@ -1,11 +1,11 @@
-"""The two sides of a component: what a run trains on, and the documents that are held out to measure it.
+"""Splits a component into the documents a run trains on and those held out for validation.
 
     mixture = Mixture({"web": Component(source, validation_tokens=2_000_000)}, {"web": 1.0}, ...)
     with Loader(held_out_mixture(mixture, "web", sequence_length=4096, batch_size=64)) as validation:
         for batch in validation.iterate(): ...      # each held-out token once, in order, the last batch padded
 
-Which documents are held out depends on the source and on how many tokens are asked for, on nothing else: no seed, no
-mixture and no sequence length can move one of them into training.
+The choice of held-out documents depends only on the source and the number of tokens: no seed, mixture or sequence
+length can move one of them into training.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from datakit.loader.sources.token_source import RangeSource, TokenSource
 
 
 def training_source(component: Component, name: str, simulate: SimulatedEpochs | None = None) -> TokenSource:
-    """A component without its held-out documents, and cut down where a longer run is simulated."""
+    """A component's source without its held-out documents, reduced if `simulate` is given.
+
+    Raises LoaderError if not enough documents can be held out.
+    """
     source = component.source
     if component.validation_tokens:
         source = remaining(source, held_out(source, component.validation_tokens, "validation", name))
@@ -29,14 +32,14 @@ def training_source(component: Component, name: str, simulate: SimulatedEpochs |
 
 
 def validation_source(component: Component, name: str) -> TokenSource:
-    """The held-out documents of a component."""
+    """The held-out documents of a component. Raises LoaderError if there are none."""
     if not component.validation_tokens:
-        raise LoaderError(f"component {name!r} holds nothing out: its validation_tokens are 0")
+        raise LoaderError(f"component {name!r} has no held-out documents: its validation_tokens is 0")
     return RangeSource(component.source, held_out(component.source, component.validation_tokens, "validation", name))
 
 
 def held_out_mixture(mixture: Mixture, name: str, *, sequence_length: int, batch_size: int) -> Mixture:
-    """One pass, in order, over the held-out documents of one component."""
+    """A mixture that reads a component's held-out documents once, in order. Raises LoaderError if there are none."""
     component = mixture.components[name]
     in_order = Shuffle("none", block_tokens=component.shuffle.block_tokens)
     held = Component(validation_source(component, name), shuffle=in_order)
@@ -44,7 +47,7 @@ def held_out_mixture(mixture: Mixture, name: str, *, sequence_length: int, batch
 
 
 def one_pass(mixture: Mixture, name: str, component: Component, *, sequence_length: int, batch_size: int) -> Mixture:
-    """`component` alone, once, the last batch padded; memory and padding as in `mixture`."""
+    """A mixture that reads `component` once, the last batch padded; memory and padding as in `mixture`."""
     return Mixture(
         {name: component},
         {name: 1.0},

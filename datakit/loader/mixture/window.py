@@ -1,7 +1,7 @@
-"""A window: the blocks whose sequences are shuffled among each other, and the order in which they are served.
+"""Orders the sequences of a window, and joins those left unread when the sequence length changes.
 
-A unit is what is read at once: a block of the component's axis, or a stretch of the sequences that were joined when the
-length changed. A window is a list of units and a permutation of all their sequences.
+A unit is read as a whole: a block of the component's axis, or about a block of the sequences that were joined at a
+change of length. A window is a list of units and a permutation of all their sequences.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from datakit.loader.mixture.packing import Packing, pack
 from datakit.loader.permutation import Order
 from datakit.loader.sources.ranges import Pieces, cut, groups_of, join, merged
 
-MOST_TABLED = 1 << 20  # sequences of a window whose order is kept as a table
+MAX_TABLE = 1 << 20  # sequences of a window whose order is kept as a table, 16 bytes each
 
 
 class Unit(NamedTuple):
-    """`joined` is -1 for block `number` of the axis, else the phase whose joined sequences these are."""
+    """Block `number` of the axis or, if `joined` is not -1, unit `number` of the sequences joined at that stretch."""
 
     length: int
     number: int
@@ -29,7 +29,7 @@ class Unit(NamedTuple):
 
 
 class Window:
-    """Sequences first..first+count-1 of a component, by the order in which it serves them."""
+    """Sequences first..first+count-1 of a component. `counts` has the sequences of each unit: int64 [units]."""
 
     def __init__(self, first: int, epoch: int, units: Sequence[Unit], counts: np.ndarray, order: Order) -> None:
         self.first = first
@@ -45,14 +45,14 @@ class Window:
         return self._find(self._order(np.arange(self.count)))
 
     def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(index of the unit, sequence within it) of the sequences served at these places of the window."""
-        if self.count <= MOST_TABLED:
+        """(index of the unit, sequence within it) for these places of the window: int64 arrays like `places`."""
+        if self.count <= MAX_TABLE:
             units, rows = self._table
             return units[places], rows[places]
         return self._find(self._order(places))
 
     def units_by_first_use(self, place: int, end: int) -> list[tuple[int, Unit]]:
-        """(place, unit): the units that are needed from `place` to `end`, by when they are needed first."""
+        """(first place, unit) of the units that places place..end-1 need, in the order of first use."""
         units, _ = self.at(np.arange(place, end))
         numbers, first = np.unique(units, return_index=True)
         order = np.argsort(first, kind="stable")
@@ -65,24 +65,24 @@ class Window:
 
 @dataclass(frozen=True)
 class Joined:
-    """Sequences made, at a change of length, of what was unread: in stretches of about a block, each read at once."""
+    """The unread sequences at a change of length, joined to the new length, in units of about a block."""
 
     units: tuple[Pieces, ...]
 
     @cached_property
     def counts(self) -> np.ndarray:
-        """Sequences of each unit."""
+        """Sequences of each unit: int64 [units]."""
         return np.array([unit.sequences for unit in self.units], np.int64)
 
 
 def join_unread(
     unread: Pieces, length: int, block_tokens: int, packing: Packing | None, borders: np.ndarray | None
 ) -> Joined:
-    """What is left of a window, in token order, at a new length.
+    """Join what is left of a window, in token order, to a new length.
 
-    Plain sequences: neighbours are made one again, all is laid end to end and cut; only the very last sequence is
-    padded. Packed ones: pieces of one document are made one again (never two documents: `borders`), cut only where
-    they are longer than the new length, and packed anew, about a block at a time. Nothing is dropped here.
+    Plain sequences: adjacent pieces are merged, then all are laid end to end and cut; only the very last sequence is
+    padded. Packed sequences: adjacent pieces of one document are merged (never across `borders`), cut only if longer
+    than the new length, and packed again, about a block at a time. Nothing is dropped.
     """
     starts, lengths = merged(unread.starts, unread.lengths, borders)
     if packing is None:

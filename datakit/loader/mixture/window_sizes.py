@@ -1,9 +1,9 @@
-"""How many blocks each component may shuffle among each other, so that all that is read ahead fits in the memory.
+"""Decides how many blocks each component shuffles together, so that the current and next windows fit in memory.
 
-A component that fits whole is held whole, and read once for all epochs. The others share what is left: half of each
-share for the window that is served, half for the next. The result decides the order (more blocks shuffle better), so
-it is computed from the mixture alone and recorded; a resumed run with another amount of memory is refused, unless it
-names the old `window_blocks`.
+A component that fits is kept whole and read once for all epochs. The others share the rest equally: half of each share
+for the current window, half for the next. The result decides the order (more blocks shuffle better), so it is computed
+from the mixture alone and saved in checkpoints. A resumed run with a different `memory_bytes` is refused if that
+changes a window, unless it sets the old `window_blocks`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from datakit.errors import LoaderError
 from datakit.loader.mixture.config import Shuffle
 from datakit.loader.sources.block_axis import BlockAxis
 
-IN_ORDER_WINDOW = 2  # blocks; nothing is shuffled, so it only says how far ahead to read
+IN_ORDER_WINDOW = 2  # blocks; nothing is shuffled, so this only sets the read-ahead
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What a component would hold: its axis in blocks, the bytes of a token, and what its Shuffle asks for."""
+    """A component's memory demand: its axis in blocks, the bytes of a token, and its Shuffle."""
 
     axis: BlockAxis
     token_bytes: int
@@ -28,7 +28,7 @@ class Claim:
 
     @property
     def whole(self) -> int:
-        """Bytes of all of it."""
+        """Bytes of the whole component."""
         return self.axis.tokens * self.token_bytes
 
     @property
@@ -39,16 +39,19 @@ class Claim:
 
 @dataclass(frozen=True)
 class Grant:
-    """The window in blocks, and whether they stay in memory while it is served (else sequences are read alone)."""
+    """A component's window."""
 
     blocks: int
-    resident: bool
+    resident: bool  # blocks stay in memory while the window is served; otherwise sequences are read separately
     bytes: int
 
 
 def grant_windows(claims: Mapping[str, Claim], memory_bytes: int) -> dict[str, Grant]:
-    """Windows named by the mixture first, then the small components whole, then equal shares."""
-    grants = {name: _named(claim) for name, claim in claims.items() if _is_named(claim)}
+    """Grant windows set by the mixture first, then small components whole, then equal shares.
+
+    Raises LoaderError if they exceed `memory_bytes`.
+    """
+    grants = {name: _fixed(claim) for name, claim in claims.items() if _is_fixed(claim)}
     left = memory_bytes - sum(grant.bytes for grant in grants.values())
     ascending = sorted((name for name in claims if name not in grants), key=lambda name: (claims[name].whole, name))
     for waiting, name in zip(range(len(ascending), 0, -1), ascending, strict=True):
@@ -56,17 +59,17 @@ def grant_windows(claims: Mapping[str, Claim], memory_bytes: int) -> dict[str, G
         left -= grants[name].bytes
     if left < 0:
         raise LoaderError(
-            f"memory_bytes is {memory_bytes:,}, but the windows of {', '.join(sorted(claims))} take "
+            f"memory_bytes is {memory_bytes:,}, but the windows of {', '.join(sorted(claims))} need "
             f"{memory_bytes - left:,}; raise it, or lower block_tokens or window_blocks"
         )
     return grants
 
 
-def _is_named(claim: Claim) -> bool:
+def _is_fixed(claim: Claim) -> bool:
     return claim.shuffle.kind == "none" or claim.shuffle.window_blocks is not None
 
 
-def _named(claim: Claim) -> Grant:
+def _fixed(claim: Claim) -> Grant:
     blocks = min(claim.axis.count, claim.shuffle.window_blocks or IN_ORDER_WINDOW)
     return Grant(blocks, True, min(claim.whole, blocks * claim.pair))
 

@@ -1,1 +1,1 @@
-"""reading."""
+"""Reads and assembles batches: read-ahead, block pool, metrics."""

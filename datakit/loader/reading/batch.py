@@ -1,12 +1,12 @@
-"""A batch: tokens, and what a model needs to know of them. Derived arrays are made when first asked for.
+"""Assembles batches: tokens, and the arrays a model derives its attention, positions and loss from.
 
-    tokens     int32 [rows, length]   padding holds the mixture's pad_id
-    segments   int32 [rows, length]   1, 2, ... for the documents in a row, from left to right; 0 is padding
+    tokens     int32 [rows, length]   pad_id of the mixture in padding
+    segments   int32 [rows, length]   1, 2, ... for the documents in a row, from left to right; 0 in padding
     positions  int32 [rows, length]   position within the segment, from 0; 0 in padding
-    loss_mask  bool  [rows, length]   True: this token is one to be predicted; never for padding
+    loss_mask  bool  [rows, length]   True where the token should be predicted; False in padding
 
-A token that begins a segment has nothing to be predicted from: a loss over next tokens counts token i + 1 where its
-mask is set and its segment is that of token i.
+The first token of a segment cannot be predicted from another document: a next-token loss counts token i + 1 where its
+mask is set and its segment is that of token i. Derived arrays are computed on first use.
 """
 
 from __future__ import annotations
@@ -24,17 +24,20 @@ from datakit.loader.sources.rows import Rows, View
 
 @dataclass
 class Batch:
-    """See the module. `components` holds the number of each row's component in `names`, -1 for a row of padding."""
+    """Rows of one step: arrays [rows, length], listed in the module's docstring, and arrays [rows].
+
+    `segments` and `positions` raise LoaderError if the loader was made with segments=False.
+    """
 
     step: int
-    first_slot: int  # of the whole batch, on all hosts
-    names: Sequence[str]
+    first_slot: int  # of the global batch
+    names: Sequence[str]  # of the components
     tokens: np.ndarray
-    lengths: np.ndarray  # int64: real tokens of each row; they come first
-    components: np.ndarray
-    run_counts: np.ndarray | None  # segments of each row, and where each begins; None where they were not asked for
-    run_starts: np.ndarray | None
-    source_mask: np.ndarray | None  # the loss mask of the sources, where one has it
+    lengths: np.ndarray  # int64 [rows]: tokens before the padding
+    components: np.ndarray  # int32 [rows]: index in `names`; -1 for a row of padding
+    run_counts: np.ndarray | None  # int64 [rows]: segments of each row; None with segments=False
+    run_starts: np.ndarray | None  # int32: where each segment starts within its row
+    source_mask: np.ndarray | None  # bool [rows, length]: the loss mask of the sources, if any has one
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -43,11 +46,11 @@ class Batch:
 
     @property
     def padding(self) -> int:
-        """Slots of this batch that hold no token."""
+        """Positions of this batch without a token."""
         return self.tokens.size - int(self.lengths.sum())
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Everything by name, for a framework that wants a dictionary."""
+        """The arrays [rows, length] by name; without `segments` and `positions` if they were not looked up."""
         names = (
             ("tokens", "segments", "positions", "loss_mask") if self.run_counts is not None else ("tokens", "loss_mask")
         )
@@ -59,7 +62,7 @@ class Batch:
         number = (
             np.arange(len(sizes), dtype=np.int32) - np.repeat(np.cumsum(counts) - counts, counts).astype(np.int32) + 1
         )
-        last = np.cumsum(counts) - 1  # the last run of a row that is not full is its padding
+        last = np.cumsum(counts) - 1  # in a row with padding, the last run is the padding
         number[last[self.lengths < self.tokens.shape[1]]] = 0
         return np.repeat(number, sizes).reshape(self.tokens.shape)
 
@@ -80,9 +83,9 @@ class Batch:
 
     @cached_property
     def _runs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(runs a row, where each begins on the flattened batch, its size), the padding of a row being a run too."""
+        """(runs of each row, their starts in the flattened batch, their sizes); a row's padding is a run."""
         if self.run_counts is None or self.run_starts is None:
-            raise LoaderError("this loader was made with segments=False; it does not look up document borders")
+            raise LoaderError("this loader was made with segments=False, so it does not look up document borders")
         length = self.tokens.shape[1]
         padded = np.flatnonzero(self.lengths < length)
         row = np.repeat(np.arange(len(self.lengths)), self.run_counts)
@@ -94,7 +97,7 @@ class Batch:
 
 
 def empty_batch(rows: int, length: int, names: Sequence[str], view: View) -> Batch:
-    """A batch of padding; its tokens are not written yet."""
+    """Make a batch with all rows marked as padding and its tokens uninitialized."""
     return Batch(
         step=0,
         first_slot=0,
@@ -108,34 +111,36 @@ def empty_batch(rows: int, length: int, names: Sequence[str], view: View) -> Bat
     )
 
 
-def fill(batch: Batch, picks: Sequence[Pick], sources: Sequence[Rows], resident: Sequence[bool], view: View) -> Batch:
-    """Put the picked rows in their places, one copy each. `sources` has what holds each row, in the order of the picks.
+def fill(batch: Batch, picks: Sequence[Pick], sources: Sequence[Rows], resident: Sequence[bool], view: View) -> None:
+    """Copy the picked rows into the batch. `sources` has the read that holds each row, in the order of the picks.
 
-    `resident` says of each stream whether that is a whole unit, or the row alone.
+    `resident` says of each stream whether its reads are whole units or single sequences.
     """
-    tokens, length = batch.tokens, batch.tokens.shape[1]
-    runs: list[np.ndarray] = [_NO_DOCUMENT] * len(tokens)
-    holders = iter(sources)
+    runs: list[np.ndarray] = [_NO_DOCUMENT] * len(batch.tokens)
+    reads = iter(sources)
     for pick in picks:
         batch.components[pick.rows] = pick.stream
-        batch.lengths[pick.rows] = length
+        batch.lengths[pick.rows] = batch.tokens.shape[1]
         whole = resident[pick.stream]
         for sequence, row in zip(pick.sequences.tolist(), pick.rows.tolist(), strict=True):
-            rows, at = next(holders), sequence if whole else 0
-            tokens[row] = rows.tokens[at]
-            if not rows.full:
-                batch.lengths[row] = rows.lengths[at]
+            rows, at = next(reads), sequence if whole else 0
+            _copy_row(batch, row, rows, at)
             if view.segments:
                 runs[row] = rows.runs[rows.pointer[at] : rows.pointer[at + 1]]
-            if rows.loss_mask is not None:
-                if batch.source_mask is None:
-                    batch.source_mask = np.ones(tokens.shape, bool)
-                batch.source_mask[row] = rows.loss_mask[at]
-    if len(sources) < len(tokens):
-        tokens[batch.components < 0] = view.pad_id
+    if len(sources) < len(batch.tokens):
+        batch.tokens[batch.components < 0] = view.pad_id
     if view.segments:
         batch.run_counts, batch.run_starts = np.array([len(run) for run in runs]), np.concatenate(runs)
-    return batch
+
+
+def _copy_row(batch: Batch, row: int, rows: Rows, at: int) -> None:
+    batch.tokens[row] = rows.tokens[at]
+    if not rows.full:
+        batch.lengths[row] = rows.lengths[at]
+    if rows.loss_mask is not None:
+        if batch.source_mask is None:
+            batch.source_mask = np.ones(batch.tokens.shape, bool)
+        batch.source_mask[row] = rows.loss_mask[at]
 
 
 _NO_DOCUMENT = np.zeros(1, np.int32)

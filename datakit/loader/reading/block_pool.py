@@ -1,8 +1,8 @@
-"""Blocks in memory, within a budget of bytes: read ahead by a few threads, kept while they are needed, then dropped.
+"""Keeps blocks in memory within a budget of bytes: reads them ahead in a few threads and evicts what is not needed.
 
-What is wanted is a list of keys, most urgent first, and is protected; what is not on it may go, least recently used
-first. At most `in_flight` reads run ahead, and only where they fit in the budget. What a batch needs now is read at
-once, budget or not, because nothing else would help; the windows are sized so that it fits.
+The wanted keys, most urgent first, are protected; all others are evicted, least recently used first. At most
+`in_flight` reads run ahead, and only if they fit in the budget. A block that a batch needs now is read immediately,
+even beyond the budget, as the batch cannot be served without it; the windows are sized so that it fits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ class _Entry:
 
 
 class BlockPool:
-    """`load` reads what a key names, `size` says beforehand how many bytes that will take."""
+    """A pool of `Rows` by key. `load(key)` reads them; `size(key)` estimates their bytes beforehand.
+
+    Errors of `load` are raised by `require`, and the read is tried again the next time.
+    """
 
     def __init__(
         self,
@@ -52,25 +55,25 @@ class BlockPool:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of what is in memory or on its way."""
+        """Bytes in memory or being read."""
         return self._bytes
 
     @property
     def reading(self) -> int:
-        """Reads that are under way or wait for a thread."""
+        """Number of reads running or waiting for a thread."""
         return self._reading
 
     def want(self, keys: Sequence[Hashable]) -> None:
-        """Read these ahead, in this order; what was wanted before and is not here any more may go."""
+        """Read these ahead, in this order, instead of what was wanted before."""
         with self._lock:
             self._wanted, self._next, self._protected = keys, 0, set(keys)
             self._pump()
 
     def require(self, keys: Sequence[Hashable]) -> list[Rows]:
-        """These, now: all reads are begun before the first is waited for."""
+        """Return the rows of these keys; all missing ones are requested before waiting for the first."""
         with self._lock:
             self._clock += 1
-            entries = [self._entries.get(key) or self._begin(key, urgent=True) for key in keys]
+            entries = [self._entries.get(key) or self._request(key, urgent=True) for key in keys]
             for entry in entries:
                 entry.used = self._clock
             late = [entry for entry in entries if entry.rows is None]
@@ -80,7 +83,7 @@ class BlockPool:
         return [entry.rows or entry.future.result() for entry in entries]
 
     def close(self) -> None:
-        """Drop everything and end the threads, once the reads under way are over."""
+        """Wait for running reads, stop the threads and drop everything."""
         with self._lock:
             self._wanted, self._protected = (), set()
         self._threads.shutdown(wait=True, cancel_futures=True)
@@ -89,7 +92,7 @@ class BlockPool:
             self._bytes = 0
 
     def _pump(self) -> None:
-        """Begin reads ahead while there are threads and room."""
+        """Request reads ahead while there are threads and room."""
         while self._next < len(self._wanted) and self._reading < self._in_flight:
             key = self._wanted[self._next]
             if key not in self._entries:
@@ -97,10 +100,10 @@ class BlockPool:
                 self._make_room(nbytes)
                 if self._bytes + nbytes > self._budget:
                     return
-                self._begin(key, urgent=False)
+                self._request(key, urgent=False)
             self._next += 1
 
-    def _begin(self, key: Hashable, urgent: bool) -> _Entry:
+    def _request(self, key: Hashable, urgent: bool) -> _Entry:
         nbytes = self._size(key)
         if urgent:
             self._make_room(nbytes)
@@ -111,17 +114,17 @@ class BlockPool:
         return entry
 
     def _read(self, key: Hashable, entry: _Entry) -> None:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         try:
             rows = self._load(key)
-        except BaseException as error:  # noqa: BLE001 - it is raised where the block is needed, and read again next time
+        except BaseException as error:  # noqa: BLE001 - raised by require; the next request reads again
             with self._lock:
                 self._reading -= 1
                 self._bytes -= entry.nbytes
                 self._entries.pop(key, None)
             entry.future.set_exception(error)
             return
-        self._metrics.add(reads=rows.reads, bytes_read=rows.bytes_read, read_seconds=time.perf_counter() - begun)
+        self._metrics.add(reads=rows.reads, bytes_read=rows.bytes_read, read_seconds=time.perf_counter() - started)
         with self._lock:
             self._reading -= 1
             self._bytes += rows.nbytes - entry.nbytes
@@ -131,7 +134,7 @@ class BlockPool:
             self._pump()
 
     def _make_room(self, nbytes: int) -> None:
-        """Drop what is neither wanted nor being read, least recently used first, until `nbytes` fit."""
+        """Evict what is neither wanted nor being read, least recently used first, until `nbytes` fit."""
         if self._bytes + nbytes <= self._budget:
             return
         idle = [key for key, entry in self._entries.items() if key not in self._protected and entry.rows is not None]

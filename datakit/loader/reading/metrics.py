@@ -1,4 +1,4 @@
-"""What the loader counts, always: what it read, what was there when it was needed, what it waited for."""
+"""Counts what the loader reads, serves and waits for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COUNTED = ("batches", "tokens", "padding", "reads", "bytes_read", "hits", "misse
 
 
 class Metrics:
-    """Counters that several threads add to; `snapshot` gives them by name."""
+    """Thread-safe counters by name."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = list(names)
@@ -32,7 +32,7 @@ class Metrics:
                     self._counts[name] += int(amount)
 
     def add_batch(self, batch: Batch) -> None:
-        """Count what a batch holds."""
+        """Count the tokens, padding and rows of a batch."""
         real = int(batch.lengths.sum())
         rows = np.bincount(batch.components[batch.components >= 0], minlength=len(self._names))
         with self._lock:
@@ -42,7 +42,7 @@ class Metrics:
             self._rows += rows
 
     def snapshot(self) -> dict[str, float]:
-        """All counters; `hit_rate` is the share of rows whose block was in memory when the batch needed it."""
+        """Return all counters; `hit_rate` is the share of rows whose block was in memory when the batch needed it."""
         with self._lock:
             values: dict[str, float] = {**self._counts, **self._seconds}
             rows = {f"rows/{name}": int(n) for name, n in zip(self._names, self._rows, strict=True)}

@@ -1,4 +1,4 @@
-"""An iterator's items made ahead, in a thread of its own, a bounded number of them."""
+"""Runs an iterator ahead in a background thread, with a bounded queue."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
-POLL_SECONDS = 0.1
+POLL_SECONDS = 0.1  # how often a producer with a full queue checks whether the consumer is gone
 
 
 @dataclass(frozen=True)
@@ -18,11 +18,14 @@ class _Item(Generic[T]):
 
 
 class _End:
-    """After the last item."""
+    """Marks the end of the items."""
 
 
 def in_background(items: Iterator[T], ahead: int) -> Generator[T, None, None]:
-    """The same items; up to `ahead` of them wait. What making them raises is raised here; closing ends the thread."""
+    """Yield the same items, up to `ahead` of them made in advance.
+
+    Raises what the iterator raises. Closing the generator stops the thread.
+    """
     ready: queue.Queue[_Item[T] | _End | BaseException] = queue.Queue(ahead)
     closed = threading.Event()
 
@@ -41,7 +44,7 @@ def in_background(items: Iterator[T], ahead: int) -> Generator[T, None, None]:
                 if closed.is_set():
                     return
             put(_End())
-        except BaseException as error:  # noqa: BLE001 - it is raised where the items are asked for
+        except BaseException as error:  # noqa: BLE001 - raised again in the consumer
             put(error)
 
     worker = threading.Thread(target=make, name="datakit-loader-batches", daemon=True)

@@ -1,9 +1,9 @@
-"""The token cache as a TokenSource: all of it, or one of its sources.
+"""Presents a token cache, or one of its sources, as a TokenSource.
 
     source = open_source("data/demo/tokenize-0123456789ab", "web")
 
-Opening is one read of the manifest. Document borders come from the shards' files of lengths, each read whole (4 bytes a
-document, one request) when it is first asked for and kept for the last shards, up to 64 MB: 8 bytes a document.
+Opening costs one read of the manifest. Document borders come from the shards' length files. Each is read whole on first
+use (4 bytes a document, one request) and the most recent are cached, up to 64 MB, at 8 bytes a document.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from datakit.cache.reader import Cache, open_cache
 from datakit.errors import LoaderError, suggestion
 from datakit.loader.sources.token_source import TokenSource, borders_touching
 
-KEPT_BYTES = 64 << 20  # of document borders
+CACHED_BYTES = 64 << 20  # of document borders: 8 M documents
 
 
 class CacheSource:
-    """See the module. One source's shards are neighbours in the cache, so its tokens are one range of it."""
+    """The tokens of a cache or one of its sources; a source's shards are adjacent, so it is one range of tokens.
+
+    Raises LoaderError if the cache does not have the source. Reading raises the cache reader's errors.
+    """
 
     def __init__(self, cache: Cache, source: str | None = None) -> None:
         self.url, self.source = cache.directory, source
@@ -36,9 +39,9 @@ class CacheSource:
         self._shards = [shard for shard in chosen if shard.tokens]
         self._start = chosen[0].token_start
         self.tokens = chosen[-1].token_start + chosen[-1].tokens - self._start
-        self._begins = np.array([shard.token_start - self._start for shard in self._shards], np.int64)
-        self._lists: OrderedDict[int, np.ndarray] = OrderedDict()
-        self._listed = 0
+        self._starts = np.array([shard.token_start - self._start for shard in self._shards], np.int64)
+        self._cached: OrderedDict[int, np.ndarray] = OrderedDict()
+        self._cached_bytes = 0
         self._lock = threading.Lock()
         self.dtype = np.dtype(cache.contract.dtype)
         self.cache_identity = cache.manifest.identity
@@ -50,7 +53,7 @@ class CacheSource:
 
     @property
     def requests(self) -> int:
-        """Reads of the disk or the store so far."""
+        """Number of reads from disk or store so far."""
         return self._cache.requests
 
     def read(self, start: int, stop: int) -> np.ndarray:
@@ -60,42 +63,45 @@ class CacheSource:
         return self._cache.read_loss_mask(self._start + start, self._start + stop)
 
     def document_borders(self, start: int, stop: int) -> np.ndarray:
-        first = int(np.searchsorted(self._begins, start, side="right")) - 1
-        last = int(np.searchsorted(self._begins, stop, side="left"))
+        first = int(np.searchsorted(self._starts, start, side="right")) - 1
+        last = int(np.searchsorted(self._starts, stop, side="left"))
         parts = [
-            self._begins[i]
-            + borders_touching(self._borders(i), max(0, start - int(self._begins[i])), self._end(i, stop))
+            self._starts[i]
+            + borders_touching(self._borders(i), max(0, start - int(self._starts[i])), self._end(i, stop))
             for i in range(first, last)
         ]
         return parts[0] if len(parts) == 1 else np.unique(np.concatenate(parts))
 
     def _end(self, index: int, stop: int) -> int:
-        return min(self._shards[index].tokens, stop - int(self._begins[index]))
+        return min(self._shards[index].tokens, stop - int(self._starts[index]))
 
     def _borders(self, index: int) -> np.ndarray:
-        """Where the documents of one shard begin, from 0, and where the last one ends; empty ones leave no border."""
+        """Starts of one shard's documents, from 0, and the end of the last; int64, without empty documents."""
         with self._lock:
-            if index in self._lists:
-                self._lists.move_to_end(index)
-                return self._lists[index]
+            if index in self._cached:
+                self._cached.move_to_end(index)
+                return self._cached[index]
         lengths = self._cache.document_lengths(self._shards[index].index)
         borders = starts_of(lengths[lengths > 0])
         with self._lock:
-            if index not in self._lists:
-                self._lists[index] = borders
-                self._listed += borders.nbytes
-            while self._listed > KEPT_BYTES and len(self._lists) > 1:
-                self._listed -= self._lists.popitem(last=False)[1].nbytes
+            if index not in self._cached:
+                self._cached[index] = borders
+                self._cached_bytes += borders.nbytes
+            while self._cached_bytes > CACHED_BYTES and len(self._cached) > 1:
+                self._cached_bytes -= self._cached.popitem(last=False)[1].nbytes
         return borders
 
 
 def open_source(url: str, source: str | None = None) -> CacheSource:
-    """The token cache in directory `url`, or one of its sources."""
+    """Open the token cache in directory `url`, or one of its sources.
+
+    Raises NotFoundError if there is no finished cache, LoaderError if it does not have the source.
+    """
     return CacheSource(open_cache(url), source)
 
 
 def share_tokens(one: TokenSource, other: TokenSource) -> bool:
-    """Whether two sources have tokens in common, as far as their names tell: a text's copies elsewhere are not seen."""
+    """Return True if two sources overlap according to their identities; copies of a text elsewhere go undetected."""
     if isinstance(one, CacheSource) and isinstance(other, CacheSource) and one.cache_identity == other.cache_identity:
         return None in (one.source, other.source) or one.source == other.source
     return one.identity == other.identity

@@ -1,12 +1,12 @@
-"""Which documents are held out: a fixed, spread-out choice of whole documents, the same for every seed and mixture.
+"""Chooses the held-out documents: whole documents, spread over the source, the same for every seed and mixture.
 
-The axis is cut into up to 64 equal strata; from each comes one run of consecutive documents, at a keyed place. Whole
-documents, so that none lies on both sides; consecutive ones, so that a block of the remaining axis is still one read,
-or two; spread out, so that the choice is fair even where a source is not in id order. What is chosen depends on the
-source alone: neither the seed nor the mixture nor the sequence length can move a document from one side to the other.
+The axis is divided into up to 64 equal strata; each gives one run of consecutive documents at a keyed place. Documents
+are whole, so none is on both sides. They are consecutive, so a block of the remaining axis still takes one or two
+reads. They are spread out, so the choice is fair even if a source is not in id order. The choice depends only on the
+source: neither seed nor mixture nor sequence length can move a document from one side to the other.
 
-Simulated epochs use the same choice: a run of R tokens that stands for one of T keeps the share R / T of each
-component, and so repeats its data as often as the long run would.
+Simulated epochs use the same choice: a run of R tokens that simulates one of T keeps the share R / T of each component,
+and so repeats its data as often as the long run would.
 """
 
 from __future__ import annotations
@@ -15,30 +15,33 @@ from datakit.errors import LoaderError
 from datakit.loader.permutation import derive_key
 from datakit.loader.sources.token_source import RangeSource, TokenSource
 
-MOST_STRATA = 64
-CLOSE_ENOUGH = 0.1  # of what is wanted; documents are whole, so it is never exact
+MAX_STRATA = 64
+TOLERANCE = 0.1  # of the wanted tokens; documents are whole, so the amount is rarely exact
 Ranges = list[tuple[int, int]]
 
 
 def held_out(source: TokenSource, tokens: int, purpose: str, name: str) -> Ranges:
-    """Ranges of whole documents with about `tokens` tokens. `purpose` keys the places, `name` is for errors."""
+    """Choose ranges of whole documents with about `tokens` tokens. `purpose` keys the places.
+
+    Raises LoaderError, naming the component `name`, if no such choice leaves tokens on both sides.
+    """
     if not 0 < tokens < source.tokens:
-        raise LoaderError(f"component {name!r}: {purpose} wants {tokens:,} of its {source.tokens:,} tokens")
+        raise LoaderError(f"component {name!r}: {purpose} needs {tokens:,} of its {source.tokens:,} tokens")
 
     def error(found: Ranges) -> float:
         return abs(total(found) - tokens) if 0 < total(found) < source.tokens else float("inf")
 
-    strata, best = MOST_STRATA, [_one_document(source, tokens)]
-    while strata >= 1 and error(best) > CLOSE_ENOUGH * tokens:
+    strata, best = MAX_STRATA, [_one_document(source, tokens)]
+    while strata >= 1 and error(best) > TOLERANCE * tokens:
         best = min(best, _one_per_stratum(source, tokens, strata, purpose), key=error)
         strata //= 2
     if error(best) == float("inf"):
-        raise LoaderError(f"component {name!r}: {purpose} would take all of it; it is a single document")
+        raise LoaderError(f"component {name!r}: {purpose} would take all of its tokens; it is a single document")
     return best
 
 
 def total(ranges: Ranges) -> int:
-    """How many tokens the ranges hold."""
+    """Number of tokens in the ranges."""
     return sum(stop - start for start, stop in ranges)
 
 
@@ -65,7 +68,7 @@ def _one_per_stratum(source: TokenSource, tokens: int, strata: int, purpose: str
 
 
 def _one_document(source: TokenSource, tokens: int) -> tuple[int, int]:
-    """The first document that begins in the last part of the axis, or the last one: the least that can be taken."""
+    """The first document that starts in the last `tokens` tokens, or else the last document."""
     start = _next_border(source, source.tokens - tokens)
     if start == source.tokens:
         start = int(source.document_borders(source.tokens - 1, source.tokens)[0])

@@ -1,7 +1,7 @@
-"""Sequences as runs of pieces, a piece being a range of the token axis: what every block comes down to, at any length.
+"""Represents sequences as runs of pieces, a piece being a range of the token axis.
 
-A plain block has one piece a sequence; a packed one, one a document; what is joined at a change of length, as many as
-there were unread pieces. `join` and `regroup` make the sequences of the latter.
+A sequence of a plain block is one piece, one of a packed block has a piece for each document, and one joined at a
+change of length has the unread pieces that `join` put into it.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Pieces:
-    """Sequence s consists of the pieces pointer[s]..pointer[s + 1]-1, in this order."""
+    """Sequences of pieces: sequence s has the pieces pointer[s]..pointer[s + 1]-1, in this order."""
 
-    pointer: np.ndarray
-    starts: np.ndarray
-    lengths: np.ndarray
+    pointer: np.ndarray  # int64 [sequences + 1]
+    starts: np.ndarray  # int64 [pieces]
+    lengths: np.ndarray  # int64 [pieces]
 
     @property
     def sequences(self) -> int:
         return len(self.pointer) - 1
 
     def take(self, sequences: np.ndarray) -> Pieces:
-        """These sequences, in this order."""
+        """Select these sequences, in this order."""
         counts = self.pointer[sequences + 1] - self.pointer[sequences]
         pointer = _cumulative(counts)
         index = np.arange(pointer[-1]) + np.repeat(self.pointer[sequences] - pointer[:-1], counts)
@@ -34,7 +34,7 @@ class Pieces:
 
     @classmethod
     def concatenate(cls, parts: Sequence[Pieces]) -> Pieces:
-        """All sequences of all parts."""
+        """All sequences of all parts, in order."""
         counts = [np.diff(part.pointer) for part in parts]
         return cls(
             _cumulative(np.concatenate(counts)),
@@ -44,7 +44,7 @@ class Pieces:
 
 
 def cut(starts: np.ndarray, lengths: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(starts, lengths, origin): each range in pieces of its size and a rest; `origin` is the range's index."""
+    """(starts, lengths, origin): cut each range into pieces of its size and a remainder; `origin` is its index."""
     pieces = -(-lengths // sizes)
     origin = np.repeat(np.arange(len(starts)), pieces)
     offsets = (np.arange(len(origin)) - (np.cumsum(pieces) - pieces)[origin]) * sizes[origin]
@@ -52,13 +52,13 @@ def cut(starts: np.ndarray, lengths: np.ndarray, sizes: np.ndarray) -> tuple[np.
 
 
 def plain(start: int, stop: int, length: int) -> Pieces:
-    """The range start..stop-1 in sequences of `length`, the last one shorter."""
+    """Cut the range start..stop-1 into sequences of `length`, the last one possibly shorter."""
     starts = np.arange(start, stop, length, dtype=np.int64)
     return Pieces(np.arange(len(starts) + 1), starts, np.minimum(length, stop - starts))
 
 
 def merged(starts: np.ndarray, lengths: np.ndarray, borders: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Ranges in token order, neighbours that touch made one; not across a position in `borders`."""
+    """Sort ranges by start and merge adjacent ones, but not across a position in `borders`."""
     order = np.argsort(starts, kind="stable")
     starts, lengths = starts[order], lengths[order]
     apart = np.ones(len(starts), bool)
@@ -70,11 +70,11 @@ def merged(starts: np.ndarray, lengths: np.ndarray, borders: np.ndarray | None =
 
 
 def join(starts: np.ndarray, lengths: np.ndarray, length: int) -> Pieces:
-    """Ranges, end to end, as sequences of `length`: only the last one is shorter."""
+    """Lay ranges end to end and cut them into sequences of `length`; only the last one may be shorter."""
     ends = np.cumsum(lengths)
     begins = ends - lengths
     total = int(ends[-1]) if len(ends) else 0
-    at = np.union1d(begins, np.arange(0, total, length, dtype=np.int64))  # where a piece begins on the joined axis
+    at = np.union1d(begins, np.arange(0, total, length, dtype=np.int64))  # starts of pieces on the joined axis
     origin = np.searchsorted(ends, at, side="right")
     sizes = np.diff(np.append(at, total))
     pointer = np.searchsorted(at, np.append(np.arange(0, total, length), total))
@@ -82,7 +82,7 @@ def join(starts: np.ndarray, lengths: np.ndarray, length: int) -> Pieces:
 
 
 def groups_of(lengths: np.ndarray, size: int) -> list[slice]:
-    """Consecutive items in groups that begin in the same stretch of `size` tokens."""
+    """Group consecutive items that start in the same `size` tokens."""
     group = (np.cumsum(lengths) - lengths) // size
     edges = np.flatnonzero(np.diff(group, prepend=-1, append=-1))
     return [slice(a, b) for a, b in pairwise(edges.tolist())]

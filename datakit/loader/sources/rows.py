@@ -1,8 +1,8 @@
-"""A block of the token axis seen at one sequence length: an array of sequences, and where the documents begin in each.
+"""Reads a block as an array of sequences of one length, with the starts of the documents in each.
 
-One read for a plain block, and no copy: its sequences are the block, reshaped. Packed and joined sequences are gathered
-from the few ranges that hold their pieces. All of it is whole-array numpy, 1-20 ms a million tokens, in the threads
-that read.
+A plain block takes one read and no copy: its sequences are the block, reshaped. Packed and joined sequences are
+gathered from the few ranges that hold their pieces. This is whole-array numpy in the reading threads, 1-20 ms a million
+tokens.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import numpy as np
 from datakit.loader.sources.ranges import Pieces, groups_of
 from datakit.loader.sources.token_source import TokenSource
 
-GAP = 1 << 16  # ranges nearer than this are read in one go
-AT_ONCE = 1 << 17  # tokens gathered at a time: their indices take 3 MB
+GAP = 1 << 16  # tokens; ranges closer than this are read together
+AT_ONCE = 1 << 17  # tokens gathered at a time; their indices take 3 MB
 
 
 @dataclass(frozen=True)
 class View:
-    """How to see a block: what fills the slots without a token, and whether document borders are looked up."""
+    """How to present a block: the token that fills padding, and whether to look up document borders."""
 
     pad_id: int
     segments: bool
@@ -29,26 +29,26 @@ class View:
 
 @dataclass(frozen=True)
 class Rows:
-    """Sequences side by side. Those at which segments of sequence s begin are `runs[pointer[s] : pointer[s + 1]]`."""
+    """Sequences of one length. The segments of sequence s start at `runs[pointer[s] : pointer[s + 1]]`."""
 
-    tokens: np.ndarray  # [sequences, length]
-    lengths: np.ndarray  # how many are tokens; the rest is padding
-    full: bool  # whether no sequence has padding
+    tokens: np.ndarray  # uint16 or uint32 [sequences, length]
+    lengths: np.ndarray  # int32 [sequences]: tokens before the padding
+    full: bool  # no sequence has padding
     pointer: list[int]
-    runs: np.ndarray
-    loss_mask: np.ndarray | None  # bool [sequences, length], where the source has one
-    reads: int  # how many reads it took, and their bytes
+    runs: np.ndarray  # int32
+    loss_mask: np.ndarray | None  # bool [sequences, length], if the source has one
+    reads: int
     bytes_read: int
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that it takes."""
+        """Bytes of memory."""
         parts = (self.tokens, self.lengths, self.runs, self.loss_mask)
         return sum(part.nbytes for part in parts if part is not None) + 40 * len(self.pointer)
 
 
 def rows_of_range(source: TokenSource, start: int, stop: int, length: int, view: View) -> Rows:
-    """A plain block: the range start..stop-1 in sequences of `length`."""
+    """Read the range start..stop-1, a plain block, as sequences of `length`."""
     sequences = -(-(stop - start) // length)
     read = source.read(start, stop)
     lengths = np.full(sequences, length, np.int32)
@@ -67,7 +67,7 @@ def rows_of_range(source: TokenSource, start: int, stop: int, length: int, view:
 
 
 def rows_of_pieces(source: TokenSource, pieces: Pieces, length: int, view: View, *, whole_documents: bool) -> Rows:
-    """Packed or joined sequences. Where pieces are whole documents (or parts of one), none begins inside a piece."""
+    """Read packed or joined sequences. With `whole_documents`, no document starts inside a piece."""
     sequence = np.repeat(np.arange(pieces.sequences), np.diff(pieces.pointer))
     filled = np.cumsum(pieces.lengths) - pieces.lengths
     places = sequence * length + filled - filled[pieces.pointer[sequence]]
@@ -94,14 +94,14 @@ def _padded(values: np.ndarray, sequences: int, length: int, fill: int) -> np.nd
 
 
 def _runs(begins: np.ndarray, sequences: int, length: int) -> tuple[list[int], np.ndarray]:
-    """(pointer, offsets) from positions on the axis of all sequences laid end to end."""
+    """(pointer, offsets within the sequence) of positions on the axis of all sequences laid end to end."""
     begins = np.unique(begins)
     pointer = np.searchsorted(begins, np.arange(sequences + 1) * length)
     return pointer.tolist(), (begins % length).astype(np.int32)
 
 
 def _spans(pieces: Pieces) -> list[tuple[int, int]]:
-    """The ranges to read: pieces in token order, near ones together."""
+    """The ranges to read: those of the pieces in token order, merged if closer than GAP."""
     order = np.argsort(pieces.starts, kind="stable")
     starts, ends = pieces.starts[order], np.maximum.accumulate(pieces.starts[order] + pieces.lengths[order])
     gaps = np.flatnonzero(starts[1:] > ends[:-1] + GAP)
@@ -111,7 +111,7 @@ def _spans(pieces: Pieces) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class _Gather:
-    """Pieces, their places on the axis of all sequences laid end to end, and the ranges of the source with them."""
+    """Pieces, their places on the axis of all sequences laid end to end, and the ranges to read them from."""
 
     pieces: Pieces
     places: np.ndarray
@@ -119,7 +119,7 @@ class _Gather:
     shape: tuple[int, int]
 
     def read(self, read: Callable[[int, int], np.ndarray], dtype: np.dtype, fill: int) -> tuple[np.ndarray, int]:
-        """(values [sequences, length], bytes read): the pieces at their places, `fill` elsewhere."""
+        """(values [sequences, length], bytes read) with the pieces at their places and `fill` elsewhere."""
         values, size = np.full(self.shape[0] * self.shape[1], fill, dtype), 0
         for start, stop in self.spans:
             data = read(start, stop)
@@ -134,7 +134,7 @@ class _Gather:
         return values.reshape(self.shape), size
 
     def inner_borders(self, source: TokenSource) -> list[np.ndarray]:
-        """Where, on the axis of all sequences, documents begin inside pieces."""
+        """Starts of documents inside pieces, on the axis of all sequences laid end to end."""
         order = np.argsort(self.pieces.starts, kind="stable")
         starts, lengths, places = self.pieces.starts[order], self.pieces.lengths[order], self.places[order]
         found = []

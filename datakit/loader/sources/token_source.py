@@ -1,8 +1,7 @@
-"""What the loader reads from: a long axis of tokens, the borders of the documents on it, and a name for its content.
+"""Defines what the loader reads from: an axis of tokens, the document borders on it, and a hash of its content.
 
-`TokenSource` is the whole contract; the token cache fulfils it (`cache_source.py`), so does an array in memory, and so
-does a selection of ranges of another source. Sequence length is none of its business: a length is a view that the
-loader takes.
+`TokenSource` is the whole interface. The token cache (`cache_source.py`), an array in memory, and a selection of ranges
+of another source implement it. Sources know nothing of sequence lengths; the loader cuts sequences.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from datakit.errors import LoaderError
 
 @runtime_checkable
 class TokenSource(Protocol):
-    """An axis of tokens. Methods may be called from several threads at once."""
+    """An axis of tokens. Methods must be thread-safe."""
 
     @property
     def tokens(self) -> int:
-        """How many tokens there are."""
+        """Number of tokens."""
         ...
 
     @property
@@ -32,32 +31,35 @@ class TokenSource(Protocol):
 
     @property
     def identity(self) -> str:
-        """A hash of the content: two sources with the same one hold the same tokens in the same order."""
+        """Hash of the content: sources with equal identities hold the same tokens in the same order."""
         ...
 
     @property
     def has_loss_mask(self) -> bool:
-        """Whether each token says if a model shall learn to predict it."""
+        """True if the source has a flag for each token that says whether a model should learn to predict it."""
         ...
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """The tokens start..stop-1: one contiguous read, an array that the caller owns."""
+        """Read tokens start..stop-1 in one contiguous read, into an array that the caller owns."""
         ...
 
     def read_loss_mask(self, start: int, stop: int) -> np.ndarray:
-        """The loss mask of the tokens start..stop-1, as bool; only where `has_loss_mask`."""
+        """Read the loss mask of tokens start..stop-1, bool; only if `has_loss_mask`."""
         ...
 
     def document_borders(self, start: int, stop: int) -> np.ndarray:
-        """Where the documents that touch start..stop-1 begin, ascending, and, last, where the last of them ends.
+        """Starts of the documents that overlap start..stop-1, ascending, then the end of the last one: int64.
 
-        int64; the first border is at or before `start`, the last at or after `stop`. Empty documents leave no border.
+        The first border is at or before `start`, the last at or after `stop`. Empty documents have no border.
         """
         ...
 
 
 class ArraySource:
-    """Tokens in memory: for tests, small caches, and anything that fits."""
+    """Tokens in memory, with the lengths of its documents (one document by default) and a loss mask, bool [tokens].
+
+    Raises LoaderError if lengths or mask do not match the tokens.
+    """
 
     def __init__(
         self, tokens: np.ndarray, lengths: Sequence[int] | np.ndarray | None = None, loss_mask: np.ndarray | None = None
@@ -66,9 +68,9 @@ class ArraySource:
         self._array.flags.writeable = False
         counts = np.array([len(tokens)]) if lengths is None else np.asarray(lengths, np.int64)
         if counts.sum() != len(tokens) or (len(counts) and counts.min() < 0):
-            raise LoaderError(f"the documents' lengths sum to {counts.sum()}, but there are {len(tokens)} tokens")
+            raise LoaderError(f"the document lengths sum to {counts.sum()}, but there are {len(tokens)} tokens")
         if loss_mask is not None and len(loss_mask) != len(tokens):
-            raise LoaderError(f"a loss mask of {len(loss_mask)} entries for {len(tokens)} tokens")
+            raise LoaderError(f"the loss mask has {len(loss_mask)} entries, but there are {len(tokens)} tokens")
         self._mask = None if loss_mask is None else np.asarray(loss_mask, bool)
         self._borders = np.concatenate([[0], np.cumsum(counts[counts > 0])]).astype(np.int64)
         digest = xxhash.xxh3_128(self._array.dtype.str.encode())
@@ -101,14 +103,14 @@ class ArraySource:
 
 
 def borders_touching(borders: np.ndarray, start: int, stop: int) -> np.ndarray:
-    """Of all borders of a source (from 0 to its end), those of the documents that touch start..stop-1."""
+    """From all borders of a source (0 to its end), select those of the documents that overlap start..stop-1."""
     first = int(np.searchsorted(borders, start, side="right")) - 1
     last = int(np.searchsorted(borders, stop, side="left"))
     return borders[first : last + 1]
 
 
 class RangeSource:
-    """Some ranges of another source, end to end; they begin and end at document borders."""
+    """Ranges (start, stop) of another source, laid end to end; they must start and end at document borders."""
 
     def __init__(self, base: TokenSource, ranges: Sequence[tuple[int, int]]) -> None:
         self._base = base
@@ -132,7 +134,7 @@ class RangeSource:
         return self._base.has_loss_mask
 
     def pieces(self, start: int, stop: int) -> list[tuple[int, int, int]]:
-        """(start, stop, shift) on the base for a range of this axis; a base position minus the shift is ours."""
+        """(start, stop, shift) on the base for a range of this axis; base position = own position + shift."""
         first = int(np.searchsorted(self._view, start, side="right")) - 1
         last = int(np.searchsorted(self._view, stop, side="left"))
         pieces = []

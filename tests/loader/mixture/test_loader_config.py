@@ -45,17 +45,17 @@ BLOCKS_OF_64 = Shuffle(block_tokens=64)
         ({"stages": {"web": float("nan")}}, "the weight of 'web' is nan"),
         ({"stages": {"web": 0.0}}, "no component has a weight"),
         ({"stages": []}, "at least one stage"),
-        ({"stages": [Stage(EVEN, start_step=5)]}, "the first stage begins at 0"),
-        ({"stages": [Stage(EVEN), Stage(EVEN, start_slot=9), Stage(EVEN, start_slot=9)]}, "stage 2 begins at slot 9"),
+        ({"stages": [Stage(EVEN, start_step=5)]}, "the first stage must start at 0"),
+        ({"stages": [Stage(EVEN), Stage(EVEN, start_slot=9), Stage(EVEN, start_slot=9)]}, "stage 2 starts at slot 9"),
         ({"stages": [Stage(EVEN), Stage(EVEN, start_slot=9, start_step=9)]}, "both start_step and start_slot"),
         ({"sequence_length": 0}, "sequence_length: 0 from step 0"),
-        ({"sequence_length": Schedule(((1, 5),))}, "sequence_length: a schedule begins at step 0"),
+        ({"sequence_length": Schedule(((1, 5),))}, "sequence_length: a schedule must start at step 0"),
         ({"batch_size": Schedule(((0, 5), (3, 2), (3, 1)))}, "batch_size: step 3 follows step 3"),
         ({"block": 0}, "block is 0"),
         ({"block": 1 << 16}, "block is 65536"),
         ({"stop": "never"}, "stop is 'never'"),
         ({"final_batch": "keep"}, "final_batch is 'keep'"),
-        ({"simulate": SimulatedEpochs(10, 5)}, "cannot stand for a shorter one"),
+        ({"simulate": SimulatedEpochs(10, 5)}, "run_tokens is 10; it must be from 1 to target_tokens, 5"),
         ({"memory_bytes": 100}, "memory_bytes is 100"),
         ({"components": {"web": Component(ArraySource(np.zeros(0, np.uint16)))}, "stages": {"web": 1}}, "no tokens"),
     ],
@@ -86,7 +86,7 @@ def test_a_component_s_contradiction_names_the_component(change: dict[str, Any],
 def test_sources_that_do_not_add_up() -> None:
     with pytest.raises(LoaderError, match="lengths sum to 9, but there are 10"):
         ArraySource(np.arange(10), [4, 5])
-    with pytest.raises(LoaderError, match="loss mask of 3 entries for 10"):
+    with pytest.raises(LoaderError, match="loss mask has 3 entries"):
         ArraySource(np.arange(10), [10], np.ones(3))
 
 
@@ -114,7 +114,7 @@ def test_a_named_window_is_kept_and_a_full_shuffle_needs_no_window() -> None:
 
 
 def test_too_little_memory_is_said_with_what_it_takes() -> None:
-    with pytest.raises(LoaderError, match=r"memory_bytes is 700, .*a, b take 800"):
+    with pytest.raises(LoaderError, match=r"memory_bytes is 700, .*a, b need 800"):
         grant_windows({"a": claim(100), "b": claim(100)}, 700)
 
 
@@ -160,7 +160,7 @@ def test_the_same_mixture_has_the_same_record() -> None:
         (replaced("code", Component(counting([9] * 50))), "packing: split -> None"),
         (
             replaced("web", Component(counting([10] * 100), shuffle=Shuffle(block_tokens=64, window_blocks=2))),
-            r"'web', window_blocks: 16 -> 2 \(it follows from memory_bytes",
+            r"'web', window_blocks: 16 -> 2 \(derived from memory_bytes",
         ),
     ],
 )
@@ -249,7 +249,7 @@ def test_sources_by_index_for_other_frameworks() -> None:
         for source in (batches, sequences):
             with pytest.raises(IndexError):
                 source[len(source)]
-    with Loader(mixture()) as endless, pytest.raises(LoaderError, match="say how many steps"):
+    with Loader(mixture()) as endless, pytest.raises(LoaderError, match="pass `steps`"):
         BatchSource(endless)
 
 

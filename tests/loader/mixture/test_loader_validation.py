@@ -79,11 +79,11 @@ def test_no_run_trains_on_what_is_held_out(seed: int, kind: str, packing: Packin
 
 
 def test_what_cannot_be_held_out_is_named() -> None:
-    with pytest.raises(LoaderError, match="'web': validation wants 100 of its 100"):
+    with pytest.raises(LoaderError, match="'web': validation needs 100 of its 100"):
         training_source(Component(counting([50, 50]), validation_tokens=100), "web")
-    with pytest.raises(LoaderError, match="'web': validation would take all of it; it is a single document"):
+    with pytest.raises(LoaderError, match="'web': validation would take all of its tokens; it is a single document"):
         training_source(Component(counting([100]), validation_tokens=10), "web")
-    with pytest.raises(LoaderError, match="'web' holds nothing out"):
+    with pytest.raises(LoaderError, match="'web' has no held-out documents"):
         validation_source(Component(counting([100])), "web")
 
 
