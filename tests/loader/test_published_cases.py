@@ -17,7 +17,7 @@ from datakit.loader import ArraySource, Component, Loader, Mixture, Packing, Sch
 from datakit.loader.mixture.packing import best_fit, pack_block
 from datakit.loader.mixture.schedule import SlotAxis
 from datakit.loader.sources.block_axis import BlockAxis
-from tests.support.loader_sources import documents_of
+from tests.support.loader.sources import documents_of
 
 IN_ORDER = Shuffle("none")
 

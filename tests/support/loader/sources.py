@@ -1,13 +1,38 @@
-"""Sources for tests of the loader: token n is the number n, so that what was read says where it stood."""
+"""Sources for tests of the loader. Token n has the value n, so what was read tells where it was."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from datakit.loader import ArraySource, Batch
 from datakit.loader.mixture.stream import Stream
+
+
+class WatchedSource(ArraySource):
+    """One document that counts its reads. It can wait until `overlap` reads run at once, and fail."""
+
+    def __init__(self, tokens: np.ndarray) -> None:
+        super().__init__(tokens, [len(tokens)])
+        self.reads, self.broken, self.overlap = 0, False, 1
+        self.overlapped = threading.Event()
+        self._reading, self._lock = 0, threading.Lock()
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        with self._lock:
+            self._reading += 1
+            self.reads += 1
+            if self._reading >= self.overlap:
+                self.overlapped.set()
+        if not self.overlapped.wait(60):
+            raise AssertionError(f"{self.overlap} reads never ran at once")
+        with self._lock:
+            self._reading -= 1
+        if self.broken:
+            raise OSError("the disk is on fire")
+        return super().read(start, stop).copy()
 
 
 def counting(lengths: Sequence[int]) -> ArraySource:
@@ -33,7 +58,7 @@ def real_tokens(batch: Batch, component: int | None = None) -> np.ndarray:
 
 
 def served_tokens(stream: Stream, first: int, last: int) -> tuple[np.ndarray, int]:
-    """(positions, padding) of the sequences first..last-1 of a component, in the order in which they are served."""
+    """(positions, padding) of sequences first..last-1 of a component, in the order in which they are served."""
     positions, padding = [np.zeros(0, np.int64)], 0
     for sequence in range(first, last):
         window = stream.window_at(sequence)

@@ -1,0 +1,46 @@
+"""The preview adds up to what the run serves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from datakit.errors import LoaderError
+from datakit.loader import (
+    Schedule,
+    SequenceOrder,
+    Stage,
+    contributions,
+)
+from tests.support.loader.mixtures import plain_and_packed
+
+
+def test_contributions_add_up_to_what_is_served() -> None:
+    made = plain_and_packed(
+        stages=[Stage({"web": 3.0, "code": 1.0}), Stage({"code": 1.0}, start_step=50)],
+        sequence_length=Schedule(((0, 10), (70, 20))),
+        batch_size=Schedule(((0, 4), (30, 8))),
+    )
+    order = SequenceOrder(made)
+    view = contributions(order, steps=100, points=20)
+    served = order.slot_order.served(order.axis.first_slot(100))
+    at_70 = order.slot_order.served(order.axis.first_slot(70))
+    assert view.names == ["code", "web"]
+    assert {0, 30, 50, 70, 100} <= set(view.steps.tolist())
+    assert view.tokens[-1].tolist() == (at_70 * 10 + (served - at_70) * 20).tolist()
+    assert view.share[0].tolist() == pytest.approx([0.25, 0.75], abs=0.06)
+    assert view.share[-1].tolist() == [1.0, 0.0]
+    assert np.allclose(view.share.sum(axis=1), 1)
+    assert (np.diff(view.tokens, axis=0) >= 0).all()
+    assert (np.diff(view.epochs, axis=0) >= 0).all()
+    assert [step for step, _ in view.changes] == [30, 50, 70]
+    assert view.changes[1] == (50, "stage 2: code 1")
+
+
+def test_endless_mixture_needs_a_number_of_steps() -> None:
+    with pytest.raises(LoaderError, match="say how many steps"):
+        contributions(SequenceOrder(plain_and_packed()))
+    assert (
+        contributions(SequenceOrder(plain_and_packed(stop="first_exhausted"))).steps[-1]
+        == SequenceOrder(plain_and_packed(stop="first_exhausted")).steps
+    )

@@ -1,0 +1,67 @@
+"""A run ends as its stop rule and max_epochs say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from datakit.errors import LoaderError
+from datakit.loader import Component, Loader, Mixture, Schedule, Shuffle, Stage
+from tests.support.loader.mixtures import two_components
+from tests.support.loader.sources import counting, real_tokens
+
+
+def ending(stop: str) -> tuple[int | None, list[int], str]:
+    """(steps, sequences of each component, why it ends): 140 of a at three quarters, 110 of b at one quarter."""
+    components = {"a": Component(counting([10] * 140)), "b": Component(counting([10] * 110))}
+    mixture = Mixture(components, {"a": 3, "b": 1}, sequence_length=10, batch_size=1, block=4, stop=stop)
+    with Loader(mixture) as loader:
+        rows = [] if loader.steps is None else [int(batch.components[0]) for batch in loader]
+        return loader.steps, [rows.count(0), rows.count(1)], loader.order.ending
+
+
+def test_restart_never_ends() -> None:
+    assert ending("restart")[0] is None
+    with Loader(two_components()) as loader:
+        assert loader[10**5].tokens.shape == (8, 10)
+
+
+def test_first_exhausted_ends_before_any_repetition() -> None:
+    steps, counts, why = ending("first_exhausted")
+    assert steps == sum(counts)
+    assert counts[0] == 140
+    assert abs(counts[1] - 140 / 3) < 2
+    assert why == "component 'a' has completed 1 epoch"
+
+
+def test_all_exhausted_ends_after_every_component() -> None:
+    steps, counts, why = ending("all_exhausted")
+    assert steps == sum(counts)
+    assert counts[1] == 110
+    assert abs(counts[0] - 330) <= 3
+    assert why == "every component has completed an epoch"
+
+
+def test_max_epochs_ends_the_run() -> None:
+    components = {"a": Component(counting([10] * 20), max_epochs=3), "b": Component(counting([10] * 500))}
+    with Loader(Mixture(components, {"a": 0.5, "b": 0.5}, sequence_length=10, batch_size=1, block=8)) as loader:
+        seen = [int(batch.tokens[0, 0]) for batch in loader if batch.components[0] == 0]
+        assert loader.order.ending == "component 'a' has completed 3 epochs"
+    assert sorted(seen) == sorted(list(range(0, 200, 10)) * 3)
+
+
+def test_end_after_a_change_of_length() -> None:
+    mixture = Mixture(
+        {"a": Component(counting([1000]), shuffle=Shuffle(block_tokens=100, window_blocks=2))}, {"a": 1},
+        sequence_length=Schedule(((0, 10), (13, 25))), batch_size=2, stop="first_exhausted", final_batch="pad",
+    )  # fmt: skip
+    with Loader(mixture) as loader:
+        seen = np.concatenate([real_tokens(batch) for batch in loader])
+    assert np.array_equal(np.sort(seen), np.arange(1000))
+
+
+def test_component_without_weight_cannot_be_exhausted() -> None:
+    components = {name: Component(counting([10] * 100)) for name in "ab"}
+    stages = [Stage({"a": 1}), Stage({"b": 1}, start_slot=50)]
+    with pytest.raises(LoaderError, match="'a' loses its weight"):
+        Loader(Mixture(components, stages, sequence_length=10, stop="all_exhausted"))

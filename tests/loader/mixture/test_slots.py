@@ -1,0 +1,85 @@
+"""Slots number each component's sequences without gaps, across stages that start anywhere."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datakit.errors import LoaderError
+from datakit.loader.mixture.slots import SlotOrder
+
+NAMES = [f"c{i:02d}" for i in range(12)]
+
+
+@st.composite
+def stage_lists(draw: st.DrawFn) -> list[tuple[int, dict[str, float]]]:
+    """One to four stages at ascending slots, each over some of the components."""
+    gaps = draw(st.lists(st.integers(1, 300), max_size=3))
+    firsts = [0, *np.cumsum(gaps).tolist()]
+    weights = st.dictionaries(st.sampled_from(NAMES), st.floats(1e-3, 1e3), min_size=1, max_size=6)
+    return [(first, draw(weights)) for first in firsts]
+
+
+@given(stage_lists(), st.integers(1, 64), st.integers(0, 3), st.integers(1, 900))
+@settings(max_examples=20)
+def test_slots_number_sequences_without_gaps(
+    stages: list[tuple[int, dict[str, float]]], block: int, seed: int, slots: int
+) -> None:
+    order = SlotOrder(NAMES, stages, block, seed)
+    components, sequences = order.rows(0, slots)
+    for component in range(len(NAMES)):
+        mine = sequences[components == component]
+        assert mine.tolist() == list(range(len(mine)))
+        assert int(order.served(slots)[component]) == len(mine)
+    for slot in range(0, slots, 37):
+        assert order.slot_of(int(components[slot]), int(sequences[slot])) == slot
+        assert order.earliest(int(components[slot]), int(sequences[slot])) <= slot
+    for (first, _), end in zip(stages, [first for first, _ in stages[1:]] + [slots], strict=True):
+        members = {NAMES[i] for i in np.unique(components[first : min(end, slots)]).tolist()}
+        assert members <= set(dict(stages)[first])
+
+
+@given(stage_lists(), st.integers(1, 64), st.lists(st.integers(0, 1200), min_size=2, max_size=5))
+@settings(max_examples=20)
+def test_ranges_of_slots_are_consistent(
+    stages: list[tuple[int, dict[str, float]]], block: int, cuts: list[int]
+) -> None:
+    cuts = sorted(cuts)
+    whole = SlotOrder(NAMES, stages, block, 1).rows(cuts[0], cuts[-1])
+    order = SlotOrder(NAMES, stages, block, 1)
+    parts = [order.rows(a, b) for a, b in reversed(list(pairwise(cuts)))][::-1]
+    for i in range(2):
+        assert np.array_equal(whole[i], np.concatenate([part[i] for part in parts]))
+
+
+def test_shares_are_exact_in_every_stage() -> None:
+    stages = [(0, {"a": 0.7, "b": 0.2999, "c": 0.0001}), (100_003, {"b": 1.0, "c": 1.0})]
+    order = SlotOrder(["a", "b", "c"], stages, 2048, 0)
+    for first, weights, slots in ((0, stages[0][1], 40 * 2048), (100_003, stages[1][1], 77 * 2048)):
+        served = order.served(first + slots) - order.served(first)
+        for name, have in zip("abc", served.tolist(), strict=True):
+            assert abs(have - weights.get(name, 0) / sum(weights.values()) * slots) <= 1
+
+
+def test_later_stage_keeps_earlier_slots() -> None:
+    before = SlotOrder(["a", "b"], [(0, {"a": 1, "b": 2})], 16, 0).rows(0, 100)
+    after = SlotOrder(["a", "b", "c"], [(0, {"a": 1, "b": 2}), (100, {"c": 1})], 16, 0)
+    assert all(np.array_equal(x, y) for x, y in zip(before, after.rows(0, 100), strict=True))
+    assert after.rows(100, 110)[0].tolist() == [2] * 10
+
+
+def test_blocks_have_different_orders() -> None:
+    order, other = (SlotOrder(["a", "b"], [(0, {"a": 1, "b": 1})], 64, seed) for seed in (0, 1))
+    blocks = [tuple(order.rows(at, at + 64)[0].tolist()) for at in range(0, 640, 64)]
+    assert len(set(blocks)) == 10
+    assert blocks[0] != tuple(other.rows(0, 64)[0].tolist())
+
+
+def test_end_too_far_ahead_is_refused() -> None:
+    order = SlotOrder(["a", "b"], [(0, {"a": 1.0, "b": 1e-12})], 2048, 0)
+    with pytest.raises(LoaderError, match="too far ahead"):
+        order.slot_of(1, 10**6)
