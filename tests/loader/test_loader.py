@@ -25,11 +25,11 @@ from datakit.loader import (
     Stage,
     open_source,
 )
-from tests.support.loader.mixture_files import cache, mixture
+from tests.support.loader.mixture_files import cache
 from tests.support.loader.mixtures import two_components
 from tests.support.loader.sources import counting, random_lengths, real_tokens
 
-__all__ = ["cache", "mixture"]  # fixtures
+__all__ = ["cache"]  # a fixture
 
 
 NAMES = ("books", "code", "web")
