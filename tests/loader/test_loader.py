@@ -30,8 +30,6 @@ from tests.support.loader.mixtures import two_components
 from tests.support.loader.sources import counting, random_lengths, real_tokens
 
 __all__ = ["cache"]  # a fixture
-
-
 NAMES = ("books", "code", "web")
 
 

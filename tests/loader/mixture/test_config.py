@@ -23,8 +23,6 @@ from datakit.loader import (
 from tests.support.loader.sources import counting, random_lengths
 
 COMPONENTS = {"web": Component(counting([10] * 100)), "code": Component(counting([10] * 50))}
-
-
 EVEN = {"web": 1.0, "code": 1.0}
 
 

@@ -23,8 +23,6 @@ from tests.support.data import need_data
 from tests.support.loader.sources import counting
 
 LENGTHS = st.lists(st.integers(0, 70), min_size=1, max_size=80).filter(lambda lengths: sum(lengths) > 0)
-
-
 MILLION = 1 << 20
 
 
@@ -147,7 +145,7 @@ def count(lengths: np.ndarray, length: int, policy: str = "split") -> PackingCou
 @pytest.mark.parametrize(
     ("name", "length", "every"),
     [
-        ("php-en.jsonl.gz", 2048, 5),
+        ("php-en.jsonl.gz", 2048, 10),
         pytest.param("php-en.jsonl.gz", 2048, 1, marks=pytest.mark.soak),
         pytest.param("peps.jsonl.zst", 32768, 1, marks=pytest.mark.soak),
     ],
@@ -163,12 +161,19 @@ def test_real_documents_leave_little_padding(name: str, length: int, every: int)
     assert lengths[lengths <= length].sum() / lengths.sum() > 0.8, "most tokens are in documents that fit"
 
 
-def test_policies_on_real_novels() -> None:
-    """Novels of 160,000 tokens at a length of 4096: split keeps everything, truncate a fortieth, drop nothing."""
-    need_data()
-    lengths = token_lengths("novels-en.jsonl.gz", 18)
+def check_policies(lengths: np.ndarray) -> None:
+    """Split keeps everything, truncate the start of each document, drop nothing, if all are longer than 4096 tokens."""
     split, truncate, drop = (count(lengths, 4096, policy).counters for policy in ("split", "truncate", "drop"))
     assert (split.kept, split.split) == (lengths.sum(), len(lengths))
     assert split.padding / (split.padding + split.kept) < 0.02
     assert (truncate.kept, truncate.truncated) == (len(lengths) * 4096, len(lengths))
     assert (drop.kept, drop.dropped) == (0, len(lengths))
+
+
+def test_policies_on_long_documents() -> None:
+    check_policies(np.random.default_rng(0).integers(50_000, 400_000, 9))
+
+
+@pytest.mark.soak
+def test_policies_on_real_novels() -> None:
+    check_policies(token_lengths("novels-en.jsonl.gz", 4))

@@ -26,7 +26,7 @@ LENGTHS = st.lists(st.integers(0, 400), min_size=2, max_size=300)
 
 
 @given(LENGTHS, st.floats(0.001, 0.99))
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_sides_share_no_document_and_miss_none(lengths: list[int], share: float) -> None:
     assume(sum(length > 0 for length in lengths) > 1)
     source = counting(lengths)
@@ -48,7 +48,7 @@ def test_sides_share_no_document_and_miss_none(lengths: list[int], share: float)
     packing=st.sampled_from([None, Packing()]),
     length=st.integers(5, 60),
 )
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_no_run_trains_on_held_out_documents(seed: int, kind: str, packing: Packing | None, length: int) -> None:
     source = counting(random_lengths(7, 60, 50))
     component = Component(source, packing, Shuffle(kind, block_tokens=128), validation_tokens=200)

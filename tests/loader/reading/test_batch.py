@@ -12,8 +12,6 @@ from datakit.loader import ArraySource, Batch, Component, Loader, Mixture, Packi
 from tests.support.loader.sources import counting, random_lengths
 
 KINDS = st.sampled_from(["block", "full", "none"])
-
-
 PACKINGS = st.sampled_from([None, Packing(), Packing("truncate"), Packing("drop", 3)])
 
 

@@ -44,6 +44,16 @@ def test_borders_match_the_documents(cache: Path) -> None:
         assert np.array_equal(found[1:-1], inside)
 
 
+def test_borders_of_a_shard_cost_one_read(cache: Path) -> None:
+    source = open_source(str(cache), "web")
+    before = source.requests
+    borders = source.document_borders(0, source.tokens)
+    assert len(source.document_borders(0, 1)) == 2
+    assert source.requests - before == 4, "one for each shard of the source"
+    assert borders[-1] == source.tokens
+
+
+@pytest.mark.soak
 def test_borders_of_a_shard_cost_one_request(cache: Path) -> None:
     with s3_root(holding=str(cache)) as root, faulty_proxy(share=0) as proxy:
         source = open_source(root, "web")
