@@ -74,33 +74,44 @@ def preview(
     from datakit.errors import UsageError
     from datakit.loader import SequenceOrder, contributions
     from datakit.loader.mixture.toml_file import load_mixture_file
-    from datakit.plots.files import check_target
-    from datakit.plots.mixture import write_plot
-    from datakit.storage import urls
 
     for name, value in (("--steps", steps), ("--points", points)):
         if value is not None and value < 1:
             raise UsageError(f"{name} is {value}; it must be at least 1")
-    if plot is not None:
-        check_target(plot)
+    _check_plot(plot)
     file = load_mixture_file(mixture, root)
     order, wanted = SequenceOrder(file.mixture), steps or file.steps
     if wanted is None and order.steps is None:
         raise UsageError(f"{mixture} never ends; set the length of the run: `steps = ...` in the file, or --steps")
     view = contributions(order, wanted, points + 1)
-    ending = _ending(order, wanted)
     if plot is not None:
-        slots = int(order.axis.first_slot(int(view.steps[-1])))
-        drawn = contributions(order, wanted, min(PLOT_POINTS, max(MIN_PLOT_POINTS, slots // SLOTS_A_POINT)))
-        write_plot(drawn, f"{urls.name(mixture)}: {ending}", urls.absolute(plot))
-        note(f"plot: {plot}")
+        _plot(order, wanted, int(view.steps[-1]), mixture, plot)
     if json:
         say_json(_json(order, view, wanted))
     else:
-        _show(order, view, ending)
+        _show(order, view, _ending(order, wanted))
     if wanted is not None and order.steps is not None and order.steps < wanted:
         note(f"warning: the mixture ends after {order.steps:,} of {wanted:,} steps: {order.ending}")
     return 0
+
+
+def _check_plot(plot: str | None) -> None:
+    if plot is not None:
+        from datakit.plots.mixture import check_plot
+
+        check_plot(plot)
+
+
+def _plot(order: SequenceOrder, wanted: int | None, last: int, mixture: str, plot: str) -> None:
+    """Plot the shares until step `last` to the file `plot`."""
+    from datakit.loader import contributions
+    from datakit.plots.mixture import write_plot
+    from datakit.storage import urls
+
+    slots = int(order.axis.first_slot(last))
+    view = contributions(order, wanted, min(PLOT_POINTS, max(MIN_PLOT_POINTS, slots // SLOTS_A_POINT)))
+    write_plot(view, f"{urls.name(mixture)}: {_ending(order, wanted)}", urls.absolute(plot))
+    note(f"plot: {plot}")
 
 
 def pack(
@@ -140,19 +151,17 @@ def pack(
     loaded = load_mixture(mixture)
     with view_for_terminal() as view:
         results = pack_mixture(loaded, root, workers=workers, observer=view)
-    if json:
-        say_json({"root": root, "reused": all(result.reused for result in results),
-                  "steps": [_step_json(result) for result in results]})  # fmt: skip
-        return 0
-    if not results:
-        say(f"{mixture}: no component is packed, so there is nothing to count")
-        return 0
-    say(table(PACK_HEADERS, [_pack_row(result) for result in results]))
-    say()
     done = all(result.reused for result in results)
-    say(f"{mixture}: {'everything was already done' if done else 'packed'}")
-    say(f"look:      datakit mixture preview {mixture} --root {root}")
-    say(f'use it:    Loader(load_mixture("{mixture}", packing_root="{root}"))')
+    if json:
+        say_json({"root": root, "reused": done, "steps": [_step_json(result) for result in results]})
+    elif not results:
+        say(f"{mixture}: no component is packed, so there is nothing to count")
+    else:
+        say(table(PACK_HEADERS, [_pack_row(result) for result in results]))
+        say()
+        say(f"{mixture}: {'everything was already done' if done else 'packed'}")
+        say(f"look:      datakit mixture preview {mixture} --root {root}")
+        say(f'use it:    Loader(load_mixture("{mixture}", packing_root="{root}"))')
     return 0
 
 
@@ -203,29 +212,32 @@ def _ending(order: SequenceOrder, wanted: int | None) -> str:
 
 
 def _show(order: SequenceOrder, view: Preview, ending: str) -> None:
-    from datakit.plots.mixture import short
-
-    total = max(1, int(view.tokens[-1].sum()))
-    rows = [
-        [
-            name,
-            short(order.streams[i].source.tokens),
-            _held_out(order, i),
-            _kind(order, name),
-            short(int(view.tokens[-1, i])),
-            f"{view.tokens[-1, i] / total:6.2%}",
-            f"{view.epochs[-1, i]:.2f}",
-            order.mixture.components[name].max_epochs,
-        ]
-        for i, name in enumerate(view.names)
-    ]
-    say(table(("component", "has", "held out", "documents", "gives", "share", "epochs", "at most"), rows))
+    say(table(SHOW_HEADERS, [_component_row(order, view, number) for number in range(len(view.names))]))
     say()
     say(_over_time(view))
     say()
     for step, what in view.changes:
         say(f"step {step:,}: {what}")
     say(ending)
+
+
+SHOW_HEADERS = ("component", "has", "held out", "documents", "gives", "share", "epochs", "at most")
+
+
+def _component_row(order: SequenceOrder, view: Preview, number: int) -> tuple[Cell, ...]:
+    from datakit.plots.mixture import short
+
+    name, total = view.names[number], max(1, int(view.tokens[-1].sum()))
+    return (
+        name,
+        short(order.streams[number].source.tokens),
+        _held_out(order, number),
+        _kind(order, name),
+        short(int(view.tokens[-1, number])),
+        f"{view.tokens[-1, number] / total:6.2%}",
+        f"{view.epochs[-1, number]:.2f}",
+        order.mixture.components[name].max_epochs,
+    )
 
 
 def _over_time(view: Preview) -> str:

@@ -27,7 +27,7 @@ HINTS = {"window_blocks": " (derived from memory_bytes and the components; set t
 
 
 def describe(order: SequenceOrder) -> dict[str, Any]:
-    """What an order reads, as JSON values: equal for equal mixtures over equal content."""
+    """Describe what an order reads as JSON values, equal for equal mixtures over equal content."""
     mixture, simulate = order.mixture, order.mixture.simulate
     settings: dict[str, Any] = {
         "seed": mixture.seed,

@@ -125,7 +125,7 @@ class Loader:
         return values | {f"epochs/{name}": epochs for name, epochs in self.epochs(step).items()}
 
     def packing_report(self) -> dict[str, dict[int, Counters]]:
-        """What packing did to the documents, by packed component and length, where the loader counted them itself."""
+        """Packing counters by packed component and length, where the loader counted the blocks itself."""
         streams = zip(self.order.names, self.order.streams, strict=True)
         return {name: dict(stream.packing_counters) for name, stream in streams if stream.settings.packing is not None}
 
@@ -141,7 +141,7 @@ class Loader:
         return [(end - start, sizes.at(start), lengths.at(start)) for start, end in runs]
 
     def record(self) -> dict[str, Any]:
-        """What this run reads, as JSON values for a checkpoint."""
+        """Describe what this run reads, as JSON values for a checkpoint."""
         return fingerprint.describe(self.order)
 
     def verify(self, saved: dict[str, Any], step: int) -> list[str]:

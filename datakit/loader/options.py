@@ -1,4 +1,4 @@
-"""How a loader reads: hosts, threads and what it looks up. None of this changes a batch."""
+"""Options of a loader: hosts, threads and lookups. None of them changes a batch."""
 
 from __future__ import annotations
 

@@ -51,21 +51,17 @@ def pack_mixture(
     root = urls.absolute(root)
     check_root(root)
     steps = _steps(mixture, root)
-    executor, options = LazyExecutor(workers, None, root), RunOptions()
-    observer = observer or SilentObserver()
-    if any(counted.manifest() is None for _, counted, _ in steps):
+    options, observer = RunOptions(), observer or SilentObserver()
+    if any(packing.counts.manifest() is None for packing in steps):
         observer = ObserverGroup([observer, EventLog(run_directory(root, HOME, options.driver))])
+    executor = LazyExecutor(workers, None, root)
     results, partial = [], []
     try:
-        for name, counted, step in steps:
-            started, reused = time.monotonic(), counted.manifest() is not None
+        for packing in steps:
             try:
-                manifest = run_step(step, plan(step), executor.get, options, observer)
+                results.append(_run(packing, executor, options, observer))
             except PartialError as error:
-                partial.append(f"{counted.stage} of {name}: {error}")
-                continue
-            seconds, length = time.monotonic() - started, counted.parameters.length
-            results.append(PackingResult(name, length, counted.directory, manifest, reused, seconds))
+                partial.append(f"{packing.counts.stage} of {packing.component}: {error}")
     finally:
         executor.close()
     if partial:
@@ -73,8 +69,24 @@ def pack_mixture(
     return results
 
 
-def _steps(mixture: Mixture, root: str) -> list[tuple[str, CountsStep, Step]]:
-    """(component, counting step, the engine's step), by component name and length."""
+@dataclass(frozen=True)
+class _PackingStep:
+    """A step to count the blocks of one component at one length, for the loader and for the engine."""
+
+    component: str
+    counts: CountsStep
+    step: Step
+
+
+def _run(packing: _PackingStep, executor: LazyExecutor, options: RunOptions, observer: Observer) -> PackingResult:
+    started, reused = time.monotonic(), packing.counts.manifest() is not None
+    manifest = run_step(packing.step, plan(packing.step), executor.get, options, observer)
+    seconds, length = time.monotonic() - started, packing.counts.parameters.length
+    return PackingResult(packing.component, length, packing.counts.directory, manifest, reused, seconds)
+
+
+def _steps(mixture: Mixture, root: str) -> list[_PackingStep]:
+    """All steps, by component name and length."""
     steps = []
     for name, packing, source, lengths in packed_components(mixture):
         size = mixture.components[name].shuffle.block_tokens
@@ -85,7 +97,7 @@ def _steps(mixture: Mixture, root: str) -> list[tuple[str, CountsStep, Step]]:
                     "raise block_tokens"
                 )
             counted = counts_step(root, source, size, length, packing)
-            steps.append((name, counted, _step(mixture, name, counted)))
+            steps.append(_PackingStep(name, counted, _step(mixture, name, counted)))
     return steps
 
 

@@ -37,7 +37,7 @@ PRELOADS = (Preload(__name__),)
 
 @dataclass(frozen=True)
 class PackedTokens:
-    """Where to find the tokens of a packed component: the step's operations, in no fingerprint."""
+    """Location of a packed component's tokens: the step's operations, which enter no fingerprint."""
 
     name: str
     cache: str

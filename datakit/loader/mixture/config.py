@@ -34,7 +34,7 @@ FINAL_BATCHES = ("drop", "pad")
 
 @dataclass(frozen=True)
 class Shuffle:
-    """How a component's sequences are shuffled.
+    """The shuffling of a component's sequences.
 
     `block` permutes blocks of tokens, then the sequences inside each window of blocks. `full` permutes all sequences of
     an epoch and, unless the component fits in memory, reads each of them separately. `none` keeps the source's order.

@@ -21,7 +21,7 @@ CACHED_WINDOWS = 6  # the current and the next window, at the lengths around a c
 
 @dataclass(frozen=True)
 class StreamSettings:
-    """What decides a component's order, besides its source."""
+    """Everything that decides a component's order, except its source."""
 
     name: str
     seed: int

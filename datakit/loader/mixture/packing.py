@@ -31,7 +31,7 @@ POLICIES = ("split", "truncate", "drop")
 
 @dataclass(frozen=True)
 class Packing:
-    """How a component's documents are packed. `max_documents` limits the documents of one sequence; 0 is no limit."""
+    """Policy for packing a component. `max_documents` limits the documents of one sequence; 0 is no limit."""
 
     too_long: str = "split"
     max_documents: int = 0
@@ -52,7 +52,7 @@ class Packing:
 
 @dataclass(frozen=True)
 class Counters:
-    """What packing did to documents and tokens. Counters of several blocks are added field by field."""
+    """The effect of packing on documents and tokens. Counters of several blocks are added field by field."""
 
     documents: int = 0  # documents of the blocks, or parts of documents longer than a block
     tokens: int = 0

@@ -72,7 +72,7 @@ class Stream:
 
     @property
     def packing_counters(self) -> dict[int, Counters]:
-        """What packing did, by length, where this stream counted its blocks itself."""
+        """Packing counters by length, where this stream counted its blocks itself."""
         return self.counts.packing_counters
 
     def window_at(self, sequence: int) -> Window:

@@ -68,8 +68,8 @@ class Batch:
 
     @cached_property
     def positions(self) -> np.ndarray:
-        _, begins, sizes = self._runs
-        flat = np.arange(self.tokens.size, dtype=np.int32) - np.repeat(begins.astype(np.int32), sizes)
+        _, starts, sizes = self._runs
+        flat = np.arange(self.tokens.size, dtype=np.int32) - np.repeat(starts.astype(np.int32), sizes)
         if self.padding:
             flat[self.segments.reshape(-1) == 0] = 0
         return flat.reshape(self.tokens.shape)
@@ -89,11 +89,11 @@ class Batch:
         length = self.tokens.shape[1]
         padded = np.flatnonzero(self.lengths < length)
         row = np.repeat(np.arange(len(self.lengths)), self.run_counts)
-        begins = np.concatenate([row * length + self.run_starts, padded * length + self.lengths[padded]])
-        begins = np.unique(begins)
+        starts = np.concatenate([row * length + self.run_starts, padded * length + self.lengths[padded]])
+        starts = np.unique(starts)
         counts = self.run_counts.copy()
         counts[padded] += self.lengths[padded] > 0
-        return counts, begins, np.diff(np.append(begins, self.tokens.size))
+        return counts, starts, np.diff(np.append(starts, self.tokens.size))
 
 
 def empty_batch(rows: int, length: int, names: Sequence[str], view: View) -> Batch:

@@ -1,6 +1,6 @@
 """Decides what to read ahead: each stream's current and next window, most urgent first.
 
-The list is recomputed only when a window or stage begins, so an ordinary batch costs a few comparisons.
+The list is recomputed only when a window or stage starts, so an ordinary batch costs a few comparisons.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What the loader reads from: token sources, their blocks and the sequences in them."""
+"""Token sources, their blocks and the sequences in them."""

@@ -72,13 +72,13 @@ def merged(starts: np.ndarray, lengths: np.ndarray, borders: np.ndarray | None =
 def join(starts: np.ndarray, lengths: np.ndarray, length: int) -> Pieces:
     """Lay ranges end to end and cut them into sequences of `length`; only the last one may be shorter."""
     ends = np.cumsum(lengths)
-    begins = ends - lengths
+    joined_starts = ends - lengths
     total = int(ends[-1]) if len(ends) else 0
-    at = np.union1d(begins, np.arange(0, total, length, dtype=np.int64))  # starts of pieces on the joined axis
+    at = np.union1d(joined_starts, np.arange(0, total, length, dtype=np.int64))  # starts of pieces on the joined axis
     origin = np.searchsorted(ends, at, side="right")
     sizes = np.diff(np.append(at, total))
     pointer = np.searchsorted(at, np.append(np.arange(0, total, length), total))
-    return Pieces(pointer.astype(np.int64), starts[origin] + at - begins[origin], sizes)
+    return Pieces(pointer.astype(np.int64), starts[origin] + at - joined_starts[origin], sizes)
 
 
 def groups_of(lengths: np.ndarray, size: int) -> list[slice]:

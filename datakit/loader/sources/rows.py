@@ -21,7 +21,7 @@ AT_ONCE = 1 << 17  # tokens gathered at a time; their indices take 3 MB
 
 @dataclass(frozen=True)
 class View:
-    """How to present a block: the token that fills padding, and whether to look up document borders."""
+    """Options for reading a block: the token that fills padding, and whether to look up document borders."""
 
     pad_id: int
     segments: bool
@@ -53,11 +53,11 @@ def rows_of_range(source: TokenSource, start: int, stop: int, length: int, view:
     read = source.read(start, stop)
     lengths = np.full(sequences, length, np.int32)
     lengths[-1] = stop - start - (sequences - 1) * length
-    begins = np.arange(sequences, dtype=np.int64) * length
+    starts = np.arange(sequences, dtype=np.int64) * length
     if view.segments:
         inner = source.document_borders(start, stop) - start
-        begins = np.concatenate([begins, inner[(inner > 0) & (inner < stop - start)]])
-    pointer, runs = _runs(begins, sequences, length)
+        starts = np.concatenate([starts, inner[(inner > 0) & (inner < stop - start)]])
+    pointer, runs = _runs(starts, sequences, length)
     tokens, mask, reads, size = _padded(read, sequences, length, view.pad_id), None, 1, read.nbytes
     if source.has_loss_mask:
         mask = _padded(source.read_loss_mask(start, stop), sequences, length, 0)
@@ -73,10 +73,10 @@ def rows_of_pieces(source: TokenSource, pieces: Pieces, length: int, view: View,
     places = sequence * length + filled - filled[pieces.pointer[sequence]]
     gather = _Gather(pieces, places, _spans(pieces), (pieces.sequences, length))
     tokens, size = gather.read(source.read, source.dtype, view.pad_id)
-    begins = [places]
+    starts = [places]
     if view.segments and not whole_documents:
-        begins.extend(gather.inner_borders(source))
-    pointer, runs = _runs(np.concatenate(begins), pieces.sequences, length)
+        starts.extend(gather.inner_borders(source))
+    pointer, runs = _runs(np.concatenate(starts), pieces.sequences, length)
     lengths = np.bincount(sequence, pieces.lengths, pieces.sequences).astype(np.int32)
     mask, reads = None, len(gather.spans)
     if source.has_loss_mask:
@@ -93,11 +93,11 @@ def _padded(values: np.ndarray, sequences: int, length: int, fill: int) -> np.nd
     return values.reshape(sequences, length)
 
 
-def _runs(begins: np.ndarray, sequences: int, length: int) -> tuple[list[int], np.ndarray]:
+def _runs(starts: np.ndarray, sequences: int, length: int) -> tuple[list[int], np.ndarray]:
     """(pointer, offsets within the sequence) of positions on the axis of all sequences laid end to end."""
-    begins = np.unique(begins)
-    pointer = np.searchsorted(begins, np.arange(sequences + 1) * length)
-    return pointer.tolist(), (begins % length).astype(np.int32)
+    starts = np.unique(starts)
+    pointer = np.searchsorted(starts, np.arange(sequences + 1) * length)
+    return pointer.tolist(), (starts % length).astype(np.int32)
 
 
 def _spans(pieces: Pieces) -> list[tuple[int, int]]:
