@@ -8,11 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from datakit.loader import (
-    SequenceOrder,
-    contributions,
-    load_mixture,
-)
+from datakit.loader import SequenceOrder, contributions, load_mixture
 from tests.support.loader.mixture_files import cache, called, changed, mixture, unfinished_copy
 
 __all__ = ["cache", "mixture"]  # fixtures

@@ -6,11 +6,7 @@ import numpy as np
 import pytest
 
 from datakit.errors import LoaderError
-from datakit.loader import (
-    BatchSource,
-    Loader,
-    SequenceSource,
-)
+from datakit.loader import BatchSource, Loader, SequenceSource
 from tests.support.loader.mixtures import plain_and_packed
 
 

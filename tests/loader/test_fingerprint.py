@@ -9,15 +9,7 @@ import numpy as np
 import pytest
 
 from datakit.errors import MixtureChangedError
-from datakit.loader import (
-    Component,
-    Loader,
-    Mixture,
-    Schedule,
-    Shuffle,
-    SimulatedEpochs,
-    Stage,
-)
+from datakit.loader import Component, Loader, Mixture, Schedule, Shuffle, SimulatedEpochs, Stage
 from tests.support.loader.mixtures import BLOCKS_OF_64, EVEN, plain_and_packed
 from tests.support.loader.sources import counting
 
@@ -28,7 +20,7 @@ def replaced(name: str, component: Component) -> dict[str, Any]:
 
 def record_of(made: Mixture) -> dict[str, Any]:
     with Loader(made) as loader:
-        return json.loads(json.dumps(loader.record()))  # as a checkpoint holds it
+        return json.loads(json.dumps(loader.record()))  # as in a checkpoint
 
 
 def test_equal_mixtures_have_equal_records() -> None:
@@ -63,7 +55,7 @@ def test_different_past_is_refused_with_the_difference(change: dict[str, Any], w
 
 
 def test_later_changes_are_allowed_and_reported() -> None:
-    """Mid-training: another mix, with a component that is new, another length and batch size, all from step 100 on."""
+    """Mid-training: new weights, a new component, another length and batch size, all from step 100 on."""
     components = {**plain_and_packed().components, "math": Component(counting([8] * 90), shuffle=BLOCKS_OF_64)}
     changed = plain_and_packed(
         components=components,

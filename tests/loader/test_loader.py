@@ -15,16 +15,7 @@ from hypothesis import strategies as st
 
 from datakit.cache.reader import open_cache
 from datakit.errors import LoaderError
-from datakit.loader import (
-    Component,
-    Loader,
-    Mixture,
-    Packing,
-    Schedule,
-    Shuffle,
-    Stage,
-    open_source,
-)
+from datakit.loader import Component, Loader, Mixture, Packing, Schedule, Shuffle, Stage, open_source
 from tests.support.loader.mixture_files import cache
 from tests.support.loader.mixtures import two_components
 from tests.support.loader.sources import counting, random_lengths, real_tokens
@@ -35,7 +26,7 @@ NAMES = ("books", "code", "web")
 
 @st.composite
 def mixtures(draw: st.DrawFn, hosts: int = 1) -> Mixture:
-    """Three components of each kind, stages at any slot, lengths and batch sizes that change."""
+    """Three components of different kinds, stages at any slot, changing lengths and batch sizes."""
     kinds = draw(st.permutations([(None, "block"), (Packing(), "block"), (None, "full")]))
     components = {}
     for i, (name, (packing, kind)) in enumerate(zip(NAMES, kinds, strict=True)):
@@ -190,7 +181,7 @@ def test_epoch_serves_all_tokens_of_a_cache(cache: Path) -> None:
 
 
 def test_loader_imports_no_heavy_library(cache: Path) -> None:
-    """Documents and all: a process that reads batches has numpy, TensorStore and little more in memory."""
+    """A process that reads batches with segments loads numpy, TensorStore and little more."""
     script = """
 import sys
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""Cases that other loaders' documentation and tests describe, restated for this one where it means to do the same.
+"""Restates cases from other loaders' documentation and tests where this loader means to do the same.
 
-Where it differs on purpose the test says how; docs/loader.md lists the differences.
+Where it differs on purpose, the test says how; docs/loader.md lists the differences.
 """
 
 from __future__ import annotations
@@ -74,14 +74,14 @@ def rows_of(component: Component, length: int, rows: int) -> Loader:
         ([3, 2, 1], 3, {frozenset({0}), frozenset({1, 2})}),
     ],
 )
-def test_grain_best_fit_puts_the_same_documents_together(
+def test_grain_best_fit_groups_the_same_documents(
     lengths: list[int], capacity: int, expected: set[frozenset[int]]
 ) -> None:
     """Its best-fit and single-bin cases for one feature. Sequences come in another order: longest document first."""
     assert groups(lengths, capacity) == expected
 
 
-def test_grain_numbers_segments_from_one_and_positions_from_zero_and_pads_with_zero() -> None:
+def test_grain_segment_numbers_and_padding() -> None:
     component = Component(documents_of([[5, 6], [7]]), packing=Packing(), shuffle=IN_ORDER)
     with rows_of(component, 4, 1) as loader:
         batch = loader[0]
@@ -114,8 +114,8 @@ def test_grain_concat_then_split() -> None:
 
 
 @pytest.mark.parametrize("weights", [{"even": 2, "odd": 2}, {"even": 0.5, "odd": 0.5}])
-def test_grain_equal_proportions_as_integers_or_shares(weights: dict[str, float]) -> None:
-    """Two by two; inside each pair the order is random here."""
+def test_grain_equal_proportions(weights: dict[str, float]) -> None:
+    """In pairs; here the order inside each pair is random."""
     with elements({"even": 5, "odd": 5}, weights, block=2) as loader:
         drawn = [int(loader[step].components[0]) for step in range(10)]
     assert [sorted(drawn[i : i + 2]) for i in range(0, 10, 2)] == [[0, 1]] * 5
@@ -128,7 +128,7 @@ def test_grain_proportions_hold_in_every_period(weights: dict[str, int], block: 
     assert (np.count_nonzero(drawn == 0, axis=1) == weights["even"]).all()
 
 
-def test_grain_a_mix_of_endless_mixes() -> None:
+def test_grain_mix_of_endless_mixes() -> None:
     """Four zeros to one one, mixed one to one with ones: 400 and 600 of a thousand."""
     with elements({"zeros": 1, "ones": 1}, {"zeros": 0.4, "ones": 0.6}, block=100, batch_size=1000) as loader:
         counts = Counter(loader.order.names[component] for component in loader[0].components.tolist())
@@ -136,10 +136,8 @@ def test_grain_a_mix_of_endless_mixes() -> None:
 
 
 @pytest.mark.parametrize(("weights", "block", "least", "most"), [([1, 1, 1], 3, 15, 17), ([1, 2, 1], 4, 20, 23)])
-def test_grain_a_finite_mix_ends_when_the_first_part_does(
-    weights: list[int], block: int, least: int, most: int
-) -> None:
-    """10, 20 and 5 elements: 15 by the index map, 17 by the iterator, there; in between here, by the block's order."""
+def test_grain_finite_mix_ends_with_its_first_part(weights: list[int], block: int, least: int, most: int) -> None:
+    """Of 10, 20 and 5 elements: there, 15 by the index map or 17 by the iterator; here, in between."""
     sizes = {"a": 10, "b": 20, "c": 5}
     with elements(sizes, dict(zip(sizes, weights, strict=True)), block=block, stop="first_exhausted") as loader:
         assert least <= len(loader) <= most
@@ -152,7 +150,7 @@ def test_grain_a_finite_mix_ends_when_the_first_part_does(
 SIZES, WEIGHTS = {"ds1": 5, "ds2": 5, "ds3": 5}, {"ds1": 0.5, "ds2": 0.3, "ds3": 0.2}
 
 
-def test_levanter_each_block_has_the_weights_and_its_own_order() -> None:
+def test_levanter_blocks_keep_weights_in_different_orders() -> None:
     with elements(SIZES, WEIGHTS, block=10, batch_size=10) as loader:
         blocks = [loader[step].components.tolist() for step in range(20)]
         assert loader[0].components.tolist() == blocks[0]
@@ -160,7 +158,7 @@ def test_levanter_each_block_has_the_weights_and_its_own_order() -> None:
     assert len({tuple(block) for block in blocks}) > 15
 
 
-def test_levanter_restart_samples_everything_and_has_no_length() -> None:
+def test_levanter_restart_samples_everything() -> None:
     with elements(SIZES, WEIGHTS, block=10, batch_size=10) as loader:
         seen = {
             (int(c), int(t))
@@ -172,7 +170,7 @@ def test_levanter_restart_samples_everything_and_has_no_length() -> None:
     assert seen == {(component, token) for component in range(3) for token in range(5)}
 
 
-def test_levanter_a_weight_of_zero_is_never_sampled_and_weights_need_no_sum() -> None:
+def test_levanter_zero_weights_are_never_sampled() -> None:
     with elements(SIZES, {"ds1": 0, "ds2": 2.0, "ds3": 2.0}, block=10, batch_size=100) as loader:
         assert Counter(loader.order.names[i] for i in loader[0].components.tolist()) == {"ds2": 50, "ds3": 50}
 
@@ -190,7 +188,7 @@ def test_levanter_stop_strategies() -> None:
     assert lengths["all_exhausted"] in (39, 40)
 
 
-def test_levanter_stages_in_steps_follow_the_batch_size() -> None:
+def test_levanter_stage_steps_follow_the_batch_size() -> None:
     """Step 10 is slot 150 where batches of 10 become batches of 20 at step 5, and slot 100 where they do at step 10."""
     stage = Stage({"ds1": 0.2, "ds2": 0.8}, start_step=10)
     assert stage.first_slot(SlotAxis(Schedule(((0, 10), (5, 20))))) == 150
@@ -198,8 +196,8 @@ def test_levanter_stages_in_steps_follow_the_batch_size() -> None:
 
 
 @pytest.mark.parametrize("kept", [1, 2])
-def test_levanter_simulated_epochs_show_only_a_part(kept: int) -> None:
-    """There the first elements; here a spread-out choice of whole documents."""
+def test_levanter_simulated_epochs_use_a_part(kept: int) -> None:
+    """There, the first elements; here, a spread-out choice of whole documents."""
     components = {
         name: Component(ArraySource(np.arange(5, dtype=np.uint32) + 10 * i, [1] * 5)) for i, name in enumerate(SIZES)
     }
@@ -214,13 +212,13 @@ def test_levanter_simulated_epochs_show_only_a_part(kept: int) -> None:
 # --- Levanter: packing
 
 
-def test_levanter_documents_of_100_200_150_150_fill_two_sequences_of_300() -> None:
+def test_levanter_documents_fill_two_sequences() -> None:
     assert groups([100, 200, 150, 150], 300) == {frozenset({0, 1}), frozenset({2, 3})}
     assert groups([100, 200, 150, 150], 300, most=1) == {frozenset({i}) for i in range(4)}
     assert groups([100, 200, 150, 150], 1000, most=1) == {frozenset({i}) for i in range(4)}
 
 
-def test_levanter_padding_has_no_loss_and_an_empty_document_leaves_no_trace() -> None:
+def test_levanter_padding_and_empty_documents_have_no_loss() -> None:
     """Its segments are numbered from 0 and padded with -1; here from 1, and padded with 0."""
     component = Component(documents_of([[], [1, 2], [], [3, 4, 5]]), packing=Packing(), shuffle=IN_ORDER)
     with rows_of(component, 10, 1) as loader:
@@ -230,8 +228,8 @@ def test_levanter_padding_has_no_loss_and_an_empty_document_leaves_no_trace() ->
     assert batch.loss_mask.tolist() == [[True] * 5 + [False] * 5]
 
 
-def test_levanter_a_prompt_has_no_loss() -> None:
-    """Its mask lies on the token that predicts, ours on the token that is predicted."""
+def test_levanter_prompts_have_no_loss() -> None:
+    """Its mask is on the token that predicts, ours on the token that is predicted."""
     source = ArraySource(np.array([1, 2, 3, 4, 5], np.uint16), [3, 2], loss_mask=np.array([0, 0, 1, 0, 1], bool))
     with rows_of(Component(source, packing=Packing(max_documents=2), shuffle=IN_ORDER), 10, 1) as loader:
         batch = loader[0]
@@ -270,7 +268,7 @@ def test_olmo_core_packs_sources_in_groups() -> None:
 # --- OLMo-core: mixing
 
 
-def test_olmo_core_half_and_half_is_as_long_as_the_smaller_half_allows() -> None:
+def test_olmo_core_smaller_half_limits_the_mix() -> None:
     """8 and 24 sequences of 8 tokens: 16, and half of each."""
     components = {"a": Component(ArraySource(np.arange(64))), "b": Component(ArraySource(np.arange(192)))}
     mixture = Mixture(
@@ -281,7 +279,7 @@ def test_olmo_core_half_and_half_is_as_long_as_the_smaller_half_allows() -> None
         assert Counter(batch.components[0] for batch in loader)[0] == 8
 
 
-def test_olmo_core_a_target_that_the_data_cannot_meet_is_refused_and_repetition_may_allow_it() -> None:
+def test_olmo_core_impossible_target_needs_repetition() -> None:
     components = {name: Component(ArraySource(np.arange(64)), max_epochs=1) for name in "ab"}
     settings: dict[str, Any] = {"sequence_length": 8, "batch_size": 1, "block": 2}
     with Loader(Mixture(components, {"a": 0.5, "b": 0.5}, **settings)) as loader:

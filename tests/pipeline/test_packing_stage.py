@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from datakit.loader import (
-    load_mixture,
-)
+from datakit.loader import load_mixture
 from datakit.pipeline import packing_stage
 from datakit.pipeline.mixture_packing import pack_mixture
 from tests.support.loader.mixture_files import cache, mixture, small_tasks

@@ -41,7 +41,7 @@ def test_every_block_keeps_exact_shares(weights: list[float], block: int, blocks
 
 
 def test_counts_are_never_negative() -> None:
-    """Largest remainders of the running total: some component is owed less after more blocks."""
+    """Largest remainders of the running total would sometimes owe a component less after more blocks."""
     weights = np.random.default_rng(0).pareto(0.6, 40) + 1e-6
     shares = weights / weights.sum()
 
@@ -59,7 +59,7 @@ def test_counts_are_never_negative() -> None:
 
 
 def test_tiny_weights_are_served() -> None:
-    """A rule that rounds each block down would never serve it."""
+    """Rounding each block down would never serve one."""
     counts = BlockCounts([1.0, 1e-5], 2048)
     served = [int(counts.before(number)[1]) for number in range(500)]
     first = next(number for number, have in enumerate(served) if have)

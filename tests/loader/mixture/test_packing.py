@@ -31,7 +31,7 @@ def test_best_fit_uses_the_fullest_open_sequence(lengths: list[int], capacity: i
     chosen = best_fit(np.array(lengths, np.int64), capacity, most)
     rooms: dict[int, int] = {}
     items: dict[int, int] = {}
-    for item in np.argsort(-np.array(lengths), kind="stable").tolist():  # longest first, as it is documented
+    for item in np.argsort(-np.array(lengths), kind="stable").tolist():  # longest first, as documented
         length, sequence = lengths[item], int(chosen[item])
         fitting = {s: room for s, room in rooms.items() if room >= length and (not most or items[s] < most)}
         if sequence in rooms:
@@ -96,7 +96,7 @@ def test_truncate_and_drop_count_their_losses(lengths: list[int], block_tokens: 
 
 @given(LENGTHS, st.integers(10, 100), st.data())
 def test_counts_of_ranges_concatenate(lengths: list[int], block_tokens: int, data: st.DataObject) -> None:
-    """So an engine may count them in as many tasks as it likes."""
+    """So they can be counted in any number of tasks."""
     source = counting(lengths)
     axis = BlockAxis(source.tokens, block_tokens)
     cuts = sorted({0, axis.count, *data.draw(st.lists(st.integers(0, axis.count), max_size=4))})
@@ -125,7 +125,7 @@ def test_invalid_packing_names_the_component(packing: Packing) -> None:
 
 @cache
 def token_lengths(name: str, every: int = 1) -> np.ndarray:
-    """Tokens, with the end-of-text token, of every so many documents of a real file."""
+    """Token counts of every n-th document of a real file, end-of-text tokens included."""
     folder = need_data()
     data = (folder / "text" / name).read_bytes()
     stream = io.BytesIO(data)

@@ -19,7 +19,7 @@ __all__ = ["cache", "mixture"]  # fixtures
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The root to share: packed by the first test that needs it."""
+    """A root to share, packed by the first test that needs it."""
     return tmp_path_factory.mktemp("packed") / "root"
 
 

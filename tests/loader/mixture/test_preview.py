@@ -6,12 +6,7 @@ import numpy as np
 import pytest
 
 from datakit.errors import LoaderError
-from datakit.loader import (
-    Schedule,
-    SequenceOrder,
-    Stage,
-    contributions,
-)
+from datakit.loader import Schedule, SequenceOrder, Stage, contributions
 from tests.support.loader.mixtures import plain_and_packed
 
 

@@ -96,7 +96,7 @@ def test_repeated_changes_of_length_lose_nothing() -> None:
 
 
 def test_cut_documents_are_whole_after_growth() -> None:
-    """Documents that were too long, and of which nothing was served, are whole after the change."""
+    """Documents that were too long for the old length and not yet served are whole after the change."""
     stream = stream_of([40, 40, 40], 8, block_tokens=120, window=1, packing=Packing(), shuffled=False)
     stream.change_length(1, 40)
     joined = stream.stretches[-1].joined
@@ -106,7 +106,7 @@ def test_cut_documents_are_whole_after_growth() -> None:
 
 
 def test_length_change_keeps_the_block_order() -> None:
-    """The windows that were not open come in the order that they would have had."""
+    """Windows not yet started keep the order they would have had."""
     short, grown = stream_of([6400], 8, window=3), stream_of([6400], 8, window=3)
     grown.change_length(5, 32)
 
@@ -154,7 +154,7 @@ def test_sequences_are_shuffled_within_their_window() -> None:
         positions, _ = served_tokens(stream, number * 32, (number + 1) * 32)
         blocks = positions[::8] // 64
         assert len(set(blocks.tolist())) == 4
-        assert np.count_nonzero(np.diff(blocks)) > 12  # in the order of the blocks it would be 3
+        assert np.count_nonzero(np.diff(blocks)) > 12  # it would be 3 in block order
 
 
 def test_unshuffled_stream_keeps_the_order() -> None:

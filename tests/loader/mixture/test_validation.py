@@ -68,7 +68,7 @@ def test_no_run_trains_on_held_out_documents(seed: int, kind: str, packing: Pack
 
 
 def test_simulated_run_repeats_its_data_as_often() -> None:
-    """A run of 1 M tokens that stands for 10 M keeps a tenth of each component, so epochs are those of the long run."""
+    """A run of 1 M tokens that simulates 10 M keeps a tenth of each component and has the long run's epochs."""
     lengths = random_lengths(3, 4000, 500)
     components = {name: Component(counting(lengths), validation_tokens=20_000) for name in "ab"}
     mixture = Mixture(components, {"a": 0.9, "b": 0.1}, sequence_length=100, batch_size=100)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from datakit.errors import LoaderError
-from datakit.loader import (
-    Shuffle,
-)
+from datakit.loader import Shuffle
 from datakit.loader.mixture.window_sizes import Claim, Grant, grant_windows
 from datakit.loader.sources.block_axis import BlockAxis
 

@@ -16,8 +16,8 @@ def test_pool_stays_within_its_budget() -> None:
         for _ in loader.iterate(0, 128):
             most = max(most, loader._pool.used_bytes)
         assert loader.metrics.snapshot()["evictions"] > 50
-    assert most <= mixture.memory_bytes * 1.2  # beside the tokens each block has its borders
-    assert source.reads <= 2 * 64 + 16  # each block once an epoch, and what was read ahead
+    assert most <= mixture.memory_bytes * 1.2  # each block has borders in addition to its tokens
+    assert source.reads <= 2 * 64 + 16  # each block once an epoch, plus the read-ahead
 
 
 def test_component_that_fits_is_read_once() -> None:

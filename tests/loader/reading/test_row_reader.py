@@ -7,7 +7,7 @@ from tests.support.loader.mixtures import watched_mixture
 
 
 def reads(memory_blocks: int) -> tuple[float, float, list[int]]:
-    """(reads, bytes read, first token of each sequence) of an epoch with memory for so many of the 64 blocks."""
+    """(reads, bytes read, first token of each sequence) of an epoch with memory for this many of the 64 blocks."""
     _, mixture = watched_mixture(memory_blocks, "full")
     with Loader(mixture) as loader:
         order = [token for batch in loader.iterate(0, 64) for token in batch.tokens[:, 0].tolist()]

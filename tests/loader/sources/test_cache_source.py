@@ -14,7 +14,7 @@ from tests.support.faults.faulty_proxy import faulty_proxy
 from tests.support.loader.mixture_files import cache
 from tests.support.s3 import s3_root
 
-__all__ = ["cache"]  # fixtures
+__all__ = ["cache"]  # a fixture
 
 
 def test_sources_are_parts_of_the_cache(cache: Path) -> None:

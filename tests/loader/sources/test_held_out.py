@@ -6,11 +6,7 @@ import numpy as np
 import pytest
 
 from datakit.errors import LoaderError
-from datakit.loader import (
-    Component,
-    training_source,
-    validation_source,
-)
+from datakit.loader import Component, training_source, validation_source
 from datakit.loader.sources.held_out import held_out, total
 from tests.support.loader.sources import counting, random_lengths
 

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from datakit.errors import LoaderError
-from datakit.loader import (
-    ArraySource,
-)
+from datakit.loader import ArraySource
 
 
 def test_mismatched_lengths_and_masks_are_refused() -> None:
