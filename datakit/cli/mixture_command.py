@@ -97,9 +97,9 @@ def preview(
 
 def _check_plot(plot: str | None) -> None:
     if plot is not None:
-        from datakit.plots.mixture import check_plot
+        from datakit.plots.files import check_target
 
-        check_plot(plot)
+        check_target(plot)
 
 
 def _plot(order: SequenceOrder, wanted: int | None, last: int, mixture: str, plot: str) -> None:
@@ -225,7 +225,7 @@ SHOW_HEADERS = ("component", "has", "held out", "documents", "gives", "share", "
 
 
 def _component_row(order: SequenceOrder, view: Preview, number: int) -> tuple[Cell, ...]:
-    from datakit.plots.mixture import short
+    from datakit.plots.files import short
 
     name, total = view.names[number], max(1, int(view.tokens[-1].sum()))
     return (
@@ -242,7 +242,7 @@ def _component_row(order: SequenceOrder, view: Preview, number: int) -> tuple[Ce
 
 def _over_time(view: Preview) -> str:
     """One row a point: each component's share since the row before, and its tokens and epochs so far."""
-    from datakit.plots.mixture import short
+    from datakit.plots.files import short
 
     full = len(view.names) <= MAX_DETAILED
     headers = ["until step", "tokens"]
@@ -264,7 +264,7 @@ def _kind(order: SequenceOrder, name: str) -> str:
 
 def _held_out(order: SequenceOrder, number: int) -> str | None:
     """Number of the component's tokens that training does not see; None if there are none."""
-    from datakit.plots.mixture import short
+    from datakit.plots.files import short
 
     away = order.mixture.components[order.names[number]].source.tokens - order.streams[number].source.tokens
     return short(away) if away else None
