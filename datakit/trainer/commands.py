@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,13 @@ from etils import epath
 
 from datakit.errors import CheckpointError, UsageError
 from datakit.storage import urls
-from datakit.trainer.checkpoints.checkpoint import Candidate, candidate_at, candidates, restore_weights
+from datakit.trainer.checkpoints.checkpoint import Candidate, Say, candidate_at, candidates, restore_weights
 from datakit.trainer.checkpoints.select import checkpoint_folders, restore_newest
 from datakit.trainer.config import Run, read_run_file
 from datakit.trainer.data import Data, open_data
 from datakit.trainer.evaluate import evaluate_all
 from datakit.trainer.run_manifest import run_directory
 from datakit.trainer.train import Outcome, say_on_stderr, train, trainer_of, use_compilation_cache
-
-Say = Callable[[str], None]
 
 
 def load_run(name_or_path: str | Path, root: str = "./data", overrides: Iterable[str] = ()) -> tuple[Run, Data]:

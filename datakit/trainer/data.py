@@ -84,10 +84,7 @@ class Data:
 
 
 def open_data(table: Mapping[str, Any], file: Path, root: str = "./data") -> Data:
-    """Open the data that the `[data]` table of `file` names.
-
-    Raises RecipeError, UsageError, TokenizerError and LoaderError.
-    """
+    """Open the data of a `[data]` table. Raises RecipeError, UsageError, TokenizerError and LoaderError."""
     settings = dict(table)
     place = f"{file}, [data.evaluation"
     evaluation = {

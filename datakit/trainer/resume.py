@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from datakit.errors import CheckpointError, UsageError
-from datakit.trainer.checkpoints.checkpoint import Candidate, candidates, restore_weights
+from datakit.trainer.checkpoints.checkpoint import Candidate, Say, candidates, restore_weights
 from datakit.trainer.checkpoints.select import (
     checkpoint_folders,
     committed,
@@ -25,7 +24,6 @@ from datakit.trainer.models.weights import Tree
 from datakit.trainer.step import Trainer
 
 START_AFRESH = "set checkpoint.load = false to start afresh"
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ from datakit.errors import CheckpointError, DivergedError, UsageError
 from datakit.storage import urls
 from datakit.storage.manifest import InputReference, find_manifest
 from datakit.trainer import run_manifest
-from datakit.trainer.checkpoints.checkpoint import Marker, Writer, candidates
+from datakit.trainer.checkpoints.checkpoint import Marker, Say, Writer, candidates
 from datakit.trainer.config import Run
 from datakit.trainer.device_feed import BatchSource, Feed, stage_at
 from datakit.trainer.evaluate import BatchesOf, check_evaluations, check_tags, evaluate_all
@@ -45,8 +45,6 @@ from datakit.trainer.multihost import any_says, is_first, meet
 from datakit.trainer.resume import Start, begin, refuse_afresh
 from datakit.trainer.run_lock import exclusive
 from datakit.trainer.step import Trainer
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -80,10 +78,7 @@ def train(
     devices: Sequence[Any] | None = None,
     say: Say = say_on_stderr,
 ) -> Outcome:
-    """Train to the end, unless the run is finished.
-
-    Raises DivergedError, CheckpointError, UsageError, and the errors of `source`.
-    """
+    """Train to the end. Raises DivergedError, CheckpointError, UsageError, and the errors of `source`."""
     mixture = source.record()
     directory = run_manifest.run_directory(root, run, mixture)
     if not urls.is_local(directory):

@@ -46,7 +46,7 @@ def test_a_run_from_toml() -> None:
     [
         ({"stepz": 3}, "unknown key 'stepz'; did you mean 'steps'"),
         ({"model": {"hiden": 3}}, r"\[model\]: unknown key 'hiden'; did you mean 'hidden'"),
-        ({"optimizer": {"learning_rate": "fast"}}, "optimizer.learning_rate: Expected `float`"),
+        ({"optimizer": {"learning_rate": "fast"}}, r"\[optimizer\]: learning_rate: Expected `float`"),
         ({"model": {"kind": "grugg"}}, "no model 'grugg'; did you mean 'grug'"),
         ({"steps": 0}, "steps is 0"),
         ({"name": "../x"}, "use letters, digits"),
@@ -58,11 +58,11 @@ def test_a_run_from_toml() -> None:
         ({"optimizer": {"learning_rate": float("nan")}}, "learning_rate is nan"),
         ({"optimizer": {"router_learning_rate": -1.0}}, "router_learning_rate is -1.0"),
         ({"checkpoint": {"interval_minutes": -1.0}}, "interval_minutes is -1.0"),
-        ({"checkpoint": {"keep_temporary": 0}}, "keep_temporary is at least 1"),
+        ({"checkpoint": {"keep_temporary": 0}}, "keep_temporary must be at least 1"),
         ({"checkpoint": {"keep_every": 0}}, "keep_every is 0"),
         ({"evaluation": {"every": 0}}, "evaluation.every is 0"),
         ({"log": {"profile": [5, 2]}}, r"log.profile is \[5, 2\]"),
-        ({"log": 3}, r"\[log\] is a table"),
+        ({"log": 3}, r"\[log\] must be a table"),
     ],
 )
 def test_mistakes_in_toml_are_named(broken: dict[str, Any], message: str) -> None:

@@ -41,7 +41,7 @@ SET_ASIDE = "set-aside.json"  # the marker's name once a later start has passed 
 STATE = "state"
 NAME = re.compile(r"step-(\d{9,})")
 HASH_CHUNK = 4 << 20  # bytes read at once; larger ones hash no faster
-Say = Callable[[str], None]
+Say = Callable[[str], None]  # shows a line to the user
 
 
 @dataclass(frozen=True)

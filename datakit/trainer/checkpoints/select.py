@@ -14,12 +14,11 @@ from etils import epath
 from datakit.errors import CheckpointError
 from datakit.storage import urls
 from datakit.storage.fingerprint import SHOWN_DIGITS
-from datakit.trainer.checkpoints.checkpoint import MARKER, SET_ASIDE, Candidate, restore, step_folders
+from datakit.trainer.checkpoints.checkpoint import MARKER, SET_ASIDE, Candidate, Say, restore, step_folders
 from datakit.trainer.models.weights import Tree
 from datakit.trainer.multihost import is_first, meet
 
 FOLDER = "checkpoints"
-Say = Callable[[str], None]
 
 
 def checkpoint_folders(directory: str, temporary_root: str | None) -> tuple[str, str]:

@@ -19,10 +19,7 @@ NORM = "params_norm/"
 
 
 def training_flops(run: Run, outline: Outline, with_head: bool = True) -> float:
-    """FLOPs of forward and backward pass over every position, padding included: three forward passes.
-
-    The usual count: the backward pass costs two forward passes (Kaplan et al. 2020, section 2.1).
-    """
+    """FLOPs over every position, padding included: three forward passes (Kaplan et al. 2020, section 2.1)."""
     per_token = load_model(run.kind).flops_per_token
     return sum(
         3 * per_token(run.model, length, with_head=with_head) * batches * sequences * length

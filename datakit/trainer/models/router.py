@@ -78,10 +78,7 @@ def load_entropy(load: Float[Array, "*layers E"]) -> Float[Array, "*layers"]:
 def balance_loss(
     load: Float[Array, "*layers E"], probability: Float[Array, "*layers E"], choices: int
 ) -> Float[Array, "*layers"]:
-    """Load-balancing loss E * sum(load * K * probability), equal to K for an even load.
-
-    From the Switch Transformer (Fedus et al. 2021, equation 4), for K choices.
-    """
+    """E * sum(load * K * probability), K for an even load: Switch Transformer (Fedus et al. 2021), equation 4."""
     return load.shape[-1] * choices * jnp.sum(load * probability, axis=-1)
 
 

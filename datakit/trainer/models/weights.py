@@ -49,10 +49,7 @@ class Weight:
 
 
 def make_mesh(replicas: int = 1, devices: Sequence[Any] | None = None) -> Mesh:
-    """Mesh of `replicas` full copies of the weights, each sharded over an equal share of the devices.
-
-    Raises UsageError if the devices do not divide evenly.
-    """
+    """Mesh for full copies of the weights, each sharded over its devices. Raises UsageError if uneven."""
     devices = jax.devices() if devices is None else devices
     if len(devices) % replicas:
         raise UsageError(f"{len(devices)} devices cannot hold {replicas} replicas; choose a divisor of {len(devices)}")
