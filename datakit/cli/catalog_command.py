@@ -1,4 +1,4 @@
-"""`datakit catalog`."""
+"""Implements `datakit catalog`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def catalog(
     Parameters
     ----------
     name
-        Print this recipe's file.
+        Print the file of this recipe, to copy and edit.
     json
         Print one JSON object.
     """
@@ -36,5 +36,5 @@ def catalog(
         say(Path(recipes[0].origin).read_text(encoding="utf-8").rstrip("\n"))
     else:
         rows = [[recipe.name, len(recipe.sources), recipe.description] for recipe in recipes]
-        say(table(("recipe", "sources", "what it is"), rows))
+        say(table(("recipe", "sources", "description"), rows))
     return 0

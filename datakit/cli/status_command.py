@@ -1,4 +1,4 @@
-"""`datakit status`."""
+"""Implements `datakit status`."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def status(
 ) -> int:
     """Show the tasks of a step, a dataset or a root.
 
-    For each: state, attempts, last failure, time, memory. Reads files only, so it also works while a run goes on, and
-    after its driver died.
+    For each task: state, attempts, last failure, time and memory. Only files are read, so this also works during a run
+    and after its driver has died.
 
     Examples:
       datakit status data/demo
@@ -34,11 +34,11 @@ def status(
     Parameters
     ----------
     directory
-        A step's directory, or one that holds steps.
+        The directory of a step, or one that contains steps.
     all_
-        Show every task; without, at most 40 a step, those with failures first.
+        Show every task; the default is at most 40 per step, failed ones first.
     json
-        Print one JSON object, with every task.
+        Print one JSON object with every task.
     """
     from datakit.api import status as read_status
 
