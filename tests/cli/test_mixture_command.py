@@ -31,9 +31,10 @@ from datakit.pipeline import packing_stage
 from datakit.pipeline.mixture_packing import pack_mixture
 from tests.support.caches import make_cache
 from tests.support.partitions import words
-from tests.support.small_shelf import changes, command, finished, step, tree
+from tests.support.command_line import command
+from tests.support.small_shelf import changes, step, tree
 
-__all__ = ["finished"]  # a fixture
+
 MIXTURE = """
 sequence_length = [[0, 64], [40, 128]]
 batch_size = 8
@@ -289,25 +290,25 @@ def test_packing_is_found_done_and_shared_by_mixtures_over_the_same_tokens(mixtu
     assert status.returncode == 0, status.stderr
 
 
-def test_a_root_with_packing_in_it_still_shows_its_dataset(finished: Path) -> None:
-    made = step(finished, "root/shelf/tokenize-*")
-    (finished / "mix.toml").write_text(
-        f'steps = 4\nsequence_length = 64\n[components.all]\ncache = "{made.relative_to(finished)}"\n'
+def test_a_root_with_packing_in_it_still_shows_its_dataset(finished_copy: Path) -> None:
+    made = step(finished_copy, "root/shelf/tokenize-*")
+    (finished_copy / "mix.toml").write_text(
+        f'steps = 4\nsequence_length = 64\n[components.all]\ncache = "{made.relative_to(finished_copy)}"\n'
         'packing = "truncate"\n'
         "[[stages]]\nweights = { all = 1 }\n"
     )
-    before = tree(finished / "root")
-    packed = command("mixture", "pack", "mix.toml", "--root", "root", cwd=finished)
+    before = tree(finished_copy / "root")
+    packed = command("mixture", "pack", "mix.toml", "--root", "root", cwd=finished_copy)
     assert packed.returncode == 0, packed.stderr
-    after = tree(finished / "root")
+    after = tree(finished_copy / "root")
     assert {name: after[name] for name in before} == before
     assert {name.split("/")[0] for name in set(after) - set(before)} == {"packing"}
-    described = json.loads(command("inspect", "root", "--json", cwd=finished).stdout)
+    described = json.loads(command("inspect", "root", "--json", cwd=finished_copy).stdout)
     assert described["stage"] == "tokenize"
-    counted = step(finished, "root/packing/packing-64-truncate-*").relative_to(finished)
-    described = json.loads(command("inspect", str(counted), "--json", cwd=finished).stdout)
+    counted = step(finished_copy, "root/packing/packing-64-truncate-*").relative_to(finished_copy)
+    described = json.loads(command("inspect", str(counted), "--json", cwd=finished_copy).stdout)
     assert described["stage"] == "packing-64-truncate"
-    assert command("gc", "root", cwd=finished).stderr.startswith("0 leftovers")
+    assert command("gc", "root", cwd=finished_copy).stderr.startswith("0 leftovers")
 
 
 def _no_root(root: Path, mixture: Path) -> None:
