@@ -30,10 +30,9 @@ from datakit.loader import (
 from datakit.pipeline import packing_stage
 from datakit.pipeline.mixture_packing import pack_mixture
 from tests.support.caches import make_cache
-from tests.support.partitions import words
 from tests.support.command_line import command
+from tests.support.partitions import words
 from tests.support.small_shelf import changes, step, tree
-
 
 MIXTURE = """
 sequence_length = [[0, 64], [40, 128]]

@@ -26,9 +26,11 @@ def invoke(*arguments: str | Path, cwd: Path, **environment: str) -> subprocess.
             patch.setenv(name, value)
         try:
             code = main(words)
+        except SystemExit as exit:
+            code = exit.code
         finally:
             signal.signal(signal.SIGTERM, terminate)
-    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
+    return subprocess.CompletedProcess(words, int(code or 0), out.getvalue(), err.getvalue())
 
 
 def command(*arguments: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
