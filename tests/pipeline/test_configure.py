@@ -14,8 +14,8 @@ from datakit.dedup.stage import Config as DedupConfig
 from datakit.engine.task import TOLERANCES
 from datakit.errors import NoInputError, RecipeError, TokenizerError
 from datakit.normalize.stage import Config as NormalizeConfig
-from datakit.pipeline.configure import configure
-from datakit.recipe import load_recipe
+from datakit.pipeline.configure import READING_KEYS, configure
+from datakit.recipe import Source, load_recipe
 from datakit.tokenize.stage import Config as TokenizeConfig
 from datakit.tokenize.train_stage import Config as TrainConfig
 
@@ -76,3 +76,8 @@ def test_missing_tokenizer_file_is_an_input_error(shelf: Path, tmp_path: Path) -
     shelf.write_text(shelf.read_text().partition("[tokenize]")[0] + '[tokenize]\ntokenizer = "absent.json"\n')
     with pytest.raises(TokenizerError, match=r"absent\.json"):
         pipeline.plan(load_recipe(shelf), str(tmp_path))
+
+
+def test_every_source_key_has_a_meaning() -> None:
+    used = {*READING_KEYS, "name", "url", "include", "exclude", "revision"}
+    assert {entry.name for entry in fields(Source)} == used

@@ -1,4 +1,4 @@
-"""A small dataset for tests: two sources of made-up documents with known duplicates, and a recipe file for them."""
+"""Writes a small dataset for tests: two sources of made-up documents with known duplicates, and its recipe."""
 
 from __future__ import annotations
 
