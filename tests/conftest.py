@@ -41,9 +41,7 @@ os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
 settings.register_profile("datakit", deadline=None)
 settings.load_profile("datakit")
 
-if (
-    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-):  # inherited by a shell's background jobs
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # inherited by a shell's background jobs
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["tests.support.small_shelf"]  # its fixtures: one finished root for all tests
@@ -58,6 +56,4 @@ elif importlib.util.find_spec("jaxtyping") and importlib.util.find_spec("beartyp
 
 def pytest_report_header() -> str:
     """Report what is not tested."""
-    return (
-        "trainer: not tested without jax (pip install 'datakit[train]')" if collect_ignore_glob else ""
-    )
+    return "trainer: not tested without jax (pip install 'datakit[train]')" if collect_ignore_glob else ""

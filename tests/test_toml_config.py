@@ -13,7 +13,7 @@ from datakit.toml_config import decoded, read_toml, toml_value
 
 @dataclass(frozen=True)
 class Options:
-    """What the tests decode."""
+    """A table's options."""
 
     threshold: float
     bands: int = 14

@@ -42,8 +42,7 @@ class Settings:
     operations: dict[str, Any]
 
 
-# By stage, then by source in the order of the recipe; None stands for the whole dataset. A stage the recipe leaves out
-# is absent.
+# By stage, then by source in the order of the recipe (None for the whole dataset); a stage left out is absent.
 Configuration = dict[str, dict[str | None, Settings]]
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from datakit.download.listing import SourceFile
+from datakit.engine.task import Phase
 from datakit.engine.worker.memory_limits import MEMORY_SHARE, memory_limit
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest
@@ -37,6 +38,16 @@ class Resources:
     memory_bytes: int
     memory_reason: str
     disk_free: int | None
+
+
+@dataclass(frozen=True)
+class Concurrency:
+    """How a step's first phase would run: its tasks, the memory of the largest in bytes, how many run at a time."""
+
+    tasks: int | None
+    task_memory: int | None
+    at_a_time: int | None
+    reason: str
 
 
 def resources(root: str, workers: int | None) -> Resources:
@@ -77,3 +88,16 @@ def disk_bytes(stage: str, text_bytes: int) -> tuple[int, int]:
     """Estimate (bytes that remain, bytes at the peak) on disk for a step over this much text."""
     stays = int(text_bytes * OUTPUT_SHARE.get(stage, 0.0))
     return stays, stays + int(text_bytes * EXCHANGE_SHARE.get(stage, 0.0))
+
+
+def concurrency_of(phase: Phase, available: Resources) -> Concurrency:
+    """Determine how many tasks of a phase would run at a time, and which limit decides it."""
+    largest = max((task.input_bytes for task in phase.tasks), default=0)
+    memory = int(phase.memory_bytes + phase.memory_per_input_byte * largest)
+    limits = {
+        "the number of tasks": len(phase.tasks),
+        "the workers": max(1, available.workers // phase.cpus),
+        "the memory": max(1, available.memory_bytes // max(1, memory)),
+    }
+    limit = min(limits, key=lambda name: limits[name])
+    return Concurrency(len(phase.tasks), memory, limits[limit], f"limited by {limit}")

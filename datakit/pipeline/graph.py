@@ -166,7 +166,7 @@ def engine_step(located: LocatedStep, upstream: Mapping[str, LocatedStep]) -> St
 
 
 def _reading(downloaded: LocatedStep) -> dict[str, Any]:
-    """Where normalize reads the files, and what those read in place must still be."""
+    """Operations of normalize: the base of its files, and the expected state of those read in place."""
     state = downloaded.node.state
     assert state is not None
     return {"base": download.files_base(state.base, downloaded.directory), "listed": state.listed()}

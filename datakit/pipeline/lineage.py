@@ -44,7 +44,7 @@ class Ancestor:
 
 
 class SourceTotals(NamedTuple):
-    """What a step holds of one source; sizes in bytes, None if the stage does not record them."""
+    """One source's share of a step; sizes in bytes, None if the stage does not record them."""
 
     source: str
     partitions: int

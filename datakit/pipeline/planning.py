@@ -12,7 +12,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from datakit.engine.task import Phase, Step, input_references
-from datakit.pipeline.estimate import Resources, disk_bytes, manifest_text_bytes, raw_text_bytes, resources
+from datakit.pipeline.estimate import (
+    Concurrency,
+    Resources,
+    concurrency_of,
+    disk_bytes,
+    manifest_text_bytes,
+    raw_text_bytes,
+    resources,
+)
 from datakit.pipeline.graph import Graph, LocatedStep, Node, build, check_workers, engine_step
 from datakit.pipeline.sources import ListingOptions
 from datakit.recipe import Recipe
@@ -70,16 +78,6 @@ class RunPlan:
             peak = max(peak, stays + step.disk_peak)
             stays += step.disk
         return max(peak, stays)
-
-
-@dataclass(frozen=True)
-class Concurrency:
-    """How a step's first phase would run: its tasks, the memory of the largest in bytes, how many run at a time."""
-
-    tasks: int | None
-    task_memory: int | None
-    at_a_time: int | None
-    reason: str
 
 
 def plan(
@@ -196,21 +194,9 @@ def _concurrency(located: LocatedStep, phase: Phase | None, available: Resources
     if located.manifest is not None:
         return Concurrency(None, None, None, "already done: no worker is started")
     if phase is not None:
-        return _limited(phase, available)
+        return concurrency_of(phase, available)
     if not _is_listed(located.node):
         return Concurrency(None, None, None, "known once its files are listed")
     if not located.settled:
         return Concurrency(None, None, None, "known once its inputs are done")
     return Concurrency(0, 0, 0, "nothing to run: files are read in place")
-
-
-def _limited(phase: Phase, available: Resources) -> Concurrency:
-    largest = max((task.input_bytes for task in phase.tasks), default=0)
-    memory = int(phase.memory_bytes + phase.memory_per_input_byte * largest)
-    limits = {
-        "the number of tasks": len(phase.tasks),
-        "the workers": max(1, available.workers // phase.cpus),
-        "the memory": max(1, available.memory_bytes // max(1, memory)),
-    }
-    limit = min(limits, key=lambda name: limits[name])
-    return Concurrency(len(phase.tasks), memory, limits[limit], f"limited by {limit}")

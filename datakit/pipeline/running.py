@@ -14,17 +14,15 @@ from dataclasses import dataclass, field, replace
 
 from datakit.engine.observe.event_log import EventLog
 from datakit.engine.observe.observer import Observer, ObserverGroup, PeakMemory, SilentObserver
-from datakit.engine.quarantine import unlisted
 from datakit.engine.ray_backend.agreement import remove_dead_nonces
 from datakit.engine.ray_backend.metrics import RayMetrics
 from datakit.engine.scheduler.driver import RunOptions, run_step
-from datakit.engine.scheduler.finish import read_quarantine
-from datakit.engine.task import Tolerance
-from datakit.errors import InputError, PartialError
+from datakit.errors import PartialError
 from datakit.pipeline.graph import Graph, LocatedStep, Node, build, check_workers, engine_step
 from datakit.pipeline.lazy_executor import LazyExecutor
 from datakit.pipeline.root_layout import run_directory
 from datakit.pipeline.sources import ListingOptions
+from datakit.pipeline.tolerances import check_tolerances
 from datakit.recipe import Recipe
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest
@@ -151,7 +149,7 @@ class _Run:
         except PartialError as error:
             self._unfinished[node.label] = str(error)
             return None
-        _check_tolerances(node, result)
+        check_tolerances(node, result.directory, result.manifest)
         return result
 
     def _run_step(self, node: Node) -> StepResult:
@@ -179,41 +177,3 @@ class _Run:
         if self._unfinished:
             lines = "\n".join(f"{label}: {why}" for label, why in self._unfinished.items())
             raise PartialError(f"{self.graph.dataset} is partial\n{lines}")
-
-
-def _check_tolerances(node: Node, result: StepResult) -> None:
-    """Reject a step that finished under looser limits than this recipe's: tolerances are not in the fingerprint.
-
-    Checked for every step, not only reused ones: another driver may have finished it while we were running it.
-    """
-    _check_quarantine(node, result)
-    if "max_removal" in node.settings.operations:
-        _check_removal(node, result)
-
-
-def _check_quarantine(node: Node, result: StepResult) -> None:
-    tolerance, manifest = Tolerance.of(node.settings.operations), result.manifest
-    records = unlisted(read_quarantine(result.directory), tolerance) if manifest.quarantine.records else 0
-    if records > tolerance.allowed(_records_in(manifest)):
-        raise InputError(
-            f"{node.label}: {records} records are in quarantine ({result.directory}/{manifest.quarantine.path}), but "
-            f"this recipe allows max_quarantined = {tolerance.limit}; fix or exclude the files they name, or raise "
-            "the limit"
-        )
-
-
-def _records_in(manifest: Manifest) -> int:
-    """Number of records the step read."""
-    counts = [count for name, count in manifest.counters.items() if name.endswith(("/records_in", "/documents"))]
-    return max(counts, default=manifest.totals.rows)
-
-
-def _check_removal(node: Node, result: StepResult) -> None:
-    limit, sources = node.settings.operations["max_removal"], result.manifest.details.get("sources", {})
-    rates = {name: counts["rate"] for name, counts in sources.items() if "rate" in counts}
-    share, name = max(((rate, name) for name, rate in rates.items()), default=(0.0, ""))
-    if share > limit:
-        raise InputError(
-            f"{node.label}: source {name!r} loses {share:.1%} of its documents ({result.directory}), but this recipe "
-            f"allows max_removal = {limit:g}; check its attribute files, and raise the limit if the removals are right"
-        )

@@ -121,7 +121,7 @@ def _last_download(source: Source, url: str, selection: dict[str, Any], root: st
     if not found:
         raise _not_downloaded(source)
     _, directory, content = max(found, key=lambda entry: entry[:2])
-    note = f"source {source.name}: not listed (--offline); using {directory} as it is"
+    note = f"source {source.name}: not listed (--offline); using {directory} unchanged"
     return SourceState(source.name, content, url, note=note)
 
 

@@ -67,7 +67,7 @@ def test_mistakes_are_found_before_anything_runs(shelf: Path, tmp_path: Path) ->
 @pytest.mark.parametrize("table", ["normalize", "dedup", "consolidate", "tokenize"])
 @pytest.mark.parametrize("limit", ["-1", "5.0", "-0.5", "nan"])
 def test_every_stage_rejects_an_invalid_limit(shelf: Path, table: str, limit: str) -> None:
-    with pytest.raises(RecipeError, match=rf"max_quarantined is {limit}; it is a number of records, or a share"):
+    with pytest.raises(RecipeError, match=rf"max_quarantined is {limit}; it must be a number of records, or a share"):
         configure(load_recipe(shelf).with_overrides([f"{table}.max_quarantined={limit}"]))
     configure(load_recipe(shelf).with_overrides([f"{table}.max_quarantined=0.001"]))
 
