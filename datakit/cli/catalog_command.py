@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from datakit.cli.console import say, say_json, table
+from datakit.cli.console import note, say, say_json, table
 
 
 def catalog(
@@ -37,4 +37,5 @@ def catalog(
     else:
         rows = [[recipe.name, len(recipe.sources), recipe.description] for recipe in recipes]
         say(table(("recipe", "sources", "description"), rows))
+        note("next: datakit run NAME, or datakit catalog NAME > my-recipe.toml to edit a copy")
     return 0

@@ -61,6 +61,7 @@ def plan(
         say_json({"disk_needed": found.disk_needed, **_plain(found)})
         return 0
     _show(found)
+    note(f"next: datakit run {recipe} --root {root}, with the same options")
     return 0
 
 

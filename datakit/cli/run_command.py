@@ -71,11 +71,7 @@ def run(
         note(line)
     lines = stage_lines(result)
     if json:
-        directories = {step.label: step.directory for step in result.steps}
-        say_json(
-            {"dataset": result.dataset, "root": result.root, "cache": result.cache, "log": result.log,
-             "seconds": result.seconds, "reused": result.reused, "steps": directories, "stages": lines}
-        )  # fmt: skip
+        say_json(_document(result, lines))
         return 0
     say(table(HEADERS, [_row(line) for line in lines]))
     say()
@@ -83,6 +79,14 @@ def run(
     for line in _next_steps(result):
         say(line)
     return 0
+
+
+def _document(result: RunResult, lines: list[StageLine]) -> dict[str, object]:
+    directories = {step.label: step.directory for step in result.steps}
+    return {
+        "dataset": result.dataset, "root": result.root, "cache": result.cache, "log": result.log,
+        "seconds": result.seconds, "reused": result.reused, "steps": directories, "stages": lines,
+    }  # fmt: skip
 
 
 HEADERS = ("stage", "in", "kept", "text", "tokens", "on disk", "time", "peak / budget", "remarks")

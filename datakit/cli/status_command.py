@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from datakit.cli.console import bytes_text, say, say_json, seconds_text, table
+from datakit.cli.console import bytes_text, note, say, say_json, seconds_text, table
 
 if TYPE_CHECKING:
     from datakit.engine.ledger.status import StepStatus, TaskStatus
@@ -50,6 +50,8 @@ def status(
         if number:
             say()
         _show(step, everything=all_)
+    if any(step.state != "done" for step in found):
+        note("some steps are not done; repeat the same `datakit run` to continue them")
     return 0
 
 
@@ -61,7 +63,7 @@ def _show(step: StepStatus, everything: bool) -> None:
     done = sum(task.state == "done" for task in step.tasks)
     say(
         f"{step.directory}: {step.state}, {done} of {len(step.tasks)} tasks done, {seconds_text(step.cpu_seconds)} of "
-        f"CPU, peak {_memory(step)}"
+        f"CPU time, peak {_memory(step)}"
     )
     tasks = step.tasks
     if not everything and len(tasks) > TASKS_SHOWN:

@@ -9,7 +9,9 @@ from tests.support.command_line import invoke
 
 
 def test_plan_shows_states_and_reasons(finished: Path) -> None:
-    done = invoke("plan", "shelf/shelf.toml", "--root", "root", cwd=finished).stdout
+    shown = invoke("plan", "shelf/shelf.toml", "--root", "root", cwd=finished)
+    done = shown.stdout
+    assert "next: datakit run shelf/shelf.toml --root root" in shown.stderr
     assert "10 steps, 10 done" in done
     assert "workers:" in done
     assert "memory:" in done

@@ -96,9 +96,10 @@ def test_crashing_task_makes_the_run_partial(tmp_path: Path) -> None:
     states = {Path(entry["directory"]).parent.name + " " + entry["state"] for entry in status["steps"]}
     assert "pages partial" in states
     assert "good done" in states
-    shown = invoke("status", "root/sources/pages", cwd=tmp_path).stdout
-    assert "failed" in shown
-    assert "crash" in shown
+    shown = invoke("status", "root/sources/pages", cwd=tmp_path)
+    assert "failed" in shown.stdout
+    assert "crash" in shown.stdout
+    assert "repeat the same `datakit run`" in shown.stderr
     (tmp_path / "transforms.py").write_text(TRANSFORM.replace("os._exit(9)", "pass"))
     mended = command("run", recipe, "--root", "root", cwd=tmp_path, PYTHONPATH=path)
     assert mended.returncode == 0, mended.stderr
