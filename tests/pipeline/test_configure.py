@@ -54,9 +54,9 @@ def test_mistakes_are_found_before_anything_runs(shelf: Path, tmp_path: Path) ->
         ("tokenize.train=3", "[tokenize.train] must be a table"),
         ("tokenize.tokenizer=gpt2.json", "the tokenizer is not trained"),
         ("normalize.txt=body", "[normalize] of source 'novels': unknown key 'txt'; did you mean 'text'?"),
-        ("sources.letters.format=pdf", "source 'letters': format 'pdf' is not known"),
+        ("sources.letters.format=pdf", "source 'letters': format 'pdf' is unknown"),
         ('consolidate.drop=["fuzy"]', "did you mean 'fuzzy'?"),
-        ('sources.letters.include=["*.parquet"]', "no file that matches *.parquet"),
+        ('sources.letters.include=["*.parquet"]', "no files match *.parquet"),
         ("sources.letters.url=lettres", "lettres"),
         ("sources.letters.revision=abc", "a local source has no revision"),
     ]:
