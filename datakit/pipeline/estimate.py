@@ -42,7 +42,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class Concurrency:
-    """How a step's first phase would run: its tasks, the memory of the largest in bytes, how many run at a time."""
+    """A first phase's tasks, the memory of the largest in bytes, how many run at a time, and the reason."""
 
     tasks: int | None
     task_memory: int | None

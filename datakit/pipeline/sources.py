@@ -28,7 +28,7 @@ LISTING = "listing"
 
 @dataclass(frozen=True)
 class ListingOptions:
-    """How to list sources. `dry_run`: write nothing, and report an unreachable source as a note instead of an error."""
+    """Listing options. `dry_run`: write nothing, and report an unreachable source as a note instead of an error."""
 
     offline: bool = False
     dry_run: bool = False
