@@ -1,4 +1,4 @@
-"""datakit: raw text datasets to deduplicated, tokenized caches, shard by shard, in isolated worker processes.
+"""datakit turns raw text into deduplicated, tokenized caches, shard by shard, in isolated worker processes.
 
     import datakit
 
@@ -6,7 +6,7 @@
     cache = datakit.open_cache(result.cache)
     cache.read(0, 4096)
 
-Importing this package is free: each name is fetched when it is first used.
+Importing this package costs nothing: each name is imported on first use.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
     "run",
     "status",
 ]
-_HOMES = {
+_MODULES = {
     "DatakitError": "datakit.errors",
     "Recipe": "datakit.recipe",
     "load_recipe": "datakit.recipe",
@@ -40,12 +40,12 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, imported now (PEP 562)."""
+    """Import a public name on first use (PEP 562)."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(_HOMES.get(name, "datakit.api")), name)
+    value = getattr(import_module(_MODULES.get(name, "datakit.api")), name)
     globals()[name] = value
     return value
 

@@ -1,4 +1,4 @@
-"""`python -m datakit` is the command `datakit`."""
+"""Runs the command line as `python -m datakit`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The verbs of the command line as functions: they return what the commands print, and raise instead of exiting."""
+"""Provides the commands as functions that return what the commands print and raise instead of exiting."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def run(
     fresh: bool = False,
     observer: Observer | None = None,
 ) -> RunResult:
-    """Run a recipe (a name, a file or a Recipe); `settings` are as after `--set`. Silent unless an `observer` is given.
+    """Run a recipe (a name, a file or a Recipe); `settings` are as for `--set`. Silent unless given an `observer`.
 
-    Raises InputError, PartialError, StepFailedError, StorageError: all are DatakitError.
+    Raises InputError, PartialError, StepFailedError or StorageError, all of them DatakitErrors.
     """
     return pipeline.run(
         _recipe(recipe, settings),
@@ -56,21 +56,21 @@ def plan(
     settings: Iterable[str] = (),
     offline: bool = False,
 ) -> RunPlan:
-    """What `run` with the same arguments would do. Writes nothing."""
+    """Plan what `run` with the same arguments would do. Writes nothing."""
     return pipeline.plan(_recipe(recipe, settings), os.fspath(root), workers=workers, until=until, offline=offline)
 
 
 def status(directory: Root) -> list[StepStatus]:
-    """Every task of every step in or below a directory, from its files alone."""
+    """Read the state of every task of every step in or below a directory, from its files alone."""
     place = urls.absolute(os.fspath(directory))
     found = [read_status(step) for step in step_directories(place)]
     if not found:
-        raise InputError(f"{place}: no step of datakit is there or below it; give a step, a dataset or a root")
+        raise InputError(f"{place} contains no datakit step; give the directory of a step, a dataset or a root")
     return found
 
 
 def inspect(target: Root) -> StepDescription | RawReport:
-    """What a finished step (its directory, its manifest, its dataset's directory) or a raw source holds."""
+    """Describe a finished step (given by its directory, manifest or dataset directory) or a raw source."""
     return pipeline.inspect(os.fspath(target))
 
 

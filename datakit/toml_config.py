@@ -1,8 +1,7 @@
-"""TOML files as dataclasses, strictly: recipes, mixtures and training runs are read here.
+"""Decodes TOML files strictly into dataclasses: recipes, mixtures and training runs.
 
-A key that nobody knows is an error with the nearest valid one, never ignored: a misspelt threshold must not become a
-default. Errors name the file or the table, the key, and what was expected; `error` is the class that says whose file it
-is. Costs the read of the file.
+An unknown key is an error that suggests the nearest valid one, so a misspelled threshold never becomes a default.
+Errors name the file or table, the key and what was expected; the `error` parameter chooses their class.
 """
 
 from __future__ import annotations
@@ -21,52 +20,58 @@ T = TypeVar("T")
 
 
 def read_toml(path: Path, advice: str, error: type[InputError] = RecipeError) -> dict[str, Any]:
-    """The document in a file; `advice` is what to give where there is none."""
+    """Read a TOML file; `advice` ends the message if there is none."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as problem:
-        raise error(f"{path} is not there; {advice}") from problem
+        raise error(f"{path} does not exist; {advice}") from problem
     except OSError as problem:
         raise error(f"{path} cannot be read: {problem.strerror}") from problem
     except UnicodeDecodeError as problem:
-        raise error(f"{path} is not UTF-8 text (byte {problem.start}), as TOML files are; {advice}") from problem
+        raise error(f"{path} is not UTF-8 text (byte {problem.start}), as TOML requires; {advice}") from problem
     except tomllib.TOMLDecodeError as problem:
         raise error(f"{path} is not valid TOML: {problem}") from problem
 
 
 def toml_value(text: str) -> Any:
-    """What a shell user means by `0.9`, `["a", "b"]` or a bare word, which is a string."""
+    """Parse a value typed in a shell: `0.9`, `["a", "b"]`, or a bare word, which is a string."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
 
 
-def decoded(table: Any, kind: type[T], place: str, error: type[InputError] = RecipeError) -> T:
-    """A table as the dataclass `kind`, which has all of its keys."""
+def decoded(
+    table: Any, kind: type[T], place: str, error: type[InputError] = RecipeError, other_keys: Iterable[str] = ()
+) -> T:
+    """Decode a table into the dataclass `kind`. `other_keys` are suggested too: keys the caller has taken out."""
     if not isinstance(table, Mapping):
         raise error(f"{place} must be a table")
-    check_keys(table, names_of(kind), place, error)
+    check_keys(table, names_of(kind), place, error, other_keys)
     return convert(table, kind, place, error)
 
 
 def names_of(kind: type) -> list[str]:
-    """The fields of a dataclass."""
+    """Names of a dataclass's fields."""
     return [entry.name for entry in fields(kind)]
 
 
 def check_keys(
-    table: Mapping[str, Any], known: Iterable[str], place: str, error: type[InputError] = RecipeError
+    table: Mapping[str, Any],
+    known: Iterable[str],
+    place: str,
+    error: type[InputError] = RecipeError,
+    other_keys: Iterable[str] = (),
 ) -> None:
-    """Raises `error` for the first key that is not among `known`, with the nearest of them."""
+    """Raise `error` for the first key not in `known`, suggesting the nearest of `known` and `other_keys`."""
     names = list(known)
     for key in table:
         if key not in names:
-            raise error(f"{place}: unknown key {key!r}; {suggestion(key, names)}")
+            raise error(f"{place}: unknown key {key!r}; {suggestion(key, [*names, *other_keys])}")
 
 
 def convert(table: Mapping[str, Any], kind: type[T], place: str, error: type[InputError] = RecipeError) -> T:
-    """A table as a dataclass, strictly typed. Raises `error` that names the key."""
+    """Convert a table to a dataclass, strictly typed. Raises `error` naming the key."""
     for entry in fields(kind):  # pyright: ignore[reportArgumentType] - every kind here is a dataclass
         if entry.default is MISSING and entry.default_factory is MISSING and entry.name not in table:
             raise error(f"{place}: {entry.name!r} is missing")

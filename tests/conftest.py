@@ -44,6 +44,7 @@ settings.load_profile("datakit")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # inherited by a shell's background jobs
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+pytest_plugins = ["tests.support.small_shelf"]  # its fixtures: one finished root for all tests
 collect_ignore_glob: list[str] = []
 if importlib.util.find_spec("jax") is None:
     collect_ignore_glob.append("trainer*")  # reported in the header

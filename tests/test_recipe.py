@@ -1,12 +1,12 @@
-"""A recipe says what it says: nothing is ignored, and every mistake is named with its place and the nearest name."""
+"""Recipes are read strictly: nothing is ignored, and every mistake is reported with its place and the nearest name."""
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datakit.errors import RecipeError
@@ -48,7 +48,7 @@ def refusal(folder: Path, text: str) -> str:
     return str(caught.value)
 
 
-def test_a_recipe_keeps_its_sources_in_order_and_its_tables_raw(tmp_path: Path) -> None:
+def test_recipe_keeps_source_order_and_raw_tables(tmp_path: Path) -> None:
     recipe = load_recipe(written(tmp_path))
     assert recipe.name == "shelf"
     assert [source.name for source in recipe.sources] == ["novels", "web"]
@@ -56,7 +56,7 @@ def test_a_recipe_keeps_its_sources_in_order_and_its_tables_raw(tmp_path: Path) 
     assert recipe.normalize == {}
 
 
-def test_relative_paths_are_relative_to_the_file_and_urls_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_are_relative_to_the_file_and_urls_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path)
     monkeypatch.chdir("/")
     recipe = load_recipe(path)
@@ -65,7 +65,7 @@ def test_relative_paths_are_relative_to_the_file_and_urls_stay(tmp_path: Path, m
     assert recipe.tokenize == {"tokenizer": str(tmp_path / "gpt2.json")}
 
 
-def test_an_optional_stage_is_off_without_its_table(tmp_path: Path) -> None:
+def test_optional_stage_needs_its_table(tmp_path: Path) -> None:
     recipe = load_recipe(written(tmp_path, SHELF.partition("[dedup]")[0]))
     assert recipe.dedup is None
     assert recipe.tokenize is None
@@ -81,11 +81,11 @@ def test_an_optional_stage_is_off_without_its_table(tmp_path: Path) -> None:
         ('[[sources]]\nurl = "x"', "source 2: 'name' is missing"),
         ('[[sources]]\nname = "x"\nurl = 3', "source 'x': url: Expected `str`, got `int`"),
         ('[[sources]]\nname = "web"\nurl = "x"', "two sources are named 'web'"),
-        ('[[sources]]\nname = "../x"\nurl = "x"', "source name '../x' cannot name a folder"),
+        ('[[sources]]\nname = "../x"\nurl = "x"', "source name '../x' is not a valid directory name"),
         ("dedup = 3", "dedup: Expected `object | null`, got `int`"),
     ],
 )
-def test_every_mistake_is_named_with_its_place(tmp_path: Path, line: str, message: str) -> None:
+def test_every_mistake_is_reported_with_its_place(tmp_path: Path, line: str, message: str) -> None:
     head = 'name = "shelf"\n' if not line.startswith("nmae") else ""
     body = '\n[[sources]]\nname = "web"\nurl = "s3://bucket/web"\n'
     text = head + line + body if not line.startswith("[") else head + body + line
@@ -93,22 +93,18 @@ def test_every_mistake_is_named_with_its_place(tmp_path: Path, line: str, messag
 
 
 @pytest.mark.parametrize("name", ["", ".hidden", "a/b", "..", "a b", "x" * 101, "sources", "naïve"])
-def test_a_name_that_cannot_be_a_folder_is_refused(tmp_path: Path, name: str) -> None:
+def test_invalid_directory_name_is_rejected(tmp_path: Path, name: str) -> None:
     assert "name" in refusal(tmp_path, SHELF.replace("shelf", name))
 
 
-def test_no_source_and_no_toml_are_errors(tmp_path: Path) -> None:
+def test_recipe_without_sources_is_an_error(tmp_path: Path) -> None:
     assert "no source" in refusal(tmp_path, 'name = "shelf"')
-    assert "not valid TOML" in refusal(tmp_path, "name = ")
-    (tmp_path / "shelf.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(RecipeError, match="not UTF-8"):
-        load_recipe(tmp_path / "shelf.toml")
 
 
-def test_an_unknown_recipe_is_named_with_the_nearest() -> None:
+def test_unknown_recipe_suggests_the_nearest() -> None:
     with pytest.raises(RecipeError, match="did you mean 'demo'"):
         load_recipe("dmeo")
-    with pytest.raises(RecipeError, match=r"absent\.toml is not there"):
+    with pytest.raises(RecipeError, match=r"absent\.toml does not exist"):
         load_recipe("absent.toml")
 
 
@@ -131,7 +127,7 @@ def test_overrides_are_toml_values_applied_in_order(tmp_path: Path) -> None:
     assert recipe.tokenize["train"] == {"note": "a = b"}
 
 
-def test_an_override_switches_a_stage_on_and_is_checked_like_the_file(tmp_path: Path) -> None:
+def test_override_enables_a_stage_and_is_checked(tmp_path: Path) -> None:
     plain = load_recipe(written(tmp_path, SHELF.partition("[dedup]")[0]))
     assert plain.with_overrides(["dedup.bands=20"]).dedup == {"bands": 20}
     for assignment, message in [
@@ -147,7 +143,7 @@ def test_an_override_switches_a_stage_on_and_is_checked_like_the_file(tmp_path: 
             plain.with_overrides([assignment])
 
 
-def test_a_recipe_is_unchanged_by_overrides_and_cannot_be_changed(tmp_path: Path) -> None:
+def test_recipe_is_immutable(tmp_path: Path) -> None:
     recipe = load_recipe(written(tmp_path))
     recipe.with_overrides(["dedup.threshold=0.1", "sources.web.sample=0.1"])
     assert recipe == load_recipe(written(tmp_path))
@@ -167,8 +163,9 @@ sources = st.builds(
 )
 
 
+@settings(max_examples=50)
 @given(name=names, some=st.lists(sources, min_size=1, max_size=3, unique_by=lambda source: source.name))
-def test_a_recipe_is_the_document_that_it_writes(name: str, some: list[Source]) -> None:
+def test_recipe_survives_a_round_trip_as_a_document(name: str, some: list[Source]) -> None:
     recipe = Recipe(f"d{name}"[:50], tuple(some), dedup={}, tokenize={"tokenizer": "train"})
     again = parse_recipe(recipe.document(), "again", Path("/"))
     assert replace(again, origin="") == recipe
@@ -179,10 +176,5 @@ def test_every_catalog_recipe_loads() -> None:
     for name in catalog_names():
         recipe = load_recipe(name)
         assert recipe.name == name, "a catalog recipe has its file's name"
-        assert recipe.description, "a catalog recipe says what it is"
+        assert recipe.description, "a catalog recipe has a description"
         assert recipe.origin == str(CATALOG / f"{name}.toml")
-
-
-def test_a_source_has_no_key_without_a_meaning() -> None:
-    reading = {"format", "text", "id", "where", "sample", "transform", "transform_version"}
-    assert {entry.name for entry in fields(Source)} == reading | {"name", "url", "include", "exclude", "revision"}

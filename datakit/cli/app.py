@@ -1,8 +1,7 @@
-"""The command `datakit`: parses, calls one function, prints; and turns every error into one line and an exit code.
+"""Implements the command `datakit`, and turns every error into one line and an exit code.
 
-Each command lives in a module of its own that imports what it calls when it is called, so that `datakit --help` loads
-neither Arrow nor a stage (120 ms). Errors that datakit raises on purpose are shown without a traceback;
-`DATAKIT_DEBUG=1` shows it.
+Each command has its own module, which imports what it needs when called, so `datakit --help` loads neither Arrow nor a
+stage (120 ms). Errors raised on purpose are shown without a traceback unless `DATAKIT_DEBUG=1` is set.
 """
 
 from __future__ import annotations
@@ -36,28 +35,29 @@ from datakit.errors import DatakitError
 DONE, FAILURE, USAGE, PARTIAL, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 130, 143
 DEBUG_VARIABLE = "DATAKIT_DEBUG"
 
-HELP = "Raw text datasets to deduplicated, tokenized caches, shard by shard, in isolated worker processes."
+HELP = "Turn raw text into deduplicated, tokenized caches, shard by shard, in isolated worker processes."
 EPILOGUE = """
 Start here:
-  datakit run demo               text that this machine has, to a token cache
-  datakit inspect my-texts/      what is in there, and a draft recipe for it
-  datakit plan my-recipe.toml    what a run would do; writes nothing
+  datakit run demo               build a token cache from text on this machine
+  datakit inspect my-texts/      show what files contain, and draft a recipe for them
+  datakit plan my-recipe.toml    show what a run would do; writes nothing
 
 Exit codes:
     0  done
-    1  failure of a disk, a store, a task or datakit itself
-    2  usage or input error: the message says what to mend
-    3  partial: some tasks failed, the rest is kept; the next run goes on
-    4  a training run diverged: the loss is no number; the last good checkpoint is kept
-  130  interrupted (Ctrl-C); the next run goes on
+    1  failure: a disk, a store, a task or datakit itself
+    2  usage or input error; the message says what to fix
+    3  partial: some tasks failed and the rest is kept; run again to continue
+    4  a training run diverged: its loss is NaN or infinite; the last good checkpoint is kept
+  130  interrupted (Ctrl-C); run again to continue
+  143  terminated (SIGTERM); run again to continue
 
 Data goes to stdout, everything else to stderr.
-DATAKIT_DEBUG=1 shows tracebacks, NO_COLOR=1 switches colour off.
+DATAKIT_DEBUG=1 shows tracebacks; NO_COLOR=1 disables color.
 """
 
 
 def build() -> App:
-    """The whole command line. The commands' modules are light; what they call is imported when they are."""
+    """Build the command line. Command modules are light: they import what they call when they run."""
     app = App(
         name="datakit",
         help=HELP,
@@ -71,11 +71,13 @@ def build() -> App:
     tokenizer = App(name="tokenizer", help="Train a tokenizer.", help_epilogue="")
     tokenizer.command(train, help_epilogue="")
     app.command(tokenizer)
-    cache = App(name="cache", help="Look inside a token cache; import and export one.", help_epilogue="")
+    cache = App(name="cache", help="Inspect, import and export token caches.", help_epilogue="")
     for command, name in ((show, "show"), (stats, "stats"), (import_cache, "import"), (export_cache, "export")):
         cache.command(command, name=name, help_epilogue="")
     app.command(cache)
-    mixture = App(name="mixture", help="Look at a mixture of caches before a run, and prepare it.", help_epilogue="")
+    mixture = App(
+        name="mixture", help="Preview a mixture of caches before a training run, and prepare it.", help_epilogue=""
+    )
     for command in (preview, pack):
         mixture.command(command, help_epilogue="")
     app.command(mixture)
@@ -99,7 +101,7 @@ def _version() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The console script: run one command, answer its exit code."""
+    """Run one command and return its exit code."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _terminate)
     try:
@@ -109,17 +111,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         note(f"error: {error}")
         return USAGE
     except KeyboardInterrupt:
-        note("interrupted; nothing half-written is left, and the next run goes on from here")
+        note("interrupted; no partial output is left; run the same command again to continue")
         return INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise the interpreter complains at exit
         return FAILURE
     except DatakitError as error:
         return _failed(str(error), error.exit_code)
     except ModuleNotFoundError as error:
-        return _failed(f"{error}; `pip install datakit`, without --no-deps, installs what all commands need", USAGE)
-    except Exception as error:  # noqa: BLE001 - the last line of defence: one line for a person, never a bare traceback
-        return _failed(f"{type(error).__name__}: {error} (unexpected: a bug of datakit, or of what it calls)", FAILURE)
+        return _failed(f"{error}; run `pip install datakit` without --no-deps to install every dependency", USAGE)
+    except Exception as error:  # noqa: BLE001 - last resort: one readable line, never a bare traceback
+        return _failed(f"{type(error).__name__}: {error} (unexpected: a bug in datakit or a library it calls)", FAILURE)
     return code if isinstance(code, int) else DONE
 
 
@@ -128,10 +130,10 @@ def _failed(message: str, code: int) -> int:
         traceback.print_exc()
     note(f"error: {message}")
     if code == FAILURE and not os.environ.get(DEBUG_VARIABLE):
-        note(f"({DEBUG_VARIABLE}=1 shows where)")
+        note(f"({DEBUG_VARIABLE}=1 shows the traceback)")
     return code
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
-    """A polite kill ends like Ctrl-C: children are stopped, the ledger is flushed."""
+    """Handle SIGTERM like Ctrl-C: stop children and flush the ledger."""
     raise SystemExit(TERMINATED)

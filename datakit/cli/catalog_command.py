@@ -1,4 +1,4 @@
-"""`datakit catalog`."""
+"""Implements `datakit catalog`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from datakit.cli.console import say, say_json, table
+from datakit.cli.console import note, say, say_json, table
 
 
 def catalog(
@@ -21,7 +21,7 @@ def catalog(
     Parameters
     ----------
     name
-        Print this recipe's file.
+        Print the file of this recipe, to copy and edit.
     json
         Print one JSON object.
     """
@@ -36,5 +36,6 @@ def catalog(
         say(Path(recipes[0].origin).read_text(encoding="utf-8").rstrip("\n"))
     else:
         rows = [[recipe.name, len(recipe.sources), recipe.description] for recipe in recipes]
-        say(table(("recipe", "sources", "what it is"), rows))
+        say(table(("recipe", "sources", "description"), rows))
+        note("next: datakit run NAME, or datakit catalog NAME > my-recipe.toml to edit a copy")
     return 0

@@ -1,7 +1,7 @@
-"""How the command line speaks: data on stdout, everything else on stderr, nothing that moves.
+"""Prints data on stdout and everything else on stderr, as plain text.
 
-Tables are plain text, so they read the same in a terminal, a file and a pull request, and `NO_COLOR` has nothing to
-switch off; colour and motion are the progress display's alone, on stderr.
+Tables read the same in a terminal, a file and a pull request. Only the progress display, on stderr, uses color and
+motion.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ GAP = "  "
 
 
 def say(text: str = "") -> None:
-    """A line of data on stdout."""
+    """Print a line of data on stdout."""
     print(text)
 
 
 def note(text: str) -> None:
-    """A line for people on stderr."""
+    """Print a line for the user on stderr."""
     print(text, file=sys.stderr)
 
 
 def say_json(value: Any) -> None:
-    """One JSON object on stdout, with its keys sorted."""
+    """Print one JSON object on stdout, keys sorted."""
     import msgspec
 
     plain = msgspec.to_builtins(value)
@@ -35,7 +35,7 @@ def say_json(value: Any) -> None:
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """Aligned columns under their headers: numbers to the right, with thousands apart; None is a dash.
+    """Format aligned columns under headers: numbers right-aligned with thousands separators, None as a dash.
 
     >>> print(table(["stage", "rows"], [["normalize", 12345], ["dedup", None]]))
     stage        rows
@@ -62,7 +62,7 @@ def _cell(value: Cell) -> str:
 
 
 def bytes_text(count: float) -> str:
-    """A size as people say it.
+    """Format a size in bytes for people.
 
     >>> bytes_text(12_345_678)
     '12.3 MB'
@@ -74,7 +74,7 @@ def bytes_text(count: float) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """A duration as people say it.
+    """Format a duration for people.
 
     >>> seconds_text(3725.0), seconds_text(2.5)
     ('1 h 02 min', '2.5 s')

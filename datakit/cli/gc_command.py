@@ -1,4 +1,4 @@
-"""`datakit gc`."""
+"""Implements `datakit gc`."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def gc(
     older_than: float = 24.0,
     json: Annotated[bool, Flag] = False,
 ) -> int:
-    """List, or remove, the leftovers of killed runs.
+    """List or delete what killed runs left behind.
 
-    That is what no manifest refers to: temporary files of processes that are gone, exchange files of finished steps,
-    and unfinished steps that no run works on. A finished step is never touched.
+    Leftovers are files no manifest refers to: temporary files of dead processes, exchange files of finished steps, and
+    unfinished steps that no run is working on. Finished steps are never touched.
 
     Examples:
       datakit gc data
@@ -31,11 +31,11 @@ def gc(
     Parameters
     ----------
     root
-        The root that was given to `datakit run`.
+        The root given to `datakit run`.
     delete
-        Remove what is listed.
+        Delete what is listed.
     older_than
-        Hours in which nothing may have changed in an unfinished step; a resumed run would go on from it.
+        Include unfinished steps unchanged for this many hours; a resumed run would reuse their work.
     json
         Print one JSON object.
     """

@@ -1,4 +1,4 @@
-"""`datakit inspect`."""
+"""Implements `datakit inspect`."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def inspect(
     draft: Annotated[bool, Flag] = False,
     json: Annotated[bool, Flag] = False,
 ) -> int:
-    """Show what a finished step or a raw source holds.
+    """Show what a finished step or a raw source contains.
 
-    Of a step: counts, schema, three ids, and what it was made from, up to the raw files. Of a raw source: formats,
-    columns, sizes, and a draft recipe. Never any text.
+    For a step: counts, schema, three ids, and its lineage up to the raw files. For a raw source: formats, columns,
+    sizes and a draft recipe. Text is never shown.
 
     Examples:
       datakit inspect data/demo
@@ -38,17 +38,17 @@ def inspect(
     Parameters
     ----------
     target
-        A step's directory or manifest, a dataset's directory (its last stage), or files: a path, a glob, a URL.
+        A step's directory or manifest, a dataset's directory (for its last step), or files: a path, glob or URL.
     draft
-        Of a raw source, print the draft recipe only.
+        Print only the draft recipe (raw sources only).
     json
         Print one JSON object.
     """
     from datakit.errors import UsageError
     from datakit.normalize.inspect import RawReport, draft_recipe
-    from datakit.pipeline import inspect as look_into
+    from datakit.pipeline import inspect as describe
 
-    found = look_into(target)
+    found = describe(target)
     if isinstance(found, RawReport):
         recipe = draft_recipe(found)
         if draft:
@@ -90,8 +90,8 @@ def _totals(step: StepDescription) -> Iterator[str]:
 
 def _sections(step: StepDescription) -> Iterator[tuple[str, str]]:
     rows = [
-        [source, parts, count, _size(text), tokens, bytes_text(size)]
-        for source, parts, count, size, text, tokens in step.parts
+        [part.source, part.partitions, part.rows, _size(part.text_bytes), part.tokens, bytes_text(part.bytes)]
+        for part in step.parts
     ]
     yield "sources", table(("source", "partitions", "rows", "text", "tokens", "on disk"), rows)
     if step.schema:
@@ -120,7 +120,7 @@ REMOVAL = ("documents", "exact", "fuzzy", "retained")
 def _ancestor(entry: Ancestor) -> str:
     head = f"{'  ' * entry.depth}{entry.stage} {entry.dataset}".rstrip()
     if not entry.found:
-        return f"{head}: not here ({entry.directory}, identity {entry.identity})"
+        return f"{head}: missing ({entry.directory}, identity {entry.identity})"
     if entry.seen:
         return f"{head}: see above"
     if entry.stage != "download":
@@ -152,7 +152,7 @@ def _show_source(report: RawReport, recipe: str) -> None:
     for problem in report.problems:
         note(f"problem: {problem}")
     say()
-    say("draft recipe (--draft prints it alone):")
+    say("draft recipe (use --draft to print only this):")
     say()
     say(recipe.rstrip("\n"))
 

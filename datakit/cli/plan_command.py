@@ -1,4 +1,4 @@
-"""`datakit plan`."""
+"""Implements `datakit plan`."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def plan(
     offline: Annotated[bool, Flag] = False,
     json: Annotated[bool, Flag] = False,
 ) -> int:
-    """Show what a run would do; writes nothing.
+    """Show what a run would do. Writes nothing.
 
-    Steps, inputs, sizes, workers, memory and disk, and which steps are done.
+    The plan lists the steps with their state, inputs and sizes, and the workers, memory and disk the run would use.
 
     Examples:
       datakit plan demo
@@ -37,19 +37,19 @@ def plan(
     Parameters
     ----------
     recipe
-        A recipe file (TOML), or a name of `datakit catalog`.
+        A recipe file (TOML) or a name from `datakit catalog`.
     root
         Where a run would write.
     workers
-        How many tasks would run at a time; one for each usable CPU by default.
+        Number of tasks that would run at a time; by default one per usable CPU.
     until
-        Plan up to this stage only.
+        Plan only up to this stage.
     set_
-        Set a value of the recipe, e.g. dedup.threshold=0.9. Can be repeated.
+        Override a value of the recipe, for example dedup.threshold=0.9. Can be repeated.
     offline
-        List no remote source: trust what was downloaded last.
+        Do not list remote sources; use the last download.
     json
-        Print one JSON object.
+        Print one JSON object instead of the table.
     """
     from datakit.pipeline import plan as plan_recipe
     from datakit.recipe import load_recipe
@@ -61,6 +61,7 @@ def plan(
         say_json({"disk_needed": found.disk_needed, **_plain(found)})
         return 0
     _show(found)
+    note(f"next: datakit run {recipe} --root {root}, with the same options")
     return 0
 
 
@@ -78,18 +79,18 @@ def _show(found: RunPlan) -> None:
     say()
     say("directories and inputs:")
     for step in found.steps:
-        say(f"  {step.directory}{'' if step.settled or step.state == 'done' else '  (if its inputs lose no record)'}")
+        say(f"  {step.directory}{'' if step.settled or step.state == 'done' else '  (if its inputs lose no records)'}")
         for source in step.reads:
             say(f"    reads {source}")
     say()
-    means = found.resources
-    say(f"workers: {means.workers} ({means.workers_reason})")
-    say(f"memory:  {bytes_text(means.memory_bytes)} ({means.memory_reason})")
+    available = found.resources
+    say(f"workers: {available.workers} ({available.workers_reason})")
+    say(f"memory:  {bytes_text(available.memory_bytes)} ({available.memory_reason})")
     needed = "unknown" if found.disk_needed is None else f"about {bytes_text(found.disk_needed)}"
-    free = "" if means.disk_free is None else f", {bytes_text(means.disk_free)} free"
-    say(f"disk:    {needed} needed beside what is there{free}")
-    if found.disk_needed is not None and means.disk_free is not None and found.disk_needed > means.disk_free:
-        note(f"warning: the disk of {found.root} will not hold it; choose another --root")
+    free = "" if available.disk_free is None else f", {bytes_text(available.disk_free)} free"
+    say(f"disk:    {needed} more needed{free}")
+    if found.disk_needed is not None and available.disk_free is not None and found.disk_needed > available.disk_free:
+        note(f"warning: {found.root} does not have enough disk space; choose another --root")
 
 
 def _row(step: PlannedStep) -> list[Cell]:

@@ -1,4 +1,4 @@
-"""`datakit run`."""
+"""Implements `datakit run`."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def run(
     fresh: Annotated[bool, Flag] = False,
     json: Annotated[bool, Flag] = False,
 ) -> int:
-    """Run a recipe: from its sources to a token cache.
+    """Run a recipe, from its sources to a token cache.
 
-    A step that is done is not done again; a run that was interrupted goes on where it ended.
+    Finished steps are reused, and an interrupted run continues where it stopped.
 
     Examples:
       datakit run demo
@@ -39,23 +39,23 @@ def run(
     Parameters
     ----------
     recipe
-        A recipe file (TOML), or a name of `datakit catalog`.
+        A recipe file (TOML) or a name from `datakit catalog`.
     root
-        Where everything is written: a directory or a URL (s3://, gs://).
+        Where to write all output: a directory or a URL (s3://, gs://).
     workers
-        How many tasks run at a time; one for each usable CPU by default.
+        Number of tasks to run at a time; by default one per usable CPU.
     ray
         Run on Ray: "local", "auto", or a cluster's host:port. All nodes must reach the root.
     until
         Stop after this stage: download, normalize, signatures, dedup, consolidate, train-tokenizer, tokenize.
     set_
-        Set a value of the recipe, e.g. sources.web.sample=0.1. Can be repeated.
+        Override a value of the recipe, for example sources.web.sample=0.1. Can be repeated.
     offline
-        List no remote source: trust what was downloaded last.
+        Do not list remote sources; use the last download.
     fresh
-        First remove the directories of this recipe's own steps (not those of its sources, which other recipes share).
+        First remove this recipe's own steps (steps of its sources are shared with other recipes and stay).
     json
-        Print one JSON object in place of the table.
+        Print one JSON object instead of the table.
     """
     from datakit.engine.observe.progress import view_for_terminal
     from datakit.pipeline import run as run_recipe
@@ -71,11 +71,7 @@ def run(
         note(line)
     lines = stage_lines(result)
     if json:
-        directories = {step.label: step.directory for step in result.steps}
-        say_json(
-            {"dataset": result.dataset, "root": result.root, "cache": result.cache, "log": result.log,
-             "seconds": result.seconds, "reused": result.reused, "steps": directories, "stages": lines}
-        )  # fmt: skip
+        say_json(_document(result, lines))
         return 0
     say(table(HEADERS, [_row(line) for line in lines]))
     say()
@@ -83,6 +79,14 @@ def run(
     for line in _next_steps(result):
         say(line)
     return 0
+
+
+def _document(result: RunResult, lines: list[StageLine]) -> dict[str, object]:
+    directories = {step.label: step.directory for step in result.steps}
+    return {
+        "dataset": result.dataset, "root": result.root, "cache": result.cache, "log": result.log,
+        "seconds": result.seconds, "reused": result.reused, "steps": directories, "stages": lines,
+    }  # fmt: skip
 
 
 HEADERS = ("stage", "in", "kept", "text", "tokens", "on disk", "time", "peak / budget", "remarks")
@@ -99,22 +103,22 @@ def _row(line: StageLine) -> tuple[Cell, ...]:
         bytes_text(line.text_bytes) if line.text_bytes is not None else None,
         line.tokens,
         bytes_text(line.disk_bytes),
-        "found done" if line.reused == line.steps else seconds_text(line.seconds),
+        "already done" if line.reused == line.steps else seconds_text(line.seconds),
         f"{bytes_text(line.peak_memory)} / {bytes_text(line.budget)}" if line.budget else None,
         "; ".join(part for part in (dropped, found) if part),
     )
 
 
 def _ending(dataset: str, reused: bool, seconds: float) -> str:
-    return f"{dataset}: everything was done already" if reused else f"{dataset}: done in {seconds_text(seconds)}"
+    return f"{dataset}: everything was already done" if reused else f"{dataset}: done in {seconds_text(seconds)}"
 
 
 def _next_steps(result: RunResult) -> list[str]:
     last = result.steps[-1].directory
     if result.cache is None:
-        return [f"output:    {last}", f"look:      datakit inspect {last}"]
+        return [f"output:    {last}", f"inspect:   datakit inspect {last}"]
     return [
         f"cache:     {result.cache}",
-        f"look:      datakit inspect {result.cache}",
+        f"inspect:   datakit inspect {result.cache}",
         f'read it:   python -c "import datakit; print(datakit.open_cache({result.cache!r}).read(0, 16))"',
     ]

@@ -1,4 +1,4 @@
-"""`datakit status`."""
+"""Implements `datakit status`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from datakit.cli.console import bytes_text, say, say_json, seconds_text, table
+from datakit.cli.console import bytes_text, note, say, say_json, seconds_text, table
 
 if TYPE_CHECKING:
     from datakit.engine.ledger.status import StepStatus, TaskStatus
@@ -24,8 +24,8 @@ def status(
 ) -> int:
     """Show the tasks of a step, a dataset or a root.
 
-    For each: state, attempts, last failure, time, memory. Reads files only, so it also works while a run goes on, and
-    after its driver died.
+    For each task: state, attempts, last failure, time and memory. Only files are read, so this also works during a run
+    and after its driver has died.
 
     Examples:
       datakit status data/demo
@@ -34,11 +34,11 @@ def status(
     Parameters
     ----------
     directory
-        A step's directory, or one that holds steps.
+        The directory of a step, or one that contains steps.
     all_
-        Show every task; without, at most 40 a step, those with failures first.
+        Show every task; the default is at most 40 per step, failed ones first.
     json
-        Print one JSON object, with every task.
+        Print one JSON object with every task.
     """
     from datakit.api import status as read_status
 
@@ -50,6 +50,8 @@ def status(
         if number:
             say()
         _show(step, everything=all_)
+    if any(step.state != "done" for step in found):
+        note("some steps are not done; repeat the same `datakit run` to continue them")
     return 0
 
 
@@ -61,7 +63,7 @@ def _show(step: StepStatus, everything: bool) -> None:
     done = sum(task.state == "done" for task in step.tasks)
     say(
         f"{step.directory}: {step.state}, {done} of {len(step.tasks)} tasks done, {seconds_text(step.cpu_seconds)} of "
-        f"CPU, peak {_memory(step)}"
+        f"CPU time, peak {_memory(step)}"
     )
     tasks = step.tasks
     if not everything and len(tasks) > TASKS_SHOWN:

@@ -1,4 +1,4 @@
-"""From a recipe to its steps: fingerprints, places, what a run would do, the run, what it kept, what can go."""
+"""Plans and runs recipes, describes finished steps, and finds what killed runs left behind."""
 
 from datakit.normalize.inspect import RawReport
 from datakit.pipeline.garbage import Leftover, find_leftovers, remove_leftovers

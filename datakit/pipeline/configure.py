@@ -1,91 +1,118 @@
-"""From a recipe's raw tables to each stage's config class: strict, complete, and nothing ignored.
+"""Decodes a recipe once: every stage's settings, complete and checked, with what enters fingerprints kept apart.
 
 A stage's table may hold the fields of its config class and no other key; a source's own settings override those of
-`[normalize]`. What comes out is what enters fingerprints, so every default is written out here. How much may be lost
-before a run stops (`TOLERANCES`) decides about going on, not about any byte that is written: it stays outside, so
-raising a limit goes on where the run had stopped.
+`[normalize]`. Every default is written out, so two recipes that mean the same share their steps. Limits on what may be
+lost (`TOLERANCES`) never change a byte of output, so they stay out of fingerprints: raising one resumes a stopped run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, TypeVar
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import msgspec
 
-from datakit.consolidate.stage import Config as ConsolidateConfig
-from datakit.dedup.minhash.signatures_stage import SignatureConfig
-from datakit.dedup.stage import Config as DedupConfig
-from datakit.download.stage import Config as DownloadConfig
-from datakit.engine.task import TOLERANCES, without_tolerances
-from datakit.errors import RecipeError
-from datakit.normalize.stage import Config as NormalizeConfig
+from datakit.consolidate import stage as consolidate
+from datakit.dedup import stage as dedup
+from datakit.dedup.minhash import signatures_stage as signatures
+from datakit.download import stage as download
+from datakit.engine.task import TOLERANCES
+from datakit.errors import NotFoundError, RecipeError, TokenizerError
+from datakit.normalize import stage as normalize
 from datakit.recipe import Recipe, Source
-from datakit.storage.fingerprint import spelled_out
-from datakit.tokenize.config import Config as TokenizeConfig
-from datakit.tokenize.train_stage import Config as TrainConfig
-from datakit.toml_config import check_keys, convert, decoded, names_of
+from datakit.storage import urls
+from datakit.tokenize import stage as tokenize
+from datakit.tokenize import train_stage
+from datakit.tokenize.encoders.custom import is_custom
+from datakit.toml_config import decoded, names_of
 
-T = TypeVar("T")
 TRAIN = "train"  # as the tokenizer's name: train one on the clean dataset
 TRAIN_TABLE = "train"  # its settings: [tokenize.train]
 ENABLED = "enabled"
+READING_KEYS = ("format", "text", "id", "where", "sample", "transform", "transform_version")
 
 
 @dataclass(frozen=True)
-class Configuration:
-    """Each stage's config; those of one source by its name; None for a stage that the recipe leaves out."""
+class Settings:
+    """A stage's settings as JSON values: `content` enters the fingerprint and the manifest, `operations` does not."""
 
-    download: dict[str, DownloadConfig]
-    normalize: dict[str, NormalizeConfig]
-    signatures: SignatureConfig | None
-    dedup: DedupConfig | None
-    consolidate: ConsolidateConfig
-    train: TrainConfig | None
-    tokenize: TokenizeConfig | None
+    content: dict[str, Any]
+    operations: dict[str, Any]
+
+
+# By stage, then by source in the order of the recipe (None for the whole dataset); a stage left out is absent.
+Configuration = dict[str, dict[str | None, Settings]]
+
+
+@dataclass(frozen=True)
+class _Table:
+    """The settings of one stage as written, and the class that decodes them."""
+
+    stage: str
+    source: str | None
+    values: Any
+    kind: type
+    place: str
+    other_keys: tuple[str, ...] = ()  # valid in the file, but read here and not part of `values`
 
 
 def configure(recipe: Recipe) -> Configuration:
-    """Decode all of a recipe. Raises RecipeError with the place and the nearest valid name."""
-    place = recipe.place
-    dedup = _enabled(recipe.dedup, f"{place}, [dedup]")
-    if dedup is not None:
-        check_keys(dedup, [*names_of(SignatureConfig), *names_of(DedupConfig), ENABLED], f"{place}, [dedup]")
-    tokenize = _enabled(recipe.tokenize, f"{place}, [tokenize]")
-    return Configuration(
-        download={source.name: _download(source) for source in recipe.sources},
-        normalize={source.name: _normalize(recipe, source) for source in recipe.sources},
-        signatures=None if dedup is None else _part(dedup, SignatureConfig, f"{place}, [dedup]"),
-        dedup=None if dedup is None else _part(dedup, DedupConfig, f"{place}, [dedup]"),
-        consolidate=decoded(recipe.consolidate, ConsolidateConfig, f"{place}, [consolidate]"),
-        train=_train(tokenize, f"{place}, [tokenize.train]"),
-        tokenize=None if tokenize is None else _tokenize(tokenize, f"{place}, [tokenize]"),
-    )
+    """Decode all of a recipe, and read its tokenizer file. Raises RecipeError, TokenizerError."""
+    tables = list(_tables(recipe))
+    configs = [decoded(table.values, table.kind, table.place, other_keys=table.other_keys) for table in tables]
+    configuration: Configuration = {}
+    for table, config in zip(tables, configs, strict=True):
+        configuration.setdefault(table.stage, {})[table.source] = _settings(table, config)
+    return configuration
 
 
-def parameters(config: Any) -> dict[str, Any]:
-    """A config as JSON has it, with every default written out: what enters a fingerprint, and the manifest."""
-    return msgspec.json.decode(msgspec.json.encode(without_tolerances(config)))
+def _tables(recipe: Recipe) -> Iterator[_Table]:
+    deduplicate = _enabled(recipe.dedup, f"{recipe.place}, [dedup]")
+    for source in recipe.sources:
+        yield from _source_tables(recipe, source, deduplicate)
+    if deduplicate is not None:
+        yield _Table(dedup.NAME, None, deduplicate, dedup.Config, f"{recipe.place}, [dedup]", (ENABLED,))
+    yield _Table(consolidate.NAME, None, recipe.consolidate, consolidate.Config, f"{recipe.place}, [consolidate]")
+    yield from _tokenize_tables(_enabled(recipe.tokenize, f"{recipe.place}, [tokenize]"), recipe.place)
 
 
-def tolerances(config: Any) -> dict[str, Any]:
-    """The rest of a config: what a step is told beside its parameters."""
-    return {key: value for key, value in spelled_out(config).items() if key in TOLERANCES}
+def _source_tables(recipe: Recipe, source: Source, deduplicate: dict[str, Any] | None) -> Iterator[_Table]:
+    selection = {"include": source.include or (), "exclude": source.exclude or ()}
+    yield _Table(download.NAME, source.name, selection, download.Config, f"{recipe.place}, source {source.name!r}")
+    own = {key: value for key in READING_KEYS if (value := getattr(source, key)) is not None}
+    place = f"{recipe.place}, [normalize] of source {source.name!r}"
+    yield _Table(normalize.NAME, source.name, {**recipe.normalize, **own}, normalize.Config, place)
+    if deduplicate is not None:
+        kind, names = signatures.SignatureConfig, names_of(signatures.SignatureConfig)
+        values = {key: value for key, value in deduplicate.items() if key in names}
+        yield _Table(signatures.NAME, source.name, values, kind, f"{recipe.place}, [dedup]")
 
 
-def _part(table: dict[str, Any], kind: type[T], place: str) -> T:
-    names = names_of(kind)
-    return convert({key: value for key, value in table.items() if key in names}, kind, place)
+def _tokenize_tables(table: dict[str, Any] | None, place: str) -> Iterator[_Table]:
+    if table is None:
+        return
+    training = table.get(TRAIN_TABLE)
+    if table.get("tokenizer") == TRAIN:
+        if not isinstance(training, dict | None):
+            raise RecipeError(f"{place}, [tokenize.train] must be a table of training settings")
+        yield _Table(train_stage.NAME, None, training or {}, train_stage.Config, f"{place}, [tokenize.train]")
+    elif training is not None:
+        raise RecipeError(
+            f'{place}, [tokenize.train]: the tokenizer is not trained; write tokenizer = "train" or remove the table'
+        )
+    values, place = _without(table, [TRAIN_TABLE]), f"{place}, [tokenize]"
+    yield _Table(tokenize.NAME, None, values, tokenize.Config, place, (ENABLED, TRAIN_TABLE))
 
 
 def _enabled(table: dict[str, Any] | None, place: str) -> dict[str, Any] | None:
-    """The table without its switch, or None where the stage is left out."""
+    """The table without its switch; None if the stage is left out."""
     if table is None:
         return None
     switch = table.get(ENABLED, True)
     if not isinstance(switch, bool):
-        raise RecipeError(f"{place}: enabled is true or false")
+        raise RecipeError(f"{place}: enabled must be true or false")
     return _without(table, [ENABLED]) if switch else None
 
 
@@ -93,29 +120,20 @@ def _without(table: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
     return {key: value for key, value in table.items() if key not in keys}
 
 
-def _download(source: Source) -> DownloadConfig:
-    return DownloadConfig(include=source.include or (), exclude=source.exclude or ())
+def _settings(table: _Table, config: Any) -> Settings:
+    plain = msgspec.json.decode(msgspec.json.encode(asdict(config)))
+    content, operations = _without(plain, TOLERANCES), {key: plain[key] for key in TOLERANCES if key in plain}
+    if table.stage == normalize.NAME:
+        content["source"] = table.source
+    if table.stage == tokenize.NAME and content["tokenizer"] != TRAIN and not is_custom(content["tokenizer"]):
+        operations["tokenizer_path"] = content.pop("tokenizer")
+        content["tokenizer_sha256"] = _file_hash(operations["tokenizer_path"])
+    return Settings(content, operations)
 
 
-def _normalize(recipe: Recipe, source: Source) -> NormalizeConfig:
-    check_keys(recipe.normalize, names_of(NormalizeConfig), f"{recipe.place}, [normalize]")
-    return convert({**recipe.normalize, **source.reading()}, NormalizeConfig, f"{recipe.place}, source {source.name!r}")
-
-
-def _tokenize(table: dict[str, Any], place: str) -> TokenizeConfig:
-    plain = _without(table, [TRAIN_TABLE])
-    check_keys(plain, [*names_of(TokenizeConfig), TRAIN_TABLE], place)
-    return convert(plain, TokenizeConfig, place)
-
-
-def _train(tokenize: dict[str, Any] | None, place: str) -> TrainConfig | None:
-    if tokenize is None:
-        return None
-    table = tokenize.get(TRAIN_TABLE)
-    if tokenize.get("tokenizer") != TRAIN:
-        if table is not None:
-            raise RecipeError(f'{place}: the tokenizer is not trained; write tokenizer = "train", or remove the table')
-        return None
-    if not isinstance(table, dict | None):
-        raise RecipeError(f"{place} is a table of training settings")
-    return decoded(table or {}, TrainConfig, place)
+def _file_hash(path: str) -> str:
+    """Hash a tokenizer file: its content identifies it, never its path."""
+    try:
+        return hashlib.sha256(urls.read_bytes(path)).hexdigest()
+    except (NotFoundError, OSError) as error:
+        raise TokenizerError(f'cannot read tokenizer {path}; give a tokenizer.json or "{TRAIN}"') from error

@@ -1,8 +1,8 @@
-"""How much a step will read, write and need, before it runs: rules of thumb, each with what it was measured on.
+"""Estimates what a step will read, write and need before it runs.
 
-Text is estimated from the sizes of raw files by their compression, everything else from text. Once the step before is
-done its manifest's figures replace the guess. The shares below were measured on 121 MB of text of 13 kinds (laws,
-novels, manuals, short pages, code); real datasets differ by half as much again either way, and `plan` says "about".
+Text size is estimated from raw file sizes by compression, everything else from text size. Once the upstream step is
+done, its manifest's totals replace the estimate. The shares below were measured on 121 MB of text of 13 kinds (laws,
+novels, manuals, short pages, code); real datasets deviate by up to 50 %, so `plan` says "about".
 """
 
 from __future__ import annotations
@@ -12,25 +12,26 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from datakit.download.listing import SourceFile
+from datakit.engine.task import Phase
 from datakit.engine.worker.memory_limits import MEMORY_SHARE, memory_limit
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest
 
-EXPANSION = {".gz": 2.8, ".zst": 4.0, ".bz2": 4.0, ".xz": 4.0, ".parquet": 2.5}  # bytes of text for a byte of file
-OUTPUT_SHARE = {  # bytes that stay on disk for a byte of text
+EXPANSION = {".gz": 2.8, ".zst": 4.0, ".bz2": 4.0, ".xz": 4.0, ".parquet": 2.5}  # bytes of text per byte of file
+OUTPUT_SHARE = {  # bytes that remain on disk per byte of text
     "normalize": 0.30,
     "signatures": 0.05,
     "dedup": 0.001,
     "consolidate": 0.30,
     "train-tokenizer": 0.0,
-    "tokenize": 0.65,  # uint16; a vocabulary above 65,536 takes about half as much again
+    "tokenize": 0.65,  # uint16; a vocabulary above 65,536 needs about 50 % more
 }
-EXCHANGE_SHARE = {"normalize": 1.05, "dedup": 0.15}  # bytes on disk for a byte of text while the step runs
+EXCHANGE_SHARE = {"normalize": 1.05, "dedup": 0.15}  # bytes on disk per byte of text while the step runs
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What a run may use, and why it is that much. `disk_free` is None for an object store."""
+    """Resources a run may use, each with its reason. `disk_free` is None for an object store."""
 
     workers: int
     workers_reason: str
@@ -39,14 +40,24 @@ class Resources:
     disk_free: int | None
 
 
+@dataclass(frozen=True)
+class Concurrency:
+    """A first phase's tasks, the memory of the largest in bytes, how many run at a time, and the reason."""
+
+    tasks: int | None
+    task_memory: int | None
+    at_a_time: int | None
+    reason: str
+
+
 def resources(root: str, workers: int | None) -> Resources:
-    """What this machine gives a run."""
+    """Determine the resources this machine gives a run."""
     cpus, memory = len(os.sched_getaffinity(0)), memory_limit()
     return Resources(
         workers=workers or cpus,
-        workers_reason="as asked for" if workers else f"one for each of the {cpus} CPUs that this process may use",
+        workers_reason="as requested" if workers else f"one for each of the {cpus} CPUs this process may use",
         memory_bytes=int(memory * MEMORY_SHARE),
-        memory_reason=f"{MEMORY_SHARE:.0%} of the {memory >> 20:,} MiB that this machine or its cgroup has",
+        memory_reason=f"{MEMORY_SHARE:.0%} of the {memory >> 20:,} MiB of this machine or its cgroup",
         disk_free=_disk_free(root),
     )
 
@@ -62,18 +73,31 @@ def _disk_free(root: str) -> int | None:
 
 
 def raw_text_bytes(files: Iterable[SourceFile]) -> int:
-    """The bytes of text in raw files, about."""
+    """Estimate the bytes of text in raw files."""
     return int(sum(file.size * EXPANSION.get(os.path.splitext(file.path)[1], 1.0) for file in files))
 
 
 def manifest_text_bytes(manifest: Manifest) -> int | None:
-    """The bytes of text that a done step holds: exact where it says so, about where it is a download."""
+    """Bytes of text a finished step holds: exact if its manifest records them, estimated for a download."""
     if manifest.stage == "download":
         return raw_text_bytes(SourceFile(part.path, part.bytes, part.xxh3) for part in manifest.partitions)
     return manifest.totals.text_bytes
 
 
 def disk_bytes(stage: str, text_bytes: int) -> tuple[int, int]:
-    """(bytes that stay, bytes at the peak) on disk for a step over so much text."""
+    """Estimate (bytes that remain, bytes at the peak) on disk for a step over this much text."""
     stays = int(text_bytes * OUTPUT_SHARE.get(stage, 0.0))
     return stays, stays + int(text_bytes * EXCHANGE_SHARE.get(stage, 0.0))
+
+
+def concurrency_of(phase: Phase, available: Resources) -> Concurrency:
+    """Determine how many tasks of a phase would run at a time, and which limit decides it."""
+    largest = max((task.input_bytes for task in phase.tasks), default=0)
+    memory = int(phase.memory_bytes + phase.memory_per_input_byte * largest)
+    limits = {
+        "the number of tasks": len(phase.tasks),
+        "the workers": max(1, available.workers // phase.cpus),
+        "the memory": max(1, available.memory_bytes // max(1, memory)),
+    }
+    limit = min(limits, key=lambda name: limits[name])
+    return Concurrency(len(phase.tasks), memory, limits[limit], f"limited by {limit}")

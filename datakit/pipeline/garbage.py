@@ -1,12 +1,12 @@
-"""What no manifest refers to, and nothing else: what killed runs leave behind in a root.
+"""Finds what killed runs left behind in a root: only files that no manifest refers to.
 
-    temporary files        of a process of this host that is gone, or older than the age
-    exchange files         of a step that is done (its run was killed between the manifest and the tidying up)
-    unfinished steps       a directory that has a ledger but no manifest, in which nothing changed for the age (by its
-                           ledger's lines and its files' times), and which no living process of this host works on
+    temporary files    of a dead process of this host, or older than the age limit
+    exchange files     of a finished step (its run was killed after the manifest and before the cleanup)
+    unfinished steps   directories with a ledger but no manifest, unchanged for the age limit (by ledger lines and file
+                       times), that no live process of this host is working on
 
-A finished step is never touched, whatever its parameters; nor is a folder that datakit did not make: a step's name and
-its ledger are the proof. An unfinished step is what a resumed run goes on from, so only old ones are counted.
+Finished steps are never touched, nor are directories datakit did not make: a step's name and ledger prove that it did.
+A resumed run continues from an unfinished step, so only old ones count.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DAY_SECONDS = 86_400.0
 
 @dataclass(frozen=True)
 class Leftover:
-    """Something that can go: a file or a directory, how many bytes it holds, and why it can go."""
+    """A file or directory that can be removed, its size in bytes, and the reason."""
 
     url: str
     bytes: int
@@ -41,12 +41,12 @@ class Leftover:
 
 
 def find_leftovers(root: str, age_seconds: float = DAY_SECONDS) -> list[Leftover]:
-    """Everything in `root` that can go. Raises InputError where there is no root."""
+    """Find everything in `root` that can be removed. Raises InputError if the root does not exist."""
     root = urls.absolute(root)
     if urls.is_local(root) and not os.path.isdir(urls.local_path(root)):
-        raise InputError(f"{root} is not there; give the root of a run")
+        raise InputError(f"{root} does not exist; give the root of a run")
     steps = _steps(root)
-    found = [leftover for step, files in steps.items() for leftover in _of_step(root, step, files, age_seconds)]
+    found = [leftover for step, files in steps.items() for leftover in _step_leftovers(root, step, files, age_seconds)]
     gone = tuple(f"{leftover.url}/" for leftover in found)
     temporary = (entry for entry in _temporary_files(root, age_seconds) if not entry.url.startswith(gone))
     return sorted([*found, *temporary], key=lambda leftover: leftover.url)
@@ -62,7 +62,7 @@ def remove_leftovers(found: list[Leftover]) -> None:
 
 
 def _steps(root: str) -> dict[str, list[FileInfo]]:
-    """The files of every step's directory: `<root>/<dataset>/<step>/` or `<root>/sources/<source>/<step>/`."""
+    """Files of every step directory: `<root>/<dataset>/<step>/` or `<root>/sources/<source>/<step>/`."""
     steps: dict[str, list[FileInfo]] = {}
     for info in urls.listing(root):
         parts = info.path.split("/")
@@ -72,24 +72,24 @@ def _steps(root: str) -> dict[str, list[FileInfo]]:
     return steps
 
 
-def _of_step(root: str, step: str, files: list[FileInfo], age_seconds: float) -> Iterator[Leftover]:
+def _step_leftovers(root: str, step: str, files: list[FileInfo], age_seconds: float) -> Iterator[Leftover]:
     directory, inside = urls.join(root, step), [info.path.removeprefix(f"{step}/") for info in files]
     if FILE_NAME in inside:
         size = sum(info.size for info, path in zip(files, inside, strict=True) if _is_exchange(path))
         if any(map(_is_exchange, inside)):
-            yield Leftover(urls.join(directory, EXCHANGE_FOLDER), size, "exchange files of a step that is done")
+            yield Leftover(urls.join(directory, EXCHANGE_FOLDER), size, "exchange files of a finished step")
         return
-    ours = any(path.startswith(f"{LEDGER}/") for path in inside) or PARTIAL_NAME in inside
-    if ours and not _held(directory, files, age_seconds):
-        yield Leftover(directory, sum(info.size for info in files), "an unfinished step that no run works on")
+    made_by_datakit = any(path.startswith(f"{LEDGER}/") for path in inside) or PARTIAL_NAME in inside
+    if made_by_datakit and not _in_use(directory, files, age_seconds):
+        yield Leftover(directory, sum(info.size for info in files), "an unfinished step that no run is working on")
 
 
 def _is_exchange(path: str) -> bool:
     return path.startswith(f"{EXCHANGE_FOLDER}/")
 
 
-def _held(directory: str, files: list[FileInfo], age_seconds: float) -> bool:
-    """Whether a run may still work on the step: a process of it lives here, or something changed lately."""
+def _in_use(directory: str, files: list[FileInfo], age_seconds: float) -> bool:
+    """Return True if a run may still be working on the step: its process is alive here, or it changed recently."""
     changed = 0.0
     for line in read_ledger(directory):
         if isinstance(line, DriverLine) and _is_running(line.driver):
@@ -97,13 +97,13 @@ def _held(directory: str, files: list[FileInfo], age_seconds: float) -> bool:
         changed = max(changed, line.time)
     if urls.is_local(directory):
         changed = max([changed, *(os.path.getmtime(info.url) for info in files)])
-    elif time.time() - changed >= age_seconds:  # tasks may take longer: ask the store, too
+    elif time.time() - changed >= age_seconds:  # a task may take longer than that: ask the store
         changed = max(changed, urls.last_change(directory))
     return time.time() - changed < age_seconds
 
 
 def _is_running(driver: str) -> bool:
-    """Whether a process with the driver's number lives on this host (if it is another one, we only keep too much)."""
+    """Return True if the driver's pid is alive on this host. A reused pid only means that we keep too much."""
     pid = driver.split("-")[1] if driver.count("-") >= 2 else ""
     return pid.isdigit() and psutil.pid_exists(int(pid))
 
@@ -114,9 +114,9 @@ def _temporary_files(root: str, age_seconds: float) -> Iterator[Leftover]:
     for path in Path(urls.local_path(root)).rglob(f"{atomic.TEMPORARY_PREFIX}*"):
         try:
             owner, state = atomic.owner_of(path.name), path.stat()
-        except FileNotFoundError:  # a run beside us has just given it its final name
+        except FileNotFoundError:  # another run has just given it its final name
             continue
         if owner is not None and not psutil.pid_exists(owner):
-            yield Leftover(str(path), state.st_size, "a temporary file of a process that is gone")
+            yield Leftover(str(path), state.st_size, "a temporary file of a dead process")
         elif owner is None and time.time() - state.st_mtime >= age_seconds:
             yield Leftover(str(path), state.st_size, "an old temporary file of another host")

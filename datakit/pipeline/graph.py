@@ -1,66 +1,74 @@
-"""From a recipe to its steps, in the order in which they run: what each reads, its parameters, its place.
+"""Builds a recipe's steps in the order in which they run: what each one reads, its settings, its directory.
 
-    download, normalize, signatures     one a source
+    download, normalize, signatures     one per source
     dedup                               all sources together: normalized texts and signatures
-    consolidate                         normalized texts and what dedup found
+    consolidate                         normalized texts and the removals dedup found
     train-tokenizer, tokenize           the consolidated dataset
 
-A node says what a step will be; where it lies depends on the identities of what it reads, and one of these is final
-only when that step is done (quarantined records change it). So places are found node by node: `locate` takes what is
-known of the upstream nodes, and assumes that an unfinished one will lose no record.
+A step's directory depends on the identities of its inputs, and an input's identity is final only once it has finished
+(quarantined records change it). So directories are found node by node: `Graph.locate` takes the located upstream nodes
+and assumes that an unfinished one will lose no records.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 from datakit.consolidate import stage as consolidate
 from datakit.dedup import stage as dedup
-from datakit.dedup.minhash import signatures_stage
+from datakit.dedup.minhash import signatures_stage as signatures
 from datakit.download import stage as download
-from datakit.engine.task import Plan, Step, StepInput
-from datakit.errors import CorruptError, NotFoundError, TokenizerError, UsageError, suggestion
+from datakit.engine.task import Step, StepInput
+from datakit.errors import CorruptError, UsageError, suggestion
 from datakit.normalize import stage as normalize
-from datakit.pipeline.configure import TRAIN, Configuration, configure, parameters, tolerances
-from datakit.pipeline.root_layout import STAGE_NAMES, check_root, dataset_home, source_home, stage_order, step_directory
-from datakit.pipeline.sources import Look, SourceState, look_at
+from datakit.pipeline.configure import Configuration, Settings, configure
+from datakit.pipeline.root_layout import check_root, step_directory
+from datakit.pipeline.sources import ListingOptions, SourceState, resolve_source
 from datakit.recipe import Recipe
-from datakit.storage import urls
 from datakit.storage.fingerprint import fingerprint
 from datakit.storage.manifest import Manifest, find_manifest, manifest_url
 from datakit.tokenize import stage as tokenize
 from datakit.tokenize import train_stage
-from datakit.tokenize.encoders.custom import is_custom
+
+READS: dict[ModuleType, tuple[ModuleType, ...]] = {  # in the order of the flow; a stage that is left out is not read
+    download: (),
+    normalize: (download,),
+    signatures: (normalize,),
+    dedup: (normalize, signatures),
+    consolidate: (normalize, dedup),
+    train_stage: (consolidate,),
+    tokenize: (consolidate, train_stage),
+}
 
 
 @dataclass(frozen=True)
 class Node:
-    """A step to be: `upstream` holds (role, label) of the nodes that it reads, in the order in which it reads them."""
+    """A step to run. `upstream` lists the nodes it reads, in the order in which it reads them."""
 
-    stage: str
-    source: str | None
-    dataset: str
-    home: str
-    version: int
-    plan: Callable[[Step], Plan]
-    parameters: dict[str, Any]
-    operations: dict[str, Any] = field(default_factory=dict)
-    upstream: tuple[tuple[str, str], ...] = ()
-    state: SourceState | None = None  # of a download
+    module: ModuleType  # the stage: its NAME, FORMAT_VERSION and plan
+    source: str | None  # None for a step of the whole dataset
+    dataset: str  # the recipe's name, or the source's
+    settings: Settings
+    upstream: tuple[Node, ...] = ()
+    state: SourceState | None = None  # only for a download
+
+    @property
+    def stage(self) -> str:
+        """The stage's name."""
+        return self.module.NAME
 
     @property
     def label(self) -> str:
-        """How people and other nodes call it: `normalize novels`, `dedup`."""
+        """The name shown to users: `normalize novels`, `dedup`."""
         return f"{self.stage} {self.source}" if self.source else self.stage
 
 
 @dataclass(frozen=True)
-class Located:
-    """A node in its place. `manifest` is None while the step is unfinished; `settled`: its inputs are all done."""
+class LocatedStep:
+    """A node and its directory. `manifest` is None while the step is unfinished; `settled`: all its inputs are done."""
 
     node: Node
     fingerprint: str
@@ -70,146 +78,100 @@ class Located:
 
     @property
     def identity(self) -> str:
-        """What downstream builds on; assumed to be the fingerprint while the step is unfinished."""
+        """The identity downstream steps build on; assumed to be the fingerprint while the step is unfinished."""
         return self.manifest.identity if self.manifest is not None else self.fingerprint
 
 
 @dataclass(frozen=True)
 class Graph:
-    """All nodes of a recipe, upstream first; `notes` are for people."""
+    """All nodes of a recipe, upstream first; `notes` are for the user."""
 
-    recipe: Recipe
+    dataset: str
     root: str
     nodes: tuple[Node, ...]
     notes: tuple[str, ...]
 
+    def locate(self, node: Node, located: Mapping[str, LocatedStep]) -> LocatedStep:
+        """Find the node's directory, and its manifest if it is done. Raises CorruptError if it is another step's."""
+        inputs = [located[above.label] for above in node.upstream]
+        identities = [above.identity for above in inputs]
+        number = fingerprint(node.stage, node.module.FORMAT_VERSION, node.settings.content, identities)
+        directory = step_directory(self.root, node.dataset, node.source, node.stage, number)
+        manifest = find_manifest(directory)
+        if manifest is not None and manifest.fingerprint != number:
+            raise CorruptError(
+                f"{manifest_url(directory)} belongs to step {manifest.fingerprint}, but {number} was expected; was the "
+                "directory renamed? Remove it and run again"
+            )
+        return LocatedStep(node, number, directory, manifest, all(above.manifest is not None for above in inputs))
+
 
 def check_workers(workers: int | None) -> None:
-    """Raises UsageError where nothing could run."""
+    """Raise UsageError if the number of workers is below 1."""
     if workers is not None and workers < 1:
         raise UsageError(f"workers is {workers}; it must be at least 1")
 
 
-def build(recipe: Recipe, look: Look, until: str | None = None) -> Graph:
-    """The graph of a recipe, up to and with stage `until`. Lists sources; raises InputError where one is wrong."""
-    settings = configure(recipe)
-    wanted = _wanted(settings, until, recipe)
-    check_root(look.root)
-    states = {source.name: look_at(source, settings.download[source.name], look) for source in recipe.sources}
-    nodes = [*_source_nodes(recipe, settings, states, look.root), *_dataset_nodes(recipe, settings, look.root)]
-    nodes.sort(key=lambda node: stage_order(node.stage))  # stable: sources stay in the order of the recipe
-    notes = tuple(state.note for state in states.values() if state.note)
-    return Graph(recipe, look.root, tuple(node for node in nodes if node.stage in wanted), notes)
+def build(recipe: Recipe, root: str, options: ListingOptions, until: str | None = None) -> Graph:
+    """Build the graph of a recipe, up to and including stage `until`. Lists the sources; raises InputError."""
+    configuration = configure(recipe)
+    modules = _modules(configuration, until, recipe.place)
+    check_root(root)
+    selections = configuration[download.NAME]
+    states = [resolve_source(source, selections[source.name].content, root, options) for source in recipe.sources]
+    nodes = [_download_node(state) for state in states]
+    for module in modules[1:]:
+        for source, settings in configuration[module.NAME].items():
+            upstream = tuple(node for read in READS[module] for node in nodes if _feeds(node, read, source))
+            nodes.append(Node(module, source, source or recipe.name, settings, upstream))
+    return Graph(recipe.name, root, tuple(nodes), tuple(state.note for state in states if state.note))
 
 
-def _wanted(settings: Configuration, until: str | None, recipe: Recipe) -> list[str]:
-    """The stages that the recipe has, up to and with `until`."""
-    off = [(dedup, settings.dedup), (signatures_stage, settings.signatures), (train_stage, settings.train)]
-    left_out = [module.NAME for module, config in [*off, (tokenize, settings.tokenize)] if config is None]
-    names = [name for name in STAGE_NAMES if name not in left_out]
+def _download_node(state: SourceState) -> Node:
+    return Node(download, state.name, state.name, Settings(state.content, state.operations()), state=state)
+
+
+def _feeds(node: Node, read: ModuleType, source: str | None) -> bool:
+    """Return True if a step of one source (None: of the dataset) that reads stage `read` reads this node."""
+    return node.module is read and source in (None, node.source)
+
+
+def _modules(configuration: Configuration, until: str | None, place: str) -> list[ModuleType]:
+    """The stages the recipe includes, up to and including `until`."""
+    modules = [module for module in READS if module.NAME in configuration]
+    names = [module.NAME for module in modules]
     if until is None:
-        return names
+        return modules
     if until not in names:
-        raise UsageError(f"--until {until}: {recipe.place} has no such stage; {suggestion(until, names)}")
-    return names[: names.index(until) + 1]
+        raise UsageError(f"--until {until}: {place} has no such stage; {suggestion(until, names)}")
+    return modules[: names.index(until) + 1]
 
 
-def _source_nodes(recipe: Recipe, settings: Configuration, states: dict[str, SourceState], root: str) -> Iterator[Node]:
-    for source in recipe.sources:
-        name, home, state = source.name, source_home(root, source.name), states[source.name]
-
-        def node(module: ModuleType, content: dict[str, Any], *roles: str, **more: Any) -> Node:
-            upstream = tuple((role, f"{role} {name}") for role in roles)  # noqa: B023 - called in this round only
-            return _node(module, content, upstream, source=name, dataset=name, home=home, **more)  # noqa: B023
-
-        yield node(download, state.parameters, operations=state.operations(), state=state)
-        reading = settings.normalize[name]
-        content = {**parameters(reading), "source": name}
-        yield node(normalize, content, download.NAME, operations=tolerances(reading))
-        if settings.signatures is not None:
-            limits = tolerances(settings.signatures)
-            yield node(signatures_stage, parameters(settings.signatures), normalize.NAME, operations=limits)
-
-
-def _dataset_nodes(recipe: Recipe, settings: Configuration, root: str) -> Iterator[Node]:
-    mine = {"source": None, "dataset": recipe.name, "home": dataset_home(root, recipe.name)}
-    normalized = tuple((normalize.NAME, f"{normalize.NAME} {source.name}") for source in recipe.sources)
-    signed = tuple((signatures_stage.NAME, f"{signatures_stage.NAME} {source.name}") for source in recipe.sources)
-    removals: tuple[tuple[str, str], ...] = ()
-    if settings.dedup is not None:
-        content, limits = parameters(settings.dedup), tolerances(settings.dedup)
-        yield _node(dedup, content, (*normalized, *signed), operations=limits, **mine)
-        removals = ((dedup.NAME, dedup.NAME),)
-    content, limits = parameters(settings.consolidate), tolerances(settings.consolidate)
-    yield _node(consolidate, content, (*normalized, *removals), operations=limits, **mine)
-    clean = ((consolidate.NAME, consolidate.NAME),)
-    trained: tuple[tuple[str, str], ...] = ()
-    if settings.train is not None:
-        yield _node(train_stage, parameters(settings.train), clean, **mine)
-        trained = ((train_stage.NAME, train_stage.NAME),)
-    if settings.tokenize is not None:
-        content, operations = _tokenizer(settings)
-        yield _node(tokenize, content, (*clean, *trained), operations=operations, **mine)
-
-
-def _node(module: ModuleType, content: dict[str, Any], upstream: tuple[tuple[str, str], ...], **more: Any) -> Node:
-    return Node(
-        stage=module.NAME,
-        version=module.FORMAT_VERSION,
-        plan=module.plan,
-        parameters=content,
-        upstream=upstream,
-        **more,
-    )
-
-
-def _tokenizer(settings: Configuration) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Tokenize's content parameters and operations: a tokenizer file is known by its content, never by its path."""
-    content, limits = parameters(settings.tokenize), tolerances(settings.tokenize)
-    path = content["tokenizer"]
-    if path == TRAIN or is_custom(path):
-        return content, limits
-    try:
-        data = urls.read_bytes(path)
-    except (NotFoundError, OSError) as error:
-        raise TokenizerError(f'{path}: no tokenizer can be read there; give a tokenizer.json, or "train"') from error
-    del content["tokenizer"]
-    return {**content, "tokenizer_sha256": hashlib.sha256(data).hexdigest()}, {**limits, "tokenizer_path": path}
-
-
-def locate(node: Node, upstream: dict[str, Located]) -> Located:
-    """The node's place, and its manifest if it is done there. Raises CorruptError if another step's lies there."""
-    above = [upstream[label] for _, label in node.upstream]
-    number = fingerprint(node.stage, node.version, node.parameters, [entry.identity for entry in above])
-    directory = step_directory(node.home, node.stage, number)
-    manifest = find_manifest(directory)
-    if manifest is not None and manifest.fingerprint != number:
-        raise CorruptError(
-            f"{manifest_url(directory)} is of step {manifest.fingerprint}, but {number} belongs there; was the "
-            "directory renamed? Remove it and run again"
-        )
-    return Located(node, number, directory, manifest, all(entry.manifest is not None for entry in above))
-
-
-def step_of(located: Located, upstream: dict[str, Located]) -> Step:
-    """The step as the engine runs it; everything that it reads must be done."""
+def engine_step(located: LocatedStep, upstream: Mapping[str, LocatedStep]) -> Step:
+    """Convert a step to the form the engine runs; all its inputs must be done."""
     node = located.node
-    inputs = []
-    for role, label in node.upstream:
-        above = upstream[label]
-        assert above.manifest is not None
-        inputs.append(StepInput(role, above.node.source, above.directory, above.manifest))
-    operations = dict(node.operations)
+    inputs = [upstream[above.label] for above in node.upstream]
+    operations = node.settings.operations
     if node.stage == normalize.NAME:
-        above = upstream[node.upstream[0][1]]
-        assert above.node.state is not None
-        operations["base"] = download.files_base(above.node.state.base, above.directory)
-        operations["listed"] = above.node.state.listed()
+        operations = {**operations, **_reading(inputs[0])}
     return Step(
-        node.stage, node.dataset, located.directory, located.fingerprint, node.parameters, tuple(inputs), operations
+        stage=node.stage,
+        dataset=node.dataset,
+        directory=located.directory,
+        fingerprint=located.fingerprint,
+        parameters=node.settings.content,
+        inputs=tuple(_step_input(above) for above in inputs),
+        operations=operations,
     )
 
 
-def finished(located: Located, manifest: Manifest) -> Located:
-    """The same step, done."""
-    return replace(located, manifest=manifest)
+def _reading(downloaded: LocatedStep) -> dict[str, Any]:
+    """Operations of normalize: the base of its files, and the expected state of those read in place."""
+    state = downloaded.node.state
+    assert state is not None
+    return {"base": download.files_base(state.base, downloaded.directory), "listed": state.listed()}
+
+
+def _step_input(above: LocatedStep) -> StepInput:
+    assert above.manifest is not None
+    return StepInput(above.node.stage, above.node.source, above.directory, above.manifest)

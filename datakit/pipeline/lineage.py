@@ -1,27 +1,35 @@
-"""What a finished step holds and what it was made from, up to the raw files: read from manifests alone.
+"""Describes a finished step and everything it was made from, up to the raw files, from manifests alone.
 
-Manifests refer to one another by relative paths, so this also works on a dataset that was moved or mirrored; where only
-a part of it was, the missing steps are named by their identity.
+Manifests refer to one another by relative paths, so this also works on a moved or mirrored dataset. If only part of it
+was moved, the missing steps are named by their identity.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from datakit.errors import NotFoundError
 from datakit.normalize.inspect import RawReport, inspect_source
 from datakit.pipeline.root_layout import STEP_NAME, stage_order, steps_in
 from datakit.storage import urls
-from datakit.storage.manifest import FILE_NAME, Column, InputReference, Manifest, find_manifest, read_manifest
+from datakit.storage.manifest import (
+    FILE_NAME,
+    Column,
+    InputReference,
+    Manifest,
+    find_manifest,
+    read_manifest,
+    totals_of,
+)
 
 SAMPLE_IDS = 3
 
 
 @dataclass(frozen=True)
 class Ancestor:
-    """A step upstream. `depth` is the distance in the tree; `found` is False where its manifest is not there."""
+    """An upstream step. `depth`: its distance in the tree; `found`: False if its manifest is missing."""
 
     depth: int
     stage: str
@@ -32,12 +40,23 @@ class Ancestor:
     rows: int | None = None
     bytes: int | None = None
     files: tuple[str, ...] = ()  # of a download: the raw files, relative to the source
-    seen: bool = False  # shown further up already, with all above it
+    seen: bool = False  # already listed, with all its ancestors
+
+
+class SourceTotals(NamedTuple):
+    """One source's share of a step; sizes in bytes, None if the stage does not record them."""
+
+    source: str
+    partitions: int
+    rows: int
+    bytes: int
+    text_bytes: int | None
+    tokens: int | None
 
 
 @dataclass(frozen=True)
 class StepDescription:
-    """A finished step. `parts` is (source, partitions, rows, bytes, text_bytes, tokens) for each source."""
+    """A finished step. `beside`: the other finished steps, if the target was a dataset."""
 
     directory: str
     stage: str
@@ -52,17 +71,17 @@ class StepDescription:
     tokens: int | None
     counters: dict[str, int]
     quarantined: int
-    parts: tuple[tuple[str, int, int, int, int | None, int | None], ...]
+    parts: tuple[SourceTotals, ...]
     sample_ids: tuple[str, ...]
     lineage: tuple[Ancestor, ...]
     details: dict[str, Any]
-    beside: tuple[str, ...] = ()  # other finished steps of the dataset, where a dataset was asked for
+    beside: tuple[str, ...] = ()
 
 
 def inspect(target: str) -> StepDescription | RawReport:
-    """What is at `target`: a finished step (its directory, its manifest, its dataset's directory), or a raw source.
+    """Describe a finished step (given by its directory, manifest or dataset directory) or a raw source.
 
-    Raises NotFoundError for a step that is unfinished, NoInputError where there is nothing.
+    Raises NotFoundError for an unfinished step, NoInputError if nothing is found.
     """
     place = urls.absolute(target)
     if urls.name(place) == FILE_NAME:
@@ -97,7 +116,7 @@ def _description(directory: str, manifest: Manifest, beside: tuple[str, ...]) ->
         tokens=manifest.totals.tokens,
         counters=manifest.counters,
         quarantined=manifest.quarantine.records,
-        parts=tuple(_parts(manifest)),
+        parts=tuple(_source_totals(manifest)),
         sample_ids=_sample_ids(manifest),
         lineage=tuple(_ancestors(directory, manifest, 0, set())),
         details=manifest.details,
@@ -105,22 +124,15 @@ def _description(directory: str, manifest: Manifest, beside: tuple[str, ...]) ->
     )
 
 
-def _parts(manifest: Manifest) -> Iterator[tuple[str, int, int, int, int | None, int | None]]:
+def _source_totals(manifest: Manifest) -> Iterator[SourceTotals]:
     for source in dict.fromkeys(partition.source for partition in manifest.partitions):
         parts = manifest.partitions_of(source)
-        texts, tokens = [part.text_bytes for part in parts], [part.tokens for part in parts]
-        yield (
-            source,
-            len(parts),
-            sum(part.rows for part in parts),
-            sum(part.bytes for part in parts),
-            None if None in texts else sum(size or 0 for size in texts),
-            None if None in tokens else sum(count or 0 for count in tokens),
-        )
+        totals = totals_of(parts)
+        yield SourceTotals(source, len(parts), totals.rows, totals.bytes, totals.text_bytes, totals.tokens)
 
 
 def _sample_ids(manifest: Manifest) -> tuple[str, ...]:
-    """Ids of three documents, spread over the partitions: the manifest knows each one's first and last."""
+    """Ids of three documents, spread over the partitions: manifests hold each partition's first and last."""
     known = [part.first_id for part in manifest.partitions if part.first_id]
     known += [part.last_id for part in manifest.partitions if part.last_id]
     ids = list(dict.fromkeys(known))
@@ -129,7 +141,7 @@ def _sample_ids(manifest: Manifest) -> tuple[str, ...]:
 
 
 def _ancestors(directory: str, manifest: Manifest, depth: int, seen: set[str]) -> Iterator[Ancestor]:
-    """Everything above a step, depth first; a step that was shown is not shown again in full."""
+    """Yield everything upstream of a step, depth first; ancestors of a repeated step are listed once."""
     for reference in manifest.inputs:
         place = urls.parent(urls.join(directory, reference.path))
         above = find_manifest(place)

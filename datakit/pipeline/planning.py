@@ -1,34 +1,42 @@
-"""What a run would do, and what it would need: computed from listings and manifests, writing nothing.
+"""Plans a run: which steps it would execute and what they would need, from listings and manifests. Writes nothing.
 
-For a step whose inputs are done the stage itself says its first tasks, so their number and memory are exact; for the
-others sizes are estimated from the text that will reach them. A local source that was never listed by a run is in
-place already, so its normalize step counts as one whose inputs are done.
+If a step's inputs are done, the stage itself yields its first tasks, so their number and memory are exact; for other
+steps, sizes are estimated from the text that will reach them. A local source no run has listed yet is already in place,
+so its normalize step is planned as if its input were done.
 
-Cost: the sources are listed, and local files that the root does not remember are hashed, since a step's name depends on
-their content.
+Cost: listing the sources, and hashing local files the root does not remember, since step names depend on their content.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from datakit.engine.task import Phase, Step, input_references
-from datakit.pipeline.estimate import Resources, disk_bytes, manifest_text_bytes, raw_text_bytes, resources
-from datakit.pipeline.graph import Graph, Located, Node, build, check_workers, locate, step_of
-from datakit.pipeline.sources import Look
+from datakit.pipeline.estimate import (
+    Concurrency,
+    Resources,
+    concurrency_of,
+    disk_bytes,
+    manifest_text_bytes,
+    raw_text_bytes,
+    resources,
+)
+from datakit.pipeline.graph import Graph, LocatedStep, Node, build, check_workers, engine_step
+from datakit.pipeline.sources import ListingOptions
 from datakit.recipe import Recipe
 from datakit.storage import urls
 from datakit.storage.manifest import PARTIAL_NAME, Manifest, Quarantine, totals_of
 
 DONE, PARTIAL, TO_RUN = "done", "partial", "to run"
+TEXT_STAGES = ("download", "normalize", "consolidate")  # their output is text
 
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """A step of a plan; sizes in bytes, None where nothing is known yet.
+    """A step of a plan; sizes in bytes, None if unknown.
 
-    settled: its inputs are done, so its directory is final; else it moves if one of them loses records.
-    disk: what stays when it is done; disk_peak: what it needs while it runs.
+    settled: its inputs are done, so its directory is final; otherwise it changes if one of them loses records.
+    disk: what remains when it is done; disk_peak: what it needs while it runs.
     """
 
     stage: str
@@ -50,7 +58,7 @@ class PlannedStep:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """The steps of a recipe in the order in which they would run, and what the run may use."""
+    """The steps of a recipe in the order they would run, and the resources the run may use."""
 
     dataset: str
     root: str
@@ -60,7 +68,7 @@ class RunPlan:
 
     @property
     def disk_needed(self) -> int | None:
-        """The most that the run will have on disk beside what is there, about; None where a size is unknown."""
+        """Estimated peak of additional disk use during the run; None if a size is unknown."""
         stays = peak = 0
         for step in self.steps:
             if step.state == DONE:
@@ -75,38 +83,53 @@ class RunPlan:
 def plan(
     recipe: Recipe, root: str, *, workers: int | None = None, until: str | None = None, offline: bool = False
 ) -> RunPlan:
-    """What `run` with the same arguments would do. Writes nothing; raises InputError where a run would refuse."""
+    """Plan what `run` with the same arguments would do. Writes nothing; raises InputError where a run would refuse."""
     check_workers(workers)
     root = urls.absolute(root)
-    graph = build(recipe, Look(root, offline=offline, frozen=True), until)
-    means = resources(root, workers)
-    return RunPlan(recipe.name, root, _steps(graph, means), means, graph.notes)
+    graph = build(recipe, root, ListingOptions(offline=offline, dry_run=True), until)
+    available = resources(root, workers)
+    planner = _Planner(graph, available)
+    return RunPlan(recipe.name, root, tuple(planner.plan(node) for node in graph.nodes), available, graph.notes)
 
 
-def _steps(graph: Graph, means: Resources) -> tuple[PlannedStep, ...]:
-    known: dict[str, Located] = {}
-    texts: dict[str, int | None] = {}
-    steps = []
-    for node in graph.nodes:
-        located = locate(node, known)
-        known[node.label] = located
-        texts[node.label] = _text_bytes(located, texts)
+@dataclass
+class _Planner:
+    """Plans a graph node by node, upstream first."""
+
+    graph: Graph
+    available: Resources
+    _located: dict[str, LocatedStep] = field(default_factory=dict)
+    _text_bytes: dict[str, int | None] = field(default_factory=dict)
+
+    def plan(self, node: Node) -> PlannedStep:
+        located = self.graph.locate(node, self._located)
+        self._located[node.label] = located
+        text = self._text_bytes[node.label] = self._text(located)
         phase = None
-        if located.manifest is None and located.settled and _is_known(node):
-            phase, imagined = _first_phase(step_of(located, known), node)
-            if imagined is not None:  # nothing to run: the step is as good as done for those that read it
-                known[node.label] = Located(node, located.fingerprint, located.directory, imagined, True)
-        steps.append(_planned(located, phase, texts[node.label], means))
-    return tuple(steps)
+        if located.manifest is None and located.settled and _is_listed(node):
+            phase, manifest = _first_phase(engine_step(located, self._located), node)
+            if manifest is not None:  # no task to run: downstream may plan as if the step were done
+                self._located[node.label] = replace(located, manifest=manifest)
+        return _planned(located, text, _concurrency(located, phase, self.available))
+
+    def _text(self, located: LocatedStep) -> int | None:
+        """Bytes of text the step produces (TEXT_STAGES) or processes (the others)."""
+        if located.manifest is not None and (exact := manifest_text_bytes(located.manifest)) is not None:
+            return exact
+        state = located.node.state
+        if state is not None:
+            return raw_text_bytes(state.files) if state.files is not None else None
+        above = [self._text_bytes[node.label] for node in located.node.upstream if node.stage in TEXT_STAGES]
+        return None if None in above else sum(size for size in above if size is not None)
 
 
-def _is_known(node: Node) -> bool:
+def _is_listed(node: Node) -> bool:
     return node.state is None or node.state.files is not None
 
 
 def _first_phase(step: Step, node: Node) -> tuple[Phase | None, Manifest | None]:
-    """The stage's own first tasks; or, where it has none, the manifest that the step would get."""
-    generator = node.plan(step)
+    """Return the stage's own first phase, or, if it has none, the manifest the step would get."""
+    generator = node.module.plan(step)
     try:
         return next(generator), None
     except StopIteration as stop:
@@ -119,21 +142,9 @@ def _first_phase(step: Step, node: Node) -> tuple[Phase | None, Manifest | None]
         generator.close()
 
 
-def _text_bytes(located: Located, texts: dict[str, int | None]) -> int | None:
-    """The text that the step holds (download, normalize, consolidate) or works on (the others)."""
-    node = located.node
-    if located.manifest is not None and (exact := manifest_text_bytes(located.manifest)) is not None:
-        return exact
-    if node.state is not None:
-        return raw_text_bytes(node.state.files) if node.state.files is not None else None
-    above = [texts[label] for role, label in node.upstream if role in ("download", "normalize", "consolidate")]
-    return None if None in above else sum(size for size in above if size is not None)
-
-
-def _planned(located: Located, phase: Phase | None, text: int | None, means: Resources) -> PlannedStep:
+def _planned(located: LocatedStep, text: int | None, concurrency: Concurrency) -> PlannedStep:
     node, manifest = located.node, located.manifest
     disk, disk_peak = _disk(located, text)
-    tasks, memory, at_a_time, reason = _concurrency(located, phase, means)
     return PlannedStep(
         stage=node.stage,
         source=node.source,
@@ -141,13 +152,13 @@ def _planned(located: Located, phase: Phase | None, text: int | None, means: Res
         directory=located.directory,
         fingerprint=located.fingerprint,
         settled=located.settled,
-        reads=tuple(label for _, label in node.upstream) if node.upstream else _reads(node),
+        reads=tuple(above.label for above in node.upstream) if node.upstream else _reads(node),
         rows=manifest.totals.rows if manifest is not None else None,
         text_bytes=text,
-        tasks=tasks,
-        task_memory=memory,
-        at_a_time=at_a_time,
-        reason=reason,
+        tasks=concurrency.tasks,
+        task_memory=concurrency.task_memory,
+        at_a_time=concurrency.at_a_time,
+        reason=concurrency.reason,
         disk=disk,
         disk_peak=disk_peak,
     )
@@ -161,13 +172,13 @@ def _reads(node: Node) -> tuple[str, ...]:
     return (f"{node.state.base}: {len(files):,} files, {sum(file.size for file in files):,} bytes",)
 
 
-def _state(located: Located) -> str:
+def _state(located: LocatedStep) -> str:
     if located.manifest is not None:
         return DONE
     return PARTIAL if urls.exists(urls.join(located.directory, PARTIAL_NAME)) else TO_RUN
 
 
-def _disk(located: Located, text: int | None) -> tuple[int | None, int | None]:
+def _disk(located: LocatedStep, text: int | None) -> tuple[int | None, int | None]:
     if located.manifest is not None:
         return located.manifest.totals.bytes, located.manifest.totals.bytes
     state = located.node.state
@@ -179,23 +190,13 @@ def _disk(located: Located, text: int | None) -> tuple[int | None, int | None]:
     return size, size
 
 
-def _concurrency(
-    located: Located, phase: Phase | None, means: Resources
-) -> tuple[int | None, int | None, int | None, str]:
-    """(tasks, memory of the largest, how many at a time, why that many)."""
+def _concurrency(located: LocatedStep, phase: Phase | None, available: Resources) -> Concurrency:
     if located.manifest is not None:
-        return None, None, None, "found done: no worker is started"
-    if phase is None:
-        if not _is_known(located.node):
-            return None, None, None, "known when its files are listed"
-        reading = "nothing to run: files are read in place"
-        return (0, 0, 0, reading) if located.settled else (None, None, None, "known when its inputs are done")
-    largest = max((task.input_bytes for task in phase.tasks), default=0)
-    memory = int(phase.memory_bytes + phase.memory_per_input_byte * largest)
-    limits = {
-        "the number of tasks": len(phase.tasks),
-        "the workers": max(1, means.workers // phase.cpus),
-        "the memory": max(1, means.memory_bytes // max(1, memory)),
-    }
-    what = min(limits, key=lambda name: limits[name])
-    return len(phase.tasks), memory, limits[what], f"limited by {what}"
+        return Concurrency(None, None, None, "already done: no worker is started")
+    if phase is not None:
+        return concurrency_of(phase, available)
+    if not _is_listed(located.node):
+        return Concurrency(None, None, None, "known once its files are listed")
+    if not located.settled:
+        return Concurrency(None, None, None, "known once its inputs are done")
+    return Concurrency(0, 0, 0, "nothing to run: files are read in place")

@@ -1,7 +1,7 @@
-"""Where everything lies in a root: one rule for writing it and one for finding it again.
+"""Defines where everything is stored in a root: one rule to write it and one to find it again.
 
-<root>/sources/<source>/<stage>-<12 digits>/     what depends on one source alone: shared by all recipes
-<root>/<dataset>/<stage>-<12 digits>/            the rest
+<root>/sources/<source>/<stage>-<12 digits>/     steps of one source alone, shared by all recipes
+<root>/<dataset>/<stage>-<12 digits>/            all other steps
 <root>/packing/packing-<length>-<policy>-<12 digits>/   counts of a mixture's packed components
 <root>/<dataset>/runs/<run>/events.jsonl         the log of a run
 <root>/.cache/                                   remembered hashes of local files
@@ -19,32 +19,28 @@ from datakit.storage.fingerprint import SHOWN_DIGITS, short
 SOURCES = "sources"
 RUNS = "runs"
 STAGE_NAMES = ("download", "normalize", "signatures", "dedup", "consolidate", "train-tokenizer", "tokenize")
-PACKING = r"packing-\d+-(?:split|truncate|drop)(?:-\d+)?"  # a mixture's, no stage of a recipe
+PACKING = r"packing-\d+-(?:split|truncate|drop)(?:-\d+)?"  # belongs to a mixture, not to a recipe
 STEP_NAME = re.compile(rf"({'|'.join(STAGE_NAMES)}|{PACKING})-[0-9a-f]{{{SHOWN_DIGITS}}}")
 
 
-def source_home(root: str, source: str) -> str:
-    """The directory of a source's own steps."""
+def source_directory(root: str, source: str) -> str:
+    """Return the directory of a source's own steps."""
     return urls.join(root, SOURCES, source)
 
 
-def dataset_home(root: str, dataset: str) -> str:
-    """The directory of a dataset's own steps."""
-    return urls.join(root, dataset)
-
-
-def step_directory(home: str, stage: str, fingerprint: str) -> str:
-    """The directory of a step in its home."""
+def step_directory(root: str, dataset: str, source: str | None, stage: str, fingerprint: str) -> str:
+    """Return the directory of a step: below its source, or, where `source` is None, below its dataset."""
+    home = urls.join(root, dataset) if source is None else source_directory(root, source)
     return urls.join(home, f"{stage}-{short(fingerprint)}")
 
 
 def run_directory(root: str, dataset: str, run: str) -> str:
-    """Where the log of a run lies."""
-    return urls.join(dataset_home(root, dataset), RUNS, run)
+    """Return the directory of a run's log."""
+    return urls.join(root, dataset, RUNS, run)
 
 
 def steps_in(directory: str) -> list[str]:
-    """The step directories of a dataset, a source or a root. Looks no deeper than a root goes."""
+    """List the step directories of a dataset, a source or a root, without searching deeper than a root's layout."""
     children = _children(directory)
     homes = [directory]
     if SOURCES in children:  # a root
@@ -56,7 +52,7 @@ def steps_in(directory: str) -> list[str]:
 
 
 def _children(directory: str) -> list[str]:
-    """The names of the directories in a directory; none where it is not there."""
+    """Names of the subdirectories; empty if the directory does not exist."""
     if urls.is_local(directory):
         if not os.path.isdir(directory):
             return []
@@ -71,12 +67,12 @@ def _children(directory: str) -> list[str]:
 
 
 def stage_order(stage: str) -> int:
-    """The position of a stage in the flow of data; what stands beside the flow comes before it."""
+    """Return a stage's position in the flow of data; -1 for stages outside the flow."""
     return STAGE_NAMES.index(stage) if stage in STAGE_NAMES else -1
 
 
 def check_root(root: str) -> None:
-    """Raises RootError where nothing can be written below a local root; writes nothing to find out."""
+    """Raise RootError if a local root is not writable. Writes nothing."""
     if not urls.is_local(root):
         return
     place = urls.local_path(root)

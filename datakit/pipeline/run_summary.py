@@ -1,7 +1,7 @@
-"""What a run kept at each stage, and what it left out and why: one line a stage, from manifests alone.
+"""Summarizes a run from its manifests: per stage, how many documents were kept, and how many were dropped and why.
 
-The lines add up: what a stage says came in is what the one before says came out, less what is listed as dropped. A
-stage that writes no documents (signatures, dedup) says how many it looked at or marked.
+The lines add up: each stage's input is the output of the stage before it, and its output is its input minus what is
+listed as dropped. Stages that write no documents (signatures, dedup) report how many they processed or marked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CAME_IN = {
     "train-tokenizer": ("train-tokenizer/documents",),
     "tokenize": ("tokenize/documents",),
 }
-DROPPED = {  # stage -> counter -> how people call it
+DROPPED = {  # stage -> counter -> the name shown to users
     "normalize": {
         "normalize/blank": "blank",
         "normalize/duplicates": "exact duplicates",
@@ -40,9 +40,9 @@ DROPPED = {  # stage -> counter -> how people call it
 FOUND = {
     "download": {"download/files": "files"},
     "normalize": {
-        "normalize/invalid_utf8": "with invalid UTF-8 mended",
+        "normalize/invalid_utf8": "with invalid UTF-8 repaired",
         "normalize/nul": "with NUL removed",
-        "normalize/whitespace_runs": "with white space cut",
+        "normalize/whitespace_runs": "with white space shortened",
     },
     "signatures": {"signatures/too_short": "too short for fuzzy dedup", "signatures/saturated": "saturated"},
 }
@@ -50,10 +50,10 @@ FOUND = {
 
 @dataclass(frozen=True)
 class StageLine:
-    """A stage of a run: sums over its steps. Sizes in bytes; None where the stage has no such thing.
+    """Sums over the steps of one stage. Sizes in bytes; None if the stage has no such value.
 
-    rows_in: records or documents that it read. rows_out: documents that it passes on. dropped: why the others are not
-    among them; found: what else there is to know. peak_memory, budget: of the attempt that came nearest to its budget.
+    rows_in: records or documents read. rows_out: documents passed on. dropped: the others, by reason. found: further
+    counts. peak_memory, budget: of the attempt that came closest to its budget.
     """
 
     stage: str
@@ -72,7 +72,7 @@ class StageLine:
 
 
 def stage_lines(result: RunResult) -> list[StageLine]:
-    """One line a stage, in the order of the flow."""
+    """Summarize a run: one line per stage, in the order of the flow."""
     ordered = sorted(result.steps, key=lambda step: stage_order(step.stage))
     return [_line(stage, list(steps)) for stage, steps in groupby(ordered, key=lambda step: step.stage)]
 
@@ -99,7 +99,7 @@ def _line(stage: str, steps: Sequence[StepResult]) -> StageLine:
 
 
 def _marked(manifests: Sequence[Manifest]) -> dict[str, int]:
-    """What dedup marks, and the size of a trained vocabulary."""
+    """Count the documents dedup marked and the tokens of a trained vocabulary."""
     found = Counter[str]()
     for manifest in manifests:
         if manifest.stage == "dedup":

@@ -1,9 +1,9 @@
-"""What a source is at this moment: the content parameters that identify it, and its files where they must be known.
+"""Resolves each source to its current state: the parameters that identify it and, where needed, its files.
 
-A source that is pinned by a revision is identified by (URL, revision, selection) and need not be listed once it is
-downloaded. Any other is identified by its listing. With `--offline` nothing remote is asked: a pinned source must be
-downloaded already, and for any other the listing of its last download is trusted. Local sources are always looked at,
-since that costs next to nothing: their hashes are remembered.
+A source pinned by a revision is identified by URL, revision and selection, and need not be listed once downloaded. Any
+other source is identified by its listing. With `--offline` nothing remote is contacted: a pinned source must already be
+downloaded, and for any other the listing of its last download is trusted. Local sources are always listed, which is
+cheap because their hashes are remembered.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from typing import Any
 
 from datakit.download.hashes import HashCache
 from datakit.download.listing import SourceFile, list_source, listing_digest, pinned, source_base
-from datakit.download.stage import FORMAT_VERSION, NAME, Config
+from datakit.download.stage import FORMAT_VERSION, NAME
 from datakit.engine.ledger.ledger import DriverLine, read_ledger
 from datakit.errors import DatakitError, NoInputError, RecipeError
-from datakit.pipeline.configure import parameters
-from datakit.pipeline.root_layout import source_home, step_directory
+from datakit.pipeline.root_layout import source_directory, step_directory
 from datakit.recipe import Source
 from datakit.storage import globs, urls
 from datakit.storage.fingerprint import fingerprint
@@ -28,100 +27,102 @@ LISTING = "listing"
 
 
 @dataclass(frozen=True)
-class Look:
-    """How sources are looked at. `frozen`: nothing may be written, and what cannot be reached is no error (a plan)."""
+class ListingOptions:
+    """Listing options. `dry_run`: write nothing, and report an unreachable source as a note instead of an error."""
 
-    root: str
     offline: bool = False
-    frozen: bool = False
+    dry_run: bool = False
 
 
 @dataclass(frozen=True)
 class SourceState:
-    """A source now. `files` is None where they are not known and not needed; `note` says what a person should know."""
+    """A source now. `content` identifies it; `files` is None if unknown and not needed; `note` is for users."""
 
-    parameters: dict[str, Any]
+    name: str
+    content: dict[str, Any]
     base: str
     files: tuple[SourceFile, ...] | None = None
     note: str = ""
 
     def operations(self) -> dict[str, Any]:
-        """What the download step is told beside its parameters."""
+        """The download step's operation parameters."""
         return {"base": self.base, "files": [asdict(file) for file in self.files or ()]}
 
     def listed(self) -> dict[str, tuple[int, int, str]]:
-        """What files that are read in place must still be when they are read: path -> (size, time in ns, xxh3-128)."""
+        """The expected state of files that are read in place: path -> (size, mtime in ns, xxh3-128)."""
         files = [(file, file.mtime_ns) for file in self.files or ()]
         return {file.path: (file.size, time, file.checksum) for file, time in files if time is not None}
 
 
-def look_at(source: Source, config: Config, look: Look) -> SourceState:
-    """The state of one source. Raises NoInputError, RecipeError, and whatever the listing raises."""
+def resolve_source(source: Source, selection: dict[str, Any], root: str, options: ListingOptions) -> SourceState:
+    """Find the state of one source; `selection` holds its globs. Raises NoInputError, RecipeError, listing errors."""
     url = pinned(source.url, source.revision)
     local = urls.is_local(globs.expand(url))
     if local and source.revision:
-        raise RecipeError(f"source {source.name!r}: a local source has no revision; it is known by its content")
+        raise RecipeError(f"source {source.name!r}: a local source has no revision; its content identifies it")
     if source.revision:
-        return _pinned(source, url, config, look)
-    if look.offline and not local:
-        return _last_download(source, url, config, look)
-    base, files = _list(source, url, config, look)
-    return SourceState({**parameters(config), LISTING: listing_digest(files)}, base, tuple(files))
+        return _pinned(source, url, selection, root, options)
+    if options.offline and not local:
+        return _last_download(source, url, selection, root)
+    base, files = _list(source.name, url, selection, root, options)
+    return SourceState(source.name, {**selection, LISTING: listing_digest(files)}, base, tuple(files))
 
 
-def _list(source: Source, url: str, config: Config, look: Look) -> tuple[str, list[SourceFile]]:
-    """(what the paths are relative to, the files). What a store's driver raises becomes an error of ours."""
+def _list(
+    name: str, url: str, selection: dict[str, Any], root: str, options: ListingOptions
+) -> tuple[str, list[SourceFile]]:
+    """Return (the base of the relative paths, the files). A store driver's errors become DatakitErrors."""
     with read_errors(url):
-        cache = HashCache.of_source(look.root, source.name, frozen=look.frozen)
-        files = list_source(url, config.include, config.exclude, cache)
+        cache = HashCache.of_source(root, name, frozen=options.dry_run)
+        files = list_source(url, selection["include"], selection["exclude"], cache)
         base = source_base(url)
-    if urls.is_local(base) and urls.is_local(look.root):
-        inside = urls.relative(look.root, base) + "/"
+    if urls.is_local(base) and urls.is_local(root):
+        inside = urls.relative(root, base) + "/"
         if any(file.path.startswith(inside) for file in files):
             raise RecipeError(
-                f"source {source.name!r}: its files include the output root {look.root}, so every run would change it; "
+                f"source {name!r}: its files include the output root {root}, so every run would change it; "
                 f'add exclude = ["{inside}**"] or choose another --root'
             )
     return base, files
 
 
-def _pinned(source: Source, url: str, config: Config, look: Look) -> SourceState:
-    content = {**parameters(config), "url": source.url, "revision": source.revision}
-    state = SourceState(content, url)
-    directory = step_directory(
-        source_home(look.root, source.name), NAME, fingerprint(NAME, FORMAT_VERSION, content, [])
-    )
-    if find_manifest(directory) is not None:
-        return state
-    if look.offline:
-        if look.frozen:
-            return SourceState(content, url, note=f"source {source.name}: not downloaded yet; its size is unknown")
+def _pinned(source: Source, url: str, selection: dict[str, Any], root: str, options: ListingOptions) -> SourceState:
+    content = {**selection, "url": source.url, "revision": source.revision}
+    number = fingerprint(NAME, FORMAT_VERSION, content, [])
+    if find_manifest(step_directory(root, source.name, source.name, NAME, number)) is not None:
+        return SourceState(source.name, content, url)
+    if options.offline:
+        if options.dry_run:
+            return _unknown_size(source, content, url, "not downloaded yet; its size is unknown")
         raise _not_downloaded(source)
     try:
-        base, files = _list(source, url, config, look)
+        base, files = _list(source.name, url, selection, root, options)
     except DatakitError as error:
-        if not look.frozen or isinstance(error, NoInputError):
+        if not options.dry_run or isinstance(error, NoInputError):
             raise
-        return SourceState(content, url, note=f"source {source.name}: its size is unknown ({_first_line(error)})")
-    return SourceState(content, base, tuple(files))
+        return _unknown_size(source, content, url, f"its size is unknown ({_first_line(error)})")
+    return SourceState(source.name, content, base, tuple(files))
 
 
-def _last_download(source: Source, url: str, config: Config, look: Look) -> SourceState:
-    """The state as the last download found it, which `--offline` trusts."""
-    home, asked = source_home(look.root, source.name), parameters(config)
+def _unknown_size(source: Source, content: dict[str, Any], url: str, reason: str) -> SourceState:
+    return SourceState(source.name, content, url, note=f"source {source.name}: {reason}")
+
+
+def _last_download(source: Source, url: str, selection: dict[str, Any], root: str) -> SourceState:
+    """Return the state found by the last download, which `--offline` trusts."""
+    home = source_directory(root, source.name)
     found: list[tuple[float, str, dict[str, Any]]] = []
     for info in urls.listing(home):
         directory, _, name = info.path.rpartition("/")
         if name == FILE_NAME and directory.startswith(f"{NAME}-") and "/" not in directory:
             manifest = read_manifest(urls.join(home, directory))
-            if {key: value for key, value in manifest.parameters.items() if key != LISTING} == asked:
+            if {key: value for key, value in manifest.parameters.items() if key != LISTING} == selection:
                 found.append((_last_run(urls.join(home, directory)), directory, manifest.parameters))
     if not found:
         raise _not_downloaded(source)
     _, directory, content = max(found, key=lambda entry: entry[:2])
-    return SourceState(
-        content, url, note=f"source {source.name}: not listed (--offline); {directory} is taken as it is"
-    )
+    note = f"source {source.name}: not listed (--offline); using {directory} unchanged"
+    return SourceState(source.name, content, url, note=note)
 
 
 def _last_run(directory: str) -> float:

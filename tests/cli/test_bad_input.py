@@ -1,4 +1,4 @@
-"""Bad input through the command line: one clear error each (what, where, what to do), and nothing half-written."""
+"""Bad input gives one clear error (what, where, what to do) and no partial output."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.command_line import invoke
 from tests.support.paths import REPOSITORY
 from tests.support.stdlib_shelf import texts
 
@@ -19,7 +20,7 @@ SECRET = "the quick brown fox of a secret document"
 
 
 def write_recipe(folder: Path, source: str, more: str = "") -> Path:
-    """A recipe of one source `pile` with the given lines."""
+    """Write a recipe of one source, `pile`, with the given lines."""
     path = folder / "recipe.toml"
     path.write_text(f'name = "pile"\n\n[[sources]]\nname = "pile"\n{source}\n\n[dedup]\n{more}\n')
     return path
@@ -30,16 +31,18 @@ def write_lines(path: Path, records: list[dict[str, object]]) -> None:
 
 
 def run(recipe: Path, root: Path, *prefix: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """`datakit run`, possibly under another command."""
+    """Run `datakit run`: in this process, or below a prefix command in a process of its own."""
+    if not prefix:
+        return invoke("run", recipe, "--root", root, "--workers", "2", cwd=REPOSITORY, **environment)
     command = [*prefix, sys.executable, "-m", "datakit", "run", str(recipe), "--root", str(root), "--workers", "2"]
     variables = os.environ | {"PYTHONPATH": str(REPOSITORY)} | environment
     return subprocess.run(
-        command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, timeout=300, check=False
     )
 
 
 def error_of(result: subprocess.CompletedProcess[str]) -> str:
-    """The one error on stderr; no traceback, and no document's text."""
+    """Return the only error on stderr; there is no traceback and no document text."""
     assert "Traceback" not in result.stderr, result.stderr
     assert SECRET not in result.stderr + result.stdout
     errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
@@ -48,24 +51,24 @@ def error_of(result: subprocess.CompletedProcess[str]) -> str:
 
 
 def assert_nothing_half_written(root: Path, stage: str) -> None:
-    """The stage that failed has no manifest, and no file without the dot of a temporary one was cut short."""
+    """The failed stage has no manifest, and every file with a final name is complete."""
     assert not list(root.glob(f"**/{stage}-*/manifest.json"))
     for path in root.rglob("*.parquet"):
         import pyarrow.parquet as pq
 
         if not path.name.startswith("."):
-            pq.ParquetFile(path)  # raises if it is not whole
+            pq.ParquetFile(path)  # raises if it is incomplete
 
 
-def test_no_file_matches(tmp_path: Path) -> None:
+def test_pattern_without_matches_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "a.parquet").touch()
     result = run(write_recipe(tmp_path, 'url = "texts"\ninclude = ["*.jsonl"]'), tmp_path / "root")
     assert result.returncode == 2
-    assert "*.jsonl" in error_of(result) and "parquet" in error_of(result)  # what was looked for, and what is there
+    assert "*.jsonl" in error_of(result) and "parquet" in error_of(result)  # the pattern, and what exists
 
 
-def test_a_stage_that_yields_nothing(tmp_path: Path) -> None:
+def test_blank_records_yield_no_document(tmp_path: Path) -> None:
     write_lines(tmp_path / "blank.jsonl", [{"text": " \n"}, {"text": ""}])
     result = run(write_recipe(tmp_path, 'url = "blank.jsonl"'), tmp_path / "root")
     assert result.returncode == 2
@@ -73,7 +76,7 @@ def test_a_stage_that_yields_nothing(tmp_path: Path) -> None:
     assert_nothing_half_written(tmp_path / "root", "normalize")
 
 
-def test_a_missing_text_column(tmp_path: Path) -> None:
+def test_missing_text_column_names_the_columns(tmp_path: Path) -> None:
     write_lines(tmp_path / "a.jsonl", [{"body": SECRET}])
     result = run(write_recipe(tmp_path, 'url = "a.jsonl"'), tmp_path / "root")
     assert result.returncode == 2
@@ -82,7 +85,7 @@ def test_a_missing_text_column(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["[dedup]\nthreshhold = 0.9", "[dedupe]"])
-def test_an_unknown_key(tmp_path: Path, line: str) -> None:
+def test_unknown_key_is_an_error(tmp_path: Path, line: str) -> None:
     write_lines(tmp_path / "a.jsonl", [{"text": SECRET}])
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(f'name = "pile"\n[[sources]]\nname = "pile"\nurl = "a.jsonl"\n{line}\n')
@@ -92,7 +95,7 @@ def test_an_unknown_key(tmp_path: Path, line: str) -> None:
     assert not (tmp_path / "root").exists()
 
 
-def test_a_file_that_is_not_what_its_name_says(tmp_path: Path) -> None:
+def test_file_with_wrong_extension_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl.gz").write_text(SECRET)
     result = run(write_recipe(tmp_path, 'url = "a.jsonl.gz"'), tmp_path / "root")
     assert result.returncode == 2
@@ -100,18 +103,18 @@ def test_a_file_that_is_not_what_its_name_says(tmp_path: Path) -> None:
     assert_nothing_half_written(tmp_path / "root", "normalize")
 
 
-def test_a_file_that_breaks_off(tmp_path: Path) -> None:
+def test_truncated_file_makes_the_run_partial(tmp_path: Path) -> None:
     lines = "".join(json.dumps({"text": f"{SECRET} {index} {os.urandom(40).hex()}"}) + "\n" for index in range(5000))
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(lines.encode())[:-5000])
     recipe = write_recipe(tmp_path, 'url = "a.jsonl.gz"')
     result = run(recipe, tmp_path / "root")
-    assert result.returncode == 3  # partial: what was read is kept
+    assert result.returncode == 3  # partial: other files are kept
     assert "a.jsonl.gz" in error_of(result) and "max_quarantined" in error_of(result)
     assert_nothing_half_written(tmp_path / "root", "normalize")
 
 
-# Gives up the powers with which root reads everything (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH), then becomes a command.
-POWERLESS = """
+# Drops the capabilities that let root read everything (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH), then execs a command.
+UNPRIVILEGED = """
 import ctypes, os, sys
 if os.getuid() == 0:
     for capability in (1, 2):
@@ -120,11 +123,11 @@ os.execvp(sys.argv[1], sys.argv[1:])
 """
 
 
-def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
+def test_unreadable_file_is_an_error(tmp_path: Path) -> None:
     write_lines(tmp_path / "a.jsonl", [{"text": SECRET}])
     (tmp_path / "a.jsonl").chmod(0)
     recipe = write_recipe(tmp_path, 'url = "a.jsonl"')
-    result = run(recipe, tmp_path / "root", sys.executable, "-c", POWERLESS)
+    result = run(recipe, tmp_path / "root", sys.executable, "-c", UNPRIVILEGED)
     assert result.returncode in (1, 2)
     assert "a.jsonl" in error_of(result) and "Permission denied" in error_of(result)
 
@@ -134,12 +137,12 @@ def _unshare() -> list[str]:
 
 
 def _mounted(root: Path, options: str) -> list[str]:
-    """A prefix that runs a command with a disk of its own at `root`; exit 77 where that is not allowed."""
+    """Prefix that runs a command with a separate disk at `root`; exits with 77 where that is not allowed."""
     mount = f'mount -t tmpfs -o {options} tmpfs "$1" || exit 77; shift; exec "$@"'
     return [*_unshare(), "sh", "-c", mount, "sh", str(root)]
 
 
-def test_a_full_disk(tmp_path: Path) -> None:
+def test_full_disk_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
     records: list[dict[str, object]] = [{"text": os.urandom(2000).hex()} for _ in range(2000)]
     write_lines(tmp_path / "a.jsonl", records)
@@ -152,7 +155,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
     assert "--root" in error_of(result)
 
 
-def test_a_root_without_write_permission(tmp_path: Path) -> None:
+def test_read_only_root_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
     write_lines(tmp_path / "a.jsonl", [{"text": f"{SECRET} {index}"} for index in range(10)])
     recipe = write_recipe(tmp_path, 'url = "a.jsonl"')
@@ -163,8 +166,8 @@ def test_a_root_without_write_permission(tmp_path: Path) -> None:
     assert "no permission to write" in error_of(result) and "--root" in error_of(result)
 
 
-def test_a_run_on_a_disk_that_had_been_full_goes_on(tmp_path: Path) -> None:
-    """The next run, with space, ends as if nothing had been."""
+def test_run_resumes_after_a_full_disk(tmp_path: Path) -> None:
+    """With space, the next run writes the bytes of an undisturbed one."""
     write_lines(tmp_path / "a.jsonl", [{"id": name, "text": text} for name, text in texts("*.py", 40)])
     recipe = write_recipe(tmp_path, 'url = "a.jsonl"')
     (tmp_path / "small").mkdir()

@@ -16,10 +16,10 @@ import pytest
 
 from datakit.doctor import machine
 from datakit.doctor.finding import State
+from tests.support.command_line import command
 from tests.support.faults.cluster import ROOT_OF_THE_CODE
 from tests.support.faults.doctor import DOCTOR, findings_of
 from tests.support.faults.mounts import on_a_disk
-from tests.support.small_shelf import command
 
 SPARSE_DISK = (
     'truncate -s 40G "$DISK.image"'

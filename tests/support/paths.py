@@ -1,4 +1,4 @@
-"""Where the repository and its test fixtures lie."""
+"""Paths of the repository and its test fixtures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking at and killing processes that may be gone at any moment, or whose number another one has by now."""
+"""Checks and kills processes that may exit, and whose pid may be reused, at any moment."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import psutil
 
 
 def ended(process: psutil.Process) -> bool:
-    """Whether it runs no more; a zombie does not."""
+    """Return True if the process has exited; a zombie counts as exited."""
     try:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -16,7 +16,7 @@ def ended(process: psutil.Process) -> bool:
 
 
 def kill(processes: Iterable[psutil.Process]) -> None:
-    """SIGKILL to each that is still there."""
+    """Send SIGKILL to each process that still exists."""
     for process in processes:
         try:
             process.kill()

@@ -1,10 +1,9 @@
-"""A real S3 server over HTTP for tests: moto in a process of its own.
+"""Runs a real S3 server over HTTP for tests: moto in a separate process.
 
-    with s3_root() as root:        # "s3://datakit-test/root"; AWS_* point to the server meanwhile
+    with s3_root() as root:        # "s3://datakit-test/root"; AWS_* point to the server inside the block
         commit_bytes(b"...", urls.join(root, "file"))
 
-Two properties of S3 that moto lacks are not added here, but one that it has only without concurrency is made to hold:
-a conditional PUT is decided and done in one step (moto checks, then writes), so writes go through one at a time.
+Writes go through one at a time, because moto checks a conditional PUT and then writes, where S3 does both atomically.
 """
 
 from __future__ import annotations
@@ -45,15 +44,15 @@ def one_write_at_a_time(environ, start_response):
 server = make_server("127.0.0.1", 0, one_write_at_a_time, threaded=True)
 threading.Thread(target=server.serve_forever, daemon=True).start()
 print(server.server_port, flush=True)
-sys.stdin.read()  # until the test ends, however it ends
+sys.stdin.read()  # until the test process ends, even if it is killed
 """
 
 
 @contextmanager
 def s3_server(bucket: str, prefix: str, latency: float = 0.0, holding: str = "") -> Iterator[dict[str, str]]:
-    """Starts a server that waits `latency` seconds before a read; yields the environment variables that point to it.
+    """Start a server that delays reads by `latency` seconds; yield the environment variables that point to it.
 
-    holding: a local directory whose files are below `prefix` from the start: a request for each would take minutes.
+    holding: a local directory whose files are below `prefix` from the start; uploading them would take minutes.
     """
     command = [sys.executable, "-c", SERVER, str(latency), f"{bucket}/{prefix}", holding]
     process = subprocess.Popen(
@@ -76,7 +75,7 @@ def s3_server(bucket: str, prefix: str, latency: float = 0.0, holding: str = "")
 
 @contextmanager
 def s3_root(bucket: str = "datakit-test", latency: float = 0.0, holding: str = "") -> Iterator[str]:
-    """An empty `s3://bucket/prefix` on a server of its own, with the environment set to reach it. See s3_server."""
+    """Yield an empty `s3://bucket/prefix` on its own server, with the environment set to reach it. See s3_server."""
     import s3fs
 
     prefix = f"root-{uuid.uuid4().hex[:8]}"
@@ -85,7 +84,7 @@ def s3_root(bucket: str = "datakit-test", latency: float = 0.0, holding: str = "
             patch.delenv(name)
         for name, value in variables.items():
             patch.setenv(name, value)
-        s3fs.S3FileSystem.clear_instance_cache()  # a file system keeps the endpoint that it was made with
+        s3fs.S3FileSystem.clear_instance_cache()  # file systems keep the endpoint they were created with
         try:
             yield f"s3://{bucket}/{prefix}"
         finally:

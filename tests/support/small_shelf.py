@@ -1,19 +1,17 @@
-"""A small dataset for tests: two sources of made-up documents with known duplicates, and a recipe file for them."""
+"""Writes a small dataset for tests: two sources of made-up documents with known duplicates, and its recipe."""
 
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
-import sys
+import shutil
 import time
 from pathlib import Path
 
 import pytest
 
+import datakit
 from datakit.download.hashes import SETTLED_NS
-from tests.support.paths import REPOSITORY
 
 WORDS = [f"word{number}" for number in range(400)]
 
@@ -40,18 +38,18 @@ vocabulary = 400
 
 
 def prose(seed: int, words: int = 60) -> str:
-    """A document of its own for each seed."""
+    """A different document for each seed."""
     return " ".join(random.Random(seed).choices(WORDS, k=words))
 
 
 def write_lines(path: Path, texts: list[str], column: str = "text") -> None:
-    """A JSON Lines file with one record a text."""
+    """A JSON Lines file with one record per text."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps({column: text, "n": n}) + "\n" for n, text in enumerate(texts)))
 
 
 def make_shelf(folder: Path) -> Path:
-    """The recipe's file. 100 novels, 2 of them equal, 1 blank; 50 letters, 3 novels among them, 1 nearly one."""
+    """Write 100 novels (2 duplicates, 1 blank) and 50 letters (3 equal a novel, 1 nearly does); return the recipe."""
     novels = [prose(number) for number in range(97)] + [prose(0), prose(1), " \n"]
     nearly = prose(5) + " and one more"
     write_lines(folder / "novels" / "a.jsonl", novels)
@@ -63,25 +61,12 @@ def make_shelf(folder: Path) -> Path:
 
 
 def settle() -> None:
-    """Wait until files of this moment are old enough for their hashes to be remembered; else a later run does."""
+    """Wait until files written so far are old enough for their hashes to be remembered by the next run."""
     time.sleep(SETTLED_NS / 1e9 + 0.1)
 
 
-def command(*arguments: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """`datakit ...` in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "datakit", *map(str, arguments)],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "200", **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
 def tree(folder: Path, without: tuple[str, ...] = ("ledger", "runs", ".cache")) -> dict[str, bytes]:
-    """Every file below a folder, by relative path; logs and ledgers aside."""
+    """Every file below a folder by relative path, without logs and ledgers."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
@@ -91,29 +76,39 @@ def tree(folder: Path, without: tuple[str, ...] = ("ledger", "runs", ".cache")) 
 
 @pytest.fixture
 def shelf(tmp_path: Path) -> Path:
-    """A recipe file with its texts beside it."""
+    """A recipe file next to its texts."""
     return make_shelf(tmp_path / "shelf")
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `shelf/shelf.toml` and its finished run in `root`."""
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> datakit.RunResult:
+    """A finished run of the shelf, shared by all tests: copy its folder before you change anything there."""
     folder = tmp_path_factory.mktemp("finished")
-    make_shelf(folder / "shelf")
+    recipe = make_shelf(folder / "shelf")
     settle()
-    done = command("run", "shelf/shelf.toml", "--root", "root", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    return folder
+    return datakit.run(recipe, folder / "root", workers=2)
+
+
+@pytest.fixture(scope="session")
+def finished(finished_run: datakit.RunResult) -> Path:
+    """The shared folder with `shelf/shelf.toml` and its finished run in `root`."""
+    return Path(finished_run.root).parent
+
+
+@pytest.fixture
+def finished_copy(finished: Path, tmp_path: Path) -> Path:
+    """A copy of that folder, to be changed."""
+    return shutil.copytree(finished, tmp_path / "finished")
 
 
 def step(folder: Path, pattern: str) -> Path:
-    """The one path that matches."""
+    """Return the only path that matches."""
     (found,) = folder.glob(pattern)
     return found
 
 
 def changes(folder: Path) -> dict[str, int]:
-    """When each file and folder was changed last."""
+    """Map each file and folder to the time of its last change."""
     return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*")}
 
 
@@ -130,7 +125,7 @@ def slow(batch):
 
 
 def write_pages(folder: Path, transform: str) -> Path:
-    """1,100 small files, which make several tasks; the last holds the poison."""
+    """Write 1,100 small files, enough for several tasks, the last one poisoned; return the recipe."""
     pages = folder / "pages"
     pages.mkdir(parents=True)
     for number in range(1100):

@@ -1,4 +1,4 @@
-"""A small real dataset for end-to-end tests: parts of the standard library as three sources in three formats."""
+"""Writes a small real dataset for tests: parts of the standard library as three sources in three formats."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ STDLIB = Path(sysconfig.get_paths()["stdlib"])
 
 
 def texts(pattern: str, most: int) -> list[tuple[str, str]]:
-    """(name, text) of the first `most` files of the standard library that match, by name."""
+    """(name, text) of the first `most` matching files of the standard library, by name."""
     paths = sorted(STDLIB.glob(pattern))[:most]
     return [(str(path.relative_to(STDLIB)), path.read_text(encoding="utf-8", errors="replace")) for path in paths]
 
 
 def write_shelf(folder: Path, sources: int = 3) -> Path:
-    """Write the sources and a recipe; returns the recipe's path. Exact and near duplicates are among them."""
+    """Write sources with exact and near duplicates, and a recipe; return the recipe's path."""
     folder.mkdir(parents=True, exist_ok=True)
     modules = texts("*.py", 60)
     mixed = [(f"copy/{name}", text) for name, text in modules[:5]]

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from datakit.storage import urls
+from tests.support.command_line import command
 from tests.support.faults.cluster import SharedCluster, free_port, ray_cluster, wait_until
-from tests.support.small_shelf import command, make_shelf
+from tests.support.small_shelf import make_shelf
 
 LABELS = ("dataset", "stage", "phase", "cause", "le")
 DRIVER = """

@@ -1,4 +1,4 @@
-"""The main job on real text, seen from outside: the same bytes whatever happens, and nothing lost uncounted."""
+"""A run gives the same bytes whatever happens, reuses finished steps, and counts every document it drops."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ import xxhash
 
 import datakit
 from datakit.engine.ledger.ledger import AttemptLine, read_ledger
+from datakit.engine.worker import local_executor
+from datakit.pipeline import lazy_executor
+from datakit.recipe import Recipe, load_recipe
 from datakit.storage import urls
 from datakit.storage.ids import ids_from_arrow, partition_range, strictly_ascending
 from datakit.storage.manifest import Manifest
@@ -29,35 +32,35 @@ from tests.support.trees import manifests, only, tree
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A recipe of three sources."""
+    """A recipe of three sources from the standard library."""
     return write_shelf(tmp_path_factory.mktemp("shelf"))
 
 
 @pytest.fixture(scope="module")
-def finished(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A root in which the recipe was run undisturbed, by one worker."""
-    root = str(tmp_path_factory.mktemp("finished"))
+def undisturbed(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A root in which one worker ran the recipe undisturbed."""
+    root = str(tmp_path_factory.mktemp("undisturbed"))
     datakit.run(recipe, root=root, workers=1)
     return root
 
 
-def test_four_workers_write_the_bytes_of_one(recipe: Path, finished: str, tmp_path: Path) -> None:
+def test_four_workers_write_the_bytes_of_one(recipe: Path, undisturbed: str, tmp_path: Path) -> None:
     datakit.run(recipe, root=tmp_path, workers=4)
-    assert tree(str(tmp_path)) == tree(finished)
+    assert tree(str(tmp_path)) == tree(undisturbed)
 
 
-def test_a_second_run_finds_everything_done_and_starts_no_worker(recipe: Path, finished: str) -> None:
-    before = tree(finished)
+def test_second_run_changes_nothing_and_starts_no_process(recipe: Path, undisturbed: str) -> None:
+    before = tree(undisturbed)
     children = len(psutil.Process().children(recursive=True))
-    result = datakit.run(recipe, root=finished)
+    result = datakit.run(recipe, root=undisturbed)
     assert result.reused
     assert len(psutil.Process().children(recursive=True)) == children
-    assert tree(finished) == before
+    assert tree(undisturbed) == before
 
 
-def test_every_document_is_kept_or_counted(finished: str) -> None:
+def test_every_document_is_kept_or_counted(undisturbed: str) -> None:
     by_stage: dict[str, list[Manifest]] = {}
-    for manifest in manifests(finished).values():
+    for manifest in manifests(undisturbed).values():
         by_stage.setdefault(manifest.stage, []).append(manifest)
     normalized = 0
     for manifest in by_stage["normalize"]:
@@ -74,13 +77,13 @@ def test_every_document_is_kept_or_counted(finished: str) -> None:
     assert cache.totals.text_bytes == clean.totals.text_bytes
 
 
-def test_ids_are_the_hash_of_the_text_in_order_in_their_partition(finished: str) -> None:
-    steps = {path: manifest for path, manifest in manifests(finished).items() if manifest.stage == "normalize"}
+def test_ids_are_sorted_text_hashes_in_their_partition(undisturbed: str) -> None:
+    steps = {path: manifest for path, manifest in manifests(undisturbed).items() if manifest.stage == "normalize"}
     assert len(steps) == 3
     for path, manifest in steps.items():
         bits = (len(manifest.partitions) - 1).bit_length()
         for index, partition in enumerate(manifest.partitions):
-            table = read_shard(urls.join(finished, path, partition.path))
+            table = read_shard(urls.join(undisturbed, path, partition.path))
             ids = table["id"].to_pylist()
             assert ids == [xxhash.xxh3_128_hexdigest(text.encode()) for text in table["text"].to_pylist()]
             assert strictly_ascending(*ids_from_arrow(table["id"]))
@@ -88,9 +91,9 @@ def test_ids_are_the_hash_of_the_text_in_order_in_their_partition(finished: str)
             assert all(low <= entry <= high for entry in ids)
 
 
-def test_every_removal_names_a_document_that_stayed(finished: str) -> None:
-    directory, dedup = only(finished, "dedup")
-    clean_directory, clean = only(finished, "consolidate")
+def test_every_removal_names_a_kept_document(undisturbed: str) -> None:
+    directory, dedup = only(undisturbed, "dedup")
+    clean_directory, clean = only(undisturbed, "consolidate")
     kept = {(part.source, entry) for part in clean.partitions
             for entry in read_shard(urls.join(clean_directory, part.path))["id"].to_pylist()}  # fmt: skip
     removed = [row for part in dedup.partitions for row in read_shard(urls.join(directory, part.path)).to_pylist()]
@@ -100,12 +103,12 @@ def test_every_removal_names_a_document_that_stayed(finished: str) -> None:
         assert row["jaccard"] >= 0.8
 
 
-def test_the_cache_holds_the_documents_of_the_clean_dataset_token_by_token(finished: str) -> None:
+def test_cache_holds_the_clean_dataset_token_by_token(undisturbed: str) -> None:
     from tokenizers import Tokenizer
 
-    directory, _ = only(finished, "tokenize")
-    clean_directory, clean = only(finished, "consolidate")
-    trained, _ = only(finished, "train-tokenizer")
+    directory, _ = only(undisturbed, "tokenize")
+    clean_directory, clean = only(undisturbed, "consolidate")
+    trained, _ = only(undisturbed, "train-tokenizer")
     tokenizer = Tokenizer.from_file(str(Path(trained) / "tokenizer.json"))
     end = tokenizer.token_to_id("<|endoftext|>")
     expected, names = [], []
@@ -121,52 +124,68 @@ def test_the_cache_holds_the_documents_of_the_clean_dataset_token_by_token(finis
     assert all(np.array_equal(one.tokens, wanted) for one, wanted in zip(read, expected, strict=True))
 
 
-def test_a_moved_root_is_the_same_dataset(recipe: Path, finished: str, tmp_path: Path) -> None:
+def test_moved_root_is_reused(recipe: Path, undisturbed: str, tmp_path: Path) -> None:
     moved = tmp_path / "elsewhere"
-    shutil.copytree(finished, moved)
+    shutil.copytree(undisturbed, moved)
     assert datakit.run(recipe, root=moved).reused
 
 
-def test_a_source_added_later_recomputes_nothing_of_the_others(recipe: Path, finished: str, tmp_path: Path) -> None:
+def test_added_source_recomputes_nothing_of_the_others(recipe: Path, undisturbed: str, tmp_path: Path) -> None:
     two = write_shelf(recipe.parent, sources=2)
-    datakit.run(two, root=tmp_path, workers=2)
+    datakit.run(two, root=tmp_path, workers=2, until="dedup")
     before = {path: os.stat(tmp_path / path).st_mtime_ns for path in tree(str(tmp_path))}
-    result = datakit.run(recipe, root=tmp_path, workers=2)
+    result = datakit.run(recipe, root=tmp_path, workers=2, until="dedup")
     reused = {(step.stage, step.source) for step in result.steps if step.reused}
     for stage in ("download", "normalize", "signatures"):
         assert {(stage, "modules"), (stage, "pages")} <= reused
         assert (stage, "mixed") not in reused
     assert before.items() <= {path: os.stat(tmp_path / path).st_mtime_ns for path in tree(str(tmp_path))}.items()
-    assert tree(finished).items() <= tree(str(tmp_path)).items()
+    expected = {path: data for path, data in tree(undisturbed).items() if path.startswith(("sources/", "shelf/dedup-"))}
+    assert expected.items() <= tree(str(tmp_path)).items()
 
 
-def test_a_changed_parameter_makes_a_new_step_and_touches_no_old_one(
-    recipe: Path, finished: str, tmp_path: Path
+def test_changed_parameter_makes_new_steps_and_touches_no_old_one(
+    recipe: Path, undisturbed: str, tmp_path: Path
 ) -> None:
-    root = str(tmp_path / "copy")
-    shutil.copytree(finished, root)
+    root = str(shutil.copytree(undisturbed, tmp_path / "copy"))
     before = tree(root)
-    result = datakit.run(recipe, root=root, settings=["dedup.threshold=0.95"], workers=2)
-    redone = {step.stage for step in result.steps if not step.reused}
-    assert redone == {"dedup", "consolidate", "train-tokenizer", "tokenize"}
+    result = datakit.run(recipe, root=root, settings=["dedup.threshold=0.95"], workers=2, until="consolidate")
+    assert {step.stage for step in result.steps if not step.reused} == {"dedup", "consolidate"}
     after = tree(root)
     assert before.items() <= after.items() and len(after) > len(before)
 
 
-@pytest.mark.parametrize("moment", ["normalize", "signatures", "dedup", "consolidate", "train-tokenizer", "tokenize"])
-def test_a_driver_killed_in_any_stage_is_resumed_to_the_same_bytes(
-    recipe: Path, finished: str, tmp_path: Path, moment: str
-) -> None:
+def test_recipes_that_share_a_source_share_its_steps(finished_run: datakit.RunResult, finished_copy: Path) -> None:
+    source = load_recipe(finished_copy / "shelf" / "shelf.toml").sources[0]
+    other = datakit.run(Recipe("other", (source,), dedup={}), finished_copy / "root")
+    mine = {step.label: urls.relative(step.directory, finished_run.root) for step in finished_run.steps}
+    assert {step.label: step.reused for step in other.steps} == {
+        "download novels": True, "normalize novels": True, "signatures novels": True,
+        "dedup": False, "consolidate": False,
+    }  # fmt: skip
+    shared = {step.label: urls.relative(step.directory, other.root) for step in other.steps if step.reused}
+    assert shared.items() <= mine.items()
+    assert other.cache is None
+
+
+def test_second_run_makes_no_executor_and_no_log(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise AssertionError("an executor was made")
+
+    monkeypatch.setattr(lazy_executor, "LocalExecutor", refuse)
+    monkeypatch.setattr(local_executor, "LocalExecutor", refuse)
+    again = datakit.run(finished / "shelf" / "shelf.toml", finished / "root", ray="nowhere:1")
+    assert again.reused
+    assert again.log is None
+
+
+def test_driver_killed_in_every_stage_resumes_to_the_same_bytes(recipe: Path, undisturbed: str, tmp_path: Path) -> None:
+    """One root, six drivers: each is killed in the next stage, and the last run completes what they left."""
     root = str(tmp_path)
-    driver = _start(recipe, root)
-    _until(lambda: driver.poll() is not None or any(moment in str(path) for path in tmp_path.glob("*/*/")) or
-           any(moment in str(path) for path in tmp_path.glob("*/*/*/")))  # fmt: skip
-    family = psutil.Process(driver.pid).children(recursive=True) if driver.poll() is None else []
-    driver.send_signal(signal.SIGKILL)
-    driver.wait(10)
-    _until(lambda: all(ended(process) for process in family))
+    for stage in ("normalize", "signatures", "dedup", "consolidate", "train-tokenizer", "tokenize"):
+        _kill_in(stage, recipe, tmp_path)
     datakit.run(recipe, root=root, workers=2)
-    assert tree(root) == tree(finished)
+    assert tree(root) == tree(undisturbed)
     assert not list(tmp_path.rglob(".tmp-*"))
     done = [
         (path, line.phase, line.key)
@@ -177,10 +196,21 @@ def test_a_driver_killed_in_any_stage_is_resumed_to_the_same_bytes(
     assert len(done) == len(set(done)), "a task that was in the ledger ran again"
 
 
-def test_two_drivers_at_once_both_finish_with_the_same_bytes(recipe: Path, finished: str, tmp_path: Path) -> None:
+def _kill_in(stage: str, recipe: Path, root: Path) -> None:
+    """Start a driver, and kill it with its workers once the stage has a directory."""
+    driver = _start(recipe, str(root))
+    _until(lambda: driver.poll() is not None or any(root.glob(f"shelf/{stage}-*")) or
+           any(root.glob(f"sources/*/{stage}-*")))  # fmt: skip
+    family = psutil.Process(driver.pid).children(recursive=True) if driver.poll() is None else []
+    driver.send_signal(signal.SIGKILL)
+    driver.wait(60)
+    _until(lambda: all(ended(process) for process in family))
+
+
+def test_two_concurrent_drivers_write_the_same_bytes(recipe: Path, undisturbed: str, tmp_path: Path) -> None:
     drivers = [_start(recipe, str(tmp_path)) for _ in range(2)]
-    assert [driver.wait(120) for driver in drivers] == [0, 0]
-    assert tree(str(tmp_path)) == tree(finished)
+    assert [driver.wait(300) for driver in drivers] == [0, 0]
+    assert tree(str(tmp_path)) == tree(undisturbed)
 
 
 def _start(recipe: Path, root: str) -> subprocess.Popen[bytes]:

@@ -1,0 +1,51 @@
+"""Rejects finished steps that lost more than the present recipe allows.
+
+Limits are not in the fingerprint, so a step found done may have been made under looser ones.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from datakit.engine.quarantine import unlisted
+from datakit.engine.scheduler.finish import read_quarantine
+from datakit.engine.task import Tolerance
+from datakit.errors import InputError
+from datakit.pipeline.graph import Node
+from datakit.storage.manifest import Manifest
+
+
+def check_tolerances(node: Node, directory: str, manifest: Manifest) -> None:
+    """Raise InputError if a finished step exceeds the limits of this recipe.
+
+    Call it for every step, not only reused ones: another driver may have finished it while we were running it.
+    """
+    limits = node.settings.operations
+    _check_quarantine(node.label, Tolerance.of(limits), directory, manifest)
+    if "max_removal" in limits:
+        _check_removal(node.label, limits["max_removal"], directory, manifest.details)
+
+
+def _check_quarantine(label: str, tolerance: Tolerance, directory: str, manifest: Manifest) -> None:
+    records = unlisted(read_quarantine(directory), tolerance) if manifest.quarantine.records else 0
+    if records > tolerance.allowed(_records_in(manifest)):
+        raise InputError(
+            f"{label}: {records} records are in quarantine ({directory}/{manifest.quarantine.path}), but this recipe "
+            f"allows max_quarantined = {tolerance.limit}; fix or exclude the files they name, or raise the limit"
+        )
+
+
+def _records_in(manifest: Manifest) -> int:
+    """Number of records the step read."""
+    counts = [count for name, count in manifest.counters.items() if name.endswith(("/records_in", "/documents"))]
+    return max(counts, default=manifest.totals.rows)
+
+
+def _check_removal(label: str, limit: float, directory: str, details: dict[str, Any]) -> None:
+    rates = {name: counts["rate"] for name, counts in details.get("sources", {}).items() if "rate" in counts}
+    share, name = max(((rate, name) for name, rate in rates.items()), default=(0.0, ""))
+    if share > limit:
+        raise InputError(
+            f"{label}: source {name!r} loses {share:.1%} of its documents ({directory}), but this recipe allows "
+            f"max_removal = {limit:g}; check its attribute files, and raise the limit if the removals are right"
+        )

@@ -1,0 +1,57 @@
+"""`datakit inspect` shows what a step or a raw source contains, and never its text."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from tests.support.command_line import invoke
+from tests.support.small_shelf import make_shelf, step
+
+
+def test_inspect_shows_lineage_up_to_the_raw_files(finished: Path) -> None:
+    shown = invoke("inspect", "root/shelf", cwd=finished)
+    assert shown.returncode == 0
+    assert shown.stdout.startswith("tokenize of shelf")
+    assert "download novels: 47.9 kB in 1 raw files: a.jsonl" in shown.stdout
+    found = json.loads(invoke("inspect", "root/shelf", "--json", cwd=finished).stdout)
+    assert {entry["stage"] for entry in found["lineage"]} == {
+        "consolidate", "dedup", "normalize", "signatures", "download", "train-tokenizer",
+    }  # fmt: skip
+    assert all(entry["found"] for entry in found["lineage"])
+    assert len(set(found["sample_ids"])) == 3
+
+
+def test_inspect_reads_a_manifest_and_a_lone_step(finished: Path, tmp_path: Path) -> None:
+    place = step(finished, "root/shelf/consolidate-*")
+    found = json.loads(invoke("inspect", place / "manifest.json", "--json", cwd=finished).stdout)
+    assert (found["stage"], found["rows"]) == ("consolidate", 143)
+    assert [column["name"] for column in found["schema"]][:4] == ["id", "text", "source", "source_id"]
+    alone = tmp_path / place.name
+    shutil.copytree(place, alone)
+    shown = invoke("inspect", alone, cwd=tmp_path)
+    assert shown.returncode == 0
+    assert shown.stdout.count(": missing (") == 3
+
+
+def test_drafted_recipe_runs_unchanged(tmp_path: Path) -> None:
+    make_shelf(tmp_path / "shelf")
+    shown = invoke("inspect", "shelf/letters", cwd=tmp_path)
+    assert shown.returncode == 0
+    assert "body" in shown.stdout
+    assert "word1" not in shown.stdout, "text is never shown"
+    (tmp_path / "mine.toml").write_text(invoke("inspect", "shelf/letters", "--draft", cwd=tmp_path).stdout)
+    assert 'text = "body"' in (tmp_path / "mine.toml").read_text()
+    done = invoke("run", "mine.toml", "--root", "root", "--until", "normalize", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["stages"][-1]["rows_out"] == 50
+
+
+def test_inspect_rejects_an_unfinished_step(finished: Path, tmp_path: Path) -> None:
+    alone = tmp_path / "consolidate-0123456789ab"
+    shutil.copytree(step(finished, "root/shelf/consolidate-*"), alone)
+    (alone / "manifest.json").unlink()
+    refused = invoke("inspect", alone, cwd=tmp_path)
+    assert refused.returncode != 0
+    assert "is not finished" in refused.stderr

@@ -1,0 +1,46 @@
+"""Estimates follow compression, the stage and the scarcest resource."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from datakit.download.listing import SourceFile
+from datakit.engine.task import Phase, Task
+from datakit.pipeline.estimate import Resources, concurrency_of, disk_bytes, raw_text_bytes, resources
+
+AVAILABLE = Resources(4, "", 8 << 30, "", None)
+
+
+def test_text_size_follows_compression() -> None:
+    sizes = {name: raw_text_bytes([SourceFile(name, 1000, "")]) for name in ("a.txt", "a.gz", "a.parquet")}
+    assert sizes == {"a.txt": 1000, "a.gz": 2800, "a.parquet": 2500}
+
+
+def test_peak_disk_use_includes_exchange_files() -> None:
+    stays, peak = disk_bytes("normalize", 1_000_000)
+    assert 0 < stays < peak
+    assert disk_bytes("consolidate", 1_000_000)[0] == disk_bytes("consolidate", 1_000_000)[1]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "available", "at_a_time", "reason"),
+    [
+        (2, AVAILABLE, 2, "limited by the number of tasks"),
+        (9, AVAILABLE, 4, "limited by the workers"),
+        (9, replace(AVAILABLE, memory_bytes=3 << 30), 3, "limited by the memory"),
+        (9, replace(AVAILABLE, memory_bytes=1), 1, "limited by the memory"),
+    ],
+)
+def test_scarcest_resource_limits_concurrency(tasks: int, available: Resources, at_a_time: int, reason: str) -> None:
+    phase = Phase("route", tuple(Task(str(number), "module:function", {}) for number in range(tasks)))
+    found = concurrency_of(phase, available)
+    assert (found.tasks, found.task_memory, found.at_a_time, found.reason) == (tasks, 1 << 30, at_a_time, reason)
+
+
+def test_requested_workers_are_used(tmp_path: Path) -> None:
+    assert resources(str(tmp_path), 3).workers == 3
+    assert resources(str(tmp_path), None).workers >= 1
+    assert resources("memory://root", None).disk_free is None

@@ -1,0 +1,46 @@
+"""Sources are resolved to what they are now: listed, pinned, or trusted from the last download."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import datakit
+from datakit import pipeline
+from datakit.errors import NoInputError, RecipeError
+from datakit.recipe import Recipe, Source, load_recipe
+from datakit.storage import atomic, urls
+from tests.support.s3 import s3_root
+from tests.support.small_shelf import write_lines
+
+
+def test_offline_run_trusts_the_last_download(tmp_path: Path) -> None:
+
+    with s3_root() as store:
+        texts, root = urls.join(store, "texts"), str(tmp_path / "root")
+        atomic.commit_bytes(b'{"text": "one"}\n', urls.join(texts, "a.jsonl"))
+        recipe = Recipe("r", (Source("s", texts),))
+        with pytest.raises(NoInputError, match="run once without --offline"):
+            datakit.run(recipe, root, offline=True)
+        first = datakit.run(recipe, root, until="normalize")
+        atomic.commit_bytes(b'{"text": "two"}\n', urls.join(texts, "b.jsonl"))
+        offline = datakit.run(recipe, root, offline=True, until="normalize")
+        assert offline.reused
+        assert "not listed" in offline.notes[0]
+        assert [step.directory for step in offline.steps] == [step.directory for step in first.steps]
+        online = datakit.run(recipe, root, until="normalize")
+        assert online.steps_of("normalize")[0].manifest.totals.rows == 2
+        newest = datakit.run(recipe, root, offline=True, until="normalize")
+        assert newest.steps_of("download")[0].directory == online.steps_of("download")[0].directory
+    again = datakit.run(recipe, root, offline=True, until="normalize")
+    assert again.reused, "the store is gone and is not contacted"
+
+
+def test_root_inside_a_source_is_rejected(tmp_path: Path) -> None:
+    write_lines(tmp_path / "texts" / "a.jsonl", ["one"])
+    write_lines(tmp_path / "texts" / "out" / "old.jsonl", ["two"])
+    recipe = tmp_path / "r.toml"
+    recipe.write_text('name = "r"\n[[sources]]\nname = "s"\nurl = "texts"\n')
+    with pytest.raises(RecipeError, match=r'exclude = \["out/\*\*"\]'):
+        pipeline.plan(load_recipe(recipe), str(tmp_path / "texts" / "out"))
