@@ -392,5 +392,5 @@ def test_a_model_of_your_own_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     run = small_run(kind="my_models.variant", model=config(**dataclasses.asdict(small_run().model)))
     with pytest.raises(PowerCut):
         train(run, Ending(1), str(tmp_path))
-    with pytest.raises(UsageError, match="model config is not a Config of 'my_models.variant'"):
+    with pytest.raises(UsageError, match=r"model config is not a Config of 'my_models.variant'"):
         small_run(kind="my_models.variant")
