@@ -20,9 +20,9 @@ FAKE_DEVICES = 8
 FAST_COMPILE = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 SHAPED = ("models", "optimizer")
 
-os.environ["XLA_FLAGS"] = " ".join(
-    [os.environ.get("XLA_FLAGS", ""), f"--xla_force_host_platform_device_count={FAKE_DEVICES}", FAST_COMPILE]
-)
+XLA_FLAGS = f"--xla_force_host_platform_device_count={FAKE_DEVICES} {FAST_COMPILE}"
+if XLA_FLAGS not in os.environ.get("XLA_FLAGS", ""):  # the flags are part of the compilation cache's keys
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {XLA_FLAGS}"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 # Tests, pytest-xdist workers and the programs that tests start share one cache of compiled XLA programs.

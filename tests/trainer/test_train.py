@@ -26,7 +26,7 @@ from datakit.trainer.checkpoints.checkpoint import Checkpoints
 from datakit.trainer.config import Evaluation, Log, Run
 from datakit.trainer.metrics.step_metrics import StepMetrics
 from datakit.trainer.metrics.trackers import SET_ASIDE, read_metrics
-from datakit.trainer.models import grug
+from datakit.trainer.models import grug, load_model
 from datakit.trainer.train import Outcome, train, trainer_of, use_compilation_cache
 from tests.support.paths import REPOSITORY
 from tests.support.trainer_runs import (
@@ -385,13 +385,12 @@ def test_the_loader_refuses_a_changed_past(tmp_path: Path) -> None:
 
 def test_a_model_of_your_own_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy of grug.py outside of datakit, named by its import path."""
-    (tmp_path / "my_variant.py").write_text(Path(grug.__file__).read_text())
+    (tmp_path / "my_models").mkdir()
+    (tmp_path / "my_models/variant.py").write_text(Path(grug.__file__).read_text())
     monkeypatch.syspath_prepend(str(tmp_path))
-    import my_variant  # pyright: ignore[reportMissingImports] - written above
-
-    model = my_variant.Config(**dataclasses.asdict(small_run().model))
-    run = small_run(kind="my_variant", model=model)
+    config = load_model("my_models.variant").Config
+    run = small_run(kind="my_models.variant", model=config(**dataclasses.asdict(small_run().model)))
     with pytest.raises(PowerCut):
         train(run, Ending(1), str(tmp_path))
-    with pytest.raises(UsageError, match="model config is not a Config of 'my_variant'"):
-        small_run(kind="my_variant")
+    with pytest.raises(UsageError, match=r"model config is not a Config of 'my_models.variant'"):
+        small_run(kind="my_models.variant")
