@@ -39,12 +39,12 @@ from tests.support.s3 import s3_root
 PROBE = """
 import sys, time
 from datakit.engine.scheduler.driver import RunOptions, run_step
-from datakit.engine.observe.observer import SilentObserver
+from datakit.engine.observe.observer import Observer
 from tests import poison_tasks
 started = time.monotonic()
 step = poison_tasks.poison_step(sys.argv[1])
 def refuse(): raise SystemExit("a worker was asked for")
-manifest = run_step(step, poison_tasks.files(int(sys.argv[2])), refuse, RunOptions(), SilentObserver())
+manifest = run_step(step, poison_tasks.files(int(sys.argv[2])), refuse, RunOptions(), Observer())
 print(time.monotonic() - started, len(manifest.partitions))
 """
 

@@ -12,7 +12,7 @@ import time
 from dataclasses import asdict, dataclass
 
 from datakit.engine.observe.event_log import EventLog
-from datakit.engine.observe.observer import Observer, ObserverGroup, SilentObserver
+from datakit.engine.observe.observer import Observer, ObserverGroup
 from datakit.engine.scheduler.driver import RunOptions, run_step
 from datakit.engine.task import Step, StepInput
 from datakit.errors import LoaderError, PartialError, UsageError
@@ -51,7 +51,7 @@ def pack_mixture(
     root = urls.absolute(root)
     check_root(root)
     steps = _steps(mixture, root)
-    options, observer = RunOptions(), observer or SilentObserver()
+    options, observer = RunOptions(), observer or Observer()
     if any(packing.counts.manifest() is None for packing in steps):
         observer = ObserverGroup([observer, EventLog(run_directory(root, HOME, options.driver))])
     executor = LazyExecutor(workers, None, root)

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, field, replace
 
 from datakit.engine.observe.event_log import EventLog
-from datakit.engine.observe.observer import Observer, ObserverGroup, PeakMemory, SilentObserver
+from datakit.engine.observe.observer import Observer, ObserverGroup, PeakMemory
 from datakit.engine.ray_backend.agreement import remove_dead_nonces
 from datakit.engine.ray_backend.metrics import RayMetrics
 from datakit.engine.scheduler.driver import RunOptions, run_step
@@ -97,7 +97,7 @@ def run(
     removed = _remove_own_steps(graph) if fresh else []
     remove_dead_nonces(root)
     executor = LazyExecutor(workers, ray, root)
-    progress = _Run(graph, executor, observer or SilentObserver())
+    progress = _Run(graph, executor, observer or Observer())
     try:
         steps = [step for node in graph.nodes if (step := progress.run(node)) is not None]
     finally:

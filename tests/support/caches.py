@@ -19,7 +19,6 @@ from datakit.cache.contract import Contract
 from datakit.cache.layout import STAGE, CacheDetails
 from datakit.cache.writer import Documents, write_shard
 from datakit.cache.written_shards import cache_details
-from datakit.engine.inline import run_plan_inline
 from datakit.engine.scheduler.finish import Tally, finish_step
 from datakit.engine.task import Step, StepInput, TaskContext
 from datakit.storage import urls
@@ -29,6 +28,7 @@ from datakit.tokenize import stage
 from datakit.tokenize.encoders.tokenizer import Tokenizer, parse
 from datakit.tokenize.make_contract import make_contract
 from datakit.tokenize.train_stage import Config, train
+from tests.support.engine.inline import run_plan_inline
 from tests.support.partitions import dataset, documents, step, words
 
 RANDOM_SHARDS = [70_000, 1, 0, 131_072, 33_333]  # tokens

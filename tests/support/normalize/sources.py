@@ -15,13 +15,13 @@ import xxhash
 
 from datakit.download import stage as download_stage
 from datakit.download.listing import list_source, listing_digest, source_base
-from datakit.engine.inline import run_plan_inline, run_task_inline
 from datakit.engine.scheduler.finish import Tally, finish_step
 from datakit.engine.task import Output, Plan, Step, StepInput, TaskResult
 from datakit.normalize import stage as normalize_stage
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest
 from datakit.storage.parquet import read_shard
+from tests.support.engine.inline import run_plan_inline, run_task_inline
 
 SOURCE = "shelf"
 
