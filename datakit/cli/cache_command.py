@@ -150,15 +150,8 @@ def _document(cache: Cache, document: str | None, position: int | None) -> dict[
         row = found
     else:
         row = int(document or 0)
-    chosen = cache.document(row)
-    place = cache.position_of(row)
-    return {
-        "document": chosen.id,
-        "row": row,
-        "source": cache.source_of(row),
-        "position": place,
-        "tokens": chosen.tokens,
-    }
+    chosen, place = cache.document(row), {"source": cache.source_of(row), "position": cache.position_of(row)}
+    return {"document": chosen.id, "row": row, **place, "tokens": chosen.tokens}
 
 
 def _sequence(cache: Cache, step: int, length: int) -> dict[str, Any]:

@@ -82,7 +82,7 @@ def train(
 
 
 def _recipe(inputs: tuple[str, ...], vocabulary: int, special: tuple[str, ...]) -> Recipe:
-    """The recipe to train with: the given one, or a new one with a source per input."""
+    """Return the recipe to train with: the given one, or a new one with a source per input."""
     from dataclasses import replace
 
     from datakit.recipe import Recipe, Source, absolute, catalog_names, load_recipe

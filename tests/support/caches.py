@@ -19,7 +19,6 @@ from datakit.cache.contract import Contract
 from datakit.cache.layout import STAGE, CacheDetails
 from datakit.cache.writer import Documents, write_shard
 from datakit.cache.written_shards import cache_details
-from datakit.engine.scheduler.finish import Tally, finish_step
 from datakit.engine.task import Step, StepInput, TaskContext
 from datakit.storage import urls
 from datakit.storage.atomic import commit_bytes
@@ -28,7 +27,7 @@ from datakit.tokenize import stage
 from datakit.tokenize.encoders.tokenizer import Tokenizer, parse
 from datakit.tokenize.make_contract import make_contract
 from datakit.tokenize.train_stage import Config, train
-from tests.support.engine.inline import run_plan_inline
+from tests.support.engine.inline import finish_inline, run_plan_inline
 from tests.support.partitions import dataset, documents, step, words
 
 RANDOM_SHARDS = [70_000, 1, 0, 131_072, 33_333]  # tokens
@@ -70,7 +69,7 @@ def tokenize_step(directory: str | Path, inputs: Sequence[StepInput], tokenizer:
 def run(made: Step) -> Manifest:
     """Run a step to its manifest, in this process."""
     output, results = run_plan_inline(stage.plan(made), made.directory)
-    return finish_step(made, output, Tally.of(results))
+    return finish_inline(made, output, results)
 
 
 def make_cache(
