@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING, Any
 
 from datakit.cli.console import Cell, note, say, say_json, seconds_text, table
+from datakit.cli.parameters import Flag
 
 if TYPE_CHECKING:
     from datakit.loader import Preview, SequenceOrder
     from datakit.pipeline.mixture_packing import PackingResult
 
-Flag = Parameter(negative="", show_default=False)
 PLOT_POINTS = 200
 SLOTS_A_POINT = 512  # with fewer, the plot would show the order inside a mixture block instead of the shares
 MIN_PLOT_POINTS = 20
@@ -27,7 +25,7 @@ def preview(
     points: int = 10,
     plot: str | None = None,
     root: str | None = None,
-    json: Annotated[bool, Flag] = False,
+    json: Flag = False,
 ) -> int:
     """Show what each component of a mixture contributes over a run: share, tokens, epochs, changes and the end.
 
@@ -120,7 +118,7 @@ def pack(
     *,
     root: str = "./data",
     workers: int | None = None,
-    json: Annotated[bool, Flag] = False,
+    json: Flag = False,
 ) -> int:
     """Count the sequences of each block of a mixture's packed components once, so that no run has to.
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING
 
 from datakit.cli.console import Cell, bytes_text, note, say, say_json, table
+from datakit.cli.parameters import Flag, Settings
 
 if TYPE_CHECKING:
     from datakit.pipeline import PlannedStep, RunPlan
 
-Flag = Parameter(negative="", show_default=False)
 HEADERS = ("stage", "of", "state", "text", "tasks", "at a time", "memory a task", "disk", "why")
 
 
@@ -22,9 +20,9 @@ def plan(
     root: str = "./data",
     workers: int | None = None,
     until: str | None = None,
-    set_: Annotated[tuple[str, ...], Parameter(name="--set", negative="", show_default=False)] = (),
-    offline: Annotated[bool, Flag] = False,
-    json: Annotated[bool, Flag] = False,
+    set_: Settings = (),
+    offline: Flag = False,
+    json: Flag = False,
 ) -> int:
     """Show what a run would do. Writes nothing.
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING
 
 from datakit.cli.console import Cell, bytes_text, note, say, say_json, seconds_text, table
+from datakit.cli.parameters import Flag, Settings
 
 if TYPE_CHECKING:
     from datakit.pipeline import RunResult, StageLine
-
-Flag = Parameter(negative="", show_default=False)
 
 
 def run(
@@ -22,10 +19,10 @@ def run(
     workers: int | None = None,
     ray: str | None = None,
     until: str | None = None,
-    set_: Annotated[tuple[str, ...], Parameter(name="--set", negative="", show_default=False)] = (),
-    offline: Annotated[bool, Flag] = False,
-    fresh: Annotated[bool, Flag] = False,
-    json: Annotated[bool, Flag] = False,
+    set_: Settings = (),
+    offline: Flag = False,
+    fresh: Flag = False,
+    json: Flag = False,
 ) -> int:
     """Run a recipe, from its sources to a token cache.
 

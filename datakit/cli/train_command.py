@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from cyclopts import Parameter
-
 from datakit.cli.console import note, say, say_json
-
-Flag = Parameter(negative="", show_default=False)
+from datakit.cli.parameters import Flag, Settings
 
 
 def train_model(
@@ -16,8 +11,8 @@ def train_model(
     /,
     *,
     root: str = "./data",
-    set_: Annotated[tuple[str, ...], Parameter(name="--set", negative="", show_default=False)] = (),
-    json: Annotated[bool, Flag] = False,
+    set_: Settings = (),
+    json: Flag = False,
 ) -> int:
     """Train a model on token caches.
 
@@ -84,8 +79,8 @@ def evaluate(
     *,
     root: str = "./data",
     checkpoint: str | None = None,
-    set_: Annotated[tuple[str, ...], Parameter(name="--set", negative="", show_default=False)] = (),
-    json: Annotated[bool, Flag] = False,
+    set_: Settings = (),
+    json: Flag = False,
 ) -> int:
     """Evaluate a checkpoint on a run's validation sets: loss and bits per byte, by tag.
 
