@@ -16,13 +16,7 @@ if TYPE_CHECKING:
 FILES_SHOWN = 3
 
 
-def inspect(
-    target: str,
-    /,
-    *,
-    draft: Flag = False,
-    json: Flag = False,
-) -> int:
+def inspect(target: str, /, *, draft: Flag = False, json: Flag = False) -> int:
     """Show what a finished step or a raw source contains.
 
     For a step: counts, schema, three ids, and its lineage up to the raw files. For a raw source: formats, columns,

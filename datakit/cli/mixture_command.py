@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 PLOT_POINTS = 200
 SLOTS_A_POINT = 512  # with fewer, the plot would show the order inside a mixture block instead of the shares
 MIN_PLOT_POINTS = 20
+PACK_HEADERS = ("component", "length", "blocks", "documents", "sequences", "padding", "too long", "time", "directory")
+SHOW_HEADERS = ("component", "has", "held out", "documents", "gives", "share", "epochs", "at most")
+TOO_LONG = ("split", "truncated", "dropped")
 MAX_DETAILED = 4  # mixtures of more components show only shares at each point, to fit the terminal
 
 
@@ -112,14 +115,7 @@ def _plot(order: SequenceOrder, wanted: int | None, last: int, mixture: str, plo
     note(f"plot: {plot}")
 
 
-def pack(
-    mixture: str,
-    /,
-    *,
-    root: str = "./data",
-    workers: int | None = None,
-    json: Flag = False,
-) -> int:
+def pack(mixture: str, /, *, root: str = "./data", workers: int | None = None, json: Flag = False) -> int:
     """Count the sequences of each block of a mixture's packed components once, so that no run has to.
 
     Each packed component and sequence length is a step, `<root>/packing/packing-<length>-<policy>-...`. Steps already
@@ -163,9 +159,6 @@ def pack(
     return 0
 
 
-PACK_HEADERS = ("component", "length", "blocks", "documents", "sequences", "padding", "too long", "time", "directory")
-
-
 def _pack_row(result: PackingResult) -> tuple[Cell, ...]:
     from datakit.storage import urls
 
@@ -183,9 +176,6 @@ def _pack_row(result: PackingResult) -> tuple[Cell, ...]:
         "already done" if result.reused else seconds_text(result.seconds),
         urls.name(result.directory),
     )
-
-
-TOO_LONG = ("split", "truncated", "dropped")
 
 
 def _step_json(result: PackingResult) -> dict[str, Any]:
@@ -217,9 +207,6 @@ def _show(order: SequenceOrder, view: Preview, ending: str) -> None:
     for step, what in view.changes:
         say(f"step {step:,}: {what}")
     say(ending)
-
-
-SHOW_HEADERS = ("component", "has", "held out", "documents", "gives", "share", "epochs", "at most")
 
 
 def _component_row(order: SequenceOrder, view: Preview, number: int) -> tuple[Cell, ...]:
