@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from datakit.errors import LoaderError
@@ -25,7 +25,6 @@ from datakit.loader import fingerprint
 from datakit.loader.mixture.config import Mixture
 from datakit.loader.mixture.packing import Counters
 from datakit.loader.mixture.sequence_order import Pick, SequenceOrder
-from datakit.loader.options import LoaderOptions
 from datakit.loader.reading.batch import Batch, empty_batch, fill
 from datakit.loader.reading.block_pool import BlockPool
 from datakit.loader.reading.lookahead import Lookahead
@@ -33,6 +32,26 @@ from datakit.loader.reading.metrics import Metrics
 from datakit.loader.reading.prefetch import in_background
 from datakit.loader.reading.row_reader import RowReader
 from datakit.loader.sources.rows import View
+
+
+@dataclass(frozen=True)
+class LoaderOptions:
+    """The keyword arguments of `Loader`; none of them changes a batch."""
+
+    host: int = 0
+    hosts: int = 1
+    segments: bool = True  # look up document borders; without them a batch has only tokens and lengths
+    in_flight: int = 4  # concurrent reads
+    batches_ahead: int = 0  # batches assembled ahead in a background thread; 0 assembles them on demand
+
+    def check(self) -> None:
+        """Raise LoaderError for invalid values."""
+        if not 0 <= self.host < self.hosts:
+            raise LoaderError(f"host {self.host} of {self.hosts}: hosts are numbered from 0")
+        if self.in_flight < 1:
+            raise LoaderError(f"in_flight is {self.in_flight}; it must be at least 1")
+        if self.batches_ahead < 0:
+            raise LoaderError(f"batches_ahead is {self.batches_ahead}; it must be at least 0")
 
 
 class Loader:

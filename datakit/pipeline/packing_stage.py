@@ -23,9 +23,8 @@ from datakit.loader.mixture.config import Component, SimulatedEpochs
 from datakit.loader.mixture.packing import Counters, Packing, count_blocks
 from datakit.loader.mixture.packing_counts import COUNTS_FILE, CountParameters, decode_counts, encode_counts
 from datakit.loader.mixture.validation import training_source
-from datakit.loader.sources.block_axis import BlockAxis
 from datakit.loader.sources.cache_source import open_source
-from datakit.loader.sources.token_source import TokenSource
+from datakit.loader.sources.token_source import BlockAxis, TokenSource
 from datakit.storage import atomic, urls
 from datakit.storage.manifest import Partition
 

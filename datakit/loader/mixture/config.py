@@ -23,9 +23,8 @@ from datakit.errors import LoaderError, suggestion
 from datakit.loader.mixture.apportion import MAX_BLOCK
 from datakit.loader.mixture.packing import Packing
 from datakit.loader.mixture.schedule import Schedule, SlotAxis
-from datakit.loader.sources.block_axis import BLOCK_TOKENS
 from datakit.loader.sources.cache_source import share_tokens
-from datakit.loader.sources.token_source import TokenSource
+from datakit.loader.sources.token_source import BLOCK_TOKENS, TokenSource
 
 KINDS = ("block", "full", "none")
 STOPS = ("restart", "first_exhausted", "all_exhausted")

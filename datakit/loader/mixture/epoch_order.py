@@ -14,7 +14,7 @@ from datakit.loader.mixture.packing import Packing
 from datakit.loader.mixture.sequence_counts import CountsByLength
 from datakit.loader.mixture.window import Unit, Window
 from datakit.loader.permutation import InOrder, Order, Permutation, derive_key
-from datakit.loader.sources.block_axis import BlockAxis
+from datakit.loader.sources.token_source import BlockAxis
 
 CACHED_WINDOWS = 6  # the current and the next window, at the lengths around a change
 

@@ -22,9 +22,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from datakit.errors import LoaderError
-from datakit.loader.sources.block_axis import BlockAxis
 from datakit.loader.sources.ranges import Pieces, cut
-from datakit.loader.sources.token_source import TokenSource
+from datakit.loader.sources.token_source import BlockAxis, TokenSource
 
 POLICIES = ("split", "truncate", "drop")
 

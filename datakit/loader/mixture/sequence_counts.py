@@ -14,8 +14,7 @@ import numpy as np
 from datakit.errors import LoaderError
 from datakit.loader.mixture.packing import Counters, Packing, count_blocks
 from datakit.loader.permutation import Order
-from datakit.loader.sources.block_axis import BlockAxis
-from datakit.loader.sources.token_source import TokenSource
+from datakit.loader.sources.token_source import BlockAxis, TokenSource
 
 MAX_COUNTED_BLOCKS = 4096  # blocks the loader counts itself: 4 G tokens, about 3 s for documents of 1,000 tokens
 

@@ -20,8 +20,7 @@ from datakit.loader.mixture.stream import Stream
 from datakit.loader.mixture.validation import training_source
 from datakit.loader.mixture.window import Window
 from datakit.loader.mixture.window_sizes import Claim, grant_windows
-from datakit.loader.sources.block_axis import BlockAxis
-from datakit.loader.sources.token_source import TokenSource
+from datakit.loader.sources.token_source import BlockAxis, TokenSource
 
 
 @dataclass(frozen=True)

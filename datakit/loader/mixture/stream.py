@@ -26,9 +26,8 @@ from datakit.loader.mixture.packing import Counters
 from datakit.loader.mixture.sequence_counts import CountsByLength
 from datakit.loader.mixture.unit_reader import UnitReader
 from datakit.loader.mixture.window import Joined, Unit, Window, join_unread
-from datakit.loader.sources.block_axis import BlockAxis
 from datakit.loader.sources.ranges import Pieces
-from datakit.loader.sources.token_source import TokenSource
+from datakit.loader.sources.token_source import BlockAxis, TokenSource
 
 
 @dataclass(frozen=True)

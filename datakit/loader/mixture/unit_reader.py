@@ -9,10 +9,9 @@ import numpy as np
 
 from datakit.loader.mixture.packing import Packing, pack_block
 from datakit.loader.mixture.window import Joined, Unit
-from datakit.loader.sources.block_axis import BlockAxis
 from datakit.loader.sources.ranges import Pieces, plain
 from datakit.loader.sources.rows import Rows, View, rows_of_pieces, rows_of_range
-from datakit.loader.sources.token_source import TokenSource
+from datakit.loader.sources.token_source import BlockAxis, TokenSource
 
 CACHED_PACKINGS = 64  # packed blocks, 16 bytes a document
 

@@ -34,17 +34,17 @@ BYTE_VALUES = 256
 
 
 class TextTokenizer(Encoder, Protocol):
-    """The protocol of a custom tokenizer: an encoder with a vocabulary, whose version changes whenever an id does."""
+    """The protocol of a custom tokenizer: an encoder with a vocabulary, whose version changes whenever an id does.
+
+    vocabulary_size: the highest id + 1. special: ids by name of the tokens that do not represent text, including
+    end-of-text.
+    """
 
     @property
-    def vocabulary_size(self) -> int:
-        """The highest id + 1."""
-        ...
+    def vocabulary_size(self) -> int: ...
 
     @property
-    def special(self) -> Mapping[str, int]:
-        """Tokens that do not represent text, including end-of-text: name -> id."""
-        ...
+    def special(self) -> Mapping[str, int]: ...
 
 
 @dataclass(frozen=True)
