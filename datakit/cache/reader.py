@@ -29,7 +29,7 @@ import numpy as np
 from datakit.cache import consistency, zarr_arrays
 from datakit.cache.contract import Contract
 from datakit.cache.layout import TOKENIZER_FILE, CacheDetails, ShardFiles
-from datakit.cache.lengths import read_lengths, starts_of
+from datakit.cache.lengths import read_lengths, starts_of, stretches
 from datakit.cache.lru import LruCache
 from datakit.cache.read_ahead import BLOCK_TOKENS, IN_FLIGHT, Range, block_ranges, read_ahead
 from datakit.cache.shard_arrays import ShardArrays
@@ -162,16 +162,13 @@ class Cache:
         """Yield all documents in order; reads about 1 Mi tokens, or one longer document, at a time."""
         for index in range(len(self.manifest.partitions)):
             ids, starts = self._documents.ids(index), starts_of(self.document_lengths(index))
-            base, first = int(self._offsets.token_starts[index]), 0
-            while first < len(ids):
-                fitting = int(np.searchsorted(starts, starts[first] + BLOCK_TOKENS, "right")) - 1
-                last = max(fitting, first + 1)
+            base = int(self._offsets.token_starts[index])
+            for first, last in stretches(starts, BLOCK_TOKENS):
                 block = self.read(base + int(starts[first]), base + int(starts[last]))
                 cuts = (starts[first : last + 1] - starts[first]).tolist()
                 names = ids.slice(first, last - first).to_pylist()
                 for name, begin, end in zip(names, cuts, cuts[1:], strict=False):
                     yield Document(name, block[begin:end])
-                first = last
 
     def find(self, identity: str) -> int | None:
         """The row of the document with this id (32 hex digits), or None; reads about one row group."""

@@ -65,9 +65,6 @@ def is_megatron(prefix: str) -> bool:
     return urls.exists(f"{prefix}.idx")
 
 
-# --- export
-
-
 def export_megatron(cache: Cache, prefix: str, source: str | None = None) -> Exported:
     """Write a cache, or one of its sources, as `<prefix>.bin` and then `<prefix>.idx`.
 
@@ -112,9 +109,6 @@ def _write_index(path: Path, lengths: np.ndarray, dtype: np.dtype) -> None:
         lengths.astype("<i4").tofile(file)
         pointers.astype("<i8").tofile(file)
         np.arange(len(lengths) + 1, dtype="<i8").tofile(file)
-
-
-# --- import
 
 
 def read_megatron(prefix: str) -> ExternalTokens:

@@ -45,9 +45,6 @@ class PackedTokens:
     simulate: list[int] | None  # run_tokens, target_tokens
 
 
-# --- plan
-
-
 def plan(step: Step) -> Plan:
     """Count ranges of blocks, then join the counts. Parameters are `CountParameters`, operations `PackedTokens`."""
     parameters = msgspec.convert(step.parameters, CountParameters)
@@ -76,9 +73,6 @@ def _require_all_tokens(step: Step, parameters: CountParameters, counted: Sequen
             f"{step.stage}: the blocks' documents hold {seen:,} tokens, but the source has {parameters.tokens:,}; "
             f"check the cache with `datakit validate {step.operations['cache']}`"
         )
-
-
-# --- task functions
 
 
 def count_task(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:

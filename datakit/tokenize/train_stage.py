@@ -34,9 +34,6 @@ ALPHABET = 256
 SCHEMA = pa.schema([("token", pa.string()), ("id", pa.uint32())])
 
 
-# --- configuration
-
-
 @dataclass(frozen=True)
 class Config:
     """Parameters of the training.
@@ -62,9 +59,6 @@ class Share(msgspec.Struct, frozen=True):
 
     bytes: int
     partitions: list[str]
-
-
-# --- plan
 
 
 def plan(step: Step) -> Plan:
@@ -94,9 +88,6 @@ def _shares(directory: str, manifest: Manifest, config: Config) -> list[Share]:
         share = text_bytes if total <= config.sample_bytes else config.sample_bytes * text_bytes // total
         shares.append(Share(share, [urls.join(directory, entry.path) for entry in partitions]))
     return shares
-
-
-# --- task functions
 
 
 def train_task(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:

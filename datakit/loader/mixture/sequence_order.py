@@ -13,12 +13,11 @@ import numpy as np
 
 from datakit.errors import LoaderError
 from datakit.loader.mixture.config import Component, Mixture
-from datakit.loader.mixture.epoch_order import StreamSettings
 from datakit.loader.mixture.schedule import SlotAxis
 from datakit.loader.mixture.slots import SlotOrder
 from datakit.loader.mixture.stream import Stream
 from datakit.loader.mixture.validation import training_source
-from datakit.loader.mixture.window import Window
+from datakit.loader.mixture.window import StreamSettings, Window
 from datakit.loader.mixture.window_sizes import Claim, grant_windows
 from datakit.loader.sources.token_source import BlockAxis, TokenSource
 

@@ -21,11 +21,18 @@ from functools import lru_cache
 
 import numpy as np
 
-from datakit.loader.mixture.epoch_order import CACHED_WINDOWS, EpochOrder, StreamSettings
 from datakit.loader.mixture.packing import Counters
 from datakit.loader.mixture.sequence_counts import CountsByLength
 from datakit.loader.mixture.unit_reader import UnitReader
-from datakit.loader.mixture.window import Joined, Unit, Window, join_unread
+from datakit.loader.mixture.window import (
+    CACHED_WINDOWS,
+    EpochOrder,
+    Joined,
+    StreamSettings,
+    Unit,
+    Window,
+    join_unread,
+)
 from datakit.loader.sources.ranges import Pieces
 from datakit.loader.sources.token_source import BlockAxis, TokenSource
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from datakit.loader import Component, Mixture, Packing, Shuffle
-from datakit.loader.mixture.epoch_order import StreamSettings
 from datakit.loader.mixture.stream import Stream
+from datakit.loader.mixture.window import StreamSettings
 from datakit.loader.sources.token_source import BlockAxis
 from tests.support.loader.sources import WatchedSource, counting
 
