@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from datakit.cache import consistency, zarr_arrays
+from datakit.cache import zarr_arrays
 from datakit.cache.contract import Contract
-from datakit.cache.layout import TOKENIZER_FILE, CacheDetails, ShardFiles
+from datakit.cache.layout import TOKENIZER_FILE, CacheDetails, ShardFiles, read_details
 from datakit.cache.lengths import read_lengths, starts_of, stretches
 from datakit.cache.lru import LruCache
 from datakit.cache.read_ahead import BLOCK_TOKENS, IN_FLIGHT, Range, block_ranges, read_ahead
@@ -74,7 +74,7 @@ class Cache:
 
     def __init__(self, directory: str, manifest: Manifest, cache_bytes: int = CACHE_BYTES) -> None:
         self.directory, self.manifest = directory, manifest
-        self._details = consistency.read_details(directory, manifest)
+        self._details = read_details(directory, manifest)
         self._offsets = ShardOffsets(directory, manifest.partitions)
         self._arrays = ShardArrays(directory, manifest, self._details, cache_bytes)
         self._starts, self._lists_read = LruCache[int, np.ndarray](STARTS_CACHED), 0

@@ -125,9 +125,8 @@ def _copy(
         with tempfile.TemporaryDirectory(prefix="datakit-import-") as scratch:
             context = TaskContext(directory, Path(scratch), 2)
             documents = _documents(original, first, last, number, contract)
-            written = write_shard(shard_name(source, number), documents, contract, context)
-        ids = _ids(number, 0, last - first)
-        yield ImportedShard(written.describe(source, None, (ids[0].as_py(), ids[-1].as_py())))
+            shard, _ = write_shard(shard_name(source, number), documents, contract, context)
+        yield ImportedShard(shard)
         number += 1
 
 
