@@ -75,7 +75,6 @@ class ArrayForm(msgspec.Struct, frozen=True):
 
 
 def array_form(dtype: np.dtype) -> ArrayForm:
-    """The form of arrays of this type."""
     if dtype.itemsize == 1:  # a mask, which has long runs
         configuration = {**BLOSC["configuration"], "typesize": 1, "shuffle": "noshuffle"}
         return ArrayForm(

@@ -20,12 +20,10 @@ TYPE = np.dtype("<u4")
 
 
 def encode_lengths(lengths: np.ndarray) -> bytes:
-    """The bytes of the file, or of a part of it."""
     return lengths.astype(TYPE).tobytes()
 
 
 def lengths_bytes(rows: int) -> int:
-    """Size of the file."""
     return rows * TYPE.itemsize
 
 

@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from datakit.cache import zarr_arrays
-from datakit.cache.contract import Contract
-from datakit.cache.layout import TOKENIZER_FILE, CacheDetails, ShardFiles, read_details
+from datakit.cache.layout import TOKENIZER_FILE, ShardFiles, read_details
 from datakit.cache.lengths import read_lengths, starts_of, stretches
 from datakit.cache.lru import LruCache
 from datakit.cache.read_ahead import BLOCK_TOKENS, IN_FLIGHT, Range, block_ranges, read_ahead
@@ -70,36 +69,24 @@ class Document:
 
 
 class Cache:
-    """An open token cache. Do not share it with forked processes after the first read; open one in each."""
+    """An open token cache. Do not share it with forked processes after the first read; open one in each.
+
+    contract: what the tokens mean. details: totals by source, the histogram of document lengths, the form of the
+    arrays. has_loss_mask: True if some tokens are not targets. tokenizer_url: the tokenizer.json that the cache was
+    made with.
+    """
 
     def __init__(self, directory: str, manifest: Manifest, cache_bytes: int = CACHE_BYTES) -> None:
         self.directory, self.manifest = directory, manifest
-        self._details = read_details(directory, manifest)
+        self.details = read_details(directory, manifest)
+        self.contract, self.has_loss_mask = self.details.contract, self.details.loss_mask is not None
+        self.tokenizer_url = urls.join(directory, TOKENIZER_FILE)
         self._offsets = ShardOffsets(directory, manifest.partitions)
-        self._arrays = ShardArrays(directory, manifest, self._details, cache_bytes)
+        self.tokens, self.documents_count = self._offsets.tokens, self._offsets.rows
+        self._arrays = ShardArrays(directory, manifest, self.details, cache_bytes)
         self._starts, self._lists_read = LruCache[int, np.ndarray](STARTS_CACHED), 0
 
     # --- contents
-
-    @property
-    def tokens(self) -> int:
-        """Number of tokens."""
-        return self._offsets.tokens
-
-    @property
-    def documents_count(self) -> int:
-        """Number of documents."""
-        return self._offsets.rows
-
-    @property
-    def contract(self) -> Contract:
-        """The contract: what the tokens mean."""
-        return self._details.contract
-
-    @property
-    def details(self) -> CacheDetails:
-        """Totals by source, the histogram of document lengths, the form of the arrays."""
-        return self._details
 
     @cached_property
     def shards(self) -> Sequence[Shard]:
@@ -116,11 +103,6 @@ class Cache:
     def read(self, start: int, stop: int) -> np.ndarray:
         """Tokens [start, stop) as a new array, uint16 or uint32 [stop - start]. Raises IndexError, CorruptError."""
         return self._arrays.read(self._offsets.locate(start, stop))
-
-    @property
-    def has_loss_mask(self) -> bool:
-        """True if some tokens are not targets."""
-        return self._details.loss_mask is not None
 
     def read_loss_mask(self, start: int, stop: int) -> np.ndarray:
         """Loss mask of tokens [start, stop), bool [stop - start], True for targets. Raises IndexError, CorruptError."""
@@ -200,11 +182,6 @@ class Cache:
 
     # --- the right tokenizer
 
-    @property
-    def tokenizer_url(self) -> str:
-        """URL of the tokenizer.json that the cache was made with."""
-        return urls.join(self.directory, TOKENIZER_FILE)
-
     def require_tokenizer(self, sha256: str) -> None:
         """Raise TokenizerError unless the cache was made with the tokenizer.json of this sha256."""
         self.contract.require(sha256, self.directory)
@@ -246,7 +223,7 @@ class Cache:
             row_start=int(self._offsets.row_starts[index]),
             bytes=partition.bytes,
             xxh3=partition.xxh3,
-            files=self._details.shards[index],
+            files=self.details.shards[index],
         )
 
 

@@ -94,7 +94,6 @@ class _Tokens:
         return given
 
     def give_mask(self) -> bytearray:
-        """Hand over the whole mask to the caller."""
         given, self.mask = self.mask, bytearray()
         return given
 

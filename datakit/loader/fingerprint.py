@@ -92,7 +92,6 @@ def _component_differences(name: str, saved: Any, current: Any) -> list[str]:
 
 
 def _until(entries: list[list[Any]], limit: int) -> list[list[Any]]:
-    """The entries that start before `limit`."""
     return [entry for entry in entries if entry[0] < limit]
 
 

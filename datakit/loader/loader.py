@@ -44,8 +44,7 @@ class LoaderOptions:
     in_flight: int = 4  # concurrent reads
     batches_ahead: int = 0  # batches assembled ahead in a background thread; 0 assembles them on demand
 
-    def check(self) -> None:
-        """Raise LoaderError for invalid values."""
+    def __post_init__(self) -> None:
         if not 0 <= self.host < self.hosts:
             raise LoaderError(f"host {self.host} of {self.hosts}: hosts are numbered from 0")
         if self.in_flight < 1:
@@ -65,7 +64,6 @@ class Loader:
     def __init__(self, mixture: Mixture, **options: Any) -> None:
         self.mixture = mixture
         self.options = LoaderOptions(**options)
-        self.options.check()
         self._check_batch_sizes()
         self.order = SequenceOrder(mixture)
         self.metrics = Metrics(self.order.names)
@@ -100,7 +98,6 @@ class Loader:
         return self.steps
 
     def __getitem__(self, step: int) -> Batch:
-        """This host's rows of batch `step`."""
         self._check_step(step)
         return self.rows(step, *self._own_rows(step))
 
@@ -131,7 +128,6 @@ class Loader:
         return self.iterate()
 
     def epochs(self, step: int) -> dict[str, float]:
-        """Epochs of each component in the batches before `step`."""
         served = self.order.served_before(step)
         return {
             name: stream.epochs_at(sequences)
@@ -139,14 +135,17 @@ class Loader:
         }
 
     def snapshot(self, step: int) -> dict[str, float]:
-        """The metrics so far and the epochs of each component at `step`."""
         values = self.metrics.snapshot() | {"memory_bytes": self._pool.used_bytes, "reading": self._pool.reading}
         return values | {f"epochs/{name}": epochs for name, epochs in self.epochs(step).items()}
 
     def packing_report(self) -> dict[str, dict[int, Counters]]:
         """Packing counters by packed component and length, where the loader counted the blocks itself."""
         streams = zip(self.order.names, self.order.streams, strict=True)
-        return {name: dict(stream.packing_counters) for name, stream in streams if stream.settings.packing is not None}
+        return {
+            name: dict(stream.counts.packing_counters)
+            for name, stream in streams
+            if stream.settings.packing is not None
+        }
 
     def outline(self, steps: int) -> list[tuple[int, int, int]]:
         """The first `steps` batches as runs (number of batches, rows of each over all hosts, sequence length).

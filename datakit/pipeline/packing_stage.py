@@ -76,7 +76,6 @@ def _require_all_tokens(step: Step, parameters: CountParameters, counted: Sequen
 
 
 def count_task(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Count the sequences of blocks first..last-1."""
     parameters = msgspec.convert(shared["parameters"], CountParameters)
     source = _source(msgspec.convert(shared["component"], PackedTokens), parameters.source)
     axis = BlockAxis(source.tokens, parameters.block_tokens)
@@ -95,7 +94,6 @@ def count_task(arguments: dict[str, Any], shared: dict[str, Any], context: TaskC
 
 
 def join_task(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Concatenate all parts into one file."""
     urls_of_parts = (urls.join(context.step_directory, path) for path in arguments["parts"])
     counts = np.concatenate([decode_counts(urls.read_bytes(url)) for url in urls_of_parts])
     return TaskResult((_commit(counts, COUNTS_FILE, context),))

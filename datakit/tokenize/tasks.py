@@ -39,7 +39,6 @@ def settle_contract(arguments: dict[str, Any], shared: dict[str, Any], context: 
 
 
 def encode(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Write the shards of some partitions."""
     contract = msgspec.convert(shared["contract"], Contract)
     config = msgspec.convert(shared["config"], Config)
     encoding = _encoding(contract, config, context)

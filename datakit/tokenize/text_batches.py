@@ -38,11 +38,9 @@ class TextBatch:
 
     @property
     def text_bytes(self) -> int:
-        """Total size of the texts."""
         return int(self.offsets[-1] - self.offsets[0])
 
     def strings(self) -> list[str]:
-        """The texts as Python strings."""
         return self.text.to_pylist()
 
 

@@ -78,7 +78,6 @@ def plan(step: Step) -> Plan:
 
 
 def _shares(directory: str, manifest: Manifest, config: Config) -> list[Share]:
-    """Each source's share of the sample."""
     total = manifest.totals.text_bytes or 0
     sources = dict.fromkeys(partition.source for partition in manifest.partitions)
     shares = []

@@ -82,7 +82,6 @@ class SequenceOrder:
         return picks
 
     def served_before(self, step: int) -> list[int]:
-        """Sequences of each component in the batches before `step`."""
         return self.slot_order.served(self.axis.first_slot(step)).tolist()
 
     def require(self, steps: int) -> None:
@@ -147,7 +146,6 @@ class SequenceOrder:
         return end
 
     def _served_once(self, i: int) -> int:
-        """The slot after the first epoch of component i."""
         slot = self.slot_order.slot_of(i, self.streams[i].end_of_epochs(1) - 1)
         if slot is None:
             raise LoaderError(

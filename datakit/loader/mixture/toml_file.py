@@ -149,7 +149,6 @@ def _stages(tables: list[Any], place: str) -> list[Stage]:
 
 
 def _settings(table: MixtureTable, place: str) -> dict[str, Any]:
-    """The arguments of `Mixture` that the file sets."""
     given = {name: value for name, value in vars(table).items() if value is not None}
     for name in ("components", "stages", "steps"):
         given.pop(name, None)

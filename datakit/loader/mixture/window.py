@@ -75,7 +75,6 @@ class Joined:
 
     @cached_property
     def counts(self) -> np.ndarray:
-        """Sequences of each unit: int64 [units]."""
         return np.array([unit.sequences for unit in self.units], np.int64)
 
 

@@ -28,7 +28,6 @@ class Claim:
 
     @property
     def whole(self) -> int:
-        """Bytes of the whole component."""
         return self.axis.tokens * self.token_bytes
 
     @property

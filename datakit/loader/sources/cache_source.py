@@ -49,7 +49,6 @@ class CacheSource:
 
     @property
     def requests(self) -> int:
-        """Number of reads from disk or store so far."""
         return self._cache.requests
 
     def read(self, start: int, stop: int) -> np.ndarray:

@@ -28,7 +28,6 @@ class Pieces:
         return len(self.pointer) - 1
 
     def take(self, sequences: np.ndarray) -> Pieces:
-        """Select these sequences, in this order."""
         counts = self.pointer[sequences + 1] - self.pointer[sequences]
         pointer = starts_of(counts)
         index = np.arange(pointer[-1]) + np.repeat(self.pointer[sequences] - pointer[:-1], counts)
@@ -36,7 +35,6 @@ class Pieces:
 
     @classmethod
     def concatenate(cls, parts: Sequence[Pieces]) -> Pieces:
-        """All sequences of all parts, in order."""
         counts = [np.diff(part.pointer) for part in parts]
         return cls(
             starts_of(np.concatenate(counts)),

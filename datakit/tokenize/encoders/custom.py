@@ -29,7 +29,7 @@ from datakit.tokenize.encoders.long_texts import LongTexts
 
 MARK = "datakit_tokenizer"
 BYTES = "bytes"
-BUILT_IN = {BYTES: f"{__name__}:byte_tokenizer"}
+BUILT_IN = {BYTES: f"{__name__}:ByteTokenizer"}
 BYTE_VALUES = 256
 
 
@@ -65,11 +65,6 @@ class ByteTokenizer:
         return np.frombuffer(b"".join(encoded), np.uint8).astype(np.uint32), lengths
 
 
-def byte_tokenizer() -> ByteTokenizer:
-    """Return the built-in tokenizer "bytes"."""
-    return ByteTokenizer()
-
-
 @dataclass(frozen=True)
 class CustomTokenizer:
     """A TextTokenizer with the interface of a loaded tokenizer.json. It has no reference to compare with."""
@@ -91,16 +86,13 @@ class CustomTokenizer:
 
     @property
     def vocabulary_size(self) -> int:
-        """The highest id + 1."""
         return self.inner.vocabulary_size
 
     @property
     def special_tokens(self) -> list[str]:
-        """The special tokens' names."""
         return list(self.inner.special)
 
     def token_id(self, token: str) -> int | None:
-        """The id of a special token by its name."""
         return self.inner.special.get(token)
 
     def encoder(self, wanted: str = "auto", special_strings: str = "keep") -> Encoder:
@@ -112,7 +104,6 @@ class CustomTokenizer:
         return self.inner
 
     def reference_encoder(self, special_strings: str = "keep") -> None:
-        """Return None: there is no reference."""
         return
 
     def long_texts(self, encoder: Encoder, special_strings: str = "keep") -> LongTexts:
@@ -123,11 +114,8 @@ class CustomTokenizer:
 def is_custom(tokenizer: str) -> bool:
     """Return True if a recipe's `tokenizer` names code instead of a file."""
     package, colon, function = tokenizer.partition(":")
-    return tokenizer in BUILT_IN or (bool(colon) and function.isidentifier() and _is_dotted(package))
-
-
-def _is_dotted(package: str) -> bool:
-    return all(part.isidentifier() for part in package.split("."))
+    names = [*package.split("."), function]
+    return tokenizer in BUILT_IN or (bool(colon) and all(name.isidentifier() for name in names))
 
 
 def resolve(function: str) -> TextTokenizer:
