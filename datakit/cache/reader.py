@@ -86,8 +86,6 @@ class Cache:
         self._arrays = ShardArrays(directory, manifest, self.details, cache_bytes)
         self._starts, self._lists_read = LruCache[int, np.ndarray](STARTS_CACHED), 0
 
-    # --- contents
-
     @cached_property
     def shards(self) -> Sequence[Shard]:
         """All shards, in token order."""
@@ -97,8 +95,6 @@ class Cache:
     def requests(self) -> int:
         """Reads of files or objects since the cache was opened; TensorStore counts its reads for the whole process."""
         return self._arrays.requests + self._lists_read
-
-    # --- tokens
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Tokens [start, stop) as a new array, uint16 or uint32 [stop - start]. Raises IndexError, CorruptError."""
@@ -130,8 +126,6 @@ class Cache:
     def shard_view(self, index: int) -> np.ndarray | None:
         """One shard's tokens as a read-only memory map; None unless they are stored raw on a local disk."""
         return self._arrays.view(index) if self.manifest.partitions[index].tokens else None
-
-    # --- documents
 
     def document(self, row: int) -> Document:
         """The document in this row of the cache. Raises IndexError."""
@@ -180,8 +174,6 @@ class Cache:
         """Start of each document in a shard, and the end of the last one, int64 [rows + 1]; cached for some shards."""
         return self._starts.get(index, lambda: starts_of(self.document_lengths(index)))
 
-    # --- the right tokenizer
-
     def require_tokenizer(self, sha256: str) -> None:
         """Raise TokenizerError unless the cache was made with the tokenizer.json of this sha256."""
         self.contract.require(sha256, self.directory)
@@ -198,8 +190,6 @@ class Cache:
                     f"the tokenizer gives {found} for {golden.text!r}; {self.directory} was made with one that gives "
                     f"{golden.ids}. Use the tokenizer.json next to the cache, or make the cache again"
                 )
-
-    # --- internals
 
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:

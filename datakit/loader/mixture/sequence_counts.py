@@ -42,18 +42,16 @@ class PlainCounts:
 
 
 class PackedCounts:
-    """Blocks whose documents are packed: one count a block."""
+    """Blocks whose documents are packed, one count a block; methods as in `PlainCounts`."""
 
     def __init__(self, counts: np.ndarray) -> None:
         self._counts = counts
         self.total = int(counts.sum())
 
     def counts(self, blocks: np.ndarray) -> np.ndarray:
-        """Sequences of each of these blocks."""
         return self._counts[blocks]
 
     def window_starts(self, order: Order, window_blocks: int) -> np.ndarray:
-        """The first sequence of each window of `order`, then the total: int64 [windows + 1]."""
         count = len(self._counts)
         shuffled = self._counts[order(np.arange(count))].astype(np.int64)
         sums = np.add.reduceat(shuffled, np.arange(0, count, window_blocks))
