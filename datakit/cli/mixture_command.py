@@ -75,11 +75,13 @@ def preview(
     from datakit.errors import UsageError
     from datakit.loader import SequenceOrder, contributions
     from datakit.loader.mixture.toml_file import load_mixture_file
+    from datakit.plots.files import check_target
 
     for name, value in (("--steps", steps), ("--points", points)):
         if value is not None and value < 1:
             raise UsageError(f"{name} is {value}; it must be at least 1")
-    _check_plot(plot)
+    if plot is not None:
+        check_target(plot)
     file = load_mixture_file(mixture, root)
     order, wanted = SequenceOrder(file.mixture), steps or file.steps
     if wanted is None and order.steps is None:
@@ -94,13 +96,6 @@ def preview(
     if wanted is not None and order.steps is not None and order.steps < wanted:
         note(f"warning: the mixture ends after {order.steps:,} of {wanted:,} steps: {order.ending}")
     return 0
-
-
-def _check_plot(plot: str | None) -> None:
-    if plot is not None:
-        from datakit.plots.files import check_target
-
-        check_target(plot)
 
 
 def _plot(order: SequenceOrder, wanted: int | None, last: int, mixture: str, plot: str) -> None:
@@ -164,7 +159,9 @@ def _pack_row(result: PackingResult) -> tuple[Cell, ...]:
 
     counters, sequences = result.manifest.counters, result.manifest.details["sequences"]
     slots = max(1, sequences * result.length)
-    too_long = [f"{count:,} {what}" for what in TOO_LONG if (count := counters[f"packing/{what}"])]
+    too_long = [
+        f"{count:,} {what}" for what in ("split", "truncated", "dropped") if (count := counters[f"packing/{what}"])
+    ]
     return (
         result.component,
         result.length,
@@ -213,15 +210,16 @@ def _component_row(order: SequenceOrder, view: Preview, number: int) -> tuple[Ce
     from datakit.plots.files import short
 
     name, total = view.names[number], max(1, int(view.tokens[-1].sum()))
+    component = order.mixture.components[name]
     return (
         name,
         short(order.streams[number].source.tokens),
         _held_out(order, number),
-        _kind(order, name),
+        "end to end" if component.packing is None else f"whole, {component.packing.too_long}",
         short(int(view.tokens[-1, number])),
         f"{view.tokens[-1, number] / total:6.2%}",
         f"{view.epochs[-1, number]:.2f}",
-        order.mixture.components[name].max_epochs,
+        component.max_epochs,
     )
 
 
@@ -240,11 +238,6 @@ def _over_time(view: Preview) -> str:
             row += [f"{share[i]:6.2%}", short(int(tokens[i])), f"{epochs[i]:.2f}"] if full else [f"{share[i]:6.2%}"]
         rows.append(row)
     return table(headers, rows)
-
-
-def _kind(order: SequenceOrder, name: str) -> str:
-    packing = order.mixture.components[name].packing
-    return "end to end" if packing is None else f"whole, {packing.too_long}"
 
 
 def _held_out(order: SequenceOrder, number: int) -> str | None:

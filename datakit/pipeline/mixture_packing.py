@@ -87,7 +87,6 @@ def _run(packing: _PackingStep, executor: LazyExecutor, observer: Observer, driv
 
 
 def _steps(mixture: Mixture, root: str) -> list[_PackingStep]:
-    """All steps, by component name and length."""
     steps = []
     for name, packing, source, lengths in packed_components(mixture):
         size = mixture.components[name].shuffle.block_tokens

@@ -110,8 +110,8 @@ def random_cache(
         ids = pa.array([f"{number:016x}{row:016x}" for row in range(len(sizes))])
         mask = (tokens % 3 == 0).astype(np.uint8) if masks and number % 2 else None
         context = TaskContext(str(directory), folder, 1)
-        shard = write_shard(f"web/shard-{number:05d}", [Documents(ids, tokens, sizes, mask)], contract, context)
-        written.append(shard.describe("web", 0, (ids[0].as_py(), ids[-1].as_py())))
+        shard, _ = write_shard(f"web/shard-{number:05d}", [Documents(ids, tokens, sizes, mask)], contract, context)
+        written.append(shard)
     write_cache_manifest(directory, [shard.partition for shard in written], cache_details(written, contract))
     return directory, np.concatenate(every)
 
