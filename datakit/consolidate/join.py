@@ -63,9 +63,7 @@ def join(dataset: str, attributes: str | None, drop: frozenset[str]) -> Iterator
 def _without(table: pa.Table, position: np.ndarray, reason: pa.Array, drop: frozenset[str]) -> Joined:
     coded = reason.dictionary_encode()
     names, code = coded.dictionary.to_pylist(), coded.indices.to_numpy()
-    counts = Counter(
-        {name: int(count) for name, count in zip(names, np.bincount(code, minlength=len(names)), strict=True)}
-    )
+    counts = Counter(dict(zip(names, np.bincount(code, minlength=len(names)).tolist(), strict=True)))
     dropped = Counter({name: counts[name] for name in names if name in drop})
     if not dropped:
         return Joined(table, table.num_rows, dropped, counts.total())

@@ -54,9 +54,6 @@ CORE = pa.schema(
 )
 
 
-# --- configuration
-
-
 @dataclass(frozen=True)
 class Config:
     """drop: the reasons to remove a document; one marked for another reason stays and is counted.
@@ -96,9 +93,6 @@ class Written:
     rows_in: int
     dropped: dict[str, int]
     marked_kept: int
-
-
-# --- plan
 
 
 def plan(step: Step) -> Plan:
@@ -199,9 +193,6 @@ def _lineage(step: Step) -> list[card.Upstream]:
 
 def _plain(source: card.SourceCounts) -> dict[str, Any]:
     return {key: value for key, value in msgspec.to_builtins(source).items() if key != "name"}
-
-
-# --- task functions
 
 
 def consolidate(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:

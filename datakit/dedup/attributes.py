@@ -33,22 +33,9 @@ from datakit.storage import urls
 from datakit.storage.ids import ids_to_arrow, partition_name
 from datakit.storage.parquet import ShardWriter
 
-SCHEMA = pa.schema(
-    [
-        pa.field("id", pa.string(), nullable=False),
-        pa.field("reason", pa.string(), nullable=False),
-        pa.field("cluster_id", pa.string(), nullable=False),
-        pa.field("representative_id", pa.string(), nullable=False),
-        pa.field("representative_source", pa.string(), nullable=False),
-        pa.field("jaccard", pa.float64(), nullable=False),
-    ]
-)
 DICTIONARY = ("reason", "cluster_id", "representative_id", "representative_source")
-
-
-def path_of(part: Part) -> str:
-    """Return the path of a partition's attributes, relative to the step's directory."""
-    return f"{part.source}/{partition_name(part.index, part.count)}"
+STRINGS = [pa.field(name, pa.string(), nullable=False) for name in ("id", *DICTIONARY)]
+SCHEMA = pa.schema([*STRINGS, pa.field("jaccard", pa.float64(), nullable=False)])
 
 
 def write(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
@@ -63,9 +50,10 @@ def write(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
     for part in mine:
         inside = slice(*np.searchsorted(rows["row"], np.array([part.first_row, part.last_row], np.uint64)))
         gone = {name: values[inside] for name, values in rows.items()}
-        with ShardWriter(urls.join(context.step_directory, path_of(part)), SCHEMA, DICTIONARY) as writer:
+        path = f"{part.source}/{partition_name(part.index, part.count)}"
+        with ShardWriter(urls.join(context.step_directory, path), SCHEMA, DICTIONARY) as writer:
             writer.write(table := _attributes(gone, parts))
-        outputs.append(OutputFile(path_of(part), writer.info.bytes, writer.info.xxh3, writer.info.rows))
+        outputs.append(OutputFile(path, writer.info.bytes, writer.info.xxh3, writer.info.rows))
         copies = int(gone["exact"].sum())
         removed.append((copies, table.num_rows - copies))
         ids = table["id"]

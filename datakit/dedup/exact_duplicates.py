@@ -29,18 +29,13 @@ ID_BYTES = 32
 TARGET_BYTES = 64 << 20
 
 
-def range_bits(parts: Sequence[Part]) -> int:
-    """Return log2 of the number of id ranges: tasks of about 64 MiB of ids, but no more than partitions."""
-    wanted = power_of_two(sum(part.rows for part in parts) * ID_BYTES / TARGET_BYTES)
-    return (min(wanted, max(part.count for part in parts))).bit_length() - 1
-
-
 def tasks(parts: Sequence[Part]) -> tuple[Task, ...]:
-    """Return one task per range of ids."""
-    bits = range_bits(parts)
-    size = sum(part.rows for part in parts) * ID_BYTES >> bits
+    """Return one task per range of about 64 MiB of ids, but no more than partitions."""
+    size = sum(part.rows for part in parts) * ID_BYTES
+    ranges = min(power_of_two(size / TARGET_BYTES), max(part.count for part in parts))
+    bits = ranges.bit_length() - 1
     return tuple(
-        Task(f"{index:05d}", "datakit.dedup.exact_duplicates:find_copies", {"range": index, "bits": bits}, size)
+        Task(f"{index:05d}", "datakit.dedup.exact_duplicates:find_copies", {"range": index, "bits": bits}, size >> bits)
         for index in range(1 << bits)
     )
 
@@ -78,7 +73,8 @@ def _ids_in_range(
     """Yield (high, low, row), uint64, of each row group with ids in range `index` of `2**bits`, in row order."""
     smallest, largest = partition_range(index, bits)
     for part in parts:
-        if not part.rows or not _overlaps(part, index, bits):
+        overlaps = index * part.count < (part.index + 1) << bits and part.index << bits < (index + 1) * part.count
+        if not part.rows or not overlaps:
             continue
         with open_shard(urls.join(step_directory, part.signatures)) as shard:
             row = part.first_row
@@ -90,11 +86,6 @@ def _ids_in_range(
                     inside = (high >> np.uint64(64 - bits)) == np.uint64(index) if bits else np.ones(len(high), bool)
                     yield high[inside], low[inside], (row + np.flatnonzero(inside)).astype(np.uint64)
                 row += about.num_rows
-
-
-def _overlaps(part: Part, index: int, bits: int) -> bool:
-    """Return True if range `index` of `2**bits` and a partition, range `part.index` of `part.count`, overlap."""
-    return index * part.count < (part.index + 1) << bits and part.index << bits < (index + 1) * part.count
 
 
 def removed_rows(shared: Shared, context: TaskContext, parts: PartRange) -> pa.Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,13 +46,12 @@ def check_removal(report: Removal, most: float) -> None:
 
 def cluster_report(judged: Sequence[Judged]) -> dict[str, Any]:
     """Return histogram, [size, number of clusters from it to below twice it], and the largest clusters."""
-    counts: dict[int, int] = {}
+    counts: Counter[int] = Counter()
     for result in judged:
-        for size, count in result.histogram.items():
-            counts[int(size)] = counts.get(int(size), 0) + count
+        counts.update({int(size): count for size, count in result.histogram.items()})
     every = [entry for result in judged for entry in result.largest]
     largest = sorted(every, key=lambda entry: (-entry[0], entry[2]))[:LARGEST]
     return {
-        "histogram": [[size, counts[size]] for size in sorted(counts)],
+        "histogram": [[size, count] for size, count in sorted(counts.items())],
         "largest": [{"size": size, "retained": retained, "cluster_id": name} for size, retained, name in largest],
     }

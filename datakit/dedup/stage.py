@@ -23,20 +23,11 @@ import msgspec
 
 from datakit.dedup import exact_duplicates
 from datakit.dedup.attributes import SCHEMA
-from datakit.dedup.clusters.bands import bucket_count
+from datakit.dedup.clusters.bands import ROW_BYTES
 from datakit.dedup.minhash.s_curve import s_curve
 from datakit.dedup.minhash.signatures_stage import PRELOADS, SignatureConfig
 from datakit.dedup.partitions import Part, all_parts, power_of_two
-from datakit.dedup.phase_data import (
-    ForestFiles,
-    Judged,
-    Labelled,
-    PartRange,
-    Runs,
-    Shared,
-    Written,
-    details_of,
-)
+from datakit.dedup.phase_data import ForestFiles, Judged, Labelled, PartRange, Runs, Shared, Written, details_of
 from datakit.dedup.report import check_removal, cluster_report, removal_report
 from datakit.dedup.survivors import check_columns, check_prefer
 from datakit.dedup.verification.options import COUNTED, MEASURES
@@ -134,7 +125,7 @@ def _exact(step: Step, sources: list[str], shared: Shared) -> Generator[Phase, S
 
 def _forests(step: Step, shared: Shared) -> Generator[Phase, Sequence[TaskResult], list[tuple[str, int]]]:
     """Return the forests that are left after merging, at most FAN_IN, as (path, edges)."""
-    buckets = bucket_count(sum(part.rows for part in shared.parts), shared.bands, TASK_BYTES)
+    buckets = power_of_two(sum(part.rows for part in shared.parts) * shared.bands * ROW_BYTES / TASK_BYTES)
     tasks = _tasks("clusters.bands:route", [part.signature_bytes for part in shared.parts], buckets)
     routed = yield Phase("bands", tasks, msgspec.to_builtins(shared), PRELOADS)
     runs = yield from merged(step, "bands", _runs(routed), readers=buckets)

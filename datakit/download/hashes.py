@@ -18,22 +18,16 @@ from datakit.storage import urls
 from datakit.storage.atomic import replace_bytes
 
 SETTLED_NS = 2 * 10**9  # the coarsest clock of a common file system (FAT) ticks every two seconds
-Stamp = tuple[int, int, int, int, int]
 Entry = tuple[int, int, int, int, int, str]
 
 
 class HashCache:
     """The cached hashes of one source. frozen: never write (for `datakit plan`)."""
 
-    def __init__(self, url: str, frozen: bool = False) -> None:
-        self.url, self._frozen = url, frozen
-        self._entries = _load(url)
+    def __init__(self, root: str, source: str, frozen: bool = False) -> None:
+        self.url, self._frozen = urls.join(root, ".cache", f"hashes-{source}.json"), frozen
+        self._entries = _load(self.url)
         self._used: dict[str, Entry] = {}
-
-    @classmethod
-    def of_source(cls, root: str, source: str, frozen: bool = False) -> HashCache:
-        """Open the cache of `source` in `root`."""
-        return cls(urls.join(root, ".cache", f"hashes-{source}.json"), frozen)
 
     def get(self, path: str, status: os.stat_result) -> str | None:
         """Return the hash of a file with this status, or None if it is not cached."""
@@ -55,7 +49,7 @@ class HashCache:
             self._entries = dict(self._used)
 
 
-def _stamp(status: os.stat_result) -> Stamp:
+def _stamp(status: os.stat_result) -> tuple[int, int, int, int, int]:
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev
 
 

@@ -75,9 +75,8 @@ def list_source(
         raise NoInputError(_no_files(url, place, every, include, exclude))
     for info in chosen:
         _check_name(info)
-    local = urls.is_local(place.base)
     with ThreadPoolExecutor(HASHING_THREADS) as pool:
-        files = list(pool.map(lambda info: _local_file(info, cache) if local else _remote_file(info), chosen))
+        files = list(pool.map(lambda info: _listed(info, cache), chosen))
     if cache is not None:
         cache.save()
     return files
@@ -95,7 +94,9 @@ def _check_name(info: FileInfo) -> None:
         raise UnreadableError(f"the file name {os.fsencode(info.url)!r} is not UTF-8; rename or exclude it") from error
 
 
-def _local_file(info: FileInfo, cache: HashCache | None) -> SourceFile:
+def _listed(info: FileInfo, cache: HashCache | None) -> SourceFile:
+    if not urls.is_local(info.url):
+        return SourceFile(info.path, info.size, info.checksum or atomic.hash_url(info.url)[0])
     try:
         status = os.stat(info.url)
         xxh3 = cache.get(info.path, status) if cache is not None else None
@@ -116,10 +117,6 @@ def _hash(info: FileInfo, before: os.stat_result) -> str:
             f"{info.url} changed while it was being listed; run again when it is no longer being written"
         )
     return xxh3
-
-
-def _remote_file(info: FileInfo) -> SourceFile:
-    return SourceFile(info.path, info.size, info.checksum or atomic.hash_url(info.url)[0])
 
 
 def _no_files(url: str, place: Place, every: Sequence[FileInfo], include: Sequence[str], exclude: Sequence[str]) -> str:

@@ -26,9 +26,6 @@ FORMAT_VERSION = 1
 RAW = "raw"
 
 
-# --- configuration
-
-
 @dataclass(frozen=True)
 class Config:
     """Which files of a source to read: globs relative to its URL (see `datakit.storage.globs`); none means all."""
@@ -42,23 +39,19 @@ def files_base(base: str, step_directory: str) -> str:
     return base if urls.is_local(base) else urls.join(step_directory, RAW)
 
 
-# --- plan
-
-
 def plan(step: Step) -> Plan:
     """Plan the step. step.operations: `base`, the URL of the source's files, and `files`, their listing."""
     base, files = step.operations["base"], msgspec.convert(step.operations["files"], list[SourceFile])
     if urls.is_local(base):
         return _output(step, files)
-    tasks = tuple(_task(base, number, file) for number, file in enumerate(files))
+    arguments = [{"base": base, "path": file.path, "size": file.size, "checksum": file.checksum} for file in files]
+    tasks = tuple(
+        Task(f"{number:06d}", f"{__name__}:fetch_file", arguments[number], input_bytes=file.size)
+        for number, file in enumerate(files)
+    )
     results = yield Phase("fetch", tasks, memory_bytes=256 << 20, memory_per_input_byte=0.0)
     copies = [_copy(file, result.outputs[0]) for file, result in zip(files, results, strict=True)]
     return _output(step, copies)
-
-
-def _task(base: str, number: int, file: SourceFile) -> Task:
-    arguments = {"base": base, "path": file.path, "size": file.size, "checksum": file.checksum}
-    return Task(f"{number:06d}", f"{__name__}:fetch_file", arguments, input_bytes=file.size)
 
 
 def _copy(file: SourceFile, copy: OutputFile) -> SourceFile:
@@ -72,15 +65,10 @@ def _output(step: Step, files: Sequence[SourceFile]) -> Output:
     return Output(partitions, pa.schema([]), {"download/files": len(files)})
 
 
-# --- task
-
-
 def fetch_file(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """Copy one file to `raw/`."""
     file = msgspec.convert(arguments, SourceFile)
     path = f"{RAW}/{file.path}"
-    target = urls.join(context.step_directory, path)
-    copy = fetch(
-        urls.join(arguments["base"], file.path), target, file.size, file.checksum, lambda done: context.report(0, done)
-    )
+    url, target = urls.join(arguments["base"], file.path), urls.join(context.step_directory, path)
+    copy = fetch(url, target, file.size, file.checksum, lambda done: context.report(0, done))
     return TaskResult((OutputFile(path, copy.bytes, copy.xxh3),), {"download/bytes": copy.bytes}, bytes_read=copy.bytes)

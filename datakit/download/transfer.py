@@ -51,7 +51,7 @@ def fetch(url: str, target: str, size: int, checksum: str, progress: Callable[[i
                     raise StorageError(
                         f"{url} failed {breaks} times in a row, last with: {error}; run again"
                     ) from error
-                time.sleep(_pause(breaks))
+                time.sleep(min(LONGEST_PAUSE, 2.0 ** (breaks - 1)) * random.uniform(0.75, 1.25))
         return atomic.commit_file(local, target)
 
 
@@ -139,7 +139,3 @@ def _credentials(url: str) -> str:
         "gs": "check GOOGLE_APPLICATION_CREDENTIALS",
         "hf": "check HF_TOKEN, and that its owner has access to the repository",
     }.get(protocol, f"check the credentials for {protocol}://")
-
-
-def _pause(breaks: int) -> float:
-    return min(LONGEST_PAUSE, 2.0 ** (breaks - 1)) * random.uniform(0.75, 1.25)

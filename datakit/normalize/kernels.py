@@ -15,9 +15,6 @@ BLANK, NUL, RUN = 1, 2, 4  # flags of a text, by `scan_texts`
 PLAIN, ODD, DEEP = 0, 1, 2  # kinds of a line, by `scan_lines`
 
 
-# --- texts
-
-
 @njit(cache=True, nogil=True)
 def _space_at(data, i, end):  # pragma: no cover - compiled
     """Length in bytes of the white-space character that starts at `i`, or 0."""
@@ -104,9 +101,6 @@ def scan_texts(data, offsets, longest, possible, flags):  # pragma: no cover - c
             flags[index] |= RUN
 
 
-# --- lines of JSON
-
-
 @njit(cache=True, nogil=True)
 def _is_space(octet):  # pragma: no cover - compiled
     return octet in (32, 9, 13)
@@ -158,9 +152,6 @@ def scan_lines(data, breaks, deepest_allowed, places, kinds):  # pragma: no cove
         places[0, count], places[1, count], kinds[count] = start, end, kind
         count += 1
     return count
-
-
-# --- records of CSV
 
 
 @njit(cache=True, nogil=True)

@@ -11,7 +11,7 @@ writer's budget.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -47,18 +47,6 @@ WHOLE_SLICE_BYTES = SLICE_BYTES // 2  # slices below this are of a source that i
 Texts: TypeAlias = "pa.LargeStringArray | pa.LargeBinaryArray"
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Records of one file: their upstream columns and their positions (int64 [rows])."""
-
-    file: str
-    table: pa.Table
-    positions: np.ndarray
-
-    def filter(self, mask: np.ndarray) -> _Rows:
-        return replace(self, table=self.table.filter(pa.array(mask)), positions=self.positions[mask])
-
-
 class Router:
     """Routes the chunks of one slice, in order. text_bytes: size of the texts written so far."""
 
@@ -89,17 +77,17 @@ class Router:
         write(_exchange_rows(table, self.columns.union, texts, high, low), self._buckets(high))
         self.text_bytes += int(np.diff(string_buffers(texts)[1]).sum())
 
-    def _transformed(self, chunk: Chunk) -> _Rows:
+    def _transformed(self, chunk: Chunk) -> Chunk:
         """Apply the transform. If it changes the number of rows, all get the position of the first."""
         if self._transform is None:
-            return _Rows(chunk.file, chunk.table, chunk.positions)
+            return chunk
         table = self._transform.apply(chunk.table)
         change = table.num_rows - chunk.table.num_rows
         self._count(transform_added=max(0, change), transform_dropped=max(0, -change))
         positions = chunk.positions if change == 0 else np.full(table.num_rows, chunk.positions[0])
-        return _Rows(chunk.file, table, positions)
+        return replace(chunk, table=table, positions=positions, files=())
 
-    def _texts(self, rows: _Rows) -> tuple[_Rows, Texts]:
+    def _texts(self, rows: Chunk) -> tuple[Chunk, Texts]:
         """Return the rows with a usable text, and their texts; a null is a blank text, which is counted later."""
         if self._config.text not in rows.table.column_names:
             return rows, pa.nulls(rows.table.num_rows, pa.large_string())
@@ -112,7 +100,7 @@ class Router:
         texts = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks) if chunks else pa.array([], wide)
         return self._short_enough(rows, texts)
 
-    def _without_wrong_types(self, rows: _Rows, kind: pa.DataType) -> _Rows:
+    def _without_wrong_types(self, rows: Chunk, kind: pa.DataType) -> Chunk:
         """Quarantine JSON records whose text is not a string; in a file with a schema that is an error."""
         if self._transform is not None or formats.format_of(rows.file, self._config.format) != formats.JSON:
             raise ColumnError(
@@ -124,7 +112,7 @@ class Router:
             self._counts.unusable(rows.file, position, f"{self._config.text!r} is {_json_kind(kind)}, not a string")
         return rows.filter(~valued)
 
-    def _short_enough(self, rows: _Rows, texts: Texts) -> tuple[_Rows, Texts]:
+    def _short_enough(self, rows: Chunk, texts: Texts) -> tuple[Chunk, Texts]:
         limit = self._config.max_document_bytes
         kept = np.diff(string_buffers(texts)[1]) <= limit
         if kept.all():
@@ -151,9 +139,7 @@ class Router:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    return (
-        types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or types.is_large_binary(kind)
-    )  # fmt: skip
+    return kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
 
 def _json_kind(kind: pa.DataType) -> str:
@@ -200,14 +186,8 @@ def route_slice(arguments: RouteArguments, shared: RouteShared, task: TaskContex
         counts.give_up_if_hopeless(SHOWN)
     router.columns.check_text()
     details = to_plain(RouteDetails(writer.runs, router.columns.schemas(), router.text_bytes))
-    return TaskResult(
-        writer.outputs,
-        dict(counts.counters),
-        details,
-        tuple(counts.quarantined),
-        records=counts.counters[IN],
-        bytes_read=bytes_read,
-    )
+    records, quarantined = counts.counters[IN], tuple(counts.quarantined)
+    return TaskResult(writer.outputs, dict(counts.counters), details, quarantined, records, bytes_read)
 
 
 def _hold_or_give_up(counts: RecordCounts, task: TaskContext) -> Callable[[str, int, int], None]:

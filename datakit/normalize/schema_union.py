@@ -57,7 +57,7 @@ def _check_size(name: str, kind: pa.DataType, columns: int, file: str) -> None:
 def _fields(kind: pa.DataType) -> int:
     if types.is_struct(kind):
         return sum(1 + _fields(field.type) for field in kind.fields)
-    return _fields(kind.value_type) if types.is_list(kind) or types.is_large_list(kind) else 0
+    return _fields(kind.value_type) if _is_list(kind) else 0
 
 
 def shown(name: str) -> str:

@@ -40,8 +40,10 @@ def sort_partition(number: int, shared: SortShared, context: TaskContext) -> Tas
     info, text_bytes = _write(urls.join(context.step_directory, name), output, _gathered(tables, order.kept, output))
     files = [OutputFile(name, info.bytes, info.xxh3, info.rows)]
     if len(order.duplicates):
-        table = _duplicates(tables, order, output.upstream.get("source_id"))
-        files.append(_write_duplicates(context, f"duplicates/{name}", table))
+        path, table = f"duplicates/{name}", _duplicates(tables, order, output.upstream.get("source_id"))
+        with ShardWriter(urls.join(context.step_directory, path), DUPLICATES) as writer:
+            writer.write(table)
+        files.append(OutputFile(path, writer.info.bytes, writer.info.xxh3, writer.info.rows))
     ids = order.ids(order.kept[[0, -1]]).to_pylist() if info.rows else [None, None]
     counters = {"normalize/records_out": info.rows, "normalize/duplicates": len(order.duplicates)}
     details = to_plain(SortDetails(text_bytes, first_id=ids[0], last_id=ids[1]))
@@ -185,9 +187,3 @@ def _duplicates(tables: list[pa.Table], order: SortedIds, source_id: str | None)
     kept = names.take(pa.array(order.kept_for_duplicates))
     columns = [order.ids(order.duplicates), names.take(pa.array(order.duplicates)), kept]
     return pa.table(columns, schema=DUPLICATES)
-
-
-def _write_duplicates(context: TaskContext, path: str, table: pa.Table) -> OutputFile:
-    with ShardWriter(urls.join(context.step_directory, path), DUPLICATES) as writer:
-        writer.write(table)
-    return OutputFile(path, writer.info.bytes, writer.info.xxh3, writer.info.rows)

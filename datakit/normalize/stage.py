@@ -50,20 +50,12 @@ from datakit.normalize.schema_union import shown, storable, unite
 from datakit.storage.fingerprint import config_of, spelled_out
 from datakit.storage.manifest import Partition
 
-__all__ = ["FORMAT_VERSION", "NAME", "Config", "plan", "route_slice", "sort_partition"]
-
 NAME = "normalize"
 FORMAT_VERSION = 1
 OURS = ("id", "text", "source", "source_id")
 RENAMED = "upstream_"  # prefix of an upstream column that has one of our names
 MOST_BITS = 20  # a million partitions of 1 GiB: more text than exists
-PRELOADS = (
-    Preload(__name__),
-    Preload("datakit.normalize.warm_kernels", "datakit.normalize.warm_kernels:warm"),
-)
-
-
-# --- plan
+PRELOADS = (Preload(__name__), Preload("datakit.normalize.warm_kernels", "datakit.normalize.warm_kernels:warm"))
 
 
 def plan(step: Step) -> Plan:
@@ -88,7 +80,8 @@ def plan(step: Step) -> Plan:
     sorted_ = yield _sort_phase(shared, sum(output.bytes for result in routed for output in result.outputs))
     _check_conservation([*routed, *sorted_])
     partitions = [_partition(source, result) for result in sorted_]
-    return Output(partitions, schema, details={"duplicates": _duplicate_files(sorted_)})
+    duplicates = [{"path": file.path, "rows": file.rows} for result in sorted_ for file in result.outputs[1:]]
+    return Output(partitions, schema, details={"duplicates": duplicates})
 
 
 def _route_phase(step: Step, config: Config, slices: Sequence[Sequence[FileRange]], buckets: int) -> Phase:
@@ -146,7 +139,8 @@ def partition_bits(text_bytes: int, partition_bytes: int | None = None) -> int:
 
 def _united(details: Sequence[RouteDetails], config: Config) -> pa.Schema:
     """Unite all upstream columns but the text. Raises ColumnError if files conflict, or the configuration with them."""
-    schemas = [(file, _schema(data)) for entry in details for file, data in entry.schemas]
+    encoded = [(file, pa.BufferReader(bytes.fromhex(digits))) for entry in details for file, digits in entry.schemas]
+    schemas = [(file, pa.ipc.read_schema(data)) for file, data in encoded]
     union = unite(schemas)
     for name in Predicate(config.where).columns if config.where else ():
         if name not in union.names and name != config.text and schemas:
@@ -155,10 +149,6 @@ def _united(details: Sequence[RouteDetails], config: Config) -> pa.Schema:
     if config.id not in ("id", "", *union.names) and schemas:
         raise ColumnError(f"no record has a column {config.id!r} for its id; {suggestion(config.id, union.names)}")
     return union
-
-
-def _schema(digits: str) -> pa.Schema:
-    return pa.ipc.read_schema(pa.BufferReader(bytes.fromhex(digits)))
 
 
 def output_schema(union: pa.Schema, config: Config) -> tuple[pa.Schema, list[OutputColumn]]:
@@ -204,16 +194,14 @@ def _check_not_empty(step: Step, config: Config, routed: Sequence[TaskResult]) -
     removed = {name.removeprefix(PREFIX): counters[name] for name in REMOVED if counters[name]}
     if counters[IN] + counters[ADDED] == sum(removed.values()):
         reasons = ", ".join(f"{count} {name}" for name, count in removed.items()) or "the source is empty"
+        records = [
+            f"{record.file}:{record.position}: {record.reason}" for task in routed for record in task.quarantined
+        ]
         raise EmptyStageError(
             f"source {step.parameters['source']!r}: no document is left of {counters[IN]} records ({reasons}); is "
             f"{config.text!r} the right text column? datakit inspect shows what the source contains"
-            f"{_first_quarantined(routed)}"
+            + (f"; first quarantined record: {records[0]}" if records else "")
         )
-
-
-def _first_quarantined(routed: Sequence[TaskResult]) -> str:
-    record = next((record for result in routed for record in result.quarantined), None)
-    return "" if record is None else f"; first quarantined record: {record.file}:{record.position}: {record.reason}"
 
 
 def _counters(results: Sequence[TaskResult]) -> Counter[str]:
@@ -241,13 +229,6 @@ def _partition(source: str, result: TaskResult) -> Partition:
         first_id=details.first_id,
         last_id=details.last_id,
     )
-
-
-def _duplicate_files(results: Sequence[TaskResult]) -> list[dict[str, Any]]:
-    return [{"path": file.path, "rows": file.rows} for result in results for file in result.outputs[1:]]
-
-
-# --- tasks
 
 
 def route_slice(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:

@@ -73,7 +73,7 @@ def _list(
 ) -> tuple[str, list[SourceFile]]:
     """Return (the base of the relative paths, the files). A store driver's errors become DatakitErrors."""
     with read_errors(url):
-        cache = HashCache.of_source(root, name, frozen=options.dry_run)
+        cache = HashCache(root, name, frozen=options.dry_run)
         files = list_source(url, selection["include"], selection["exclude"], cache)
         base = source_base(url)
     if urls.is_local(base) and urls.is_local(root):

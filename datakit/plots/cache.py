@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from datakit.cache.summary import CacheSummary
-from datakit.plots.files import new_figure, save, short
+from datakit.plots.files import INK, cut, new_figure, save, short
 from datakit.storage import urls
 
 BARS = 20  # as many as are legible at this height
 SHOWN_NAME = 28  # characters of a label
 LAST_DRAWABLE = 0x500  # the default font covers Latin, Greek and Cyrillic, which end here
-INK, BLUE, ORANGE, GREEN = "#333333", "#3b6ea5", "#c8762b", "#4d8a57"
+BLUE, ORANGE, GREEN = "#3b6ea5", "#c8762b", "#4d8a57"
 
 
 def write_plot(summary: CacheSummary, names: dict[int, str], url: str) -> None:
@@ -40,25 +40,24 @@ def _lengths(axes: Any, summary: CacheSummary) -> None:
 def _sources(axes: Any, summary: CacheSummary) -> None:
     ordered = sorted(summary.sources.items(), key=lambda entry: (-entry[1].tokens, entry[0]))
     rows = [(name, sums.tokens) for name, sums in ordered[:BARS]]
-    rest = ordered[BARS:]
-    if rest:
+    if rest := ordered[BARS:]:
         rows.append((f"{len(rest)} more", sum(sums.tokens for _, sums in rest)))
-    _across(axes, [(name, count, f"{count / max(summary.tokens, 1):.1%}") for name, count in rows], ORANGE)
+    _across(axes, rows, summary.tokens, ORANGE)
     axes.set(title="tokens by source", xlabel="tokens")
 
 
 def _tokens(axes: Any, summary: CacheSummary, names: dict[int, str]) -> None:
     rows = [(_drawable(names.get(number, f"#{number}")), count) for number, count in summary.frequent[:BARS]]
-    _across(axes, [(name, count, f"{count / max(summary.tokens, 1):.1%}") for name, count in rows], GREEN)
+    _across(axes, rows, summary.tokens, GREEN)
     axes.set(title="most frequent tokens", xlabel="times")
     for label in axes.get_yticklabels():
         label.set_family("monospace")
 
 
-def _across(axes: Any, rows: list[tuple[str, int, str]], colour: str) -> None:
-    bars = axes.barh(range(len(rows)), [count for _, count, _ in rows], color=colour, height=0.8)
-    axes.bar_label(bars, labels=[label for _, _, label in rows], fontsize=7, padding=2, color=INK)
-    axes.set_yticks(range(len(rows)), [_cut(name) for name, _, _ in rows], fontsize=8, parse_math=False)
+def _across(axes: Any, rows: list[tuple[str, int]], total: int, colour: str) -> None:
+    bars = axes.barh(range(len(rows)), [count for _, count in rows], color=colour, height=0.8)
+    axes.bar_label(bars, labels=[f"{count / max(total, 1):.1%}" for _, count in rows], fontsize=7, padding=2, color=INK)
+    axes.set_yticks(range(len(rows)), [cut(name, SHOWN_NAME) for name, _ in rows], fontsize=8, parse_math=False)
     axes.invert_yaxis()
     axes.xaxis.set_major_formatter(lambda value, _: short(value))
     axes.margins(x=0.14)
@@ -75,10 +74,6 @@ def _drawable(token: str) -> str:
     shown = token.replace(" ", "␣").encode("unicode_escape" if not token.isprintable() else "utf-8").decode()
     shown = shown.replace("\\u2423", "␣")
     return "".join(sign if ord(sign) < LAST_DRAWABLE or sign == "␣" else f"\\u{ord(sign):04x}" for sign in shown)
-
-
-def _cut(name: str) -> str:
-    return name if len(name) <= SHOWN_NAME else name[: SHOWN_NAME - 1] + "…"
 
 
 def _binary(value: int) -> str:

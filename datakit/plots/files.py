@@ -10,6 +10,7 @@ from datakit.storage import atomic, urls
 
 KINDS = ("png", "svg", "pdf")
 DOTS_PER_INCH = 120
+INK = "#333333"  # of text and lines
 
 
 def check_target(url: str) -> None:
@@ -47,6 +48,11 @@ def short(value: float) -> str:
         if value >= size:
             return f"{value / size:.3g} {unit}"
     return f"{value:.0f}"
+
+
+def cut(text: str, length: int) -> str:
+    """Truncate a text to `length` characters, with an ellipsis in place of what is missing."""
+    return text if len(text) <= length else text[: length - 1] + "…"
 
 
 def _kind(url: str) -> str:

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 
 from datakit.loader.mixture.preview import Preview
-from datakit.plots.files import new_figure, save, short
+from datakit.plots.files import INK, cut, new_figure, save, short
 
 COLOURS = ("#3b6ea5", "#c8762b", "#4d8a57", "#a34a5b", "#7b62a3", "#8a7a3d", "#3f8f96", "#777777")
-INK = "#333333"
 MOST_NAMED = 24  # components in the legend: as many as fit next to the figure
 SHOWN_CHANGE = 110  # characters of a line above the figure
 STYLES = ("-", "--", ":", "-.")
@@ -33,7 +32,8 @@ def write_plot(view: Preview, title: str, url: str) -> None:
 
 def _finish(share: Any, tokens: Any, epochs: Any, view: Preview) -> None:
     for axes in (share, tokens, epochs):
-        _mark_changes(axes, view)
+        for step in sorted({step for step, _ in view.changes}):
+            axes.axvline(step, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
         axes.set_xlim(0, int(view.steps[-1]))
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize=9)
@@ -65,11 +65,6 @@ def _lines(axes: Any, view: Preview, values: np.ndarray, name: str) -> None:
     axes.grid(axis="y", color="#e5e5e5", linewidth=0.7)
 
 
-def _mark_changes(axes: Any, view: Preview) -> None:
-    for step in sorted({step for step, _ in view.changes}):
-        axes.axvline(step, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
-
-
 def _name_changes(axes: Any, view: Preview) -> None:
     """Number the changes above their lines, and describe them above the axes."""
     steps = sorted({step for step, _ in view.changes})
@@ -79,15 +74,11 @@ def _name_changes(axes: Any, view: Preview) -> None:
             f"{number}", (step, 1.0), xycoords=("data", "axes fraction"), xytext=(0, 2), textcoords="offset points",
             ha="center", va="bottom", fontsize=8, color=INK,
         )  # fmt: skip
-        lines += [f"{number}  step {step:,}: {_cut(what)}" for at, what in view.changes if at == step]
+        lines += [f"{number}  step {step:,}: {cut(what, SHOWN_CHANGE)}" for at, what in view.changes if at == step]
     if lines:
         axes.set_title("\n".join(lines), loc="left", fontsize=9, color=INK, pad=16, parse_math=False)
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= SHOWN_CHANGE else text[: SHOWN_CHANGE - 1] + "…"
-
-
 def _label(name: str) -> str:
     """Escape a name so that matplotlib neither hides it (leading _) nor parses it as mathematics."""
-    return f" {name}".replace("$", r"\$") if name.startswith("_") else name.replace("$", r"\$")
+    return (" " if name.startswith("_") else "") + name.replace("$", r"\$")

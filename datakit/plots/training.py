@@ -20,13 +20,11 @@ SMOOTHED_OVER = 50  # the loss is averaged over a 50th of the run, so that the l
 def plot_run(directory: str, target: str | None = None) -> str:
     """Draw the run in `directory` to `target` (by default plot.png in it) and return its path. Raises UsageError."""
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg  # heavy, optional
-        from matplotlib.figure import Figure
+        from matplotlib.figure import Figure  # heavy, optional
     except ImportError as error:
         raise UsageError("a plot needs matplotlib; pip install 'datakit[report]'") from error
     rows = read_metrics(directory)
     figure = Figure(figsize=(12, 8), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots(2, 2)
     _losses(axes[0][0], rows)
     _lines(axes[0][1], rows, _tags(rows), "bits per byte")
@@ -51,8 +49,7 @@ def _named(rows: Sequence[dict[str, Any]], prefix: str) -> list[str]:
 
 
 def _tags(rows: Sequence[dict[str, Any]]) -> list[str]:
-    names = {name for row in rows for name in row if name.startswith("eval/") and name.endswith("/bpb")}
-    return sorted(names | {name for name in ("eval/macro_bpb",) if any(name in row for row in rows)})
+    return [name for name in _named(rows, "eval/") if name.endswith("/bpb") or name == "eval/macro_bpb"]
 
 
 def smooth(values: Sequence[float]) -> list[float]:

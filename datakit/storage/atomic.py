@@ -29,21 +29,6 @@ from datakit.errors import DivergentOutputError
 from datakit.storage import urls
 from datakit.storage.os_errors import SPACE, storage_errors, translated
 
-__all__ = [
-    "TEMPORARY_PREFIX",
-    "Committed",
-    "commit_bytes",
-    "commit_file",
-    "hash_file",
-    "hash_open",
-    "hash_url",
-    "owner_of",
-    "replace_bytes",
-    "staging",
-    "storage_errors",
-    "temporary_name",
-]
-
 TEMPORARY_PREFIX = ".tmp-"
 HASH_CHUNK = 4 << 20
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)  # exFAT, some network mounts
@@ -101,8 +86,12 @@ def commit_file(path: Path, url: str) -> Committed:
     xxh3, length = hash_file(path)
     with storage_errors(url):
         created = _link(path, urls.local_path(url)) if urls.is_local(url) else _put(path, url)
-    if not created:
-        _compare(url, xxh3, length)
+    existing, existing_length = (xxh3, length) if created else hash_url(url)
+    if existing != xxh3:
+        raise DivergentOutputError(
+            f"{url} exists with other content ({existing_length} bytes, xxh3 {existing}; this attempt wrote {length} "
+            f"bytes, xxh3 {xxh3}): the task that writes it is not deterministic; the first version is kept"
+        )
     return Committed(url, length, xxh3, created)
 
 
@@ -147,7 +136,8 @@ def hash_open(file: BinaryIO) -> tuple[str, int]:
 
 
 def _link(path: Path, target: str) -> bool:
-    _sync(path)
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
     os.makedirs(os.path.dirname(target), exist_ok=True)
     try:
         os.link(path, target)
@@ -169,17 +159,12 @@ def _copy_and_link(path: Path, target: str) -> bool:
         return _link(near, target)
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _put(path: Path, url: str) -> bool:
     file_system, remote = urls.filesystem(url)
-    options = _s3_options(path.stat().st_size) if urls.protocol(url) == "s3" else {}
+    options = {}
+    if urls.protocol(url) == "s3":
+        part = max(S3_PART_BYTES, -(-path.stat().st_size // S3_MOST_PARTS))
+        options = {"chunksize": part, "max_concurrency": S3_PARTS_AT_ONCE}
     for wait in (*CONFLICT_WAITS, None):
         try:
             file_system.put_file(str(path), remote, mode="create", **options)
@@ -194,16 +179,3 @@ def _put(path: Path, url: str) -> bool:
         else:
             return True
     raise AssertionError("the last try returns or raises")
-
-
-def _s3_options(size: int) -> dict[str, int]:
-    return {"chunksize": max(S3_PART_BYTES, -(-size // S3_MOST_PARTS)), "max_concurrency": S3_PARTS_AT_ONCE}
-
-
-def _compare(url: str, xxh3: str, length: int) -> None:
-    existing, existing_length = hash_url(url)
-    if existing != xxh3:
-        raise DivergentOutputError(
-            f"{url} exists with other content ({existing_length} bytes, xxh3 {existing}; this attempt wrote {length} "
-            f"bytes, xxh3 {xxh3}): the task that writes it is not deterministic; the first version is kept"
-        )

@@ -29,8 +29,6 @@ def ids_to_arrow(high: np.ndarray, low: np.ndarray) -> pa.StringArray:
     pairs[:, 0], pairs[:, 1] = high, low
     digits = _TO_HEX[pairs.view(np.uint8).reshape(-1)]
     offsets = np.arange(count + 1, dtype=np.int64) * HEX_DIGITS
-    if count * HEX_DIGITS < 1 << 31:
-        return pa.StringArray.from_buffers(count, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(digits))
     large = pa.LargeStringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(digits))
     return large.cast(pa.string())
 
@@ -56,8 +54,6 @@ def ids_from_arrow(column: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.n
 
 def strictly_ascending(high: np.ndarray, low: np.ndarray) -> bool:
     """Return True if the ids are sorted and unique."""
-    if len(high) < 2:
-        return True
     larger = (high[1:] > high[:-1]) | ((high[1:] == high[:-1]) & (low[1:] > low[:-1]))
     return bool(larger.all())
 

@@ -92,16 +92,11 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
 def totals_of(partitions: list[Partition]) -> Totals:
     """Sum over `partitions`; a field that any of them lacks is None."""
 
-    def total(field: str) -> int | None:
+    totals: list[Any] = []
+    for field in Totals.__struct_fields__:
         values = [getattr(partition, field) for partition in partitions]
-        return None if any(value is None for value in values) else sum(values)
-
-    return Totals(
-        rows=sum(partition.rows for partition in partitions),
-        bytes=sum(partition.bytes for partition in partitions),
-        text_bytes=total("text_bytes"),
-        tokens=total("tokens"),
-    )
+        totals.append(None if None in values else sum(values))
+    return Totals(*totals)
 
 
 def pieces(manifest: Manifest) -> Iterator[bytes]:

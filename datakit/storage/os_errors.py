@@ -16,19 +16,8 @@ from datakit.errors import DatakitError, NoSpaceError, NotFoundError, RootError,
 
 SPACE = (errno.ENOSPC, errno.EDQUOT)
 PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
-DRIVERS = (
-    "aiobotocore",
-    "aiohttp",
-    "botocore",
-    "fsspec",
-    "gcsfs",
-    "google",
-    "httpx",
-    "httpx2",
-    "huggingface_hub",
-    "s3fs",
-    "urllib3",
-)
+HTTP_CLIENTS = ("aiohttp", "httpx", "httpx2", "urllib3")
+DRIVERS = (*HTTP_CLIENTS, "aiobotocore", "botocore", "fsspec", "gcsfs", "google", "huggingface_hub", "s3fs")
 
 
 @contextmanager
@@ -88,7 +77,11 @@ def translated(error: Exception, url: str, verb: str) -> DatakitError | None:
 
 def _of_system(error: OSError, url: str, verb: str) -> DatakitError:
     if error.errno in SPACE:
-        return _full(error, url, verb)
+        if "://" in url and not url.startswith("file://"):  # never full: its files are staged on the temporary disk
+            return _temporary_full(url, verb)
+        where = f" ({error.filename})" if error.filename else ""
+        advice = "free some, or choose another --root; the next run continues from here"
+        return NoSpaceError(f"no space left to {verb} {url}{where}; {advice}")
     if isinstance(error, PermissionError) or error.errno in PERMISSION:
         advice = "choose another --root or change its permissions" if verb == "write" else "change its permissions"
         return RootError(f"no permission to {verb} {url} ({error.strerror or error}); {advice}")
@@ -97,15 +90,6 @@ def _of_system(error: OSError, url: str, verb: str) -> DatakitError:
     if isinstance(error, FileNotFoundError) and "bucket" in str(error).lower():
         return RootError(f"cannot {verb} {url}: {error}; create the bucket or choose another --root")
     return StorageError(f"cannot {verb} {url}: {error}")
-
-
-def _full(error: OSError, url: str, verb: str) -> NoSpaceError:
-    """Name the full disk. An object store is never full: its files are staged on the temporary disk."""
-    if "://" in url and not url.startswith("file://"):
-        return _temporary_full(url, verb)
-    where = f" ({error.filename})" if error.filename else ""
-    advice = "free some, or choose another --root; the next run continues from here"
-    return NoSpaceError(f"no space left to {verb} {url}{where}; {advice}")
 
 
 def _temporary_full(what: str, verb: str) -> NoSpaceError:

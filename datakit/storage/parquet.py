@@ -130,17 +130,17 @@ def open_shard(url: str) -> pq.ParquetFile:
         raise CorruptError(f"{url} is not a readable Parquet file: {error}") from error
 
 
-def iterate_shard(url: str, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+def iterate_shard(url: str, columns: list[str] | None = None) -> Iterator[pa.Table]:
     """Yield the row groups of a shard in order, decoding each when it is requested."""
     with open_shard(url) as shard:
         for group in range(shard.metadata.num_row_groups):
-            yield shard.read_row_group(group, columns=list(columns) if columns is not None else None, use_threads=False)
+            yield shard.read_row_group(group, columns, use_threads=False)
 
 
-def read_shard(url: str, columns: Sequence[str] | None = None) -> pa.Table:
+def read_shard(url: str, columns: list[str] | None = None) -> pa.Table:
     """Read a whole shard as one table. For tables that are known to be small."""
     with open_shard(url) as shard:
-        return shard.read(columns=list(columns) if columns is not None else None, use_threads=False)
+        return shard.read(columns, use_threads=False)
 
 
 def columns_of(schema: pa.Schema) -> list[Column]:

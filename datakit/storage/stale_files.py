@@ -51,16 +51,11 @@ def scratch_directory() -> Path:
 
 def remove_dead_scratch() -> list[Path]:
     """Remove scratch directories and files staged for an object store of this host's dead processes."""
-    removed = []
+    removed = remove_dead_files_in(tempfile.gettempdir())
     for path in Path(tempfile.gettempdir()).glob(f"{SCRATCH_PREFIX}*"):
         owner = path.name.removeprefix(SCRATCH_PREFIX).partition("-")[0]
         if owner.isdigit() and not _alive(int(owner)):
             shutil.rmtree(path, ignore_errors=True)  # another run may remove it at the same time
-            removed.append(path)
-    for path in Path(tempfile.gettempdir()).glob(f"{atomic.TEMPORARY_PREFIX}*"):
-        owner = atomic.owner_of(path.name)
-        if owner is not None and not _alive(owner):
-            path.unlink(missing_ok=True)
             removed.append(path)
     return removed
 

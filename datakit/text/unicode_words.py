@@ -28,7 +28,9 @@ FILE = Path(__file__).with_name("unicode_tables.bin")
 @functools.cache
 def character_table() -> np.ndarray:
     """Return uint32 [CODE_POINTS]: the lower-case character with flag WORD or ALONE, or 0 if it is in no word."""
-    words, spaceless, pairs = _ranges(FILE)
+    numbers = np.frombuffer(zlib.decompress(FILE.read_bytes()), "<u4")  # three lengths, then pairs of numbers
+    ends = 3 + 2 * np.cumsum(numbers[:3].astype(np.int64))
+    words, spaceless, pairs = (part.reshape(-1, 2) for part in np.split(numbers, [3, *ends])[1:4])
     characters = np.arange(CODE_POINTS, dtype=np.uint32)
     characters[pairs[:, 0]] = pairs[:, 1]
     flags = np.zeros(CODE_POINTS, np.uint32)
@@ -39,10 +41,3 @@ def character_table() -> np.ndarray:
     table = np.where(flags > 0, characters | flags, np.uint32(0))
     table.flags.writeable = False
     return table
-
-
-def _ranges(path: Path) -> list[np.ndarray]:
-    """Return three uint32 [N, 2]: ranges of word characters, of scripts without spaces, and lower-case pairs."""
-    numbers = np.frombuffer(zlib.decompress(path.read_bytes()), "<u4")
-    ends = 3 + 2 * np.cumsum(numbers[:3].astype(np.int64))
-    return [part.reshape(-1, 2) for part in np.split(numbers, [3, *ends])[1:4]]

@@ -26,13 +26,13 @@ def settled() -> Iterator[None]:
 @pytest.mark.usefixtures("settled")
 def test_hashes_are_cached_and_dropped(tree: Path, tmp_path: Path) -> None:
     root = str(tmp_path / "root")
-    first = list_source(str(tree), [], [], HashCache.of_source(root, "tree"))
+    first = list_source(str(tree), [], [], HashCache(root, "tree"))
     with patch.object(listing.atomic, "hash_file", side_effect=AssertionError("hashed again")):
-        assert list_source(str(tree), [], [], HashCache.of_source(root, "tree")) == first
+        assert list_source(str(tree), [], [], HashCache(root, "tree")) == first
     (tree / "a.jsonl").write_text("A.jsonl")
     os.utime(tree / "a.jsonl", (1, 1))
     (tree / "b/c.jsonl").unlink()
-    second = list_source(str(tree), [], [], HashCache.of_source(root, "tree"))
+    second = list_source(str(tree), [], [], HashCache(root, "tree"))
     assert second[0] == SourceFile("a.jsonl", 7, xxh3(b"A.jsonl"))
     remembered = json.loads((tmp_path / "root/.cache/hashes-tree.json").read_text())
     assert list(remembered) == ["a.jsonl", "b/d/e.txt", "b/d/h.jsonl.gz"]
@@ -43,11 +43,11 @@ def test_restored_mtime_does_not_hide_a_change(tree: Path, tmp_path: Path) -> No
     """`touch -r` and `rsync --inplace --times` restore it."""
     os.utime(tree / "a.jsonl", ns=(10**18, 10**18))
     root = str(tmp_path / "root")
-    list_source(str(tree), [], [], HashCache.of_source(root, "tree"))
+    list_source(str(tree), [], [], HashCache(root, "tree"))
     with open(tree / "a.jsonl", "r+b") as file:
         file.write(b"A")
     os.utime(tree / "a.jsonl", ns=(10**18, 10**18))
-    changed = list_source(str(tree), [], [], HashCache.of_source(root, "tree"))
+    changed = list_source(str(tree), [], [], HashCache(root, "tree"))
     assert changed[0] == SourceFile("a.jsonl", 7, xxh3(b"A.jsonl"))
 
 
@@ -56,7 +56,7 @@ def test_older_cache_format_is_replaced(tree: Path, tmp_path: Path) -> None:
     path, state = tmp_path / "root/.cache/hashes-tree.json", os.stat(tree / "a.jsonl")
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"a.jsonl": [state.st_size, state.st_mtime_ns, state.st_ino, "0" * 32]}))
-    files = list_source(str(tree), [], [], HashCache.of_source(str(tmp_path / "root"), "tree"))
+    files = list_source(str(tree), [], [], HashCache(str(tmp_path / "root"), "tree"))
     assert files[0].checksum == xxh3(b"a.jsonl")
     assert json.loads(path.read_text())["a.jsonl"][-1] == xxh3(b"a.jsonl")
 
@@ -65,15 +65,15 @@ def test_recently_changed_file_is_not_cached(tree: Path, tmp_path: Path) -> None
     """A second change within the same clock tick would leave size and times unchanged."""
     for path in tree.rglob("*.*"):
         os.utime(path, (1, 1))
-    list_source(str(tree), [], [], HashCache.of_source(str(tmp_path), "tree"))
+    list_source(str(tree), [], [], HashCache(str(tmp_path), "tree"))
     assert not (tmp_path / ".cache").exists()
 
 
 @pytest.mark.usefixtures("settled")
 def test_frozen_cache_never_writes_and_broken_cache_is_ignored(tree: Path, tmp_path: Path) -> None:
     root = str(tmp_path / "root")
-    list_source(str(tree), [], [], HashCache.of_source(root, "tree", frozen=True))
+    list_source(str(tree), [], [], HashCache(root, "tree", frozen=True))
     assert not (tmp_path / "root").exists()
     (tmp_path / "root/.cache").mkdir(parents=True)
     (tmp_path / "root/.cache/hashes-tree.json").write_text("{broken")
-    assert len(list_source(str(tree), [], [], HashCache.of_source(root, "tree"))) == 4
+    assert len(list_source(str(tree), [], [], HashCache(root, "tree"))) == 4

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from datakit.dedup import exact_duplicates
 from datakit.dedup.minhash.signatures_stage import key_names
-from datakit.dedup.partitions import Part, power_of_two
+from datakit.dedup.partitions import Part
 from datakit.dedup.phase_data import ForestFiles, PartRange, Runs, Shared
 from datakit.engine.exchange.exchange import ExchangeWriter, read_buckets
 from datakit.engine.task import OutputFile, TaskContext, TaskResult
@@ -74,23 +74,20 @@ def _candidate_keys(
 
 def connect(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """Reduce one bucket of band keys to the spanning forest of rows that share a key."""
-    from datakit.dedup.clusters.components import (  # imports numba, which plans do not need
-        bucket_edges,
-        spanning_forest,
-    )
+    from datakit.dedup.clusters import components  # imports numba, which plans do not need
 
     bucket, runs = arguments["bucket"], msgspec.convert(shared, Runs).runs
     keys, rows = np.empty(0, np.uint64), np.empty(0, np.uint64)
-    edges: list[tuple[np.ndarray, np.ndarray]] = []
+    row, root = rows, rows  # the forest so far
     waiting: list[tuple[np.ndarray, np.ndarray]] = []
     records = 0
 
     def fold() -> None:
-        nonlocal keys, rows
+        nonlocal keys, rows, row, root
         every = [(keys, rows), *waiting]
-        keys, rows, left, right = bucket_edges(*(np.concatenate([pair[i] for pair in every]) for i in range(2)))
+        keys, rows, left, right = components.bucket_edges(*map(np.concatenate, zip(*every, strict=True)))
         waiting.clear()
-        edges[:] = [spanning_forest(*(np.concatenate([pair[i] for pair in [*edges, (left, right)]]) for i in range(2)))]
+        row, root = components.spanning_forest(np.concatenate([row, left]), np.concatenate([root, right]))
 
     for table in read_buckets(context.step_directory, runs, bucket, bucket + 1, context.scratch):
         waiting.append((table["key"].to_numpy(), table["row"].to_numpy()))
@@ -99,7 +96,6 @@ def connect(arguments: dict[str, Any], shared: dict[str, Any], context: TaskCont
             fold()
             context.report(records, records * ROW_BYTES)
     fold()
-    row, root = edges[0]
     result = write_forest(row, root, f"exchange/forest/bucket-{bucket:05d}.parquet", context)
     return TaskResult(result.outputs, {}, result.details, records=records, bytes_read=records * ROW_BYTES)
 
@@ -112,8 +108,3 @@ def write_forest(row: np.ndarray, root: np.ndarray, path: str, context: TaskCont
         writer.write(pa.table([row, root], schema=FOREST))
     output = OutputFile(path, writer.info.bytes, writer.info.xxh3, len(row))
     return TaskResult((output,), details=msgspec.to_builtins(ForestFiles([path], len(row))))
-
-
-def bucket_count(rows: int, bands: int, target: int) -> int:
-    """Return the number of buckets for tasks of about `target` bytes."""
-    return power_of_two(rows * bands * ROW_BYTES / target)

@@ -23,7 +23,6 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from datakit.dedup.minhash.s_curve import s_curve
 from datakit.engine.quarantine import check_limit
@@ -53,7 +52,7 @@ from datakit.text.unicode_words import UNICODE_VERSION
 NAME = "signatures"
 FORMAT_VERSION = 1
 PRELOADS = (Preload("datakit.dedup.warm_kernels", "datakit.dedup.warm_kernels:warm"),)
-MOST_WORDS = 64
+LIMITS = {"bands": (1, 100), "rows": (1, 100), "ngram": (1, 64), "seed": (0, 2**63 - 1), "min_shingles": (1, 1000)}
 
 
 @dataclass(frozen=True)
@@ -69,13 +68,7 @@ class SignatureConfig:
     quarantine: tuple[str, ...] = field(default=(), kw_only=True)  # further documents, "partition:row"
 
     def __post_init__(self) -> None:
-        for name, low, high in (
-            ("bands", 1, 100),
-            ("rows", 1, 100),
-            ("ngram", 1, MOST_WORDS),
-            ("seed", 0, 2**63 - 1),
-            ("min_shingles", 1, 1000),
-        ):
+        for name, (low, high) in LIMITS.items():
             if not low <= getattr(self, name) <= high:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be from {low} to {high}")
         check_limit(self.max_quarantined)
@@ -83,13 +76,9 @@ class SignatureConfig:
 
 def schema(bands: int) -> pa.Schema:
     """Return the schema of a signature file."""
+    first = [pa.field("id", pa.string(), nullable=False), pa.field("shingles", pa.uint32(), nullable=False)]
     keys = [pa.field(name, pa.uint64(), nullable=False) for name in key_names(bands)]
-    first = [
-        pa.field("id", pa.string(), nullable=False),
-        pa.field("shingles", pa.uint32(), nullable=False),
-        pa.field("skipped", pa.string()),
-    ]
-    return pa.schema([*first, *keys])
+    return pa.schema([*first, pa.field("skipped", pa.string()), *keys])
 
 
 def key_names(bands: int) -> list[str]:
@@ -158,11 +147,8 @@ def sign_partition(arguments: dict[str, Any], shared: dict[str, Any], context: T
             context.report(rows, text_bytes)
             context.release()
     output = OutputFile(arguments["path"], writer.info.bytes, writer.info.xxh3, rows)
-    counters = {
-        "signatures/documents": rows,
-        "signatures/shingles": windows,
-        **{f"signatures/{name}": int(count) for name, count in zip(REASONS, reasons, strict=True) if name},
-    }
+    counters = {"signatures/documents": rows, "signatures/shingles": windows}
+    counters |= {f"signatures/{name}": int(count) for name, count in zip(REASONS, reasons, strict=True) if name}
     return TaskResult((output,), counters, {}, tuple(left_out), rows, text_bytes)
 
 
@@ -186,14 +172,10 @@ def _row_groups(url: str, name: str, context: TaskContext) -> Iterator[pa.Table]
         row = 0
         for group in range(shard.metadata.num_row_groups):
             context.hold(name, row, shard.metadata.row_group(group).num_rows)
-            table = _read(shard, group)
+            table = shard.read_row_group(group, columns=["id", "text"], use_threads=False)
             row += table.num_rows
             ids = table["id"].combine_chunks() if last is None else pa.concat_arrays([last, *table["id"].chunks])
             if not strictly_ascending(*ids_from_arrow(ids)):
                 raise CorruptError(f"{url}: ids are not strictly ascending; remove that step's directory and run again")
             last = ids.slice(max(0, len(ids) - 1))
             yield table
-
-
-def _read(shard: pq.ParquetFile, group: int) -> pa.Table:
-    return shard.read_row_group(group, columns=["id", "text"], use_threads=False)

@@ -21,13 +21,8 @@ from datakit.engine.exchange.exchange import ExchangeWriter, read_buckets
 from datakit.engine.task import TaskContext, TaskResult
 from datakit.storage.ids import ids_to_arrow
 
-VERDICT = pa.schema(
-    [
-        *((name, pa.uint64()) for name in ("row", "high", "low", "cluster_high", "cluster_low")),
-        *((name, pa.uint64()) for name in ("kept_row", "kept_high", "kept_low")),
-        ("jaccard", pa.float64()),
-    ]
-)
+ROWS = ("row", "high", "low", "cluster_high", "cluster_low", "kept_row", "kept_high", "kept_low")
+VERDICT = pa.schema([*((name, pa.uint64()) for name in ROWS), ("jaccard", pa.float64())])
 LARGEST = 10  # clusters that a task reports
 
 
@@ -47,8 +42,9 @@ def judge(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
     representative, jaccard, counts = verify(documents, rules, context.scratch)
     clusters = _smallest_ids(known, documents.starts)
     sizes, gone = np.diff(documents.starts), np.flatnonzero(representative != NONE)
-    verdicts = _verdicts(known, gone, representative[gone], [np.repeat(half, sizes)[gone] for half in clusters])
-    verdicts = verdicts.append_column(VERDICT.field("jaccard"), pa.array(jaccard[gone]))
+    cluster = [np.repeat(half, sizes)[gone] for half in clusters]
+    rows, kept = ([known[name][at] for name in ("row", "high", "low")] for at in (gone, representative[gone]))
+    verdicts = pa.table([*rows, *cluster, *kept, jaccard[gone]], schema=VERDICT)
     buckets = power_of_two(len(common.parts))
     with ExchangeWriter(context, "verdicts", f"{bucket:05d}", buckets, 64 << 20) as writer:
         writer.write(verdicts, part_of(known["row"][gone], common.parts))
@@ -57,13 +53,6 @@ def judge(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
     counters = {f"dedup/{name}": count for name, count in counts.items()}
     size = sum(table.nbytes for table in tables)
     return TaskResult(writer.outputs, counters, details, records=len(order), bytes_read=size)
-
-
-def _verdicts(known: dict[str, np.ndarray], gone: np.ndarray, kept: np.ndarray, cluster: list[np.ndarray]) -> pa.Table:
-    """Return all columns of VERDICT but the last, for documents `gone`, represented by `kept`, in these clusters."""
-    names = ("row", "high", "low")
-    columns = [*(known[name][gone] for name in names), *cluster, *(known[name][kept] for name in names)]
-    return pa.table(columns, names=VERDICT.names[:-1])
 
 
 def _known(tables: list[pa.Table]) -> dict[str, np.ndarray]:

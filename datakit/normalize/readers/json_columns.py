@@ -28,12 +28,13 @@ class ColumnParser:
         table = table if table is not None else _read(chunk, [])
         if table is None:
             return None
-        if any(_has_date(field.type) for field in table.schema):
-            self._dates |= {field.name: only for field in table.schema if (only := _dates_only(field.type)) is not None}
+        dates = {field.name: only for field in table.schema if (only := _dates_only(field.type)) is not None}
+        if dates:
+            self._dates |= dates
             table = _read(chunk, [(field.name, _dates_as_strings(field.type)) for field in table.schema])
-        if table is None or table.num_rows != lines or not _all_finite(table):
+        if table is None or table.num_rows != lines:
             return None
-        return table
+        return table if all(_finite(chunk) for column in table.columns for chunk in column.chunks) else None
 
 
 def _read(chunk: bytes, declared: list[tuple[str, pa.DataType]]) -> pa.Table | None:
@@ -45,12 +46,6 @@ def _read(chunk: bytes, declared: list[tuple[str, pa.DataType]]) -> pa.Table | N
         )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None  # the line parser says which line, and why
-
-
-def _has_date(kind: pa.DataType) -> bool:
-    if types.is_struct(kind):
-        return any(_has_date(field.type) for field in kind.fields)
-    return _has_date(kind.value_type) if types.is_list(kind) else types.is_timestamp(kind)
 
 
 def _dates_as_strings(kind: pa.DataType) -> pa.DataType:
@@ -70,10 +65,6 @@ def _dates_only(kind: pa.DataType) -> pa.DataType | None:
         part = _dates_only(kind.value_type)
         return pa.list_(part) if part is not None else None
     return pa.string() if types.is_timestamp(kind) else None
-
-
-def _all_finite(table: pa.Table) -> bool:
-    return all(_finite(chunk) for column in table.columns for chunk in column.chunks)
 
 
 def _finite(array: pa.Array) -> bool:

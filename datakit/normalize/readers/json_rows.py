@@ -125,11 +125,9 @@ def table_of(records: Sequence[dict[str, Any]], file: str, dropped: Sequence[str
                 f"{file}: column {shown(name)} holds {error}; fix the file, or leave the column out "
                 f"(drop = [{shown(name)}] under [normalize])"
             ) from error
-    return pa.table(columns, names=names) if names else _without_columns(len(records))
-
-
-def _without_columns(rows: int) -> pa.Table:
-    return pa.table({"": pa.nulls(rows)}).select([])
+    if not names:
+        return pa.table({"": pa.nulls(len(records))}).select([])  # keeps the number of rows
+    return pa.table(columns, names=names)
 
 
 class _MixedError(ValueError):

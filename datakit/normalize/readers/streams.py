@@ -86,7 +86,9 @@ def _decompress(file: BinaryIO, opener: Callable[[], Any], input_bytes: int, mag
     while data:
         stream = opener()
         yield from _decompress_stream(file, stream, data, input_bytes)
-        data = _skip_padding(stream.unused_data, file, input_bytes)
+        data = stream.unused_data.lstrip(b"\0")
+        while not data and (more := file.read(input_bytes)):
+            data = more.lstrip(b"\0")  # zero padding
         if data and not data.startswith(magic[: len(data)]) and not is_skippable(data):
             raise DamagedError("something else follows the compressed stream")
 
@@ -104,14 +106,3 @@ def _decompress_stream(file: BinaryIO, stream: Any, data: bytes, input_bytes: in
         data = b""
         if output:
             yield output
-
-
-def _skip_padding(data: bytes, file: BinaryIO, input_bytes: int) -> bytes:
-    """Return the input that follows a stream and its zero padding."""
-    while True:
-        data = data.lstrip(b"\0")
-        if data:
-            return data
-        data = file.read(input_bytes)
-        if not data:
-            return b""
