@@ -37,7 +37,7 @@ class Part:
 
     @property
     def last_row(self) -> int:
-        """One past the last row number."""
+        """End of the row numbers, exclusive."""
         return self.first_row + self.rows
 
 

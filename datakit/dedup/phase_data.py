@@ -1,4 +1,4 @@
-"""What dedup's phases give their tasks and get back from them, as typed data.
+"""Types of what dedup passes between its plan and its tasks.
 
 The engine carries plain values: `msgspec.to_builtins` encodes these classes and `msgspec.convert` decodes them.
 """

@@ -28,7 +28,7 @@ RAW = "raw"
 
 @dataclass(frozen=True)
 class Config:
-    """Which files of a source to read: globs relative to its URL (see `datakit.storage.globs`); none means all."""
+    """The files of a source to read: globs relative to its URL (see `datakit.storage.globs`); no `include` means all."""
 
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()

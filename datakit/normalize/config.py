@@ -12,7 +12,7 @@ from datakit.normalize.formats import AUTO, FORMATS
 
 @dataclass(frozen=True)
 class Config:
-    """How records become documents. A source may override the first seven; the rest apply to all sources."""
+    """Rules that turn records into documents. A source may override the first seven; the rest apply to all sources."""
 
     format: str = AUTO  # one of `formats.FORMATS` for all files; auto: by each file's name
     text: str = "text"  # the upstream column that becomes `text`

@@ -150,14 +150,10 @@ def _column(chunks: Sequence[Chunk], field: pa.Field) -> ColumnReport:
 def guess_text(columns: Sequence[ColumnReport]) -> str | None:
     """Return the string column with the most bytes, or one with a usual name that has nearly as many."""
     strings = [column for column in columns if column.type in ("string", "large_string", "binary", "large_binary")]
-    if not strings:
-        return None
-    most = max(column.mean_bytes * column.filled for column in strings)
-    usual = [column for name in TEXT_NAMES for column in strings if column.name.lower() == name]
-    for column in usual:
-        if column.mean_bytes * column.filled >= 0.3 * most:
-            return column.name
-    return max(strings, key=lambda column: column.mean_bytes * column.filled).name
+    sizes = {column.name: column.mean_bytes * column.filled for column in strings}
+    most = max(sizes.values(), default=0.0)
+    usual = [name for known in TEXT_NAMES for name in sizes if name.lower() == known and sizes[name] >= 0.3 * most]
+    return next(iter(usual), None) or max(sizes, key=sizes.__getitem__, default=None)
 
 
 def guess_id(columns: Sequence[ColumnReport]) -> str | None:

@@ -13,7 +13,7 @@ from datakit.normalize.readers.slices import FileRange
 
 
 class RouteShared(msgspec.Struct, frozen=True):
-    """What all routing tasks share. config: `Config` as plain data with every default. buckets: a power of two."""
+    """Data shared by all routing tasks. config: `Config` as plain data with every default. buckets: a power of two."""
 
     base: str
     config: dict[str, Any]
@@ -21,7 +21,7 @@ class RouteShared(msgspec.Struct, frozen=True):
 
 
 class RouteArguments(msgspec.Struct, frozen=True):
-    """One slice. listed: its files that are read in place, path -> (size, modification time in ns, xxh3-128)."""
+    """Arguments of a routing task: its slice. listed: its files that are read in place, path -> (size, mtime in ns, xxh3-128)."""
 
     key: str
     ranges: list[FileRange] = msgspec.field(name="pieces")
@@ -44,7 +44,7 @@ class OutputColumn(msgspec.Struct, frozen=True):
 
 
 class SortShared(msgspec.Struct, frozen=True):
-    """What all sorting tasks share: 2**bits partitions are read from 2**bucket_bits buckets of `runs`.
+    """Data shared by all sorting tasks: 2**bits partitions are read from 2**bucket_bits buckets of `runs`.
 
     schema: of the output, as Arrow IPC.
     """

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import xxhash
@@ -92,7 +93,7 @@ class Router:
         if self._config.text not in rows.table.column_names:
             return rows, pa.nulls(rows.table.num_rows, pa.large_string())
         kind = rows.table.column(self._config.text).type
-        if not (types.is_null(kind) or _is_text(kind)):
+        if kind not in (pa.null(), pa.string(), pa.large_string(), pa.binary(), pa.large_binary()):
             rows = self._without_wrong_types(rows, kind)
             return rows, pa.nulls(rows.table.num_rows, pa.large_string())
         wide = pa.large_binary() if types.is_binary(kind) or types.is_large_binary(kind) else pa.large_string()
@@ -138,10 +139,6 @@ class Router:
             self._counts.counters[PREFIX + name] += count
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
-
-
 def _json_kind(kind: pa.DataType) -> str:
     if types.is_struct(kind):
         return "an object"
@@ -169,20 +166,20 @@ def _exchange_rows(table: pa.Table, union: pa.Schema, texts: pa.Array, high: np.
     return pa.table([pa.array(high), pa.array(low), texts, *others], names=names)
 
 
-def route_slice(arguments: RouteArguments, shared: RouteShared, task: TaskContext) -> TaskResult:
+def route_slice(arguments: dict[str, Any], shared: dict[str, Any], task: TaskContext) -> TaskResult:
     """Route one slice. Raises InputError, PartialError."""
-    config, inputs = config_of(shared.config, Config), Inputs(shared.base, arguments.listed)
+    own, common = msgspec.convert(arguments, RouteArguments), msgspec.convert(shared, RouteShared)
+    config, inputs = config_of(common.config, Config), Inputs(common.base, own.listed)
     counts = RecordCounts(task.tolerance)
     context = ReadContext(inputs, config, counts, replace(task, hold=_hold_or_give_up(counts, task)))
-    router, bytes_read = Router(config, counts, shared.buckets), 0
-    place = (task, PHASE, arguments.key, shared.buckets)
-    with ExchangeWriter(*place, BUDGET_BYTES, before_commit=inputs.check) as writer:
-        for chunk in read_slice(context, arguments.ranges):
-            router.route(_without_skipped(chunk, context, shared.buckets), writer.write)
+    router, bytes_read = Router(config, counts, common.buckets), 0
+    with ExchangeWriter(task, PHASE, own.key, common.buckets, BUDGET_BYTES, before_commit=inputs.check) as writer:
+        for chunk in read_slice(context, own.ranges):
+            router.route(_without_skipped(chunk, context, common.buckets), writer.write)
             bytes_read += chunk.bytes_read
             task.report(counts.counters[IN], bytes_read)
             task.release()
-    if sum(part.weight for part in arguments.ranges) >= WHOLE_SLICE_BYTES:
+    if sum(part.weight for part in own.ranges) >= WHOLE_SLICE_BYTES:
         counts.give_up_if_hopeless(SHOWN)
     router.columns.check_text()
     details = to_plain(RouteDetails(writer.runs, router.columns.schemas(), router.text_bytes))

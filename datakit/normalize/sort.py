@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -31,12 +32,13 @@ GATHER_BYTES = 16 << 20  # gathered at once: bounds the second copy of the rows
 DUPLICATES = pa.schema([("id", pa.string()), ("source_id", pa.string()), ("kept_source_id", pa.string())])
 
 
-def sort_partition(number: int, shared: SortShared, context: TaskContext) -> TaskResult:
-    """Write partition `number` and its list of duplicates."""
-    tables = _read_partition(context, shared, number)
+def sort_partition(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
+    """Write one partition and its list of duplicates."""
+    number, common = arguments["partition"], msgspec.convert(shared, SortShared)
+    tables = _read_partition(context, common, number)
     order = SortedIds.of(_column(tables, HIGH), _column(tables, LOW))
-    output = _Output.of(shared)
-    name = partition_name(number, 1 << shared.bits)
+    output = _Output.of(common)
+    name = partition_name(number, 1 << common.bits)
     info, text_bytes = _write(urls.join(context.step_directory, name), output, _gathered(tables, order.kept, output))
     files = [OutputFile(name, info.bytes, info.xxh3, info.rows)]
     if len(order.duplicates):
@@ -47,21 +49,22 @@ def sort_partition(number: int, shared: SortShared, context: TaskContext) -> Tas
     ids = order.ids(order.kept[[0, -1]]).to_pylist() if info.rows else [None, None]
     counters = {"normalize/records_out": info.rows, "normalize/duplicates": len(order.duplicates)}
     details = to_plain(SortDetails(text_bytes, first_id=ids[0], last_id=ids[1]))
-    return TaskResult(tuple(files), counters, details, records=len(order.rows))
+    return TaskResult(tuple(files), counters, details, records=len(order.high))
 
 
 @dataclass(frozen=True)
 class SortedIds:
-    """Rows in order of their ids; equal ids stay in source order.
+    """Row numbers, int64, in order of their ids; equal ids stay in source order.
 
-    rows: int64 [N], row numbers in that order. first: bool [N], True where the id differs from the one before.
-    high, low: uint64 [N], the ids by row number.
+    high, low: uint64 [N], the ids by row number. kept: the first row of each id. duplicates: the other rows.
+    kept_for_duplicates: for each of these, the row that is kept instead.
     """
 
-    rows: np.ndarray
-    first: np.ndarray
     high: np.ndarray
     low: np.ndarray
+    kept: np.ndarray
+    duplicates: np.ndarray
+    kept_for_duplicates: np.ndarray
 
     @classmethod
     def of(cls, high: np.ndarray, low: np.ndarray) -> SortedIds:
@@ -69,22 +72,8 @@ class SortedIds:
         rows = np.lexsort((low, high))  # stable
         first = np.ones(len(rows), bool)
         first[1:] = (np.diff(high[rows]) != 0) | (np.diff(low[rows]) != 0)
-        return cls(rows, first, high, low)
-
-    @property
-    def kept(self) -> np.ndarray:
-        """Row numbers of the first of each id."""
-        return self.rows[self.first]
-
-    @property
-    def duplicates(self) -> np.ndarray:
-        """Row numbers of the others."""
-        return self.rows[~self.first]
-
-    @property
-    def kept_for_duplicates(self) -> np.ndarray:
-        """For each row of `duplicates`, the row that is kept instead."""
-        return self.kept[np.cumsum(self.first) - 1][~self.first]
+        kept = rows[first]
+        return cls(high, low, kept, rows[~first], kept[np.cumsum(first) - 1][~first])
 
     def ids(self, rows: np.ndarray) -> pa.StringArray:
         """Ids of some rows, as they are written."""
@@ -158,10 +147,8 @@ def _only(tables: list[pa.Table], kept: np.ndarray) -> tuple[list[pa.Table], np.
         return tables, kept
     mask = np.zeros(rows, bool)
     mask[kept] = True
-    parts, start = [], 0
-    for table in tables:
-        parts.append(table.filter(pa.array(mask[start : start + table.num_rows])))
-        start += table.num_rows
+    masks = np.split(mask, np.cumsum([table.num_rows for table in tables])[:-1])
+    parts = [table.filter(pa.array(part)) for table, part in zip(tables, masks, strict=True)]
     return parts, (np.cumsum(mask) - 1)[kept]
 
 
@@ -175,7 +162,7 @@ def _write(url: str, output: _Output, documents: Iterator[pa.Table]) -> tuple[Sh
 
 
 def _duplicates(tables: list[pa.Table], order: SortedIds, source_id: str | None) -> pa.Table:
-    """One row per duplicate, by (id, position): its id, its source_id, and the source_id of the kept document."""
+    """List the duplicates by (id, position): id, source_id, and the source_id of the kept document."""
     name = UPSTREAM + source_id if source_id is not None else None
     parts = [
         fit_column(table.column(name), pa.string())

@@ -12,25 +12,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datakit.engine.exchange.exchange import merged
-from datakit.engine.task import (
-    BATCH_HANG_SECONDS,
-    Output,
-    Phase,
-    Plan,
-    Preload,
-    Step,
-    Task,
-    TaskContext,
-    TaskResult,
-    tolerance_of,
-)
+from datakit.engine.task import BATCH_HANG_SECONDS, Output, Phase, Plan, Preload, Step, Task, TaskResult, tolerance_of
 from datakit.errors import ColumnError, DatakitError, EmptyStageError, suggestion
 from datakit.normalize import route, sort
 from datakit.normalize.config import Config
@@ -102,11 +90,11 @@ def _route_task(number: int, ranges: Sequence[FileRange], listed: Mapping[str, t
     key = f"{number:05d}"
     own = {part.path: listed[part.path] for part in ranges if part.path in listed}
     arguments = to_plain(RouteArguments(key, list(ranges), own))
-    return Task(key, f"{__name__}:route_slice", arguments, input_bytes=sum(part.weight for part in ranges))
+    return Task(key, "datakit.normalize.route:route_slice", arguments, input_bytes=sum(part.weight for part in ranges))
 
 
 def _sort_phase(shared: SortShared, exchange_bytes: int) -> Phase:
-    size, function = exchange_bytes >> shared.bits, f"{__name__}:sort_partition"
+    size, function = exchange_bytes >> shared.bits, "datakit.normalize.sort:sort_partition"
     tasks = tuple(
         Task(f"{number:05d}", function, {"partition": number}, input_bytes=size) for number in range(1 << shared.bits)
     )
@@ -205,10 +193,7 @@ def _check_not_empty(step: Step, config: Config, routed: Sequence[TaskResult]) -
 
 
 def _counters(results: Sequence[TaskResult]) -> Counter[str]:
-    counters: Counter[str] = Counter()
-    for result in results:
-        counters.update(result.counters)
-    return counters
+    return sum((Counter(result.counters) for result in results), Counter())
 
 
 def _check_conservation(results: Sequence[TaskResult]) -> None:
@@ -229,13 +214,3 @@ def _partition(source: str, result: TaskResult) -> Partition:
         first_id=details.first_id,
         last_id=details.last_id,
     )
-
-
-def route_slice(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Route one slice of the input into the exchange."""
-    return route.route_slice(msgspec.convert(arguments, RouteArguments), msgspec.convert(shared, RouteShared), context)
-
-
-def sort_partition(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Sort one partition from the exchange into its final file."""
-    return sort.sort_partition(arguments["partition"], msgspec.convert(shared, SortShared), context)

@@ -81,7 +81,7 @@ def _invalid(texts: pa.Array, data: np.ndarray, offsets: np.ndarray) -> np.ndarr
 
 
 def _as_strings(texts: pa.Array) -> pa.LargeStringArray:
-    """The same buffers, called text."""
+    """Reinterpret binaries as strings, without a copy or a validation."""
     _, offsets, data = texts.buffers()
     empty = pa.py_buffer(b"")
     return pa.LargeStringArray.from_buffers(len(texts), offsets or empty, data or empty, None, 0, texts.offset)

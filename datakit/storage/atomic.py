@@ -144,19 +144,14 @@ def _link(path: Path, target: str) -> bool:
     except FileExistsError:
         return False
     except OSError as error:
-        if error.errno == errno.EXDEV:
-            return _copy_and_link(path, target)
+        if error.errno == errno.EXDEV:  # it was written on another file system
+            with staging(target) as near:
+                shutil.copyfile(path, near)
+                return _link(near, target)
         if error.errno not in NO_LINKS or os.path.exists(target):
             raise
         os.rename(path, target)  # atomic, but in a race the last writer wins
     return True
-
-
-def _copy_and_link(path: Path, target: str) -> bool:
-    """Commit a file that was written on another file system than its target's."""
-    with staging(target) as near:
-        shutil.copyfile(path, near)
-        return _link(near, target)
 
 
 def _put(path: Path, url: str) -> bool:

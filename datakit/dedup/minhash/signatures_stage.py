@@ -57,7 +57,7 @@ LIMITS = {"bands": (1, 100), "rows": (1, 100), "ngram": (1, 64), "seed": (0, 2**
 
 @dataclass(frozen=True)
 class SignatureConfig:
-    """How signatures are made. They can be compared only if all of these are equal, the tolerances aside."""
+    """Parameters of signatures. Signatures can be compared only if all but the tolerances are equal."""
 
     bands: int = 14
     rows: int = 8

@@ -13,7 +13,7 @@ COUNTED: tuple[str, ...] = ("candidates", "ruled_out", "comparisons", "rejected"
 
 
 class Rules(NamedTuple):
-    """How to compare. measure: position in MEASURES; containment is that of the document in the retained one.
+    """Rules of the comparison. measure: position in MEASURES; containment is of the document in the retained one.
 
     most: the most retained documents that one document is compared with.
     """

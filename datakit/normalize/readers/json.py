@@ -64,7 +64,10 @@ class _ChunkParser:
         if offset <= len(BYTE_ORDER_MARK):
             self._refuse_array(data, lines)
         data, lines, positions = self._without_skipped(data, lines, offset + lines.starts)
-        data, lines = self._with_valid_utf8(data, lines)
+        data, invalid = _valid_utf8(data)
+        if invalid:
+            self._context.counts.counters["normalize/invalid_utf8"] += invalid
+            lines = find_lines(data)
         table = self._columns.parse(data, len(lines)) if lines.plain else None
         if table is None:
             table, numbers = self._parse_by_line(data, lines, positions)
@@ -86,13 +89,6 @@ class _ChunkParser:
     def _try_record(self, line: bytes) -> None:
         for _ in _ChunkParser(self._path, self._context.for_trial()).parse(len(BYTE_ORDER_MARK) + 1, line):
             pass
-
-    def _with_valid_utf8(self, data: bytes, lines: Lines) -> tuple[bytes, Lines]:
-        valid, invalid = _valid_utf8(data)
-        if not invalid:
-            return data, lines
-        self._context.counts.counters["normalize/invalid_utf8"] += invalid
-        return valid, find_lines(valid)
 
     def _parse_by_line(self, data: bytes, lines: Lines, positions: np.ndarray) -> tuple[pa.Table, list[int]]:
         def bad(number: int, reason: str) -> None:

@@ -11,6 +11,7 @@ an unusual line.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -186,9 +187,6 @@ def _structs(values: list[Any]) -> pa.Array:
 
 def _lists(values: list[Any]) -> pa.Array:
     elements = _array([element for value in values if value for element in value])
-    ends, offsets = 0, [0]
-    for value in values:
-        ends += len(value or ())
-        offsets.append(ends)
+    offsets = list(itertools.accumulate((len(value or ()) for value in values), initial=0))
     missing = pa.array([value is None for value in values])
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), elements, mask=missing)
