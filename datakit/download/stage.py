@@ -28,7 +28,7 @@ RAW = "raw"
 
 @dataclass(frozen=True)
 class Config:
-    """The files of a source to read: globs relative to its URL (see `datakit.storage.globs`); no `include` means all."""
+    """The files of a source to read, as `datakit.storage.globs` relative to its URL; no `include` means all."""
 
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()

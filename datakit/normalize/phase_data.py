@@ -21,7 +21,7 @@ class RouteShared(msgspec.Struct, frozen=True):
 
 
 class RouteArguments(msgspec.Struct, frozen=True):
-    """Arguments of a routing task: its slice. listed: its files that are read in place, path -> (size, mtime in ns, xxh3-128)."""
+    """One routing task. listed: its files that are read in place, path -> (size, modification time in ns, xxh3-128)."""
 
     key: str
     ranges: list[FileRange] = msgspec.field(name="pieces")
