@@ -46,7 +46,7 @@ from datakit.storage.row_size import row_sizes
 
 NAME = "consolidate"
 FORMAT_VERSION = 1
-REASONS = ("exact", "fuzzy")  # what dedup's attributes may say
+REASONS = ("exact", "fuzzy")  # in dedup's attributes
 QUARANTINED = "quarantined"
 EDITED = pa.field("edited_id", pa.string())
 CORE = pa.schema(

@@ -21,7 +21,7 @@ from datakit.dedup.phase_data import PartRange, Runs, Shared
 from datakit.engine.exchange.exchange import ExchangeWriter, read_buckets
 from datakit.engine.task import Task, TaskContext, TaskResult
 from datakit.storage import urls
-from datakit.storage.ids import ids_from_arrow, partition_range
+from datakit.storage.ids import ids_from_arrow, partition_range, top_bits
 from datakit.storage.parquet import open_shard
 
 SCHEMA = pa.schema([(name, pa.uint64()) for name in ("row", "high", "low", "kept_row")])
@@ -83,7 +83,7 @@ def _ids_in_range(
                 bounds = about.column(0).statistics
                 if bounds is None or not bounds.has_min_max or (bounds.max >= smallest and bounds.min <= largest):
                     high, low = ids_from_arrow(shard.read_row_group(group, columns=["id"], use_threads=False)["id"])
-                    inside = (high >> np.uint64(64 - bits)) == np.uint64(index) if bits else np.ones(len(high), bool)
+                    inside = top_bits(high, 1 << bits) == index
                     yield high[inside], low[inside], (row + np.flatnonzero(inside)).astype(np.uint64)
                 row += about.num_rows
 

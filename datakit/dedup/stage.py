@@ -1,6 +1,6 @@
 """Stage `dedup`: finds documents that repeat another one, exactly or nearly, and chooses which one stays.
 
-    exact        equal ids in two sources: the first source of the recipe keeps            (two sources or more)
+    exact        equal ids in two sources: the first source of the recipe keeps it         (two sources or more)
     bands        band keys of the remaining documents, routed to buckets
     buckets      documents that share a key are connected: one spanning forest per bucket
     forests      forests are merged in a tree of tasks                                     (many buckets)

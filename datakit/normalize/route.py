@@ -36,14 +36,14 @@ from datakit.normalize.schema_union import fit_column
 from datakit.normalize.text_rules import apply_rules
 from datakit.normalize.upstream_columns import UpstreamColumns
 from datakit.storage.fingerprint import config_of
-from datakit.storage.ids import ids_from_digests
+from datakit.storage.ids import ids_from_digests, top_bits
 from datakit.text.string_buffers import string_buffers
 
 PHASE = "route"
 HIGH, LOW, TEXT = "high", "low", "text"  # our columns in the exchange; upstream columns have a prefix
 UPSTREAM = "."
 BUDGET_BYTES = 256 << 20  # of the exchange writer: a slice of 64 MiB, decompressed, is usually one run
-WHOLE_SLICE_BYTES = SLICE_BYTES // 2  # slices below this are of a source that is read in a moment
+WHOLE_SLICE_BYTES = SLICE_BYTES // 2  # smaller slices belong to a source that is read in a moment
 
 Texts: TypeAlias = "pa.LargeStringArray | pa.LargeBinaryArray"
 
@@ -52,8 +52,7 @@ class Router:
     """Routes the chunks of one slice, in order. text_bytes: size of the texts written so far."""
 
     def __init__(self, config: Config, counts: RecordCounts, buckets: int) -> None:
-        self._config, self._counts = config, counts
-        self._shift = np.uint64(64 - buckets.bit_length() + 1)
+        self._config, self._counts, self._buckets = config, counts, buckets
         self._where = Predicate(config.where) if config.where else None
         self._transform = Transform(config.transform) if config.transform else None
         self.columns = UpstreamColumns(config)
@@ -75,7 +74,7 @@ class Router:
             self._count(sample_dropped=len(kept) - int(kept.sum()))
             mask = pa.array(kept)
             table, texts, high, low = table.filter(mask), texts.filter(mask), high[kept], low[kept]
-        write(_exchange_rows(table, self.columns.union, texts, high, low), self._buckets(high))
+        write(_exchange_rows(table, self.columns.union, texts, high, low), top_bits(high, self._buckets))
         self.text_bytes += int(np.diff(string_buffers(texts)[1]).sum())
 
     def _transformed(self, chunk: Chunk) -> Chunk:
@@ -130,9 +129,6 @@ class Router:
             return table, ruled.texts
         kept = pa.array(ruled.kept)
         return table.filter(kept), ruled.texts.filter(kept)
-
-    def _buckets(self, high: np.ndarray) -> np.ndarray:
-        return (high >> self._shift).astype(np.int64) if self._shift < 64 else np.zeros(len(high), np.int64)
 
     def _count(self, **counts: int) -> None:
         for name, count in counts.items():

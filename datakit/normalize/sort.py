@@ -23,7 +23,7 @@ from datakit.normalize.phase_data import SortDetails, SortShared, to_plain
 from datakit.normalize.route import HIGH, LOW, TEXT, UPSTREAM
 from datakit.normalize.schema_union import fit_column
 from datakit.storage import urls
-from datakit.storage.ids import ids_to_arrow, partition_name
+from datakit.storage.ids import ids_to_arrow, partition_name, top_bits
 from datakit.storage.parquet import ShardInfo, ShardWriter
 from datakit.text.string_buffers import string_buffers
 
@@ -120,7 +120,7 @@ def _read_partition(context: TaskContext, shared: SortShared, number: int) -> li
     tables = list(read_buckets(context.step_directory, shared.runs, first, stop, context.scratch))
     if bits <= bucket_bits:
         return tables
-    masks = [table.column(HIGH).to_numpy() >> np.uint64(64 - bits) == number for table in tables]
+    masks = [top_bits(table.column(HIGH).to_numpy(), 1 << bits) == number for table in tables]
     return [table.filter(pa.array(mask)) for table, mask in zip(tables, masks, strict=True)]
 
 

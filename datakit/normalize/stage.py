@@ -204,13 +204,5 @@ def _check_conservation(results: Sequence[TaskResult]) -> None:
 
 def _partition(source: str, result: TaskResult) -> Partition:
     shard, details = result.outputs[0], msgspec.convert(result.details, SortDetails)
-    return Partition(
-        shard.path,
-        source,
-        rows=shard.rows,
-        bytes=shard.bytes,
-        xxh3=shard.xxh3,
-        text_bytes=details.text_bytes,
-        first_id=details.first_id,
-        last_id=details.last_id,
-    )
+    ids = {"first_id": details.first_id, "last_id": details.last_id}
+    return Partition(shard.path, source, shard.rows, shard.bytes, shard.xxh3, details.text_bytes, **ids)

@@ -58,6 +58,12 @@ def strictly_ascending(high: np.ndarray, low: np.ndarray) -> bool:
     return bool(larger.all())
 
 
+def top_bits(values: np.ndarray, count: int) -> np.ndarray:
+    """Return the bucket, int64 [N], of each uint64 by its top bits; the number of buckets is a power of two."""
+    bits = count.bit_length() - 1
+    return (values >> np.uint64(64 - bits)).astype(np.int64) if bits else np.zeros(len(values), np.int64)
+
+
 def partition_range(index: int, bits: int) -> tuple[str, str]:
     """Return the smallest and largest possible id, 32 hex digits each, of partition `index` of `2**bits`."""
     width = 128 - bits

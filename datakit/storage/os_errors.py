@@ -28,7 +28,8 @@ def read_errors(url: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise NotFoundError(f"{url} does not exist") from error
     except Exception as error:
-        _raise_translated(error, url, "read")
+        if ours := translated(error, url, "read"):
+            raise ours from error
         raise
 
 
@@ -38,7 +39,8 @@ def storage_errors(url: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        _raise_translated(error, url, "write")
+        if ours := translated(error, url, "write"):
+            raise ours from error
         raise
 
 
@@ -51,12 +53,6 @@ def scratch_errors(path: Path) -> Iterator[None]:
         if error.errno in SPACE:
             raise _temporary_full(str(path), "write") from error
         raise
-
-
-def _raise_translated(error: Exception, url: str, verb: str) -> None:
-    ours = translated(error, url, verb)
-    if ours is not None:
-        raise ours from error
 
 
 def translated(error: Exception, url: str, verb: str) -> DatakitError | None:

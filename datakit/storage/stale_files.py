@@ -28,7 +28,7 @@ def remove_dead_files(directory: str) -> list[Path]:
 
 
 def remove_dead_files_in(directory: str) -> list[Path]:
-    """Do the same in a local directory without its subdirectories."""
+    """Remove those directly in a local directory, not below it; return their paths."""
     folder = urls.local_path(directory)
     return _remove_dead(folder, os.listdir(folder))
 

@@ -23,6 +23,7 @@ from datakit.dedup.phase_data import ForestFiles, PartRange, Runs, Shared
 from datakit.engine.exchange.exchange import ExchangeWriter, read_buckets
 from datakit.engine.task import OutputFile, TaskContext, TaskResult
 from datakit.storage import urls
+from datakit.storage.ids import top_bits
 from datakit.storage.parquet import ShardWriter, iterate_shard
 
 SCHEMA = pa.schema([("key", pa.uint64()), ("row", pa.uint64())])
@@ -30,12 +31,6 @@ FOREST = pa.schema([("row", pa.uint64()), ("root", pa.uint64())])
 ROW_BYTES = 16
 COUNTED: tuple[str, ...] = ("dedup/too_short", "dedup/saturated")
 FOLD_ROWS = 4 << 20  # rows to collect before reducing them: 64 MiB
-
-
-def top_bits(keys: np.ndarray, buckets: int) -> np.ndarray:
-    """Return the bucket, int64 [N], of each well-mixed uint64 key; `buckets` is a power of two."""
-    bits = buckets.bit_length() - 1
-    return (keys >> np.uint64(64 - bits)).astype(np.int64) if bits else np.zeros(len(keys), np.int64)
 
 
 def route(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:

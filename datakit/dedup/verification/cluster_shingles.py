@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from datakit.dedup.clusters.bands import top_bits
 from datakit.dedup.clusters.forests import labelled_rows
 from datakit.dedup.minhash.signatures_stage import key_names
 from datakit.dedup.partitions import Part
@@ -26,7 +25,7 @@ from datakit.engine.exchange.exchange import ExchangeWriter
 from datakit.engine.task import TaskContext, TaskResult
 from datakit.errors import CorruptError
 from datakit.storage import urls
-from datakit.storage.ids import ids_from_arrow
+from datakit.storage.ids import ids_from_arrow, top_bits
 from datakit.storage.parquet import open_shard
 from datakit.text.hash_mixing import mix
 from datakit.text.string_buffers import string_buffers

@@ -1,4 +1,4 @@
-"""Parses chunks of JSON Lines into columns with pyarrow, and corrects where it deviates.
+"""Parses chunks of JSON Lines into columns with pyarrow, and corrects its deviations.
 
 pyarrow parses strings that look like dates as timestamps and loses the original string. Such a chunk is parsed again
 with those columns declared as strings, and the declaration is kept for the chunks that follow. Whatever else pyarrow
