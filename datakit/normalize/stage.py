@@ -204,5 +204,7 @@ def _check_conservation(results: Sequence[TaskResult]) -> None:
 
 def _partition(source: str, result: TaskResult) -> Partition:
     shard, details = result.outputs[0], msgspec.convert(result.details, SortDetails)
-    ids = {"first_id": details.first_id, "last_id": details.last_id}
-    return Partition(shard.path, source, shard.rows, shard.bytes, shard.xxh3, details.text_bytes, **ids)
+    size, first, last = details.text_bytes, details.first_id, details.last_id
+    return Partition(
+        shard.path, source, shard.rows, shard.bytes, shard.xxh3, text_bytes=size, first_id=first, last_id=last
+    )
