@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from cyclopts import Parameter
-
-from datakit.cli.console import note, say, say_json, table
+from datakit.cli.console import Flag, note, say, say_json, table
 
 
-def catalog(
-    name: str | None = None, /, *, json: Annotated[bool, Parameter(negative="", show_default=False)] = False
-) -> int:
+def catalog(name: str | None = None, /, *, json: Flag = False) -> int:
     """List the recipes that come with datakit.
 
     Examples:

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from cyclopts import Parameter
-
-from datakit.cli.console import bytes_text, note, say, say_json, table
-
-Flag = Parameter(negative="", show_default=False)
+from datakit.cli.console import Flag, bytes_text, note, say, say_json, table
 
 
 def gc(
     root: str = "./data",
     /,
     *,
-    delete: Annotated[bool, Flag] = False,
+    delete: Flag = False,
     older_than: float = 24.0,
-    json: Annotated[bool, Flag] = False,
+    json: Flag = False,
 ) -> int:
     """List or delete what killed runs left behind.
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from cyclopts import Parameter
-
-from datakit.cli.console import bytes_text, note, say, say_json, table
+from datakit.cli.console import Flag, bytes_text, note, say, say_json, table
 
 if TYPE_CHECKING:
     from datakit.normalize.inspect import FormatReport
     from datakit.pipeline import Ancestor, RawReport, StepDescription
 
-Flag = Parameter(negative="", show_default=False)
 FILES_SHOWN = 3
 
 
@@ -22,8 +19,8 @@ def inspect(
     target: str,
     /,
     *,
-    draft: Annotated[bool, Flag] = False,
-    json: Annotated[bool, Flag] = False,
+    draft: Flag = False,
+    json: Flag = False,
 ) -> int:
     """Show what a finished step or a raw source contains.
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
-from cyclopts import Parameter
-
-from datakit.cli.console import Cell, bytes_text, note, say, say_json, table
+from datakit.cli.console import Cell, Flag, Overrides, bytes_text, note, say, say_json, table
 
 if TYPE_CHECKING:
     from datakit.pipeline import PlannedStep, RunPlan
 
-Flag = Parameter(negative="", show_default=False)
 HEADERS = ("stage", "of", "state", "text", "tasks", "at a time", "memory a task", "disk", "why")
 
 
@@ -22,9 +20,9 @@ def plan(
     root: str = "./data",
     workers: int | None = None,
     until: str | None = None,
-    set_: Annotated[tuple[str, ...], Parameter(name="--set", negative="", show_default=False)] = (),
-    offline: Annotated[bool, Flag] = False,
-    json: Annotated[bool, Flag] = False,
+    set_: Overrides = (),
+    offline: Flag = False,
+    json: Flag = False,
 ) -> int:
     """Show what a run would do. Writes nothing.
 
@@ -52,23 +50,16 @@ def plan(
         Print one JSON object instead of the table.
     """
     from datakit.pipeline import plan as plan_recipe
-    from datakit.recipe import load_recipe
 
-    found = plan_recipe(load_recipe(recipe).with_overrides(set_), root, workers=workers, until=until, offline=offline)
+    found = plan_recipe(recipe, root, workers=workers, until=until, settings=set_, offline=offline)
     for line in found.notes:
         note(line)
     if json:
-        say_json({"disk_needed": found.disk_needed, **_plain(found)})
+        say_json({"disk_needed": found.disk_needed, **asdict(found)})
         return 0
     _show(found)
     note(f"next: datakit run {recipe} --root {root}, with the same options")
     return 0
-
-
-def _plain(found: RunPlan) -> dict[str, object]:
-    from dataclasses import asdict
-
-    return asdict(found)
 
 
 def _show(found: RunPlan) -> None:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from cyclopts import Parameter
-
-from datakit.cli.console import Cell, bytes_text, note, say, say_json, seconds_text, table
+from datakit.cli.console import Cell, Flag, Overrides, bytes_text, note, say, say_json, seconds_text, table
 
 if TYPE_CHECKING:
     from datakit.pipeline import RunResult, StageLine
-
-Flag = Parameter(negative="", show_default=False)
 
 
 def run(
@@ -22,10 +18,10 @@ def run(
     workers: int | None = None,
     ray: str | None = None,
     until: str | None = None,
-    set_: Annotated[tuple[str, ...], Parameter(name="--set", negative="", show_default=False)] = (),
-    offline: Annotated[bool, Flag] = False,
-    fresh: Annotated[bool, Flag] = False,
-    json: Annotated[bool, Flag] = False,
+    set_: Overrides = (),
+    offline: Flag = False,
+    fresh: Flag = False,
+    json: Flag = False,
 ) -> int:
     """Run a recipe, from its sources to a token cache.
 
@@ -60,12 +56,18 @@ def run(
     from datakit.engine.observe.progress import view_for_terminal
     from datakit.pipeline import run as run_recipe
     from datakit.pipeline import stage_lines
-    from datakit.recipe import load_recipe
 
-    chosen = load_recipe(recipe).with_overrides(set_)
     with view_for_terminal() as view:
         result = run_recipe(
-            chosen, root, workers=workers, ray=ray, until=until, offline=offline, fresh=fresh, observer=view
+            recipe,
+            root,
+            workers=workers,
+            ray=ray,
+            until=until,
+            settings=set_,
+            offline=offline,
+            fresh=fresh,
+            observer=view,
         )
     for line in result.notes:
         note(line)
@@ -75,7 +77,8 @@ def run(
         return 0
     say(table(HEADERS, [_row(line) for line in lines]))
     say()
-    say(_ending(result.dataset, result.reused, result.seconds))
+    ending = "everything was already done" if result.reused else f"done in {seconds_text(result.seconds)}"
+    say(f"{result.dataset}: {ending}")
     for line in _next_steps(result):
         say(line)
     return 0
@@ -107,10 +110,6 @@ def _row(line: StageLine) -> tuple[Cell, ...]:
         f"{bytes_text(line.peak_memory)} / {bytes_text(line.budget)}" if line.budget else None,
         "; ".join(part for part in (dropped, found) if part),
     )
-
-
-def _ending(dataset: str, reused: bool, seconds: float) -> str:
-    return f"{dataset}: everything was already done" if reused else f"{dataset}: done in {seconds_text(seconds)}"
 
 
 def _next_steps(result: RunResult) -> list[str]:

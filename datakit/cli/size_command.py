@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from cyclopts import Parameter
-
-from datakit.cli.console import note, say, say_json
+from datakit.cli.console import Flag, note, say, say_json
 
 
 def size(
@@ -16,7 +12,7 @@ def size(
     vocabulary: int = 128_256,
     sequence: int = 4096,
     beta2_base: float = 0.999,
-    json: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    json: Flag = False,
 ) -> int:
     """Size a training run for a budget: model, batch, steps, learning rates, expected loss.
 

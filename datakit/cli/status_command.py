@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from datakit.cli.console import bytes_text, note, say, say_json, seconds_text, table
+from datakit.cli.console import Flag, bytes_text, note, say, say_json, seconds_text, table
 
 if TYPE_CHECKING:
     from datakit.engine.ledger.status import StepStatus, TaskStatus
@@ -20,7 +20,7 @@ def status(
     /,
     *,
     all_: Annotated[bool, Parameter(name="--all", negative="", show_default=False)] = False,
-    json: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    json: Flag = False,
 ) -> int:
     """Show the tasks of a step, a dataset or a root.
 

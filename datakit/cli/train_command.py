@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from cyclopts import Parameter
-
-from datakit.cli.console import note, say, say_json
-
-Flag = Parameter(negative="", show_default=False)
+from datakit.cli.console import Flag, Overrides, note, say, say_json, table
 
 
 def train_model(
@@ -16,8 +10,8 @@ def train_model(
     /,
     *,
     root: str = "./data",
-    set_: Annotated[tuple[str, ...], Parameter(name="--set", negative="", show_default=False)] = (),
-    json: Annotated[bool, Flag] = False,
+    set_: Overrides = (),
+    json: Flag = False,
 ) -> int:
     """Train a model on token caches.
 
@@ -41,8 +35,6 @@ def train_model(
     json
         Print the result as one JSON object.
     """
-    from dataclasses import asdict
-
     from datakit.trainer import require_jax
 
     require_jax()
@@ -50,7 +42,7 @@ def train_model(
 
     outcome = train_file(run, root, set_)
     if json:
-        say_json(asdict(outcome))
+        say_json(outcome)
         return 0
     say(outcome.directory)
     for name, value in sorted(outcome.figures.items()):
@@ -84,8 +76,8 @@ def evaluate(
     *,
     root: str = "./data",
     checkpoint: str | None = None,
-    set_: Annotated[tuple[str, ...], Parameter(name="--set", negative="", show_default=False)] = (),
-    json: Annotated[bool, Flag] = False,
+    set_: Overrides = (),
+    json: Flag = False,
 ) -> int:
     """Evaluate a checkpoint on a run's validation sets: loss and bits per byte, by tag.
 
@@ -106,9 +98,6 @@ def evaluate(
     json
         Print one JSON object.
     """
-    from dataclasses import asdict
-
-    from datakit.cli.console import table
     from datakit.trainer import require_jax
 
     require_jax()
@@ -116,7 +105,7 @@ def evaluate(
 
     found = evaluate_file(run, root, checkpoint, set_)
     if json:
-        say_json(asdict(found))
+        say_json(found)
         return 0
     note(f"step {found.step:,} of {found.checkpoint}")
     say(table(["metric", "value"], [[name, f"{value:.4f}"] for name, value in sorted(found.figures.items())]))
