@@ -29,7 +29,7 @@ from datakit.trainer.optimizer import Optimizer
 
 @dataclass(frozen=True)
 class Trainer:
-    """What a run computes: a model, an optimizer and a mesh, without the data."""
+    """The computation of a run: a model, an optimizer and a mesh, without the data."""
 
     model: Any  # a module that follows `protocol.Model`
     config: Any
