@@ -75,8 +75,7 @@ def make(folder: Path, dtype: np.dtype, tokens: int) -> Made:
                 names = [f"{number * count + row:032x}" for row in range(count)]
                 yield Documents(pa.array(names), ids, np.full(count, DOCUMENT_TOKENS))
 
-        shard = write_shard(made.shard, parts(), contract, TaskContext(str(made.cache), Path(scratch), 2))
-    written = shard.describe("web", 0, (None, None))
+        written, _ = write_shard(made.shard, parts(), contract, TaskContext(str(made.cache), Path(scratch), 2))
     _write_manifest(str(made.cache), [written.partition], cache_details([written], contract))
     return made
 

@@ -28,7 +28,7 @@ from datakit.engine.observe.event_log import EventLog
 from datakit.engine.observe.observer import Observer, ObserverGroup
 from datakit.engine.observe.progress import LineView
 from datakit.engine.ray_backend.metrics import RayMetrics
-from datakit.engine.scheduler.driver import RunOptions, run_step
+from datakit.engine.scheduler.driver import run_step
 from datakit.engine.task import Plan
 from datakit.engine.worker.local_executor import LocalExecutor
 from datakit.storage import urls
@@ -38,13 +38,13 @@ from tests.support.s3 import s3_root
 
 PROBE = """
 import sys, time
-from datakit.engine.scheduler.driver import RunOptions, run_step
-from datakit.engine.observe.observer import SilentObserver
+from datakit.engine.scheduler.driver import run_step
+from datakit.engine.observe.observer import Observer
 from tests import poison_tasks
 started = time.monotonic()
 step = poison_tasks.poison_step(sys.argv[1])
 def refuse(): raise SystemExit("a worker was asked for")
-manifest = run_step(step, poison_tasks.files(int(sys.argv[2])), refuse, RunOptions(), SilentObserver())
+manifest = run_step(step, poison_tasks.files(int(sys.argv[2])), refuse, Observer())
 print(time.monotonic() - started, len(manifest.partitions))
 """
 
@@ -57,7 +57,7 @@ def timed(plan: Plan, directory: Path, workers: int, ray: bool) -> float:
     executors: list[Executor] = [executor]
     try:
         started = time.monotonic()
-        run_step(poison_tasks.poison_step(str(directory)), plan, executors.pop, RunOptions(), observer)
+        run_step(poison_tasks.poison_step(str(directory)), plan, executors.pop, observer)
         return time.monotonic() - started
     finally:
         executor.close()

@@ -27,8 +27,8 @@ import numpy as np
 import pyarrow as pa
 
 from datakit.cache.contract import Contract
-from datakit.cache.writer import Documents, TokenShard, write_shard
-from datakit.cache.written_shards import cache_details
+from datakit.cache.writer import Documents, write_shard
+from datakit.cache.written_shards import WrittenShard, cache_details
 from datakit.engine.task import TaskContext
 from datakit.loader import Component, Loader, Mixture, open_source
 from datakit.storage.manifest import Manifest, Quarantine, totals_of, write_manifest
@@ -43,14 +43,14 @@ def synthetic_cache(directory: Path, tokens: int, dtype: str) -> str:
     cache = directory / "cache"
     contract = Contract("0" * 64, "tokenizers", VOCABULARY[dtype], None, None, [])
     generator = np.random.default_rng(0)
-    shards: list[TokenShard] = []
+    shards: list[WrittenShard] = []
     with open(directory / "tokens.bin", "wb") as flat:
         for number, first in enumerate(range(0, tokens, SHARD_TOKENS)):
             part = documents(generator, min(SHARD_TOKENS, tokens - first), VOCABULARY[dtype])
             part.tokens.astype(contract.dtype).tofile(flat)
             with tempfile.TemporaryDirectory(dir=directory) as scratch:
                 context = TaskContext(str(cache), Path(scratch))
-                shards.append(write_shard(f"web/shard-{number:05d}", [part], contract, context))
+                shards.append(write_shard(f"web/shard-{number:05d}", [part], contract, context)[0])
     write_manifest(manifest_of(shards, contract), str(cache))
     return str(cache)
 
@@ -65,11 +65,10 @@ def documents(generator: np.random.Generator, tokens: int, vocabulary: int) -> D
     return Documents(names, ids, lengths)
 
 
-def manifest_of(shards: list[TokenShard], contract: Contract) -> Manifest:
+def manifest_of(shards: list[WrittenShard], contract: Contract) -> Manifest:
     """The manifest that the tokenize stage would have written."""
-    written = [shard.describe("web", 0, (None, None)) for shard in shards]
-    partitions = [shard.partition for shard in written]
-    totals, details = totals_of(partitions), cache_details(written, contract)
+    partitions = [shard.partition for shard in shards]
+    totals, details = totals_of(partitions), cache_details(shards, contract)
     return Manifest(
         "tokenize", "bench", "0" * 32, "0" * 32, {}, [], [], partitions, totals, {}, Quarantine(0),
         details=msgspec.to_builtins(details),

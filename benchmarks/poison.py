@@ -26,8 +26,8 @@ from pathlib import Path
 
 from datakit.engine.executor import Attempt, Cause, Outcome
 from datakit.engine.ledger.ledger import AttemptLine, read_ledger
-from datakit.engine.observe.observer import SilentObserver
-from datakit.engine.scheduler.driver import RunOptions, run_step
+from datakit.engine.observe.observer import Observer
+from datakit.engine.scheduler.driver import run_step
 from datakit.engine.scheduler.finish import read_quarantine
 from datakit.engine.task import Plan, Preload, Step, Task, Tolerance
 from datakit.engine.worker.local_executor import LocalExecutor
@@ -48,7 +48,7 @@ def run(step: Step, plan: Plan, workers: int) -> Manifest | None:
     local = LocalExecutor(workers)
     started = time.monotonic()
     try:
-        return run_step(step, plan, lambda: local, RunOptions(), SilentObserver())
+        return run_step(step, plan, lambda: local, Observer())
     except PartialError:
         return None
     finally:

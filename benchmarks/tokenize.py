@@ -27,7 +27,6 @@ from functools import partial
 from pathlib import Path
 
 import datakit
-from datakit.engine.inline import run_plan_inline
 from datakit.engine.task import Step, StepInput
 from datakit.recipe import parse_recipe
 from datakit.storage.manifest import read_manifest
@@ -35,6 +34,7 @@ from datakit.tokenize import stage
 from datakit.tokenize.encoders.tokenizer import Tokenizer, limit_threads, load
 from datakit.tokenize.text_batches import TextBatch, text_batches
 from tests.support.data import data_dir
+from tests.support.engine.inline import run_plan_inline
 
 KINDS = ("stage", "encoder", "fastokens", "tokenizers")
 TENTH = 10

@@ -11,7 +11,7 @@ import pytest
 
 import datakit
 from datakit.engine.executor import Verdict
-from datakit.engine.observe.observer import SilentObserver
+from datakit.engine.observe.observer import Observer
 from datakit.errors import InputError, NoInputError, RecipeError
 from datakit.pipeline import StepDescription
 from datakit.recipe import Recipe, Source
@@ -68,7 +68,7 @@ def test_errors_form_one_tree(tmp_path: Path) -> None:
 
 
 def test_observer_sees_every_step_and_attempt(shelf: Path, tmp_path: Path) -> None:
-    class Notes(SilentObserver):
+    class Notes(Observer):
         def __init__(self) -> None:
             self.steps: list[str] = []
             self.verdicts: set[Verdict] = set()

@@ -60,7 +60,6 @@ class Contract(msgspec.Struct, frozen=True):
         return np.dtype(np.uint16 if self.vocabulary_size <= SMALL_VOCABULARY else np.uint32)
 
     def require(self, tokenizer_sha256: str, place: str) -> None:
-        """Raise TokenizerError if another tokenizer's hash is given."""
         if tokenizer_sha256 != self.tokenizer_sha256:
             raise TokenizerError(
                 f"{place} was made with the tokenizer of sha256 {self.tokenizer_sha256}, not with {tokenizer_sha256}; "

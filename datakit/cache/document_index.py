@@ -47,7 +47,6 @@ class DocumentIndex:
         return ids
 
     def id_of(self, index: int, row: int) -> str:
-        """The id of this row of a shard."""
         with open_shard(self._url(index)) as shard:
             groups = [shard.metadata.row_group(group).num_rows for group in range(shard.metadata.num_row_groups)]
             ends = np.cumsum(groups)

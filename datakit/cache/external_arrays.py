@@ -59,6 +59,5 @@ def read_external(directory: str, manifest: Manifest) -> ExternalShards | None:
 
 
 def array_directory(cache: str, shard: ExternalShard) -> str:
-    """The array's directory as an absolute URL."""
     absolute = urls.SPLITTER in shard.directory or shard.directory.startswith("/")
     return shard.directory if absolute else urls.join(cache, shard.directory)

@@ -16,12 +16,15 @@ cost a third of the read rate; otherwise as uint32 with blosc-lz4-bitshuffle, wh
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from datakit.cache.contract import Contract
+from datakit.errors import CorruptError, UsageError
+from datakit.storage.manifest import Manifest
 
 STAGE = "tokenize"
 FORMAT = "datakit.cache/2"
@@ -31,6 +34,7 @@ METADATA_FILE = "zarr.json"
 TOKENIZER_FILE = "tokenizer.json"
 DOCUMENTS_SUFFIX = ".docs.parquet"
 LOSS_MASK_SUFFIX = ".loss_mask"
+REMEDY = "remove the cache's directory and make it again (`datakit run`)"
 FREQUENT = 32  # most frequent tokens in the manifest
 FREQUENT_IN_SHARD = 128  # candidates from each shard
 
@@ -71,7 +75,6 @@ class ArrayForm(msgspec.Struct, frozen=True):
 
 
 def array_form(dtype: np.dtype) -> ArrayForm:
-    """The form of arrays of this type."""
     if dtype.itemsize == 1:  # a mask, which has long runs
         configuration = {**BLOSC["configuration"], "typesize": 1, "shuffle": "noshuffle"}
         return ArrayForm(
@@ -133,6 +136,45 @@ class CacheDetails(msgspec.Struct, frozen=True):
     lengths: dict[str, int]
     frequent: list[tuple[int, int]] = []
     loss_mask: ArrayForm | None = None
+
+
+def read_details(directory: str, manifest: Manifest) -> CacheDetails:
+    """Return the cache's own part of the manifest, checked against the rest, on every open; reads no other file.
+
+    Raises UsageError, CorruptError. `datakit validate` compares the files with the manifest.
+    """
+    if manifest.stage != STAGE:
+        raise UsageError(f"{directory} is the output of stage {manifest.stage!r}, not a token cache")
+    form = manifest.details.get("format")
+    if form is not None and form != FORMAT:
+        raise CorruptError(
+            f"{directory} has format {form!r}; this version reads {FORMAT!r}: make it again (`datakit run` its "
+            f"recipe, or `datakit cache import`), or read it with the version that made it"
+        )
+    try:
+        details = msgspec.convert(manifest.details, CacheDetails)
+    except msgspec.ValidationError as error:
+        raise CorruptError(f"{directory}: its manifest does not describe a token cache: {error}") from error
+    for what, one, other in _sums(manifest, details):
+        if one != other:
+            raise CorruptError(
+                f"{directory}: sums in its manifest disagree ({what}: {one} and {other}), so it was altered; {REMEDY}"
+            )
+    return details
+
+
+def _sums(manifest: Manifest, details: CacheDetails) -> Iterator[tuple[str, object, object]]:
+    """Pairs of values that must be equal, each with a name."""
+    partitions, sources = manifest.partitions, details.sources.values()
+    tokens = sum(partition.tokens or 0 for partition in partitions)
+    rows = sum(partition.rows for partition in partitions)
+    yield "tokens of the shards and in total", tokens, manifest.totals.tokens
+    yield "documents of the shards and in total", rows, manifest.totals.rows
+    yield "tokens of the shards and of the sources", tokens, sum(entry.tokens for entry in sources)
+    yield "documents of the shards and of the sources", rows, sum(entry.documents for entry in sources)
+    yield "documents of the shards and in the histogram of lengths", rows, sum(details.lengths.values())
+    yield "shards and descriptions of their files", len(partitions), len(details.shards)
+    yield "type of the ids and of the arrays", details.contract.dtype.name, details.array.dtype
 
 
 def shard_name(source: str, partition: int) -> str:

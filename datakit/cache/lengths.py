@@ -7,7 +7,7 @@ have no Arrow: document borders cost one file read and numpy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -20,12 +20,10 @@ TYPE = np.dtype("<u4")
 
 
 def encode_lengths(lengths: np.ndarray) -> bytes:
-    """The bytes of the file, or of a part of it."""
     return lengths.astype(TYPE).tobytes()
 
 
 def lengths_bytes(rows: int) -> int:
-    """Size of the file."""
     return rows * TYPE.itemsize
 
 
@@ -57,3 +55,13 @@ def starts_of(lengths: np.ndarray | Sequence[int]) -> np.ndarray:
     starts = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=starts[1:])
     return starts
+
+
+def stretches(starts: np.ndarray, limit: int) -> Iterator[tuple[int, int]]:
+    """Cut N documents into ranges [first, last) of at most `limit` tokens, or one longer document; starts: [N + 1]."""
+    first, count = 0, len(starts) - 1
+    while first < count:
+        fitting = int(np.searchsorted(starts, starts[first] + limit, "right")) - 1
+        last = max(fitting, first + 1)
+        yield first, last
+        first = last

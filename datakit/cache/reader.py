@@ -26,10 +26,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from datakit.cache import consistency, zarr_arrays
-from datakit.cache.contract import Contract
-from datakit.cache.layout import TOKENIZER_FILE, CacheDetails, ShardFiles
-from datakit.cache.lengths import read_lengths, starts_of
+from datakit.cache import zarr_arrays
+from datakit.cache.layout import TOKENIZER_FILE, ShardFiles, read_details
+from datakit.cache.lengths import read_lengths, starts_of, stretches
 from datakit.cache.lru import LruCache
 from datakit.cache.read_ahead import BLOCK_TOKENS, IN_FLIGHT, Range, block_ranges, read_ahead
 from datakit.cache.shard_arrays import ShardArrays
@@ -70,36 +69,22 @@ class Document:
 
 
 class Cache:
-    """An open token cache. Do not share it with forked processes after the first read; open one in each."""
+    """An open token cache. Do not share it with forked processes after the first read; open one in each.
+
+    contract: what the tokens mean. details: totals by source, the histogram of document lengths, the form of the
+    arrays. has_loss_mask: True if some tokens are not targets. tokenizer_url: the tokenizer.json that the cache was
+    made with.
+    """
 
     def __init__(self, directory: str, manifest: Manifest, cache_bytes: int = CACHE_BYTES) -> None:
         self.directory, self.manifest = directory, manifest
-        self._details = consistency.read_details(directory, manifest)
+        self.details = read_details(directory, manifest)
+        self.contract, self.has_loss_mask = self.details.contract, self.details.loss_mask is not None
+        self.tokenizer_url = urls.join(directory, TOKENIZER_FILE)
         self._offsets = ShardOffsets(directory, manifest.partitions)
-        self._arrays = ShardArrays(directory, manifest, self._details, cache_bytes)
+        self.tokens, self.documents_count = self._offsets.tokens, self._offsets.rows
+        self._arrays = ShardArrays(directory, manifest, self.details, cache_bytes)
         self._starts, self._lists_read = LruCache[int, np.ndarray](STARTS_CACHED), 0
-
-    # --- contents
-
-    @property
-    def tokens(self) -> int:
-        """Number of tokens."""
-        return self._offsets.tokens
-
-    @property
-    def documents_count(self) -> int:
-        """Number of documents."""
-        return self._offsets.rows
-
-    @property
-    def contract(self) -> Contract:
-        """The contract: what the tokens mean."""
-        return self._details.contract
-
-    @property
-    def details(self) -> CacheDetails:
-        """Totals by source, the histogram of document lengths, the form of the arrays."""
-        return self._details
 
     @cached_property
     def shards(self) -> Sequence[Shard]:
@@ -111,16 +96,9 @@ class Cache:
         """Reads of files or objects since the cache was opened; TensorStore counts its reads for the whole process."""
         return self._arrays.requests + self._lists_read
 
-    # --- tokens
-
     def read(self, start: int, stop: int) -> np.ndarray:
         """Tokens [start, stop) as a new array, uint16 or uint32 [stop - start]. Raises IndexError, CorruptError."""
         return self._arrays.read(self._offsets.locate(start, stop))
-
-    @property
-    def has_loss_mask(self) -> bool:
-        """True if some tokens are not targets."""
-        return self._details.loss_mask is not None
 
     def read_loss_mask(self, start: int, stop: int) -> np.ndarray:
         """Loss mask of tokens [start, stop), bool [stop - start], True for targets. Raises IndexError, CorruptError."""
@@ -149,8 +127,6 @@ class Cache:
         """One shard's tokens as a read-only memory map; None unless they are stored raw on a local disk."""
         return self._arrays.view(index) if self.manifest.partitions[index].tokens else None
 
-    # --- documents
-
     def document(self, row: int) -> Document:
         """The document in this row of the cache. Raises IndexError."""
         index, local = self._offsets.shard_of_row(row)
@@ -162,16 +138,13 @@ class Cache:
         """Yield all documents in order; reads about 1 Mi tokens, or one longer document, at a time."""
         for index in range(len(self.manifest.partitions)):
             ids, starts = self._documents.ids(index), starts_of(self.document_lengths(index))
-            base, first = int(self._offsets.token_starts[index]), 0
-            while first < len(ids):
-                fitting = int(np.searchsorted(starts, starts[first] + BLOCK_TOKENS, "right")) - 1
-                last = max(fitting, first + 1)
+            base = int(self._offsets.token_starts[index])
+            for first, last in stretches(starts, BLOCK_TOKENS):
                 block = self.read(base + int(starts[first]), base + int(starts[last]))
                 cuts = (starts[first : last + 1] - starts[first]).tolist()
                 names = ids.slice(first, last - first).to_pylist()
                 for name, begin, end in zip(names, cuts, cuts[1:], strict=False):
                     yield Document(name, block[begin:end])
-                first = last
 
     def find(self, identity: str) -> int | None:
         """The row of the document with this id (32 hex digits), or None; reads about one row group."""
@@ -201,13 +174,6 @@ class Cache:
         """Start of each document in a shard, and the end of the last one, int64 [rows + 1]; cached for some shards."""
         return self._starts.get(index, lambda: starts_of(self.document_lengths(index)))
 
-    # --- the right tokenizer
-
-    @property
-    def tokenizer_url(self) -> str:
-        """URL of the tokenizer.json that the cache was made with."""
-        return urls.join(self.directory, TOKENIZER_FILE)
-
     def require_tokenizer(self, sha256: str) -> None:
         """Raise TokenizerError unless the cache was made with the tokenizer.json of this sha256."""
         self.contract.require(sha256, self.directory)
@@ -224,8 +190,6 @@ class Cache:
                     f"the tokenizer gives {found} for {golden.text!r}; {self.directory} was made with one that gives "
                     f"{golden.ids}. Use the tokenizer.json next to the cache, or make the cache again"
                 )
-
-    # --- internals
 
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:
@@ -249,7 +213,7 @@ class Cache:
             row_start=int(self._offsets.row_starts[index]),
             bytes=partition.bytes,
             xxh3=partition.xxh3,
-            files=self._details.shards[index],
+            files=self.details.shards[index],
         )
 
 

@@ -79,7 +79,6 @@ class ShardArrays:
         return array.view() if isinstance(array, RawShard) else None
 
     def place(self, index: int) -> str:
-        """URL of a shard's array."""
         if self._external is not None:
             return array_directory(self._directory, self._external.shards[index])
         return urls.join(self._directory, self._partitions[index].path)

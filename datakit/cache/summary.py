@@ -30,7 +30,6 @@ class CacheSummary:
 
 
 def summarize(cache: Cache) -> CacheSummary:
-    """Summarize a cache."""
     details, totals = cache.details, cache.manifest.totals
     filled = sorted(int(power) for power in details.lengths)
     powers = [1 << place for place in range(filled[0].bit_length() - 1, filled[-1].bit_length())] if filled else []

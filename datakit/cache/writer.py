@@ -55,61 +55,6 @@ class Documents:
     mask: np.ndarray | None = None
 
 
-@dataclass(frozen=True)
-class TokenShard:
-    """A committed shard. `data` and `metadata` are the array's two files, None if there are no tokens.
-
-    lengths: documents by number of tokens (layout.length_histogram); `lengths_file` has the length of each document.
-    frequent: its most frequent tokens by id. mask, side: the files of its loss mask, and their description.
-    """
-
-    path: str
-    tokens: int
-    lengths: dict[str, int]
-    data: OutputFile | None
-    documents: OutputFile
-    lengths_file: OutputFile
-    metadata: OutputFile | None
-    frequent: dict[str, int] = field(default_factory=dict)
-    mask: tuple[OutputFile, ...] = ()
-    side: SideFiles | None = None
-
-    @property
-    def outputs(self) -> tuple[OutputFile, ...]:
-        """The shard's files, in the order they were committed."""
-        found = (self.data, *self.mask, self.lengths_file, self.documents, self.metadata)
-        return tuple(file for file in found if file is not None)
-
-    def describe(
-        self, source: str, text_bytes: int | None, ends: tuple[str | None, str | None], quarantined: int = 0
-    ) -> WrittenShard:
-        """The shard's description for the manifest; `ends`: ids of its first and last document."""
-        data = self.data or OutputFile("", 0, EMPTY_XXH3)
-        metadata = self.metadata or OutputFile("", 0, EMPTY_XXH3)
-        return WrittenShard(
-            source=source,
-            text_bytes=text_bytes,
-            first_id=ends[0],
-            last_id=ends[1],
-            quarantined=quarantined,
-            path=self.path,
-            rows=self.documents.rows,
-            tokens=self.tokens,
-            bytes=data.bytes,
-            xxh3=data.xxh3,
-            lengths=self.lengths,
-            frequent=self.frequent,
-            files=ShardFiles(
-                metadata_bytes=metadata.bytes,
-                metadata_xxh3=metadata.xxh3,
-                documents_bytes=self.documents.bytes,
-                documents_xxh3=self.documents.xxh3,
-                lengths_xxh3=self.lengths_file.xxh3,
-                loss_mask=self.side,
-            ),
-        )
-
-
 @dataclass
 class _Tokens:
     """The tokens collected so far. A bytearray grows in place: the system remaps pages instead of copying."""
@@ -122,6 +67,8 @@ class _Tokens:
     lengths: Counter[str] = field(default_factory=Counter)
     counts: np.ndarray = field(init=False)
     count: int = 0
+    first_id: str | None = None
+    last_id: str | None = None
 
     def __post_init__(self) -> None:
         self.counts = np.zeros(self.vocabulary_size, np.int64)
@@ -138,6 +85,8 @@ class _Tokens:
         self.listed += encode_lengths(part.lengths)
         self.counts += np.bincount(tokens, minlength=self.vocabulary_size)
         self.count += len(tokens)
+        if len(part.ids):
+            self.first_id, self.last_id = self.first_id or part.ids[0].as_py(), part.ids[-1].as_py()
 
     def give_tokens(self) -> bytearray:
         """Hand over all tokens to the caller."""
@@ -145,18 +94,20 @@ class _Tokens:
         return given
 
     def give_mask(self) -> bytearray:
-        """Hand over the whole mask to the caller."""
         given, self.mask = self.mask, bytearray()
         return given
 
 
-def write_shard(path: str, parts: Iterable[Documents], contract: Contract, context: TaskContext) -> TokenShard:
-    """Write and commit the shard `path` (relative to the step). Raises CorruptError if documents break the contract.
+def write_shard(
+    path: str, parts: Iterable[Documents], contract: Contract, context: TaskContext
+) -> tuple[WrittenShard, tuple[OutputFile, ...]]:
+    """Write and commit the shard `path`, `<source>/shard-<number>` relative to the step.
 
-    If `parts` raises, nothing is committed.
+    Returns its description and its files in the order they were committed. Raises CorruptError if documents break the
+    contract. If `parts` raises, nothing is committed.
     """
-    taken = _Tokens(contract.dtype, contract.vocabulary_size)
-    data, late, mask, side = None, None, (), None
+    taken, absent = _Tokens(contract.dtype, contract.vocabulary_size), OutputFile("", 0, EMPTY_XXH3)
+    data, late, mask, side = absent, None, (), None
     with ShardWriter(urls.join(context.step_directory, path + DOCUMENTS_SUFFIX), SCHEMA) as documents:
         for part in parts:
             check_ends(part.tokens, part.lengths, contract, path)
@@ -167,9 +118,23 @@ def write_shard(path: str, parts: Iterable[Documents], contract: Contract, conte
             data, late = _write_array(path, taken.give_tokens(), array_form(contract.dtype), context)
         lengths = _commit(bytes(taken.listed), path + LENGTHS_SUFFIX, context)
     listed = OutputFile(path + DOCUMENTS_SUFFIX, documents.info.bytes, documents.info.xxh3, documents.info.rows)
-    metadata = _commit(late, f"{path}/{METADATA_FILE}", context) if late is not None else None
-    frequent = most_frequent(taken.counts, FREQUENT_IN_SHARD)
-    return TokenShard(path, taken.count, dict(taken.lengths), data, listed, lengths, metadata, frequent, mask, side)
+    metadata = _commit(late, f"{path}/{METADATA_FILE}", context) if late is not None else absent
+    shard = WrittenShard(
+        source=path.rpartition("/")[0],
+        text_bytes=None,
+        first_id=taken.first_id,
+        last_id=taken.last_id,
+        quarantined=0,
+        path=path,
+        rows=listed.rows,
+        tokens=taken.count,
+        bytes=data.bytes,
+        xxh3=data.xxh3,
+        lengths=dict(taken.lengths),
+        frequent=most_frequent(taken.counts, FREQUENT_IN_SHARD),
+        files=ShardFiles(metadata.bytes, metadata.xxh3, listed.bytes, listed.xxh3, lengths.xxh3, side),
+    )
+    return shard, tuple(file for file in (data, *mask, lengths, listed, metadata) if file is not absent)
 
 
 def _write_mask(path: str, taken: _Tokens, context: TaskContext) -> tuple[tuple[OutputFile, ...], SideFiles | None]:

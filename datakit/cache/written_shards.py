@@ -36,7 +36,6 @@ class WrittenShard(msgspec.Struct, frozen=True):
 
     @property
     def partition(self) -> Partition:
-        """The shard's entry among the manifest's partitions."""
         return msgspec.convert(self, Partition, from_attributes=True)
 
 

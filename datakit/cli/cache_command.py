@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING, Any
 
 from datakit.cli.console import bytes_text, note, say, say_json, table
+from datakit.cli.parameters import Flag
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from datakit.cache.summary import CacheSummary
     from datakit.tokenize.encoders.token_text import Piece
 
-Flag = Parameter(negative="", show_default=False)
 BACKGROUNDS = (236, 24, 236, 58)  # 256-colour palette: neighbours differ, light text stays readable
 JOINED = 53  # several tokens that are only text together
 BAR = 40
@@ -32,8 +30,8 @@ def show(
     position: int | None = None,
     length: int = 4096,
     limit: int = 1024,
-    ids: Annotated[bool, Flag] = False,
-    json: Annotated[bool, Flag] = False,
+    ids: Flag = False,
+    json: Flag = False,
 ) -> int:
     """Decode a document or a sequence of a token cache, with token borders.
 
@@ -92,7 +90,7 @@ def show(
     return 0
 
 
-def stats(cache: str, /, *, plot: str | None = None, json: Annotated[bool, Flag] = False) -> int:
+def stats(cache: str, /, *, plot: str | None = None, json: Flag = False) -> int:
     """Summarize a token cache: document lengths, tokens by source, the most frequent tokens.
 
     Examples:
@@ -150,15 +148,8 @@ def _document(cache: Cache, document: str | None, position: int | None) -> dict[
         row = found
     else:
         row = int(document or 0)
-    chosen = cache.document(row)
-    place = cache.position_of(row)
-    return {
-        "document": chosen.id,
-        "row": row,
-        "source": cache.source_of(row),
-        "position": place,
-        "tokens": chosen.tokens,
-    }
+    chosen, place = cache.document(row), {"source": cache.source_of(row), "position": cache.position_of(row)}
+    return {"document": chosen.id, "row": row, **place, "tokens": chosen.tokens}
 
 
 def _sequence(cache: Cache, step: int, length: int) -> dict[str, Any]:

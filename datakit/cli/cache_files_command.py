@@ -5,18 +5,15 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from typing import Annotated
-
-from cyclopts import Parameter
 
 from datakit.cli.console import bytes_text, note, say, say_json, seconds_text, table
+from datakit.cli.parameters import Flag
 
-Flag = Parameter(negative="", show_default=False)
 DAMAGED = 2
 PAUSE = 0.5
 
 
-def validate(cache: str, /, *, json: Annotated[bool, Flag] = False) -> int:
+def validate(cache: str, /, *, json: Flag = False) -> int:
     """Compare every file of a token cache with the checksums in its manifest.
 
     Lists all damage. Exit code 2 if anything is missing, altered or unfinished.
@@ -65,12 +62,12 @@ def import_cache(
     *,
     tokenizer: str,
     name: str | None = None,
-    copy: Annotated[bool, Flag] = False,
+    copy: Flag = False,
     field: str = "input_ids",
     add: str = "none",
     bos: str | None = None,
     eos: str | None = None,
-    json: Annotated[bool, Flag] = False,
+    json: Flag = False,
 ) -> int:
     """Make a token cache from tokens that another program wrote.
 
@@ -134,7 +131,7 @@ def import_cache(
     return 0
 
 
-def export_cache(cache: str, prefix: str, /, *, source: str | None = None, json: Annotated[bool, Flag] = False) -> int:
+def export_cache(cache: str, prefix: str, /, *, source: str | None = None, json: Flag = False) -> int:
     """Write a token cache as a Megatron indexed dataset: PREFIX.bin and PREFIX.idx.
 
     Each document becomes a sequence; empty documents are left out and counted.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datakit.cli.console import Flag, note, say, say_json, table
+from datakit.cli.console import note, say, say_json, table
+from datakit.cli.parameters import Flag
 
 
 def catalog(name: str | None = None, /, *, json: Flag = False) -> int:

@@ -9,12 +9,8 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
-from cyclopts import Parameter
-
-Flag = Annotated[bool, Parameter(negative="", show_default=False)]
-Overrides = Annotated[tuple[str, ...], Parameter(name="--set", negative="", show_default=False)]
 Cell = str | int | None
 UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 GAP = "  "

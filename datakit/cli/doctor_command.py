@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from cyclopts import Parameter
-
 from datakit.cli.console import say, say_json
+from datakit.cli.parameters import Flag
 
 PROBLEM_EXIT_CODE = 2
 
@@ -15,7 +12,7 @@ def doctor(
     *,
     root: str | None = None,
     ray: str | None = None,
-    json: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    json: Flag = False,
 ) -> int:
     """Check before a run what fails in practice: disks, memory, limits, the root, the clock, a cluster.
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datakit.cli.console import Flag, bytes_text, note, say, say_json, table
+from datakit.cli.console import bytes_text, note, say, say_json, table
+from datakit.cli.parameters import Flag
 
 
 def gc(

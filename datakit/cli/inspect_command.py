@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from datakit.cli.console import Flag, bytes_text, note, say, say_json, table
+from datakit.cli.console import bytes_text, note, say, say_json, table
+from datakit.cli.parameters import Flag
 
 if TYPE_CHECKING:
     from datakit.normalize.inspect import FormatReport
@@ -15,13 +16,7 @@ if TYPE_CHECKING:
 FILES_SHOWN = 3
 
 
-def inspect(
-    target: str,
-    /,
-    *,
-    draft: Flag = False,
-    json: Flag = False,
-) -> int:
+def inspect(target: str, /, *, draft: Flag = False, json: Flag = False) -> int:
     """Show what a finished step or a raw source contains.
 
     For a step: counts, schema, three ids, and its lineage up to the raw files. For a raw source: formats, columns,

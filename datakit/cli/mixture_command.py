@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING, Any
 
 from datakit.cli.console import Cell, note, say, say_json, seconds_text, table
+from datakit.cli.parameters import Flag
 
 if TYPE_CHECKING:
     from datakit.loader import Preview, SequenceOrder
     from datakit.pipeline.mixture_packing import PackingResult
 
-Flag = Parameter(negative="", show_default=False)
 PLOT_POINTS = 200
 SLOTS_A_POINT = 512  # with fewer, the plot would show the order inside a mixture block instead of the shares
 MIN_PLOT_POINTS = 20
+PACK_HEADERS = ("component", "length", "blocks", "documents", "sequences", "padding", "too long", "time", "directory")
+SHOW_HEADERS = ("component", "has", "held out", "documents", "gives", "share", "epochs", "at most")
+TOO_LONG = ("split", "truncated", "dropped")
 MAX_DETAILED = 4  # mixtures of more components show only shares at each point, to fit the terminal
 
 
@@ -27,7 +28,7 @@ def preview(
     points: int = 10,
     plot: str | None = None,
     root: str | None = None,
-    json: Annotated[bool, Flag] = False,
+    json: Flag = False,
 ) -> int:
     """Show what each component of a mixture contributes over a run: share, tokens, epochs, changes and the end.
 
@@ -74,11 +75,13 @@ def preview(
     from datakit.errors import UsageError
     from datakit.loader import SequenceOrder, contributions
     from datakit.loader.mixture.toml_file import load_mixture_file
+    from datakit.plots.files import check_target
 
     for name, value in (("--steps", steps), ("--points", points)):
         if value is not None and value < 1:
             raise UsageError(f"{name} is {value}; it must be at least 1")
-    _check_plot(plot)
+    if plot is not None:
+        check_target(plot)
     file = load_mixture_file(mixture, root)
     order, wanted = SequenceOrder(file.mixture), steps or file.steps
     if wanted is None and order.steps is None:
@@ -95,13 +98,6 @@ def preview(
     return 0
 
 
-def _check_plot(plot: str | None) -> None:
-    if plot is not None:
-        from datakit.plots.files import check_target
-
-        check_target(plot)
-
-
 def _plot(order: SequenceOrder, wanted: int | None, last: int, mixture: str, plot: str) -> None:
     """Plot the shares until step `last` to the file `plot`."""
     from datakit.loader import contributions
@@ -114,14 +110,7 @@ def _plot(order: SequenceOrder, wanted: int | None, last: int, mixture: str, plo
     note(f"plot: {plot}")
 
 
-def pack(
-    mixture: str,
-    /,
-    *,
-    root: str = "./data",
-    workers: int | None = None,
-    json: Annotated[bool, Flag] = False,
-) -> int:
+def pack(mixture: str, /, *, root: str = "./data", workers: int | None = None, json: Flag = False) -> int:
     """Count the sequences of each block of a mixture's packed components once, so that no run has to.
 
     Each packed component and sequence length is a step, `<root>/packing/packing-<length>-<policy>-...`. Steps already
@@ -165,15 +154,14 @@ def pack(
     return 0
 
 
-PACK_HEADERS = ("component", "length", "blocks", "documents", "sequences", "padding", "too long", "time", "directory")
-
-
 def _pack_row(result: PackingResult) -> tuple[Cell, ...]:
     from datakit.storage import urls
 
     counters, sequences = result.manifest.counters, result.manifest.details["sequences"]
     slots = max(1, sequences * result.length)
-    too_long = [f"{count:,} {what}" for what in TOO_LONG if (count := counters[f"packing/{what}"])]
+    too_long = [
+        f"{count:,} {what}" for what in ("split", "truncated", "dropped") if (count := counters[f"packing/{what}"])
+    ]
     return (
         result.component,
         result.length,
@@ -185,9 +173,6 @@ def _pack_row(result: PackingResult) -> tuple[Cell, ...]:
         "already done" if result.reused else seconds_text(result.seconds),
         urls.name(result.directory),
     )
-
-
-TOO_LONG = ("split", "truncated", "dropped")
 
 
 def _step_json(result: PackingResult) -> dict[str, Any]:
@@ -221,22 +206,20 @@ def _show(order: SequenceOrder, view: Preview, ending: str) -> None:
     say(ending)
 
 
-SHOW_HEADERS = ("component", "has", "held out", "documents", "gives", "share", "epochs", "at most")
-
-
 def _component_row(order: SequenceOrder, view: Preview, number: int) -> tuple[Cell, ...]:
     from datakit.plots.files import short
 
     name, total = view.names[number], max(1, int(view.tokens[-1].sum()))
+    component = order.mixture.components[name]
     return (
         name,
         short(order.streams[number].source.tokens),
         _held_out(order, number),
-        _kind(order, name),
+        "end to end" if component.packing is None else f"whole, {component.packing.too_long}",
         short(int(view.tokens[-1, number])),
         f"{view.tokens[-1, number] / total:6.2%}",
         f"{view.epochs[-1, number]:.2f}",
-        order.mixture.components[name].max_epochs,
+        component.max_epochs,
     )
 
 
@@ -255,11 +238,6 @@ def _over_time(view: Preview) -> str:
             row += [f"{share[i]:6.2%}", short(int(tokens[i])), f"{epochs[i]:.2f}"] if full else [f"{share[i]:6.2%}"]
         rows.append(row)
     return table(headers, rows)
-
-
-def _kind(order: SequenceOrder, name: str) -> str:
-    packing = order.mixture.components[name].packing
-    return "end to end" if packing is None else f"whole, {packing.too_long}"
 
 
 def _held_out(order: SequenceOrder, number: int) -> str | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from datakit.cli.console import Cell, Flag, Overrides, bytes_text, note, say, say_json, table
+from datakit.cli.console import Cell, bytes_text, note, say, say_json, table
+from datakit.cli.parameters import Flag, Settings
 
 if TYPE_CHECKING:
     from datakit.pipeline import PlannedStep, RunPlan
@@ -20,7 +21,7 @@ def plan(
     root: str = "./data",
     workers: int | None = None,
     until: str | None = None,
-    set_: Overrides = (),
+    set_: Settings = (),
     offline: Flag = False,
     json: Flag = False,
 ) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from datakit.cli.console import Cell, Flag, Overrides, bytes_text, note, say, say_json, seconds_text, table
+from datakit.cli.console import Cell, bytes_text, note, say, say_json, seconds_text, table
+from datakit.cli.parameters import Flag, Settings
 
 if TYPE_CHECKING:
     from datakit.pipeline import RunResult, StageLine
@@ -18,7 +19,7 @@ def run(
     workers: int | None = None,
     ray: str | None = None,
     until: str | None = None,
-    set_: Overrides = (),
+    set_: Settings = (),
     offline: Flag = False,
     fresh: Flag = False,
     json: Flag = False,

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from datakit.cli.console import Flag, bytes_text, note, say, say_json, seconds_text, table
+from datakit.cli.console import bytes_text, note, say, say_json, seconds_text, table
+from datakit.cli.parameters import Flag
 
 if TYPE_CHECKING:
     from datakit.engine.ledger.status import StepStatus, TaskStatus

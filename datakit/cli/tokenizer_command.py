@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from datakit.cli.console import note, say, say_json
+from datakit.cli.parameters import Flag
 
 if TYPE_CHECKING:
     from datakit.recipe import Recipe
@@ -24,7 +25,7 @@ def train(
     special: Annotated[tuple[str, ...], Parameter(negative="")] = ("<|endoftext|>",),
     root: str | None = None,
     workers: int | None = None,
-    json: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    json: Flag = False,
 ) -> int:
     """Train a byte-level BPE tokenizer.
 
@@ -82,7 +83,7 @@ def train(
 
 
 def _recipe(inputs: tuple[str, ...], vocabulary: int, special: tuple[str, ...]) -> Recipe:
-    """The recipe to train with: the given one, or a new one with a source per input."""
+    """Return the recipe to train with: the given one, or a new one with a source per input."""
     from dataclasses import replace
 
     from datakit.recipe import Recipe, Source, absolute, catalog_names, load_recipe

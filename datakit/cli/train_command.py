@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datakit.cli.console import Flag, Overrides, note, say, say_json, table
+from datakit.cli.console import note, say, say_json, table
+from datakit.cli.parameters import Flag, Settings
 
 
 def train_model(
@@ -10,7 +11,7 @@ def train_model(
     /,
     *,
     root: str = "./data",
-    set_: Overrides = (),
+    set_: Settings = (),
     json: Flag = False,
 ) -> int:
     """Train a model on token caches.
@@ -76,7 +77,7 @@ def evaluate(
     *,
     root: str = "./data",
     checkpoint: str | None = None,
-    set_: Overrides = (),
+    set_: Settings = (),
     json: Flag = False,
 ) -> int:
     """Evaluate a checkpoint on a run's validation sets: loss and bits per byte, by tag.

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 from datakit.engine.task import Preload, QuarantinedRecord, RecordRange, Task, TaskResult, Tolerance
 
 
 class Cause(StrEnum):
-    """How an attempt ended."""
+    """Cause of an attempt's end."""
 
     DONE = "done"
     REFUSED = "refused"  # the task function raised an InputError: the user must act, retrying does not help
@@ -66,7 +66,7 @@ class BatchedResult:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How an attempt ended: a result, or a cause with a message and the type of the exception behind it.
+    """End of an attempt: a result, or a cause with a message and the type of the exception behind it.
 
     seconds: the attempt's time in its slot; work_seconds: time in the task function. peak_memory: the anonymous memory
     above what the fork server passed on, which counts against the budget; peak_resident: all resident memory, including
@@ -91,6 +91,11 @@ class Outcome:
     in_progress: RecordRange | None = None
     more: tuple[BatchedResult, ...] = ()
 
+    @classmethod
+    def of(cls, attempt: Attempt, cause: Cause, **facts: Any) -> Outcome:
+        """Return an outcome of `attempt`; `facts` are further fields."""
+        return cls(attempt.phase, attempt.task.key, attempt.number, cause, **facts)
+
 
 class Verdict(StrEnum):
     """The consequence of an attempt."""
@@ -112,7 +117,6 @@ class Executor(Protocol):
 
     def submit(self, attempt: Attempt) -> None:
         """Start an attempt as soon as a slot is free. The driver keeps two to three attempts per slot submitted."""
-        ...
 
     def wait(self, timeout: float) -> list[Outcome]:
         """Return the attempts that ended since the last call, waiting up to `timeout` seconds for the first."""
@@ -120,8 +124,6 @@ class Executor(Protocol):
 
     def abandon(self) -> None:
         """Kill all running attempts and discard their outcomes. The executor stays usable."""
-        ...
 
     def close(self) -> None:
         """Kill all running attempts and leave no process behind."""
-        ...

@@ -1,14 +1,8 @@
 """Plain data that stages and the engine exchange: steps, phases, tasks and their results.
 
-    Step     one stage of one recipe: a directory, parameters, inputs
-    Phase    tasks that may run in any order; a phase starts when the previous one is done
-    Task     the work for one output, named by a key: a function, its arguments, the bytes it will read
-    Result   what a task wrote and counted
-    Output   a stage's description of its finished step: partitions in order, schema, counters
-
-A stage is a generator: it yields phases, receives each phase's results in task order, and returns an Output. Tasks and
-results cross process and machine borders as msgpack, so arguments must be small plain values. Data that many tasks need
-goes once into `Phase.shared`, which is written to the step's directory and read by each child.
+A stage is a generator: it yields phases, one after another, receives each phase's results in task order, and returns an
+Output. Tasks and results cross process and machine borders as msgpack, so arguments must be small plain values. Data
+that many tasks need goes once into `Phase.shared`, which is written to the step's directory and read by each child.
 
     def plan(step: Step) -> Plan:
         routed = yield Phase("route", tuple(tasks))
@@ -29,6 +23,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from datakit.storage import urls
 from datakit.storage.fingerprint import spelled_out
 from datakit.storage.manifest import InputReference, Manifest, Partition
 
@@ -286,8 +281,6 @@ def resolve(function: str) -> Callable[..., Any]:
 
 def input_references(step: Step) -> list[InputReference]:
     """List the step's inputs as its manifest does, relative to its directory."""
-    from datakit.storage import urls
-
     return [
         InputReference(
             stage=entry.role,

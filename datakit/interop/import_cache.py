@@ -34,7 +34,7 @@ from datakit.cache.layout import (
     length_histogram,
     shard_name,
 )
-from datakit.cache.lengths import LENGTHS_SUFFIX, encode_lengths
+from datakit.cache.lengths import LENGTHS_SUFFIX, encode_lengths, starts_of, stretches
 from datakit.cache.writer import Documents, write_shard
 from datakit.cache.written_shards import WrittenShard, cache_details
 from datakit.engine.task import TaskContext
@@ -121,13 +121,12 @@ def _copy(
     original: ExternalTokens, directory: str, source: str, contract: Contract, number: int
 ) -> Iterator[ImportedShard]:
     """Write the tokens to shards of at most SHARD_TOKENS tokens, or one longer document."""
-    for first, last in _cuts(original.lengths, SHARD_TOKENS):
+    for first, last in stretches(starts_of(original.lengths), SHARD_TOKENS):
         with tempfile.TemporaryDirectory(prefix="datakit-import-") as scratch:
             context = TaskContext(directory, Path(scratch), 2)
             documents = _documents(original, first, last, number, contract)
-            written = write_shard(shard_name(source, number), documents, contract, context)
-        ids = _ids(number, 0, last - first)
-        yield ImportedShard(written.describe(source, None, (ids[0].as_py(), ids[-1].as_py())))
+            shard, _ = write_shard(shard_name(source, number), documents, contract, context)
+        yield ImportedShard(shard)
         number += 1
 
 
@@ -142,7 +141,7 @@ def _refer(
         for part in _documents(original, 0, rows, number, contract):
             check_ends(part.tokens, part.lengths, contract, original.place)
     with ShardWriter(urls.join(directory, path + DOCUMENTS_SUFFIX), SCHEMA) as documents:
-        for first, last in _cuts(original.lengths, BATCH_TOKENS):
+        for first, last in stretches(starts_of(original.lengths), BATCH_TOKENS):
             documents.write(document_table(_ids(number, first, last), original.lengths[first:last]))
     lengths = atomic.commit_bytes(encode_lengths(original.lengths), urls.join(directory, path) + LENGTHS_SUFFIX)
     place, zarr_json = original.array
@@ -168,8 +167,8 @@ def _refer(
 
 def _documents(original: ExternalTokens, first: int, last: int, number: int, contract: Contract) -> Iterator[Documents]:
     """Rows [first, last) in batches, with their ids in shard `number`, whose row 0 is `first`."""
-    starts = np.concatenate([[0], np.cumsum(original.lengths)])
-    for begin, end in _cuts(original.lengths[first:last], BATCH_TOKENS):
+    starts = starts_of(original.lengths)
+    for begin, end in stretches(starts[first : last + 1], BATCH_TOKENS):
         start, stop = int(starts[first + begin]), int(starts[first + end])
         tokens = original.read(start, stop)
         if len(tokens) != stop - start:
@@ -186,16 +185,6 @@ def _check_ids(tokens: np.ndarray, contract: Contract, place: str) -> None:
             f"{place} holds the id {wrong}, but the tokenizer has {contract.vocabulary_size} ids; give the tokenizer "
             f"that made these tokens"
         )
-
-
-def _cuts(lengths: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
-    """Ranges of rows [first, last) with at most `most` tokens, or one longer document."""
-    ends, first = np.cumsum(lengths), 0
-    while first < len(lengths):
-        before = int(ends[first] - lengths[first])
-        last = max(int(np.searchsorted(ends, before + most, "right")), first + 1)
-        yield first, last
-        first = last
 
 
 def _ids(number: int, first: int, last: int) -> pa.StringArray:

@@ -40,7 +40,6 @@ class Ledger(msgspec.Struct, frozen=True):
 
 
 def is_levanter(cache: str) -> bool:
-    """Return True if `cache` has a Levanter ledger."""
     return urls.exists(urls.join(cache, LEDGER))
 
 
@@ -57,7 +56,9 @@ def read_levanter(cache: str, field: str = FIELD) -> Iterator[ExternalTokens]:
     if not ledger.is_finished:
         raise UsageError(f"{cache} is not finished, according to its ledger; finish it with the program that writes it")
     named = dict.fromkeys(ledger.finished_shards or ledger.shard_rows)
-    sharded = ledger.layout == SHARDED or (ledger.layout is None and not _has(cache, field))
+    sharded = ledger.layout == SHARDED or (
+        ledger.layout is None and not urls.exists(urls.join(cache, field, "data", METADATA_FILE))
+    )
     rows = {name: ledger.shard_rows.get(name) for name in named} if sharded else {"": ledger.total_num_rows}
     expected = sum(count or 0 for count in rows.values())
     if expected != ledger.total_num_rows:
@@ -69,13 +70,8 @@ def read_levanter(cache: str, field: str = FIELD) -> Iterator[ExternalTokens]:
             yield _jagged_array(urls.join(cache, name, field) if name else urls.join(cache, field), count)
 
 
-def _has(cache: str, field: str) -> bool:
-    return urls.exists(urls.join(cache, field, "data", METADATA_FILE))
-
-
 def _jagged_array(place: str, rows: int) -> ExternalTokens:
     context = zarr_arrays.read_context(CACHE_BYTES, urls.is_local(place))
-
     offsets, _ = _open_array(place, "offsets", context)
     found = zarr_arrays.finish(offsets[: rows + 1].read(), urls.join(place, "offsets"))
     if int(found[0]) != rows:

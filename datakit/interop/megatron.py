@@ -18,7 +18,6 @@ Memory: 20 bytes per document.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
@@ -26,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
-from datakit.cache.read_ahead import BLOCK_TOKENS, Range
+from datakit.cache.read_ahead import block_ranges
 from datakit.cache.reader import Cache
 from datakit.errors import CorruptError, UsageError, suggestion
 from datakit.interop.import_cache import ExternalTokens
@@ -61,11 +60,7 @@ class Index:
 
 
 def is_megatron(prefix: str) -> bool:
-    """Return True if there is a Megatron dataset with this prefix."""
     return urls.exists(f"{prefix}.idx")
-
-
-# --- export
 
 
 def export_megatron(cache: Cache, prefix: str, source: str | None = None) -> Exported:
@@ -86,7 +81,8 @@ def export_megatron(cache: Cache, prefix: str, source: str | None = None) -> Exp
     filled = lengths[lengths > 0]
     with ExitStack() as stack:
         data, index = (stack.enter_context(atomic.staging(f"{prefix}.{ending}")) for ending in ("bin", "idx"))
-        ranges = _ranges([(cache.shards[i].token_start, cache.shards[i].tokens) for i in chosen])
+        shards = [cache.shards[i] for i in chosen]
+        ranges = [(s.token_start + a, s.token_start + b) for s in shards for a, b in block_ranges(s.tokens)]
         with open(data, "wb") as file:
             for block in cache.blocks(ranges):
                 block.astype(dtype, copy=False).tofile(file)
@@ -95,12 +91,6 @@ def export_megatron(cache: Cache, prefix: str, source: str | None = None) -> Exp
             atomic.commit_file(path, f"{prefix}.{name}").url for path, name in ((data, "bin"), (index, "idx"))
         )
     return Exported((written[0], written[1]), len(filled), int(filled.sum()), len(lengths) - len(filled))
-
-
-def _ranges(stretches: list[tuple[int, int]]) -> Iterator[Range]:
-    for start, tokens in stretches:
-        for first in range(0, tokens, BLOCK_TOKENS):
-            yield start + first, start + min(first + BLOCK_TOKENS, tokens)
 
 
 def _write_index(path: Path, lengths: np.ndarray, dtype: np.dtype) -> None:
@@ -112,9 +102,6 @@ def _write_index(path: Path, lengths: np.ndarray, dtype: np.dtype) -> None:
         lengths.astype("<i4").tofile(file)
         pointers.astype("<i8").tofile(file)
         np.arange(len(lengths) + 1, dtype="<i8").tofile(file)
-
-
-# --- import
 
 
 def read_megatron(prefix: str) -> ExternalTokens:

@@ -61,8 +61,7 @@ class SequenceSource:
 def _length(loader: Loader, steps: int | None) -> int:
     if steps is None and loader.steps is None:
         raise LoaderError("this mixture never ends; pass `steps`, the number of batches")
-    ends = [end for end in (steps, loader.steps) if end is not None]
-    return min(ends)
+    return min(end for end in (steps, loader.steps) if end is not None)
 
 
 def _checked(index: int, length: int) -> int:

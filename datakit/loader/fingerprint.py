@@ -29,6 +29,7 @@ HINTS = {"window_blocks": " (derived from memory_bytes and the components; set t
 def describe(order: SequenceOrder) -> dict[str, Any]:
     """Describe what an order reads as JSON values, equal for equal mixtures over equal content."""
     mixture, simulate = order.mixture, order.mixture.simulate
+    stages = [[slot, {n: float(w) for n, w in sorted(weights.items()) if w > 0}] for slot, weights in order.stages]
     settings: dict[str, Any] = {
         "seed": mixture.seed,
         "block": mixture.block,
@@ -37,7 +38,7 @@ def describe(order: SequenceOrder) -> dict[str, Any]:
         "simulate": None if simulate is None else [simulate.run_tokens, simulate.target_tokens],
         "sequence_length": [list(pair) for pair in order.lengths.changes()],
         "batch_size": [list(pair) for pair in mixture.batches.changes()],
-        "stages": [[slot, _exact(weights)] for slot, weights in order.stages],
+        "stages": stages,
         "components": {name: _component(order, i, name) for i, name in enumerate(order.names)},
     }
     return {"format": FORMAT, "fingerprint": fingerprint_of(settings), **settings}
@@ -92,7 +93,6 @@ def _component_differences(name: str, saved: Any, current: Any) -> list[str]:
 
 
 def _until(entries: list[list[Any]], limit: int) -> list[list[Any]]:
-    """The entries that start before `limit`."""
     return [entry for entry in entries if entry[0] < limit]
 
 
@@ -102,10 +102,6 @@ def _from(entries: list[list[Any]], limit: int) -> list[list[Any]]:
 
 def _slot(saved: Mapping[str, Any], step: int) -> int:
     return SlotAxis(Schedule(tuple((a, b) for a, b in saved["batch_size"]))).first_slot(step)
-
-
-def _exact(weights: Mapping[str, float]) -> dict[str, float]:
-    return {name: float(weight) for name, weight in sorted(weights.items()) if weight > 0}
 
 
 def _component(order: SequenceOrder, number: int, name: str) -> dict[str, Any]:

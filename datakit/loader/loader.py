@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from datakit.errors import LoaderError
@@ -25,7 +25,6 @@ from datakit.loader import fingerprint
 from datakit.loader.mixture.config import Mixture
 from datakit.loader.mixture.packing import Counters
 from datakit.loader.mixture.sequence_order import Pick, SequenceOrder
-from datakit.loader.options import LoaderOptions
 from datakit.loader.reading.batch import Batch, empty_batch, fill
 from datakit.loader.reading.block_pool import BlockPool
 from datakit.loader.reading.lookahead import Lookahead
@@ -33,6 +32,25 @@ from datakit.loader.reading.metrics import Metrics
 from datakit.loader.reading.prefetch import in_background
 from datakit.loader.reading.row_reader import RowReader
 from datakit.loader.sources.rows import View
+
+
+@dataclass(frozen=True)
+class LoaderOptions:
+    """The keyword arguments of `Loader`; none of them changes a batch."""
+
+    host: int = 0
+    hosts: int = 1
+    segments: bool = True  # look up document borders; without them a batch has only tokens and lengths
+    in_flight: int = 4  # concurrent reads
+    batches_ahead: int = 0  # batches assembled ahead in a background thread; 0 assembles them on demand
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.host < self.hosts:
+            raise LoaderError(f"host {self.host} of {self.hosts}: hosts are numbered from 0")
+        if self.in_flight < 1:
+            raise LoaderError(f"in_flight is {self.in_flight}; it must be at least 1")
+        if self.batches_ahead < 0:
+            raise LoaderError(f"batches_ahead is {self.batches_ahead}; it must be at least 0")
 
 
 class Loader:
@@ -46,7 +64,6 @@ class Loader:
     def __init__(self, mixture: Mixture, **options: Any) -> None:
         self.mixture = mixture
         self.options = LoaderOptions(**options)
-        self.options.check()
         self._check_batch_sizes()
         self.order = SequenceOrder(mixture)
         self.metrics = Metrics(self.order.names)
@@ -81,7 +98,6 @@ class Loader:
         return self.steps
 
     def __getitem__(self, step: int) -> Batch:
-        """This host's rows of batch `step`."""
         self._check_step(step)
         return self.rows(step, *self._own_rows(step))
 
@@ -112,7 +128,6 @@ class Loader:
         return self.iterate()
 
     def epochs(self, step: int) -> dict[str, float]:
-        """Epochs of each component in the batches before `step`."""
         served = self.order.served_before(step)
         return {
             name: stream.epochs_at(sequences)
@@ -120,14 +135,17 @@ class Loader:
         }
 
     def snapshot(self, step: int) -> dict[str, float]:
-        """The metrics so far and the epochs of each component at `step`."""
         values = self.metrics.snapshot() | {"memory_bytes": self._pool.used_bytes, "reading": self._pool.reading}
         return values | {f"epochs/{name}": epochs for name, epochs in self.epochs(step).items()}
 
     def packing_report(self) -> dict[str, dict[int, Counters]]:
         """Packing counters by packed component and length, where the loader counted the blocks itself."""
         streams = zip(self.order.names, self.order.streams, strict=True)
-        return {name: dict(stream.packing_counters) for name, stream in streams if stream.settings.packing is not None}
+        return {
+            name: dict(stream.counts.packing_counters)
+            for name, stream in streams
+            if stream.settings.packing is not None
+        }
 
     def outline(self, steps: int) -> list[tuple[int, int, int]]:
         """The first `steps` batches as runs (number of batches, rows of each over all hosts, sequence length).

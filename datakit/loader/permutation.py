@@ -85,7 +85,6 @@ class Permutation:
         return self._walk(positions, self._forward)
 
     def inverse(self, indices: np.ndarray) -> np.ndarray:
-        """The positions of `indices`."""
         indices = np.asarray(indices, np.int64)
         if self.size <= TABLE_SIZE:
             return self._inverse_table[indices]

@@ -19,16 +19,16 @@ class LazyExecutor:
 
     def get(self) -> Executor:
         """The executor, made by the first call."""
-        if self._made is None:
-            self._made = LocalExecutor(self.workers) if self.ray is None else self._on_ray(self.ray)
+        if self._made is not None:
+            return self._made
+        if self.ray is None:
+            self._made = LocalExecutor(self.workers)
+        else:
+            from datakit.engine.ray_backend.executor import RayExecutor  # optional, and takes a second to import
+
+            self._made = RayExecutor(self.ray, self.root, self.workers)
         return self._made
 
     def close(self) -> None:
-        """Close the executor if one was made."""
         if self._made is not None:
             self._made.close()
-
-    def _on_ray(self, address: str) -> Executor:
-        from datakit.engine.ray_backend.executor import RayExecutor  # optional, and takes a second to import
-
-        return RayExecutor(address, self.root, self.workers)

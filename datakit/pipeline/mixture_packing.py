@@ -11,9 +11,10 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, dataclass
 
+from datakit.engine.ledger.ledger import driver_name
 from datakit.engine.observe.event_log import EventLog
-from datakit.engine.observe.observer import Observer, ObserverGroup, SilentObserver
-from datakit.engine.scheduler.driver import RunOptions, run_step
+from datakit.engine.observe.observer import Observer, ObserverGroup
+from datakit.engine.scheduler.driver import run_step
 from datakit.engine.task import Step, StepInput
 from datakit.errors import LoaderError, PartialError, UsageError
 from datakit.loader.mixture.config import Mixture
@@ -51,15 +52,15 @@ def pack_mixture(
     root = urls.absolute(root)
     check_root(root)
     steps = _steps(mixture, root)
-    options, observer = RunOptions(), observer or SilentObserver()
+    driver, observer = driver_name(), observer or Observer()
     if any(packing.counts.manifest() is None for packing in steps):
-        observer = ObserverGroup([observer, EventLog(run_directory(root, HOME, options.driver))])
+        observer = ObserverGroup([observer, EventLog(run_directory(root, HOME, driver))])
     executor = LazyExecutor(workers, None, root)
     results, partial = [], []
     try:
         for packing in steps:
             try:
-                results.append(_run(packing, executor, options, observer))
+                results.append(_run(packing, executor, observer, driver))
             except PartialError as error:
                 partial.append(f"{packing.counts.stage} of {packing.component}: {error}")
     finally:
@@ -78,15 +79,14 @@ class _PackingStep:
     step: Step
 
 
-def _run(packing: _PackingStep, executor: LazyExecutor, options: RunOptions, observer: Observer) -> PackingResult:
+def _run(packing: _PackingStep, executor: LazyExecutor, observer: Observer, driver: str) -> PackingResult:
     started, reused = time.monotonic(), packing.counts.manifest() is not None
-    manifest = run_step(packing.step, plan(packing.step), executor.get, options, observer)
+    manifest = run_step(packing.step, plan(packing.step), executor.get, observer, driver)
     seconds, length = time.monotonic() - started, packing.counts.parameters.length
     return PackingResult(packing.component, length, packing.counts.directory, manifest, reused, seconds)
 
 
 def _steps(mixture: Mixture, root: str) -> list[_PackingStep]:
-    """All steps, by component name and length."""
     steps = []
     for name, packing, source, lengths in packed_components(mixture):
         size = mixture.components[name].shuffle.block_tokens

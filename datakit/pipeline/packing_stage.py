@@ -23,9 +23,8 @@ from datakit.loader.mixture.config import Component, SimulatedEpochs
 from datakit.loader.mixture.packing import Counters, Packing, count_blocks
 from datakit.loader.mixture.packing_counts import COUNTS_FILE, CountParameters, decode_counts, encode_counts
 from datakit.loader.mixture.validation import training_source
-from datakit.loader.sources.block_axis import BlockAxis
 from datakit.loader.sources.cache_source import open_source
-from datakit.loader.sources.token_source import TokenSource
+from datakit.loader.sources.token_source import BlockAxis, TokenSource
 from datakit.storage import atomic, urls
 from datakit.storage.manifest import Partition
 
@@ -44,9 +43,6 @@ class PackedTokens:
     source: str | None
     validation_tokens: int
     simulate: list[int] | None  # run_tokens, target_tokens
-
-
-# --- plan
 
 
 def plan(step: Step) -> Plan:
@@ -79,11 +75,7 @@ def _require_all_tokens(step: Step, parameters: CountParameters, counted: Sequen
         )
 
 
-# --- task functions
-
-
 def count_task(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Count the sequences of blocks first..last-1."""
     parameters = msgspec.convert(shared["parameters"], CountParameters)
     source = _source(msgspec.convert(shared["component"], PackedTokens), parameters.source)
     axis = BlockAxis(source.tokens, parameters.block_tokens)
@@ -102,7 +94,6 @@ def count_task(arguments: dict[str, Any], shared: dict[str, Any], context: TaskC
 
 
 def join_task(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Concatenate all parts into one file."""
     urls_of_parts = (urls.join(context.step_directory, path) for path in arguments["parts"])
     counts = np.concatenate([decode_counts(urls.read_bytes(url)) for url in urls_of_parts])
     return TaskResult((_commit(counts, COUNTS_FILE, context),))

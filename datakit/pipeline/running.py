@@ -14,11 +14,12 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from datakit.engine.ledger.ledger import driver_name
 from datakit.engine.observe.event_log import EventLog
-from datakit.engine.observe.observer import Observer, ObserverGroup, PeakMemory, SilentObserver
+from datakit.engine.observe.observer import Observer, ObserverGroup, PeakMemory
 from datakit.engine.ray_backend.agreement import remove_dead_nonces
 from datakit.engine.ray_backend.metrics import RayMetrics
-from datakit.engine.scheduler.driver import RunOptions, run_step
+from datakit.engine.scheduler.driver import run_step
 from datakit.errors import PartialError
 from datakit.pipeline.graph import Graph, LocatedStep, Node, build, check_workers, engine_step
 from datakit.pipeline.lazy_executor import LazyExecutor
@@ -102,7 +103,7 @@ def run(
     removed = _remove_own_steps(graph) if fresh else []
     remove_dead_nonces(root)
     executor = LazyExecutor(workers, ray, root)
-    progress = _Run(graph, executor, observer or SilentObserver())
+    progress = _Run(graph, executor, observer or Observer())
     try:
         steps = [step for node in graph.nodes if (step := progress.run(node)) is not None]
     finally:
@@ -137,7 +138,7 @@ class _Run:
     graph: Graph
     executor: LazyExecutor
     user_observer: Observer
-    options: RunOptions = field(default_factory=RunOptions)
+    driver: str = field(default_factory=driver_name)
     log: str | None = None
     _done: dict[str, LocatedStep] = field(default_factory=dict)
     _unfinished: dict[str, str] = field(default_factory=dict)  # label -> why the step has no manifest
@@ -162,7 +163,7 @@ class _Run:
         located = self.graph.locate(node, self._done)
         reused, memory = located.manifest is not None, PeakMemory()
         step, observer = engine_step(located, self._done), ObserverGroup([self._observer_for(reused), memory])
-        manifest = run_step(step, node.module.plan(step), self.executor.get, self.options, observer)
+        manifest = run_step(step, node.module.plan(step), self.executor.get, observer, self.driver)
         self._done[node.label] = replace(located, manifest=manifest)
         seconds = time.monotonic() - started
         return StepResult(
@@ -172,7 +173,7 @@ class _Run:
     def _observer_for(self, reused: bool) -> Observer:
         """Return the caller's observer, joined by the event log once the first step must run."""
         if self._observer is None and not reused:
-            log = EventLog(run_directory(self.graph.root, self.graph.dataset, self.options.driver))
+            log = EventLog(run_directory(self.graph.root, self.graph.dataset, self.driver))
             metrics = [RayMetrics()] if self.executor.ray is not None else []
             self._observer, self.log = ObserverGroup([self.user_observer, log, *metrics]), log.url
         return self._observer or self.user_observer

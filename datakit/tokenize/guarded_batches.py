@@ -20,13 +20,12 @@ from datakit.tokenize.text_batches import TextBatch
 
 @dataclass
 class PartitionGuard:
-    """The guard of one partition, called `name`: what it left out, and the first and last id of what it let through."""
+    """The guard of one partition, called `name`, and what it left out."""
 
     name: str
     context: TaskContext
     quarantined: list[QuarantinedRecord] = field(default_factory=list)
     quarantined_bytes: int = 0
-    ends: tuple[str | None, str | None] = (None, None)
 
     def batches(self, batches: Iterable[TextBatch], encode_one: Callable[[TextBatch], object]) -> Iterator[TextBatch]:
         """The batches without quarantined documents; `encode_one` encodes a batch of one document, as a trial."""
@@ -39,7 +38,6 @@ class PartitionGuard:
                 self.quarantined += left_out
                 self.quarantined_bytes += whole.text_bytes - batch.text_bytes
             if len(batch.ids):
-                self.ends = (self.ends[0] or batch.ids[0].as_py(), batch.ids[-1].as_py())
                 yield batch
             self.context.release()
 

@@ -22,8 +22,6 @@ GOLDEN = (
     "it's we'll THEY'VE \u00a0\u3000 end ",
     "before<|endoftext|>after",
 )
-
-
 PROBE_PART_BYTES = 48  # small enough for a probe of a few KiB to take every code path
 
 

@@ -86,7 +86,6 @@ class Verification:
         self.text_bytes += sum(len(text.encode()) for text in texts)
 
     def _sample(self, batch: TextBatch) -> Iterator[_Sample]:
-        """The samples in this batch."""
         starts = batch.offsets - batch.offsets[0] + batch.position
         count = len(starts) - 1
         spread = self._spread[(self._spread >= batch.row) & (self._spread < batch.row + count)] - batch.row

@@ -53,12 +53,13 @@ def plan(step: Step) -> Plan:
     contract = msgspec.convert(settled.details["contract"], Contract)
     _check_formats(config, clean.manifest.partitions)
     partitions = [entry for entry in _partitions(clean.directory, clean.manifest.partitions) if entry.rows]
+    tokenizer = urls.join(step.directory, TOKENIZER_FILE)
     groups = neighbours([entry.text_bytes for entry in partitions])
     results = yield Phase(
         "encode",
         tuple(_task(partitions[group.start : group.stop]) for group in groups),
         shared={"contract": settled.details["contract"], "config": spelled_out(config)},
-        preloads=_preloads(step),
+        preloads=(Preload(tasks.__name__), Preload("datakit.tokenize.encoders.tokenizer", LOAD, (tokenizer,))),
         memory_per_input_byte=MEMORY[contract.dtype.name],
         tolerance=tolerance_of(step),
     )
@@ -86,11 +87,6 @@ def _tokenizer_file(step: Step) -> bytes:
     if found != planned:
         raise TokenizerError(f"{path} has sha256 {found}, the step was planned with {planned}: run the recipe again")
     return data
-
-
-def _preloads(step: Step) -> tuple[Preload, ...]:
-    tokenizer = urls.join(step.directory, TOKENIZER_FILE)
-    return (Preload(tasks.__name__), Preload("datakit.tokenize.encoders.tokenizer", LOAD, (tokenizer,)))
 
 
 def _partitions(directory: str, partitions: Sequence[Partition]) -> Iterator[PartitionToEncode]:

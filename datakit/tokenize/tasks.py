@@ -9,7 +9,8 @@ import msgspec
 
 from datakit.cache.contract import Contract
 from datakit.cache.layout import TOKENIZER_FILE
-from datakit.cache.writer import TokenShard, write_shard
+from datakit.cache.writer import write_shard
+from datakit.cache.written_shards import WrittenShard
 from datakit.engine.task import OutputFile, TaskContext, TaskResult
 from datakit.engine.worker.preload import preloaded
 from datakit.storage import atomic, urls
@@ -38,7 +39,6 @@ def settle_contract(arguments: dict[str, Any], shared: dict[str, Any], context: 
 
 
 def encode(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Write the shards of some partitions."""
     contract = msgspec.convert(shared["contract"], Contract)
     config = msgspec.convert(shared["config"], Config)
     encoding = _encoding(contract, config, context)
@@ -47,11 +47,12 @@ def encode(arguments: dict[str, Any], shared: dict[str, Any], context: TaskConte
         check = encoding.verification(partition.rows, partition.text_bytes, partition.dataset)
         guard = PartitionGuard(partition.name, context)
         documents = encoded_documents(partition, config, encoding, check, guard)
-        written = write_shard(partition.shard, documents, contract, context)
+        shard, files = write_shard(partition.shard, documents, contract, context)
         text_bytes = partition.text_bytes - guard.quarantined_bytes
-        outputs += written.outputs
-        shards.append(written.describe(partition.source, text_bytes, guard.ends, len(guard.quarantined)))
-        counters.update(_counts(text_bytes, written, check, guard))
+        shard = msgspec.structs.replace(shard, text_bytes=text_bytes, quarantined=len(guard.quarantined))
+        outputs += files
+        shards.append(shard)
+        counters.update(_counts(shard, check))
         quarantined += guard.quarantined
         context.report(counters["tokenize/documents"], counters["tokenize/text_bytes"])
     return TaskResult(
@@ -81,12 +82,12 @@ def _limit_threads(tokenizer: AnyTokenizer, encoder: Encoder, context: TaskConte
             limit_threads(each, context.cpus)
 
 
-def _counts(text_bytes: int, written: TokenShard, check: Verification | None, guard: PartitionGuard) -> dict[str, int]:
+def _counts(shard: WrittenShard, check: Verification | None) -> dict[str, int]:
     return {
-        "tokenize/documents": written.documents.rows,
-        "tokenize/tokens": written.tokens,
-        "tokenize/text_bytes": text_bytes,
-        "tokenize/quarantined": len(guard.quarantined),
+        "tokenize/documents": shard.rows,
+        "tokenize/tokens": shard.tokens,
+        "tokenize/text_bytes": shard.text_bytes or 0,
+        "tokenize/quarantined": shard.quarantined,
         "tokenize/verified_documents": check.documents if check else 0,
         "tokenize/verified_bytes": check.text_bytes if check else 0,
     }

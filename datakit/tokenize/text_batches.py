@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from datakit.cache.lengths import stretches
 from datakit.errors import CorruptError
 from datakit.storage.parquet import iterate_shard
 from datakit.text.string_buffers import string_buffers
@@ -37,11 +38,9 @@ class TextBatch:
 
     @property
     def text_bytes(self) -> int:
-        """Total size of the texts."""
         return int(self.offsets[-1] - self.offsets[0])
 
     def strings(self) -> list[str]:
-        """The texts as Python strings."""
         return self.text.to_pylist()
 
 
@@ -56,18 +55,9 @@ def text_batches(url: str, columns: Sequence[str] = ()) -> Iterator[TextBatch]:
             raise CorruptError(f"{url}: a document has no text; remove the step that wrote it and run again")
         data, offsets = string_buffers(text)
         others = [table.column(name).combine_chunks() for name in columns]
-        for start, stop in _cuts(offsets):
+        for start, stop in stretches(offsets, BATCH_BYTES):
             batch_offsets = offsets[start : stop + 1]
             size = stop - start
             more = tuple(other.slice(start, size) for other in others)
             yield TextBatch(ids.slice(start, size), text.slice(start, size), data, batch_offsets, row, position, more)
             row, position = row + size, position + int(batch_offsets[-1] - batch_offsets[0])
-
-
-def _cuts(offsets: np.ndarray) -> Iterator[tuple[int, int]]:
-    start, count = 0, len(offsets) - 1
-    while start < count:
-        fitting = int(np.searchsorted(offsets, offsets[start] + BATCH_BYTES, "right")) - 1
-        stop = min(max(fitting, start + 1), count)
-        yield start, stop
-        start = stop

@@ -34,9 +34,6 @@ ALPHABET = 256
 SCHEMA = pa.schema([("token", pa.string()), ("id", pa.uint32())])
 
 
-# --- configuration
-
-
 @dataclass(frozen=True)
 class Config:
     """Parameters of the training.
@@ -64,9 +61,6 @@ class Share(msgspec.Struct, frozen=True):
     partitions: list[str]
 
 
-# --- plan
-
-
 def plan(step: Step) -> Plan:
     """Run one task: read the sample, train, write tokenizer.json."""
     (clean,) = step.inputs_of("consolidate")
@@ -84,7 +78,6 @@ def plan(step: Step) -> Plan:
 
 
 def _shares(directory: str, manifest: Manifest, config: Config) -> list[Share]:
-    """Each source's share of the sample."""
     total = manifest.totals.text_bytes or 0
     sources = dict.fromkeys(partition.source for partition in manifest.partitions)
     shares = []
@@ -94,9 +87,6 @@ def _shares(directory: str, manifest: Manifest, config: Config) -> list[Share]:
         share = text_bytes if total <= config.sample_bytes else config.sample_bytes * text_bytes // total
         shares.append(Share(share, [urls.join(directory, entry.path) for entry in partitions]))
     return shares
-
-
-# --- task functions
 
 
 def train_task(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:

@@ -14,13 +14,13 @@ from functools import partial
 
 import numpy as np
 
-from datakit.cache.consistency import REMEDY
 from datakit.cache.external_arrays import array_directory, read_external
 from datakit.cache.layout import (
     DATA_FILE,
     DOCUMENTS_SUFFIX,
     LOSS_MASK_SUFFIX,
     METADATA_FILE,
+    REMEDY,
     TOKENIZER_FILE,
     CacheDetails,
     ShardFiles,

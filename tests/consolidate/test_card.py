@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from datakit.consolidate.stage import NAME, plan
-from datakit.engine.inline import run_plan_inline
+from tests.support.engine.inline import run_plan_inline
 from tests.support.partitions import attributes, identity, normalized, step, words
 
 

@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from datakit.consolidate.stage import CORE, NAME, Config, plan
-from datakit.engine.inline import run_plan_inline
 from datakit.engine.task import Output, StepInput
 from datakit.errors import CorruptError, EmptyStageError, RecipeError
 from datakit.storage.manifest import totals_of
 from datakit.storage.parquet import columns_of
+from tests.support.engine.inline import run_plan_inline
 from tests.support.partitions import attributes, contents, documents, identity, normalized, step, words
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from datakit.dedup import stage
-from datakit.engine.inline import run_task_inline
 from datakit.engine.task import Output, Plan, TaskResult
 from tests.support.dedup.dedup_inputs import Deduplicated, dedup_step, deduplicate, id_of, run_step, write_source
 from tests.support.dedup.made_up_texts import check_conservation, mixed_sources, text_of
+from tests.support.engine.inline import run_task_inline
 
 
 def test_containment_removes_included_documents(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from datakit.errors import LoaderError
 from datakit.loader import ArraySource, Component, Loader, Mixture, Packing, Schedule, Shuffle, SimulatedEpochs, Stage
 from datakit.loader.mixture.packing import best_fit, pack_block
 from datakit.loader.mixture.schedule import SlotAxis
-from datakit.loader.sources.block_axis import BlockAxis
+from datakit.loader.sources.token_source import BlockAxis
 from tests.support.loader.sources import documents_of
 
 IN_ORDER = Shuffle("none")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import datakit
-from datakit.engine.observe.observer import SilentObserver
+from datakit.engine.observe.observer import Observer
 from datakit.errors import InputError, PartialError, StepFailedError
 from datakit.recipe import Recipe, Source
 from tests.support.small_shelf import prose, write_lines
@@ -40,7 +40,7 @@ def test_limits_apply_to_a_step_another_driver_finished(tmp_path: Path) -> None:
     recipe = Recipe("r", (Source("s", str(tmp_path / "texts")),))
     root = tmp_path / "root"
 
-    class Overtaking(SilentObserver):
+    class Overtaking(Observer):
         def phase_started(self, step, phase, done, slots) -> None:
             if phase.name == "route":
                 datakit.run(recipe, root, settings=["normalize.max_quarantined=30"], until="normalize")

@@ -19,8 +19,6 @@ from datakit.cache.contract import Contract
 from datakit.cache.layout import STAGE, CacheDetails
 from datakit.cache.writer import Documents, write_shard
 from datakit.cache.written_shards import cache_details
-from datakit.engine.inline import run_plan_inline
-from datakit.engine.scheduler.finish import Tally, finish_step
 from datakit.engine.task import Step, StepInput, TaskContext
 from datakit.storage import urls
 from datakit.storage.atomic import commit_bytes
@@ -29,6 +27,7 @@ from datakit.tokenize import stage
 from datakit.tokenize.encoders.tokenizer import Tokenizer, parse
 from datakit.tokenize.make_contract import make_contract
 from datakit.tokenize.train_stage import Config, train
+from tests.support.engine.inline import finish_inline, run_plan_inline
 from tests.support.partitions import dataset, documents, step, words
 
 RANDOM_SHARDS = [70_000, 1, 0, 131_072, 33_333]  # tokens
@@ -70,7 +69,7 @@ def tokenize_step(directory: str | Path, inputs: Sequence[StepInput], tokenizer:
 def run(made: Step) -> Manifest:
     """Run a step to its manifest, in this process."""
     output, results = run_plan_inline(stage.plan(made), made.directory)
-    return finish_step(made, output, Tally.of(results))
+    return finish_inline(made, output, results)
 
 
 def make_cache(
@@ -111,8 +110,8 @@ def random_cache(
         ids = pa.array([f"{number:016x}{row:016x}" for row in range(len(sizes))])
         mask = (tokens % 3 == 0).astype(np.uint8) if masks and number % 2 else None
         context = TaskContext(str(directory), folder, 1)
-        shard = write_shard(f"web/shard-{number:05d}", [Documents(ids, tokens, sizes, mask)], contract, context)
-        written.append(shard.describe("web", 0, (ids[0].as_py(), ids[-1].as_py())))
+        shard, _ = write_shard(f"web/shard-{number:05d}", [Documents(ids, tokens, sizes, mask)], contract, context)
+        written.append(shard)
     write_cache_manifest(directory, [shard.partition for shard in written], cache_details(written, contract))
     return directory, np.concatenate(every)
 

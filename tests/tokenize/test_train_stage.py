@@ -13,13 +13,13 @@ import tokenizers
 
 from datakit.cache.contract import Special
 from datakit.cache.reader import open_cache
-from datakit.engine.inline import run_plan_inline
 from datakit.engine.task import Output, StepInput
 from datakit.errors import EmptyStageError, RecipeError
 from datakit.tokenize.encoders.tokenizer import Tokenizer, parse
 from datakit.tokenize.train_stage import NAME, Config, plan, train
 from tests.support.caches import CHOICES, clean, run
 from tests.support.data import need_data
+from tests.support.engine.inline import run_plan_inline
 from tests.support.partitions import contents, documents, normalized, step, words
 from tests.support.paths import REPOSITORY
 

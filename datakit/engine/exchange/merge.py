@@ -33,14 +33,9 @@ def merged(step: Step, phase: str, runs: list[str], readers: int) -> Generator[P
     size = math.isqrt(len(runs) - 1) + 1
     name = f"{phase}-merge"
     groups = [runs[start : start + size] for start in range(0, len(runs), size)]
-    tasks = [
-        Task(
-            f"{number:05d}",
-            "datakit.engine.exchange.merge:merge_runs",
-            {"phase": name, "key": f"{number:05d}", "runs": group},
-        )
-        for number, group in enumerate(groups)
-    ]
+    keyed = {f"{number:05d}": group for number, group in enumerate(groups)}
+    function = "datakit.engine.exchange.merge:merge_runs"
+    tasks = [Task(key, function, {"phase": name, "key": key, "runs": group}) for key, group in keyed.items()]
     results = yield Phase(name, tuple(tasks), memory_bytes=MEMORY_BYTES, memory_per_input_byte=0.0)
     return [run for result in results for run in result.details["runs"]]
 

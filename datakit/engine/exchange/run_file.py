@@ -136,9 +136,8 @@ def decode_segments(index: RunIndex, data: pa.Buffer, url: str) -> Iterator[pa.T
         if index.segments == 1:
             spans = [(0, int(offsets[-1]))]
         else:
-            spans = list(
-                zip(offsets[segment : -1 : index.segments], offsets[segment + 1 :: index.segments], strict=True)
-            )
+            begins, ends = offsets[segment : -1 : index.segments], offsets[segment + 1 :: index.segments]
+            spans = list(zip(begins, ends, strict=True))
         batches = [batch for begin, end in spans for batch in _messages(data, int(begin), int(end), schema, url)]
         if batches:
             yield pa.Table.from_batches(batches, schema)

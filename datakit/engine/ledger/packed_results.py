@@ -15,11 +15,8 @@ import xxhash
 
 from datakit.engine.task import TaskResult
 
-_ENCODER = msgspec.json.Encoder()
-_DECODER = msgspec.json.Decoder(TaskResult)
-
-pack = _ENCODER.encode
-unpack = _DECODER.decode
+pack = msgspec.json.Encoder().encode
+unpack = msgspec.json.Decoder(TaskResult).decode
 
 
 class Results(Sequence[TaskResult]):

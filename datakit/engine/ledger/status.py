@@ -76,10 +76,13 @@ def read_status(directory: str) -> StepStatus:
                 tasks.setdefault((line.phase, key), TaskStatus(line.phase, key, "waiting"))
         elif isinstance(line, AttemptLine):
             attempts.append(line)
-            tasks[line.phase, line.key] = _after(tasks.get((line.phase, line.key)), line)
+            before = tasks.get((line.phase, line.key), TaskStatus(line.phase, line.key, "waiting"))
+            tasks[line.phase, line.key] = _after(before, line)
     state = _state(directory)
     if state == "partial":
-        tasks = {name: _given_up(task) for name, task in tasks.items()}
+        tasks = {
+            name: replace(task, state="failed") if task.state == "retrying" else task for name, task in tasks.items()
+        }
     largest = max(attempts, key=lambda line: line.peak_memory, default=None)
     return StepStatus(
         directory,
@@ -107,25 +110,18 @@ def _phases(tasks: list[TaskStatus], attempts: list[AttemptLine]) -> list[PhaseS
     return list(phases.values())
 
 
-def _after(before: TaskStatus | None, line: AttemptLine) -> TaskStatus:
-    failed = line.cause is not Cause.DONE
+def _after(before: TaskStatus, line: AttemptLine) -> TaskStatus:
     return TaskStatus(
         line.phase,
         line.key,
         "done" if line.result is not None else "retrying",
-        (before.attempts if before else 0) + 1,
-        f"{line.cause}: {line.message}" if failed else (before.last_failure if before else ""),
+        before.attempts + 1,
+        before.last_failure if line.cause is Cause.DONE else f"{line.cause}: {line.message}",
         line.seconds,
         line.peak_memory,
         line.budget,
         len(line.result.quarantined) if line.result is not None else 0,
     )
-
-
-def _given_up(task: TaskStatus) -> TaskStatus:
-    if task.state != "retrying":
-        return task
-    return replace(task, state="failed")
 
 
 def _state(directory: str) -> str:

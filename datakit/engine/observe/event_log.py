@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from datakit.engine.executor import Outcome, Verdict
+from datakit.engine.observe.observer import Observer
 from datakit.engine.task import Phase, Step
 from datakit.storage import atomic, urls
 from datakit.storage.manifest import Manifest
@@ -20,7 +21,7 @@ from datakit.storage.manifest import Manifest
 FILE_NAME = "events.jsonl"
 
 
-class EventLog:
+class EventLog(Observer):
     """Writes events to a file in `directory`, a URL."""
 
     def __init__(self, directory: str) -> None:
@@ -43,16 +44,13 @@ class EventLog:
             atomic.replace_bytes(b"".join(self._remote), self.url)
 
     def step_started(self, step: Step) -> None:
-        """Write `step_started`."""
         self._write("step_started", stage=step.stage, dataset=step.dataset, directory=step.directory)
 
     def phase_started(self, step: Step, phase: Phase, done: int, slots: int) -> None:
-        """Write `phase_started`."""
         total = len(phase.tasks)
         self._write("phase_started", stage=step.stage, dataset=step.dataset, phase=phase.name, tasks=total, done=done)
 
     def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
-        """Write `attempt_ended`."""
         self._write(
             "attempt_ended",
             phase=outcome.phase,
@@ -68,16 +66,11 @@ class EventLog:
             node=outcome.node,
         )
 
-    def tick(self) -> None:
-        """Do nothing."""
-
     def step_ended(self, step: Step, manifest: Manifest, reused: bool) -> None:
-        """Write `step_ended`."""
         rows = manifest.totals.rows
         self._write("step_ended", stage=step.stage, dataset=step.dataset, reused=reused, rows=rows)
         self._publish()
 
     def step_failed(self, step: Step, error: BaseException) -> None:
-        """Write `step_failed`."""
         self._write("step_failed", stage=step.stage, dataset=step.dataset, error=type(error).__name__)
         self._publish()

@@ -5,108 +5,58 @@ Observers decide nothing and never see a record. `ObserverGroup` passes every ev
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from datakit.engine.executor import Outcome, Verdict
 from datakit.engine.task import Phase, Step
 from datakit.storage.manifest import Manifest
 
 
-class Observer(Protocol):
-    """Receives the events of a run, in order."""
+class Observer:
+    """Receives the events of a run, in order, and ignores them; subclasses override the methods of those they need."""
 
     def step_started(self, step: Step) -> None:
         """A step starts."""
-        ...
 
     def phase_started(self, step: Step, phase: Phase, done: int, slots: int) -> None:
         """A phase starts; `done` of its tasks were finished by an earlier run."""
-        ...
 
     def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
         """An attempt ended; `verdict` says what follows."""
-        ...
 
     def tick(self) -> None:
         """Called at least twice a second while tasks run."""
-        ...
 
     def step_ended(self, step: Step, manifest: Manifest, reused: bool) -> None:
         """A step is done; `reused` if an earlier run finished it."""
-        ...
 
     def step_failed(self, step: Step, error: BaseException) -> None:
         """A step ended without a manifest."""
-        ...
 
 
-class SilentObserver:
-    """Ignores every event. Base class of observers that need only a few."""
-
-    def step_started(self, step: Step) -> None:
-        """Do nothing."""
-
-    def phase_started(self, step: Step, phase: Phase, done: int, slots: int) -> None:
-        """Do nothing."""
-
-    def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
-        """Do nothing."""
-
-    def tick(self) -> None:
-        """Do nothing."""
-
-    def step_ended(self, step: Step, manifest: Manifest, reused: bool) -> None:
-        """Do nothing."""
-
-    def step_failed(self, step: Step, error: BaseException) -> None:
-        """Do nothing."""
+EVENTS = ("step_started", "phase_started", "attempt_ended", "tick", "step_ended", "step_failed")
 
 
-class PeakMemory(SilentObserver):
+class PeakMemory(Observer):
     """Remembers peak and budget, in bytes, of the attempt that came closest to its budget."""
 
     def __init__(self) -> None:
         self.peak = self.budget = 0
 
     def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
-        """Compare the attempt with the closest one so far."""
         if outcome.budget and outcome.peak_memory * self.budget >= self.peak * outcome.budget:
             self.peak, self.budget = outcome.peak_memory, outcome.budget
 
 
-class ObserverGroup:
-    """Passes every event to each of several observers."""
+class ObserverGroup(Observer):
+    """Passes every event to each of several observers, in order."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
-        self._observers = tuple(observers)
+        for event in EVENTS:
+            setattr(self, event, partial(_call_all, [getattr(observer, event) for observer in observers]))
 
-    def step_started(self, step: Step) -> None:
-        """Pass to all."""
-        for observer in self._observers:
-            observer.step_started(step)
 
-    def phase_started(self, step: Step, phase: Phase, done: int, slots: int) -> None:
-        """Pass to all."""
-        for observer in self._observers:
-            observer.phase_started(step, phase, done, slots)
-
-    def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
-        """Pass to all."""
-        for observer in self._observers:
-            observer.attempt_ended(outcome, verdict)
-
-    def tick(self) -> None:
-        """Pass to all."""
-        for observer in self._observers:
-            observer.tick()
-
-    def step_ended(self, step: Step, manifest: Manifest, reused: bool) -> None:
-        """Pass to all."""
-        for observer in self._observers:
-            observer.step_ended(step, manifest, reused)
-
-    def step_failed(self, step: Step, error: BaseException) -> None:
-        """Pass to all."""
-        for observer in self._observers:
-            observer.step_failed(step, error)
+def _call_all(methods: Sequence[Callable[..., None]], *facts: object) -> None:
+    for method in methods:
+        method(*facts)

@@ -12,12 +12,15 @@ from dataclasses import dataclass, field
 from typing import TextIO
 
 from datakit.engine.executor import Outcome, Verdict
+from datakit.engine.observe.observer import Observer
 from datakit.engine.task import Phase, Step
 from datakit.storage.manifest import Manifest
 
 LINE_SECONDS = 30.0
 MEGABYTE = 1_000_000
 MEBIBYTE = 1 << 20
+WORDS = ("stage", "state", "phase")  # columns of the table
+NUMBERS = ("done", "running", "failed", "quarantined", "records/s", "MB/s", "left", "peak / budget", "time")
 
 
 @dataclass
@@ -63,7 +66,7 @@ class StepView:
         return "done" if self.ended is not None else "running"
 
 
-class StepViews:
+class StepViews(Observer):
     """Keeps the state of every step of a run. Subclasses draw it."""
 
     def __init__(self) -> None:
@@ -72,11 +75,9 @@ class StepViews:
         self._sizes: dict[str, int] = {}
 
     def step_started(self, step: Step) -> None:
-        """Add a row."""
         self._current = self.views.setdefault(step.directory, StepView(f"{step.stage} {step.dataset}"))
 
     def phase_started(self, step: Step, phase: Phase, done: int, slots: int) -> None:
-        """Show the next phase in the row."""
         view = self._current
         view.phase, view.total, view.done, view.slots = phase.name, len(phase.tasks), done, slots
         view.bytes_total, view.bytes_done = sum(task.input_bytes for task in phase.tasks), 0
@@ -84,7 +85,6 @@ class StepViews:
         self._sizes = {task.key: task.input_bytes for task in phase.tasks}
 
     def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
-        """Update the counts."""
         view = self._current
         view.done += verdict is Verdict.DONE
         view.failed += verdict is Verdict.FAIL
@@ -102,13 +102,11 @@ class StepViews:
         view.running = min(view.slots, view.total - view.done - view.failed)
 
     def step_ended(self, step: Step, manifest: Manifest, reused: bool) -> None:
-        """Finish the row."""
         view = self.views.setdefault(step.directory, StepView(f"{step.stage} {step.dataset}"))
         view.ended, view.reused, view.running = time.monotonic(), reused, 0
         view.records = manifest.totals.rows
 
     def step_failed(self, step: Step, error: BaseException) -> None:
-        """Mark the row as failed."""
         view = self.views.setdefault(step.directory, StepView(f"{step.stage} {step.dataset}"))
         view.ended, view.error, view.running = time.monotonic(), type(error).__name__, 0
 
@@ -134,19 +132,9 @@ class TableView(StepViews):
         from rich.table import Table
 
         table = Table(box=None, header_style="bold", pad_edge=False)
-        for heading in ("stage", "state", "phase"):
+        for heading in WORDS:
             table.add_column(heading)
-        for heading in (
-            "done",
-            "running",
-            "failed",
-            "quarantined",
-            "records/s",
-            "MB/s",
-            "left",
-            "peak / budget",
-            "time",
-        ):
+        for heading in NUMBERS:
             table.add_column(heading, justify="right")
         for view in self.views.values():
             table.add_row(*_cells(view))
@@ -190,19 +178,16 @@ class LineView(StepViews):
         self._printed = time.monotonic()
 
     def step_started(self, step: Step) -> None:
-        """Print a line."""
         super().step_started(step)
         self._say(f"{step.stage} {step.dataset}: running")
 
     def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
-        """Print a line if the attempt failed."""
         super().attempt_ended(outcome, verdict)
         if verdict is not Verdict.DONE:
             self._say(f"{self._current.name}: task {outcome.key}, attempt {outcome.number}: {outcome.cause} "
                       f"({outcome.message}): {verdict}")  # fmt: skip
 
     def tick(self) -> None:
-        """Print a line every 30 s."""
         super().tick()
         if time.monotonic() - self._printed >= LINE_SECONDS:
             view, left = self._current, self._current.left()
@@ -211,14 +196,12 @@ class LineView(StepViews):
                       f"{view.failed} failed, peak {view.peak_memory // MEBIBYTE} MiB{eta}")  # fmt: skip
 
     def step_ended(self, step: Step, manifest: Manifest, reused: bool) -> None:
-        """Print a line."""
         super().step_ended(step, manifest, reused)
         view = self.views[step.directory]
         what = "reused" if reused else f"done in {view.seconds():.1f} s"
         self._say(f"{view.name}: {what}, {manifest.totals.rows:,} rows, {manifest.totals.bytes:,} bytes")
 
     def step_failed(self, step: Step, error: BaseException) -> None:
-        """Print a line."""
         super().step_failed(step, error)
         self._say(f"{step.stage} {step.dataset}: {type(error).__name__}")
 

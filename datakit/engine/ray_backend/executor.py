@@ -26,7 +26,7 @@ os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
 import ray
 import ray.exceptions
 
-from datakit.engine.executor import Attempt, Outcome
+from datakit.engine.executor import Attempt, Executor, Outcome
 from datakit.engine.ray_backend import failures
 from datakit.engine.ray_backend.agreement import nonce_below
 from datakit.engine.ray_backend.connection import LOCAL, Head, connected, connection_errors
@@ -49,8 +49,8 @@ class _Sent:
     request: ResourceRequest
 
 
-class RayExecutor:
-    """The cluster backend of the Executor protocol."""
+class RayExecutor(Executor):
+    """Runs attempts on the nodes of a cluster."""
 
     def __init__(self, address: str, root: str, workers: int | None = None) -> None:
         """Join the cluster at `address` ("auto", "host:port"), or start a private one on this machine ("local").
@@ -86,7 +86,6 @@ class RayExecutor:
         self._launch()
 
     def wait(self, timeout: float) -> list[Outcome]:
-        """Return the attempts that ended since the last call, waiting up to `timeout` seconds for the first."""
         if not self._running:
             time.sleep(timeout)
             return []

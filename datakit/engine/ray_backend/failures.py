@@ -122,8 +122,7 @@ def outcome_of(error: exceptions.RayError, attempt: Attempt) -> Outcome:
         cause, message = Cause.CANCELLED, "the run was stopped"
     else:
         cause, message = failure_of(error).cause, describe(error)
-    kind = type(error).__name__
-    return Outcome(attempt.phase, attempt.task.key, attempt.number, cause, message=message, error_type=kind)
+    return Outcome.of(attempt, cause, message=message, error_type=type(error).__name__)
 
 
 def first_line(error: BaseException) -> str:

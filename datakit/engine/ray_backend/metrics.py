@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from datakit.engine.executor import Outcome, Verdict
-from datakit.engine.observe.observer import SilentObserver
+from datakit.engine.observe.observer import Observer
 from datakit.engine.task import Phase, Step
 from datakit.storage.manifest import Manifest
 
@@ -34,7 +34,7 @@ class _PhaseProgress:
     input_bytes: dict[str, int] = field(default_factory=dict)
 
 
-class RayMetrics(SilentObserver):
+class RayMetrics(Observer):
     """Publishes the metrics of a run on Ray."""
 
     def __init__(self) -> None:
@@ -43,7 +43,6 @@ class RayMetrics(SilentObserver):
         self._phase, self._published = _PhaseProgress(), 0.0
 
     def phase_started(self, step: Step, phase: Phase, done: int, slots: int) -> None:
-        """Switch to the labels of the new phase."""
         self._metrics = self._metrics or _create_metrics()
         self._stop()
         self._labels = {"dataset": step.dataset, "stage": step.stage, "phase": phase.name}
@@ -52,7 +51,6 @@ class RayMetrics(SilentObserver):
         self._publish()
 
     def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
-        """Count the attempt, and its task's results if it is done."""
         self._count("attempts", 1, cause=outcome.cause.value)
         self._observe("attempt_seconds", outcome.seconds)
         self._observe("attempt_peak_bytes", outcome.peak_memory)
@@ -67,16 +65,13 @@ class RayMetrics(SilentObserver):
             self._set("last_done_time", time.time())
 
     def tick(self) -> None:
-        """Publish the gauges once a second."""
         if time.monotonic() - self._published >= PUBLISH_SECONDS:
             self._publish()
 
     def step_ended(self, step: Step, manifest: Manifest, reused: bool) -> None:
-        """Reset the gauges."""
         self._stop()
 
     def step_failed(self, step: Step, error: BaseException) -> None:
-        """Reset the gauges."""
         self._stop()
 
     def _stop(self) -> None:

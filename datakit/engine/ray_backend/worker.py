@@ -35,16 +35,8 @@ def run_encoded_attempt(data: bytes, expected: bytes, sparing: bool) -> bytes | 
         return encode(run_attempt(attempt, _SERVERS))
     except DatakitError as error:
         cause = Cause.REFUSED if isinstance(error, InputError) else Cause.INFRASTRUCTURE
-        outcome = Outcome(
-            phase=attempt.phase,
-            key=attempt.task.key,
-            number=attempt.number,
-            cause=cause,
-            message=str(error),
-            error_type=type(error).__name__,
-            node=os.uname().nodename,
-        )
-        return encode(outcome)
+        facts = {"message": str(error), "error_type": type(error).__name__, "node": os.uname().nodename}
+        return encode(Outcome.of(attempt, cause, **facts))
 
 
 @cache

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import xxhash
 
@@ -31,16 +30,12 @@ SHARED_FOLDER = "exchange/shared"
 ExecutorFactory = Callable[[], Executor]
 
 
-@dataclass(frozen=True)
-class RunOptions:
-    """Operation parameters of a run, which never enter a fingerprint."""
-
-    driver: str = field(default_factory=driver_name)
-
-
-def run_step(step: Step, plan: Plan, executor: ExecutorFactory, options: RunOptions, observer: Observer) -> Manifest:
+def run_step(
+    step: Step, plan: Plan, executor: ExecutorFactory, observer: Observer, driver: str | None = None
+) -> Manifest:
     """Run a step until its manifest is written, or find it done. `executor` is called when the first task must run.
 
+    driver: the run's name in the ledger; by default a new one.
     Raises InputError (the user must act), PartialError (some tasks failed, the others are kept), StepFailedError.
     """
     existing = find_manifest(step.directory)
@@ -49,7 +44,7 @@ def run_step(step: Step, plan: Plan, executor: ExecutorFactory, options: RunOpti
         observer.step_ended(step, existing, True)
         return existing
     observer.step_started(step)
-    run = StepRun(step, executor, LedgerWriter(step.directory, options.driver), observer)
+    run = StepRun(step, executor, LedgerWriter(step.directory, driver or driver_name()), observer)
     try:
         manifest = run.run(plan)
     except OvertakenError as overtaken:

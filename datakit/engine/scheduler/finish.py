@@ -40,13 +40,6 @@ class Tally:
     quarantined: list[QuarantinedRecord] = field(default_factory=list)
     written: bytearray = field(default_factory=bytearray)
 
-    @classmethod
-    def of(cls, results: Sequence[TaskResult]) -> Tally:
-        """Sum all of `results`."""
-        tally = cls()
-        tally.add(results)
-        return tally
-
     def add(self, results: Sequence[TaskResult]) -> None:
         """Add the results of a phase."""
         for result in results:

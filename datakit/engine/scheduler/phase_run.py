@@ -19,20 +19,12 @@ from datakit.engine.ledger.ledger import Digests, LedgerWriter, attempt_line
 from datakit.engine.ledger.packed_results import pack
 from datakit.engine.observe.observer import Observer
 from datakit.engine.quarantine import Allowance
+from datakit.engine.scheduler import retry_policy
 from datakit.engine.scheduler.attempt_queue import AttemptQueue
 from datakit.engine.scheduler.bisect_input import InputBisection
 from datakit.engine.scheduler.finish import write_partial
 from datakit.engine.scheduler.memory_estimates import TaskEstimates
-from datakit.engine.scheduler.retry_policy import (
-    DEATHS,
-    Breaker,
-    TaskHistory,
-    backoff_seconds,
-    judge,
-    may_repeat,
-    next_attempt,
-    skip_proposed,
-)
+from datakit.engine.scheduler.retry_policy import DEATHS, Breaker, TaskHistory
 from datakit.engine.task import Phase, Step, Task, TaskResult
 from datakit.errors import InputError, NoSpaceError, PartialError, StepFailedError
 from datakit.storage.manifest import Manifest, find_manifest
@@ -159,10 +151,10 @@ class PhaseRun:
 
     def _retry(self, task: TaskState) -> None:
         """Queue the next attempt at a task, or at the part of it that a bisection tries next."""
-        attempt = next_attempt(task.attempt, task.history, self._estimates.declared(task.attempt.task))
+        attempt = retry_policy.next_attempt(task.attempt, task.history, self._estimates.declared(task.attempt.task))
         if task.bisection is not None:
             attempt = replace(attempt, task=task.bisection.next_task())
-        wait = backoff_seconds(task.history)
+        wait = retry_policy.backoff_seconds(task.history)
         self._put_back(attempt, time.monotonic() + wait if wait else 0.0)
 
     def _put_back(self, attempt: Attempt, ready: float = 0.0) -> None:
@@ -201,7 +193,7 @@ class PhaseRun:
             self._bisect(task, task.bisection, outcome)
             return
         self._ledger.append(attempt_line(outcome, digest))
-        verdict = judge(task.history, outcome)
+        verdict = retry_policy.judge(task.history, outcome)
         if verdict is Verdict.DONE:
             self._finish(task.attempt.task, outcome)
         elif verdict is Verdict.REFUSE:
@@ -229,13 +221,14 @@ class PhaseRun:
 
     def _refuse(self, outcome: Outcome) -> NoReturn:
         self._observer.attempt_ended(outcome, Verdict.REFUSE)
-        raise _refusal(outcome)
+        kind = getattr(errors, outcome.error_type, InputError)  # the class of the error that the child raised
+        raise kind(outcome.message) if issubclass(kind, InputError) else InputError(outcome.message)
 
     def _propose(self, task: TaskState, outcome: Outcome) -> None:
         """Retry the task without the record that killed it if that is allowed now, else park it."""
         assert task.history.proposed is not None
         if self._allowance.grants(outcome.key, task.history.proposed):
-            skip_proposed(task.history)
+            retry_policy.skip_proposed(task.history)
             self._observer.attempt_ended(outcome, Verdict.RETRY)
             self._retry(task)
             return
@@ -250,7 +243,7 @@ class PhaseRun:
             history = task.history
             assert history.proposed is not None and history.last is not None
             if self._allowance.grants(task.attempt.task.key, history.proposed, len(parked)):
-                skip_proposed(history)
+                retry_policy.skip_proposed(history)
                 self._retry(task)
             else:
                 task.state = State.FAILED
@@ -265,7 +258,7 @@ class PhaseRun:
             bisection.narrow(outcome.cause in DEATHS)
         elif outcome.cause is Cause.REFUSED:
             self._refuse(outcome)
-        elif not may_repeat(history, outcome):
+        elif not retry_policy.may_repeat(history, outcome):
             history.last = outcome
             self._fail(task, outcome)
             return
@@ -319,23 +312,9 @@ def _singles(outcome: Outcome) -> list[Outcome]:
     """Split a batch's outcome into those of its tasks, each with its share of the child's overhead."""
     parts = [(outcome.key, outcome.result, outcome.work_seconds)]
     parts += [(done.key, done.result, done.work_seconds) for done in outcome.more]
-    count, work = len(parts), sum(seconds for _, _, seconds in parts)
-    overhead = max(0.0, outcome.seconds - work) / count
+    overhead = max(0.0, outcome.seconds - sum(work for _, _, work in parts)) / len(parts)
+    whole = replace(outcome, cpu_seconds=outcome.cpu_seconds / len(parts), more=())
     return [
-        replace(
-            outcome,
-            key=key,
-            result=result,
-            work_seconds=seconds,
-            seconds=seconds + overhead,
-            cpu_seconds=outcome.cpu_seconds / count,
-            more=(),
-        )
-        for key, result, seconds in parts
+        replace(whole, key=key, result=result, work_seconds=work, seconds=work + overhead)
+        for key, result, work in parts
     ]
-
-
-def _refusal(outcome: Outcome) -> InputError:
-    """Rebuild the InputError that a child raised, with its class."""
-    kind = getattr(errors, outcome.error_type, InputError)
-    return kind(outcome.message) if issubclass(kind, InputError) else InputError(outcome.message)

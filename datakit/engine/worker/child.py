@@ -18,20 +18,12 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datakit.engine.task import (
-    Preload,
-    QuarantinedRecord,
-    RecordRange,
-    Task,
-    TaskContext,
-    Tolerance,
-    decode,
-    encode,
-    resolve,
-)
+from datakit.engine.executor import Attempt
+from datakit.engine.task import Preload, TaskContext, decode, encode, resolve
 from datakit.engine.worker.framing import receive_frame, send_frame
 from datakit.engine.worker.heartbeat import Heartbeat
 from datakit.engine.worker.memory_limits import limit_own_memory, used_memory
@@ -47,20 +39,30 @@ OOM_SCORE = "900"  # of 1000: the kernel's OOM killer takes a child before the d
 LONGEST_CHAIN = 20  # exceptions behind an exception; a cycle must not loop forever
 
 
+@dataclass(frozen=True)
+class Request:
+    """A child's work: the attempt, the shared data of its phase, a scratch directory, and its budget in bytes."""
+
+    attempt: Attempt
+    shared: bytes | None
+    scratch: str
+    budget: int
+
+
 def run(channel_descriptor: int, heartbeat_descriptor: int, preloads: tuple[Preload, ...]) -> None:
     """Run one attempt, from the request to the exit. Never returns."""
     _die_with_the_server()
     channel = socket.socket(fileno=channel_descriptor)
-    request = decode(receive_frame(channel))
-    scratch = Path(request["scratch"])
+    request = decode(receive_frame(channel), Request)
+    scratch = Path(request.scratch)
     faults = open(scratch / FAULT_FILE, "w")  # noqa: SIM115 - open until the process ends
     faulthandler.enable(faults)
     faulthandler.register(DUMP_SIGNAL, faults, all_threads=False)
     _divert_output(scratch)
     try:
         assert_clean_boot(preloads)
-        _limit_threads(request["cpus"])
-        limit_own_memory(request["memory_bytes"])
+        _limit_threads(request.attempt.cpus)
+        limit_own_memory(request.budget)
         results = list(_run_tasks(request, scratch, Heartbeat(heartbeat_descriptor)))
         reply = {"results": results, "memory": used_memory("self")[0]}
     except BaseException as error:  # noqa: BLE001 - reported to the parent, which decides
@@ -80,32 +82,28 @@ def _divert_output(scratch: Path) -> None:
         os.close(output)
 
 
-def _run_tasks(request: dict[str, Any], scratch: Path, heartbeat: Heartbeat) -> Iterator[tuple[Any, float]]:
+def _run_tasks(request: Request, scratch: Path, heartbeat: Heartbeat) -> Iterator[tuple[Any, float]]:
     """Yield (result, seconds) of each task."""
-    shared = decode(request["shared"]) if request["shared"] is not None else {}
-    skip = {(record.file, record.position): record.reason for record in _typed(request, "skip", QuarantinedRecord)}
-    try_singly = frozenset((batch.file, batch.position) for batch in _typed(request, "try_singly", RecordRange))
-    for number, data in enumerate(request["tasks"]):
+    attempt, shared = request.attempt, decode(request.shared) if request.shared is not None else {}
+    skip = {(record.file, record.position): record.reason for record in attempt.skip}
+    try_singly = frozenset((batch.file, batch.position) for batch in attempt.try_singly)
+    for number, task in enumerate((attempt.task, *attempt.more)):
         started = time.monotonic()
         heartbeat.begin(number)
-        task, task_scratch = decode(data, Task), scratch / str(number)
+        task_scratch = scratch / str(number)
         task_scratch.mkdir()
         context = TaskContext(
-            step_directory=request["step_directory"],
+            step_directory=attempt.step_directory,
             scratch=task_scratch,
-            cpus=request["cpus"],
+            cpus=attempt.cpus,
             report=heartbeat.report,
             hold=heartbeat.hold,
             release=heartbeat.release,
             try_singly=try_singly,
             skip=skip,
-            tolerance=decode(request["tolerance"], Tolerance),
+            tolerance=attempt.tolerance,
         )
         yield resolve(task.function)(task.arguments, shared, context), time.monotonic() - started
-
-
-def _typed(request: dict[str, Any], name: str, kind: type) -> list[Any]:
-    return decode(request[name], list[kind])
 
 
 def assert_clean_boot(preloads: tuple[Preload, ...]) -> None:

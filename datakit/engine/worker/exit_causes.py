@@ -150,12 +150,4 @@ def _tail(path: Path) -> bytes:
 
 def make_outcome(attempt: Attempt, cause: Cause, started: float, **facts: Any) -> Outcome:
     """Return an outcome of `attempt`, which started at the monotonic time `started`."""
-    return Outcome(
-        phase=attempt.phase,
-        key=attempt.task.key,
-        number=attempt.number,
-        cause=cause,
-        seconds=time.monotonic() - started,
-        node=os.uname().nodename,
-        **facts,
-    )
+    return Outcome.of(attempt, cause, seconds=time.monotonic() - started, node=os.uname().nodename, **facts)

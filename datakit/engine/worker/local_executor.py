@@ -19,14 +19,14 @@ import threading
 from collections import deque
 from functools import partial
 
-from datakit.engine.executor import Attempt, Cause, Outcome
+from datakit.engine.executor import Attempt, Cause, Executor, Outcome
 from datakit.engine.worker import child
 from datakit.engine.worker.forkserver_client import ForkServerPool
 from datakit.engine.worker.memory_limits import usable_memory
 from datakit.engine.worker.run_attempt import run_attempt
 
 
-class LocalExecutor:
+class LocalExecutor(Executor):
     """The default backend: forked children of this machine."""
 
     def __init__(self, workers: int | None = None, memory_bytes: int | None = None) -> None:
@@ -42,17 +42,14 @@ class LocalExecutor:
 
     @property
     def slots(self) -> int:
-        """Number of one-CPU attempts that run at the same time."""
         return self._slots
 
     def submit(self, attempt: Attempt) -> None:
-        """Start the attempt as soon as a slot is free."""
         with self._lock:
             self._waiting.append(attempt)
         self._start_what_fits()
 
     def wait(self, timeout: float) -> list[Outcome]:
-        """Return the attempts that ended since the last call, waiting up to `timeout` seconds for the first."""
         ended: list[Outcome] = []
         try:
             ended.append(self._ended.get(timeout=timeout))
@@ -102,8 +99,7 @@ class LocalExecutor:
             ended.put(run_attempt(attempt, self._servers, cancelled, partial(self._lend_slot, attempt)))
         except BaseException as error:  # noqa: BLE001 - the driver would wait forever for an attempt without an outcome
             message = f"the engine itself failed: {child.describe_error(error)['message']}"
-            key = attempt.task.key
-            ended.put(Outcome(attempt.phase, key, attempt.number, Cause.INFRASTRUCTURE, message=message))
+            ended.put(Outcome.of(attempt, Cause.INFRASTRUCTURE, message=message))
         with self._lock:
             self._running.pop(id(attempt), None)
             self._lending.discard(id(attempt))

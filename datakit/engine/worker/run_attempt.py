@@ -88,20 +88,7 @@ class _Request:
     kernel_kills: int = field(default_factory=kernel_kills)
 
     def encode(self) -> bytes:
-        attempt = self.attempt
-        return encode(
-            {
-                "tasks": [encode(task) for task in (attempt.task, *attempt.more)],
-                "shared": self.shared,
-                "step_directory": attempt.step_directory,
-                "scratch": str(self.scratch),
-                "cpus": attempt.cpus,
-                "memory_bytes": self.budget,
-                "try_singly": encode(attempt.try_singly),
-                "skip": encode(attempt.skip),
-                "tolerance": encode(attempt.tolerance),
-            }
-        )
+        return encode(child.Request(self.attempt, self.shared, str(self.scratch), self.budget))
 
 
 @dataclass

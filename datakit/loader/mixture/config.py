@@ -23,9 +23,8 @@ from datakit.errors import LoaderError, suggestion
 from datakit.loader.mixture.apportion import MAX_BLOCK
 from datakit.loader.mixture.packing import Packing
 from datakit.loader.mixture.schedule import Schedule, SlotAxis
-from datakit.loader.sources.block_axis import BLOCK_TOKENS
 from datakit.loader.sources.cache_source import share_tokens
-from datakit.loader.sources.token_source import TokenSource
+from datakit.loader.sources.token_source import BLOCK_TOKENS, TokenSource
 
 KINDS = ("block", "full", "none")
 STOPS = ("restart", "first_exhausted", "all_exhausted")
@@ -46,7 +45,6 @@ class Shuffle:
     window_blocks: int | None = None
 
     def check(self, name: str) -> None:
-        """Raise LoaderError for invalid values."""
         if self.kind not in KINDS:
             raise LoaderError(f"component {name!r}: shuffle is {self.kind!r}; it must be one of {', '.join(KINDS)}")
         if self.block_tokens < 1:
@@ -75,7 +73,6 @@ class Component:
     packing_counts: Mapping[int, np.ndarray] | None = None
 
     def check(self, name: str) -> None:
-        """Raise LoaderError for invalid or contradictory values."""
         self.shuffle.check(name)
         if self.packing is not None:
             self.packing.check(name)
@@ -102,7 +99,6 @@ class Stage:
     start_slot: int | None = None
 
     def first_slot(self, axis: SlotAxis) -> int:
-        """The slot at which the stage starts."""
         if self.start_slot is not None:
             return self.start_slot
         return axis.first_slot(self.start_step or 0)
@@ -116,7 +112,6 @@ class SimulatedEpochs:
     target_tokens: int
 
     def kept(self, tokens: int) -> int:
-        """Number of a component's tokens that remain."""
         return max(1, tokens * self.run_tokens // self.target_tokens)
 
 
@@ -159,16 +154,13 @@ class Mixture:
 
     @property
     def lengths(self) -> Schedule:
-        """The sequence length as a schedule."""
         return Schedule.of(self.sequence_length, "sequence_length")
 
     @property
     def batches(self) -> Schedule:
-        """The batch size as a schedule."""
         return Schedule.of(self.batch_size, "batch_size")
 
     def stage_list(self) -> list[Stage]:
-        """The stages; plain weights are a single stage."""
         return [Stage(self.stages)] if isinstance(self.stages, Mapping) else list(self.stages)
 
     def used(self) -> list[str]:

@@ -22,9 +22,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from datakit.errors import LoaderError
-from datakit.loader.sources.block_axis import BlockAxis
 from datakit.loader.sources.ranges import Pieces, cut
-from datakit.loader.sources.token_source import TokenSource
+from datakit.loader.sources.token_source import BlockAxis, TokenSource
 
 POLICIES = ("split", "truncate", "drop")
 
@@ -37,7 +36,6 @@ class Packing:
     max_documents: int = 0
 
     def check(self, name: str) -> None:
-        """Raise LoaderError for invalid values."""
         if self.too_long not in POLICIES:
             known = ", ".join(POLICIES)
             raise LoaderError(f"component {name!r}: too_long is {self.too_long!r}; it must be one of {known}")
@@ -139,7 +137,6 @@ def pack(
 
 
 def pack_block(source: TokenSource, axis: BlockAxis, block: int, length: int, packing: Packing) -> Packed:
-    """Pack one block: a pure function of its documents' lengths."""
     starts, lengths, seen = pieces_of(owned_documents(source, axis, block), length, packing.too_long)
     return pack(starts, lengths, length, packing.max_documents, seen)
 

@@ -66,7 +66,6 @@ class CountsStep:
 
 
 def counts_step(root: str, source: TokenSource, block_tokens: int, length: int, packing: Packing) -> CountsStep:
-    """The counting step of a source without its held-out documents."""
     stage = packing.counts_name(length)
     parameters = CountParameters(
         source.identity, source.tokens, block_tokens, length, packing.too_long, packing.max_documents
@@ -98,7 +97,6 @@ def with_packing_counts(mixture: Mixture, root: str) -> Mixture:
 
 
 def encode_counts(counts: np.ndarray) -> bytes:
-    """Encode counts as a counts file."""
     buffer = io.BytesIO()
     np.save(buffer, np.ascontiguousarray(counts, "<i4"), allow_pickle=False)
     return buffer.getvalue()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 from datakit.errors import LoaderError
 
@@ -17,28 +18,26 @@ class Schedule:
 
     @classmethod
     def of(cls, value: int | Schedule, name: str) -> Schedule:
-        """Make a schedule of a number, or check one. Raises LoaderError, with `name`, if it is invalid."""
-        schedule = value if isinstance(value, Schedule) else cls(((0, value),))
-        schedule.check(name)
-        return schedule
+        """Make a schedule of a number, or check one.
 
-    def check(self, name: str) -> None:
-        """Raise LoaderError if the steps do not ascend from 0 or a value is not positive."""
-        if not self.pairs or self.pairs[0][0] != 0:
-            raise LoaderError(f"{name}: a schedule must start at step 0; this one is {self.pairs}")
-        for (before, _), (after, _) in zip(self.pairs, self.pairs[1:], strict=False):
+        Raises LoaderError, with `name`, if the steps do not ascend from 0 or a value is not positive.
+        """
+        schedule = value if isinstance(value, Schedule) else cls(((0, value),))
+        if not schedule.pairs or schedule.pairs[0][0] != 0:
+            raise LoaderError(f"{name}: a schedule must start at step 0; this one is {schedule.pairs}")
+        for (before, _), (after, _) in pairwise(schedule.pairs):
             if after <= before:
                 raise LoaderError(f"{name}: step {after} follows step {before}; list steps in ascending order")
-        for step, value in self.pairs:
-            if value < 1:
-                raise LoaderError(f"{name}: {value} from step {step} on; it must be at least 1")
+        for step, number in schedule.pairs:
+            if number < 1:
+                raise LoaderError(f"{name}: {number} from step {step} on; it must be at least 1")
+        return schedule
 
     @cached_property
     def _steps(self) -> list[int]:
         return [step for step, _ in self.pairs]
 
     def at(self, step: int) -> int:
-        """The value at `step`."""
         return self.pairs[bisect_right(self._steps, step) - 1][1]
 
     def changes(self) -> list[tuple[int, int]]:
@@ -64,6 +63,5 @@ class SlotAxis:
         return self._slots[i] + (step - self._steps[i]) * self._sizes[i]
 
     def step_of(self, slot: int) -> int:
-        """The step whose batch holds `slot`."""
         i = bisect_right(self._slots, slot) - 1
         return self._steps[i] + (slot - self._slots[i]) // self._sizes[i]

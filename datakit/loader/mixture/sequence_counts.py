@@ -14,8 +14,7 @@ import numpy as np
 from datakit.errors import LoaderError
 from datakit.loader.mixture.packing import Counters, Packing, count_blocks
 from datakit.loader.permutation import Order
-from datakit.loader.sources.block_axis import BlockAxis
-from datakit.loader.sources.token_source import TokenSource
+from datakit.loader.sources.token_source import BlockAxis, TokenSource
 
 MAX_COUNTED_BLOCKS = 4096  # blocks the loader counts itself: 4 G tokens, about 3 s for documents of 1,000 tokens
 
@@ -43,18 +42,16 @@ class PlainCounts:
 
 
 class PackedCounts:
-    """Blocks whose documents are packed: one count a block."""
+    """Blocks whose documents are packed, one count a block; methods as in `PlainCounts`."""
 
     def __init__(self, counts: np.ndarray) -> None:
         self._counts = counts
         self.total = int(counts.sum())
 
     def counts(self, blocks: np.ndarray) -> np.ndarray:
-        """Sequences of each of these blocks."""
         return self._counts[blocks]
 
     def window_starts(self, order: Order, window_blocks: int) -> np.ndarray:
-        """The first sequence of each window of `order`, then the total: int64 [windows + 1]."""
         count = len(self._counts)
         shuffled = self._counts[order(np.arange(count))].astype(np.int64)
         sums = np.add.reduceat(shuffled, np.arange(0, count, window_blocks))

@@ -13,15 +13,13 @@ import numpy as np
 
 from datakit.errors import LoaderError
 from datakit.loader.mixture.config import Component, Mixture
-from datakit.loader.mixture.epoch_order import StreamSettings
 from datakit.loader.mixture.schedule import SlotAxis
 from datakit.loader.mixture.slots import SlotOrder
 from datakit.loader.mixture.stream import Stream
 from datakit.loader.mixture.validation import training_source
-from datakit.loader.mixture.window import Window
+from datakit.loader.mixture.window import StreamSettings, Window
 from datakit.loader.mixture.window_sizes import Claim, grant_windows
-from datakit.loader.sources.block_axis import BlockAxis
-from datakit.loader.sources.token_source import TokenSource
+from datakit.loader.sources.token_source import BlockAxis, TokenSource
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,6 @@ class SequenceOrder:
         return picks
 
     def served_before(self, step: int) -> list[int]:
-        """Sequences of each component in the batches before `step`."""
         return self.slot_order.served(self.axis.first_slot(step)).tolist()
 
     def require(self, steps: int) -> None:
@@ -149,7 +146,6 @@ class SequenceOrder:
         return end
 
     def _served_once(self, i: int) -> int:
-        """The slot after the first epoch of component i."""
         slot = self.slot_order.slot_of(i, self.streams[i].end_of_epochs(1) - 1)
         if slot is None:
             raise LoaderError(

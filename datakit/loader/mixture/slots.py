@@ -82,27 +82,24 @@ class SlotOrder:
 
     def slot_of(self, component: int, sequence: int) -> int | None:
         """The slot of a component's sequence; None if it is never served. Raises LoaderError if it is too far ahead."""
-        for number, stage in enumerate(self._stages):
-            last = number + 1 == len(self._stages)
-            if not last and sequence >= self._served[number + 1][component]:
-                continue
-            member = np.flatnonzero(stage.members == component)
-            if not member.size:
-                return None
-            return stage.first + self._place(number, int(member[0]), sequence - int(self._served[number][component]))
-        return None
+        number, inside = self._stage_serving(component, sequence)
+        stage = self._stages[number]
+        member = np.flatnonzero(stage.members == component)
+        return stage.first + self._place(number, int(member[0]), inside) if member.size else None
 
     def earliest(self, component: int, sequence: int) -> float:
         """A slot at or before `slot_of`, found without computing the blocks up to it; infinite if never served."""
-        for number, stage in enumerate(self._stages):
-            if number + 1 < len(self._stages) and sequence >= self._served[number + 1][component]:
-                continue
-            member = np.flatnonzero(stage.members == component)
-            if not member.size:
-                return float("inf")
-            inside = sequence - int(self._served[number][component])
-            return stage.first + self._blocks_around(number, int(member[0]), inside)[0] * self.block
-        return float("inf")
+        number, inside = self._stage_serving(component, sequence)
+        stage = self._stages[number]
+        member = np.flatnonzero(stage.members == component)
+        low = self._blocks_around(number, int(member[0]), inside)[0] if member.size else float("inf")
+        return stage.first + low * self.block
+
+    def _stage_serving(self, component: int, sequence: int) -> tuple[int, int]:
+        """(stage, sequence within it) of a component's sequence; the last stage if none before it serves it."""
+        served = [int(totals[component]) for totals in self._served]
+        number = bisect_right(served, sequence, 1) - 1
+        return number, sequence - served[number]
 
     def _stage(self, first: int, weights: Mapping[str, float]) -> StageSlots:
         members = [i for i, name in enumerate(self._names) if weights.get(name, 0) > 0]

@@ -21,14 +21,22 @@ from functools import lru_cache
 
 import numpy as np
 
-from datakit.loader.mixture.epoch_order import CACHED_WINDOWS, EpochOrder, StreamSettings
-from datakit.loader.mixture.packing import Counters
+from datakit.loader.mixture.packing import Packing, pack_block
 from datakit.loader.mixture.sequence_counts import CountsByLength
-from datakit.loader.mixture.unit_reader import UnitReader
-from datakit.loader.mixture.window import Joined, Unit, Window, join_unread
-from datakit.loader.sources.block_axis import BlockAxis
-from datakit.loader.sources.ranges import Pieces
-from datakit.loader.sources.token_source import TokenSource
+from datakit.loader.mixture.window import (
+    CACHED_WINDOWS,
+    EpochOrder,
+    Joined,
+    StreamSettings,
+    Unit,
+    Window,
+    join_unread,
+)
+from datakit.loader.sources.ranges import Pieces, plain
+from datakit.loader.sources.rows import Rows, View, rows_of_pieces, rows_of_range
+from datakit.loader.sources.token_source import BlockAxis, TokenSource
+
+CACHED_PACKINGS = 64  # packed blocks, 16 bytes a document
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,49 @@ class Stretch:
     @property
     def joined_count(self) -> int:
         return int(self.joined.counts.sum()) if self.joined else 0
+
+
+class UnitReader:
+    """Reads a unit of a component: a plain or packed block, or sequences joined at a change of length.
+
+    `joined` has the joined sequences by stretch; its owner adds to it.
+    """
+
+    def __init__(
+        self, source: TokenSource, axis: BlockAxis, packing: Packing | None, joined: Mapping[int, Joined]
+    ) -> None:
+        self._source, self._axis, self._packing, self._joined = source, axis, packing, joined
+        self._packed = lru_cache(CACHED_PACKINGS)(self._pack)
+
+    def load(self, unit: Unit, view: View) -> Rows:
+        if unit.joined < 0 and self._packing is None:
+            start, stop = self._axis.range(unit.number)
+            return rows_of_range(self._source, start, stop, unit.length, view)
+        return self._load_pieces(self.pieces_of(unit), unit.length, view)
+
+    def load_sequence(self, unit: Unit, sequence: int, view: View) -> Rows:
+        """Read one sequence of a unit: for a full shuffle that does not fit in memory."""
+        return self._load_pieces(self.pieces_of(unit).take(np.array([sequence])), unit.length, view)
+
+    def pieces_of(self, unit: Unit) -> Pieces:
+        """The sequences of a unit as ranges of the token axis."""
+        if unit.joined >= 0:
+            return self._joined[unit.joined].units[unit.number]
+        if self._packing is None:
+            return plain(*self._axis.range(unit.number), unit.length)
+        return self._packed(unit.number, unit.length)
+
+    def borders_near(self, pieces: Pieces) -> np.ndarray:
+        """Document borders of all blocks in which the pieces start."""
+        blocks = np.unique(np.minimum(pieces.starts // self._axis.block_tokens, self._axis.count - 1))
+        return np.concatenate([self._source.document_borders(*self._axis.range(block)) for block in blocks.tolist()])
+
+    def _load_pieces(self, pieces: Pieces, length: int, view: View) -> Rows:
+        return rows_of_pieces(self._source, pieces, length, view, whole_documents=self._packing is not None)
+
+    def _pack(self, block: int, length: int) -> Pieces:
+        assert self._packing is not None
+        return pack_block(self._source, self._axis, block, length, self._packing).pieces
 
 
 class Stream:
@@ -70,13 +121,7 @@ class Stream:
         self.stretches = [Stretch(0, length, 0, 0, None)]
         self.counts.of(length)
 
-    @property
-    def packing_counters(self) -> dict[int, Counters]:
-        """Packing counters by length, where this stream counted its blocks itself."""
-        return self.counts.packing_counters
-
     def window_at(self, sequence: int) -> Window:
-        """The window that serves sequence `sequence`."""
         number = self._stretch_at(sequence)
         stretch = self.stretches[number]
         offset = sequence - stretch.first
@@ -151,7 +196,6 @@ class Stream:
         return int(self._epochs.window_starts(stretch.epoch, stretch.length)[stretch.window]) if stretch.window else 0
 
     def _number_of(self, window: Window, stretch: Stretch) -> int:
-        """The number of a window within its epoch."""
         starts = self._epochs.window_starts(window.epoch, stretch.length)
         _, within, _ = self._in_epoch(stretch, window.first - stretch.first - stretch.joined_count)
         return int(np.searchsorted(starts, within, side="right")) - 1

@@ -85,9 +85,6 @@ class MixtureTable:
     pad_id: int | None = None
 
 
-SETTINGS = ("seed", "block", "stop", "memory_bytes", "final_batch", "pad_id")
-
-
 def load_mixture(path: str | os.PathLike[str], packing_root: str | None = None) -> Mixture:
     """Load the mixture of a file. `packing_root` is the root with the counts of `datakit mixture pack`.
 
@@ -152,16 +149,15 @@ def _stages(tables: list[Any], place: str) -> list[Stage]:
 
 
 def _settings(table: MixtureTable, place: str) -> dict[str, Any]:
-    """The arguments of `Mixture` that the file sets."""
-    given = {name: getattr(table, name) for name in SETTINGS}
-    given |= {name: _schedule(getattr(table, name)) for name in ("sequence_length", "batch_size")}
+    given = {name: value for name, value in vars(table).items() if value is not None}
+    for name in ("components", "stages", "steps"):
+        given.pop(name, None)
+    for name in ("sequence_length", "batch_size"):
+        if isinstance(given.get(name), list):
+            given[name] = Schedule(tuple(given[name]))
     if table.simulate is not None:
         given["simulate"] = decoded(table.simulate, SimulatedEpochs, f"{place}, simulate", LoaderError)
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def _schedule(value: int | list[tuple[int, int]] | None) -> int | Schedule | None:
-    return Schedule(tuple(value)) if isinstance(value, list) else value
+    return given
 
 
 def _absolute(url: str, file: Path) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from datakit.errors import LoaderError
 from datakit.loader.mixture.config import Shuffle
-from datakit.loader.sources.block_axis import BlockAxis
+from datakit.loader.sources.token_source import BlockAxis
 
 IN_ORDER_WINDOW = 2  # blocks; nothing is shuffled, so this only sets the read-ahead
 
@@ -28,7 +28,6 @@ class Claim:
 
     @property
     def whole(self) -> int:
-        """Bytes of the whole component."""
         return self.axis.tokens * self.token_bytes
 
     @property

@@ -107,10 +107,11 @@ class BlockPool:
         nbytes = self._size(key)
         if urgent:
             self._make_room(nbytes)
-        entry = self._entries[key] = _Entry(nbytes, self._clock)
+        entry = _Entry(nbytes, self._clock)
+        self._threads.submit(self._read, key, entry)  # first: it raises while the interpreter exits
+        self._entries[key] = entry
         self._bytes += nbytes
         self._reading += 1
-        self._threads.submit(self._read, key, entry)
         return entry
 
     def _read(self, key: Hashable, entry: _Entry) -> None:

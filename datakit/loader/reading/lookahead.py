@@ -29,7 +29,6 @@ class Lookahead:
         self._next_update = 0  # slot
 
     def reset(self) -> None:
-        """Forget the position and want nothing."""
         self._windows.clear()
         self._next_update = 0
         self._pool.want(())

@@ -17,34 +17,26 @@ class Metrics:
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = list(names)
-        self._lock = threading.Lock()
-        self._counts: dict[str, int] = dict.fromkeys(COUNTED, 0)
-        self._seconds = {"loading_seconds": 0.0, "read_seconds": 0.0}
+        self._lock = threading.RLock()
+        self._values: dict[str, float] = dict.fromkeys(COUNTED, 0) | {"loading_seconds": 0.0, "read_seconds": 0.0}
         self._rows = np.zeros(len(self._names), np.int64)
 
     def add(self, **amounts: float) -> None:
-        """Add to counters by name."""
         with self._lock:
             for name, amount in amounts.items():
-                if name in self._seconds:
-                    self._seconds[name] += amount
-                else:
-                    self._counts[name] += int(amount)
+                self._values[name] += amount
 
     def add_batch(self, batch: Batch) -> None:
-        """Count the tokens, padding and rows of a batch."""
         real = int(batch.lengths.sum())
         rows = np.bincount(batch.components[batch.components >= 0], minlength=len(self._names))
         with self._lock:
-            self._counts["batches"] += 1
-            self._counts["tokens"] += real
-            self._counts["padding"] += batch.tokens.size - real
+            self.add(batches=1, tokens=real, padding=batch.tokens.size - real)
             self._rows += rows
 
     def snapshot(self) -> dict[str, float]:
         """Return all counters; `hit_rate` is the share of rows whose block was in memory when the batch needed it."""
         with self._lock:
-            values: dict[str, float] = {**self._counts, **self._seconds}
+            values = dict(self._values)
             rows = {f"rows/{name}": int(n) for name, n in zip(self._names, self._rows, strict=True)}
         asked = values["hits"] + values["misses"]
         return values | rows | {"hit_rate": values["hits"] / asked if asked else 1.0}

@@ -1,57 +1,14 @@
-"""Runs an iterator ahead in a background thread, with a bounded queue."""
+"""Runs an iterator ahead in a background thread."""
 
 from __future__ import annotations
 
-import queue
-import threading
+from collections import deque
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
 
 T = TypeVar("T")
-POLL_SECONDS = 0.1  # how often a producer with a full queue checks whether the consumer is gone
-
-
-@dataclass(frozen=True)
-class _Item(Generic[T]):
-    value: T
-
-
-class _End:
-    """Marks the end of the items."""
-
-
-class _Producer(Generic[T]):
-    """Puts an iterator's items, its end or its error into a queue, in a thread, until it is closed."""
-
-    def __init__(self, items: Iterator[T], ahead: int) -> None:
-        self.ready: queue.Queue[_Item[T] | _End | BaseException] = queue.Queue(ahead)
-        self._items, self._closed = items, threading.Event()
-        self._thread = threading.Thread(target=self._run, name="datakit-loader-batches", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop the thread and wait for it."""
-        self._closed.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        try:
-            for item in self._items:
-                self._put(_Item(item))
-                if self._closed.is_set():
-                    return
-            self._put(_End())
-        except BaseException as error:  # noqa: BLE001 - raised again in the consumer
-            self._put(error)
-
-    def _put(self, entry: _Item[T] | _End | BaseException) -> None:
-        while not self._closed.is_set():
-            try:
-                self.ready.put(entry, timeout=POLL_SECONDS)
-                return
-            except queue.Full:
-                continue
+_END = object()
 
 
 def in_background(items: Iterator[T], ahead: int) -> Generator[T, None, None]:
@@ -59,11 +16,11 @@ def in_background(items: Iterator[T], ahead: int) -> Generator[T, None, None]:
 
     Raises what the iterator raises. Closing the generator stops the thread.
     """
-    producer = _Producer(items, ahead)
+    thread = ThreadPoolExecutor(1, thread_name_prefix="datakit-loader-batches")
+    waiting: deque[Future[Any]] = deque(thread.submit(next, items, _END) for _ in range(ahead))
     try:
-        while not isinstance(entry := producer.ready.get(), _End):
-            if isinstance(entry, BaseException):
-                raise entry
-            yield entry.value
+        while (item := waiting.popleft().result()) is not _END:
+            waiting.append(thread.submit(next, items, _END))
+            yield item
     finally:
-        producer.close()
+        thread.shutdown(cancel_futures=True)

@@ -43,7 +43,6 @@ class RowReader:
         return [ReadKey(pick.stream, unit, sequence) for unit, sequence in rows]
 
     def load(self, key: ReadKey) -> Rows:
-        """Do the read."""
         reader = self._streams[key.stream].reader
         if key.sequence == WHOLE_UNIT:
             return reader.load(key.unit, self._view)

@@ -8,13 +8,11 @@ use (4 bytes a document, one request) and the most recent are cached, up to 64 M
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-
 import numpy as np
 import xxhash
 
 from datakit.cache.lengths import starts_of
+from datakit.cache.lru import LruCache
 from datakit.cache.reader import Cache, open_cache
 from datakit.errors import LoaderError, suggestion
 from datakit.loader.sources.token_source import TokenSource, borders_touching
@@ -40,9 +38,7 @@ class CacheSource:
         self._start = chosen[0].token_start
         self.tokens = chosen[-1].token_start + chosen[-1].tokens - self._start
         self._starts = np.array([shard.token_start - self._start for shard in self._shards], np.int64)
-        self._cached: OrderedDict[int, np.ndarray] = OrderedDict()
-        self._cached_bytes = 0
-        self._lock = threading.Lock()
+        self._cached = LruCache[int, np.ndarray](CACHED_BYTES, lambda borders: borders.nbytes)
         self.dtype = np.dtype(cache.contract.dtype)
         self.cache_identity = cache.manifest.identity
         name = f"{self.cache_identity}/{source or ''}"
@@ -53,7 +49,6 @@ class CacheSource:
 
     @property
     def requests(self) -> int:
-        """Number of reads from disk or store so far."""
         return self._cache.requests
 
     def read(self, start: int, stop: int) -> np.ndarray:
@@ -77,19 +72,12 @@ class CacheSource:
 
     def _borders(self, index: int) -> np.ndarray:
         """Starts of one shard's documents, from 0, and the end of the last; int64, without empty documents."""
-        with self._lock:
-            if index in self._cached:
-                self._cached.move_to_end(index)
-                return self._cached[index]
-        lengths = self._cache.document_lengths(self._shards[index].index)
-        borders = starts_of(lengths[lengths > 0])
-        with self._lock:
-            if index not in self._cached:
-                self._cached[index] = borders
-                self._cached_bytes += borders.nbytes
-            while self._cached_bytes > CACHED_BYTES and len(self._cached) > 1:
-                self._cached_bytes -= self._cached.popitem(last=False)[1].nbytes
-        return borders
+
+        def read() -> np.ndarray:
+            lengths = self._cache.document_lengths(self._shards[index].index)
+            return starts_of(lengths[lengths > 0])
+
+        return self._cached.get(index, read)
 
 
 def open_source(url: str, source: str | None = None) -> CacheSource:

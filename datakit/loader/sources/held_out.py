@@ -41,12 +41,10 @@ def held_out(source: TokenSource, tokens: int, purpose: str, name: str) -> Range
 
 
 def total(ranges: Ranges) -> int:
-    """Number of tokens in the ranges."""
     return sum(stop - start for start, stop in ranges)
 
 
 def remaining(source: TokenSource, ranges: Ranges) -> RangeSource:
-    """The source without these ranges."""
     kept, at = [], 0
     for start, stop in [*ranges, (source.tokens, source.tokens)]:
         if at < start:

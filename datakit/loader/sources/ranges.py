@@ -12,6 +12,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from datakit.cache.lengths import starts_of
+
 
 @dataclass(frozen=True)
 class Pieces:
@@ -26,18 +28,16 @@ class Pieces:
         return len(self.pointer) - 1
 
     def take(self, sequences: np.ndarray) -> Pieces:
-        """Select these sequences, in this order."""
         counts = self.pointer[sequences + 1] - self.pointer[sequences]
-        pointer = _cumulative(counts)
+        pointer = starts_of(counts)
         index = np.arange(pointer[-1]) + np.repeat(self.pointer[sequences] - pointer[:-1], counts)
         return Pieces(pointer, self.starts[index], self.lengths[index])
 
     @classmethod
     def concatenate(cls, parts: Sequence[Pieces]) -> Pieces:
-        """All sequences of all parts, in order."""
         counts = [np.diff(part.pointer) for part in parts]
         return cls(
-            _cumulative(np.concatenate(counts)),
+            starts_of(np.concatenate(counts)),
             np.concatenate([part.starts for part in parts]),
             np.concatenate([part.lengths for part in parts]),
         )
@@ -86,7 +86,3 @@ def groups_of(lengths: np.ndarray, size: int) -> list[slice]:
     group = (np.cumsum(lengths) - lengths) // size
     edges = np.flatnonzero(np.diff(group, prepend=-1, append=-1))
     return [slice(a, b) for a, b in pairwise(edges.tolist())]
-
-
-def _cumulative(counts: np.ndarray) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

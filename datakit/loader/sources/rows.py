@@ -42,7 +42,6 @@ class Rows:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory."""
         parts = (self.tokens, self.lengths, self.runs, self.loss_mask)
         return sum(part.nbytes for part in parts if part is not None) + 40 * len(self.pointer)
 

@@ -1,12 +1,14 @@
 """Defines what the loader reads from: an axis of tokens, the document borders on it, and a hash of its content.
 
 `TokenSource` is the whole interface. The token cache (`cache_source.py`), an array in memory, and a selection of ranges
-of another source implement it. Sources know nothing of sequence lengths; the loader cuts sequences.
+of another source implement it. Sources know nothing of sequence lengths; the loader cuts sequences. `BlockAxis` divides
+an axis into blocks, the unit of reading and shuffling.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -14,30 +16,29 @@ import xxhash
 
 from datakit.errors import LoaderError
 
+BLOCK_TOKENS = 1 << 20  # 2 to 4 MB a read; 256 sequences of 4,096 tokens
+
 
 @runtime_checkable
 class TokenSource(Protocol):
-    """An axis of tokens. Methods must be thread-safe."""
+    """An axis of tokens. Methods must be thread-safe.
+
+    dtype: uint16, or uint32 with ids below 2^31. identity: hash of the content; sources with equal identities hold the
+    same tokens in the same order. has_loss_mask: True if the source has a flag for each token that says whether a model
+    should learn to predict it.
+    """
 
     @property
-    def tokens(self) -> int:
-        """Number of tokens."""
-        ...
+    def tokens(self) -> int: ...
 
     @property
-    def dtype(self) -> np.dtype:
-        """uint16, or uint32 with ids below 2^31."""
-        ...
+    def dtype(self) -> np.dtype: ...
 
     @property
-    def identity(self) -> str:
-        """Hash of the content: sources with equal identities hold the same tokens in the same order."""
-        ...
+    def identity(self) -> str: ...
 
     @property
-    def has_loss_mask(self) -> bool:
-        """True if the source has a flag for each token that says whether a model should learn to predict it."""
-        ...
+    def has_loss_mask(self) -> bool: ...
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Read tokens start..stop-1 in one contiguous read, into an array that the caller owns."""
@@ -158,3 +159,23 @@ def _joined(parts: list[np.ndarray], dtype: np.dtype) -> np.ndarray:
     if len(parts) == 1:
         return parts[0]
     return np.concatenate([np.zeros(0, dtype), *parts])
+
+
+@dataclass(frozen=True)
+class BlockAxis:
+    """Blocks 0..count-1 of an axis of `tokens` tokens; a remainder of less than half a block joins the last one.
+
+    Blocks do not depend on the sequence length, so 4,096 now and 131,072 later cut the same blocks.
+    """
+
+    tokens: int
+    block_tokens: int
+
+    @property
+    def count(self) -> int:
+        return max(1, (self.tokens + self.block_tokens // 2) // self.block_tokens)
+
+    def range(self, block: int) -> tuple[int, int]:
+        """(start, stop) of a block: it has tokens start..stop-1."""
+        start = block * self.block_tokens
+        return start, self.tokens if block == self.count - 1 else start + self.block_tokens

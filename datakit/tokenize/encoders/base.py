@@ -19,17 +19,16 @@ REFERENCE_BYTES = 1 << 20  # Encoding objects take about 100 bytes per token
 
 
 class Encoder(Protocol):
-    """Anything that turns texts into ids with no tokens added; implement it for other kinds of tokenizers."""
+    """Anything that turns texts into ids with no tokens added; implement it for other kinds of tokenizers.
+
+    name, version: of the library, as recorded in the contract.
+    """
 
     @property
-    def name(self) -> str:
-        """The library's name, as recorded in the contract."""
-        ...
+    def name(self) -> str: ...
 
     @property
-    def version(self) -> str:
-        """The library's version."""
-        ...
+    def version(self) -> str: ...
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """The ids of all texts, uint32 [T], and the number of ids of each, int64 [N]."""
@@ -41,16 +40,12 @@ class FastEncoder:
     """fastokens; returns ids as one buffer, without a Python object per token."""
 
     tokenizer: fastokens.Tokenizer
-    name: str = "fastokens"
     special_as_text: bool = False
-
-    @property
-    def version(self) -> str:
-        return version("fastokens")
+    name = "fastokens"
+    version = version("fastokens")
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        given = texts if isinstance(texts, list) else list(texts)
-        ids, offsets = self.tokenizer.encode_batch_flat(given, split_special_tokens=self.special_as_text)
+        ids, offsets = self.tokenizer.encode_batch_flat(list(texts), split_special_tokens=self.special_as_text)
         return np.frombuffer(ids, "<u4"), np.diff(np.frombuffer(offsets, "<u8").astype(np.int64))
 
 
@@ -59,22 +54,17 @@ class ReferenceEncoder:
     """tokenizers; creates an Encoding object per text, dropped after each MiB of text."""
 
     tokenizer: tokenizers.Tokenizer
-    name: str = "tokenizers"
     special_as_text: bool = False
-
-    @property
-    def version(self) -> str:
-        return version("tokenizers")
+    name = "tokenizers"
+    version = version("tokenizers")
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         self.tokenizer.encode_special_tokens = self.special_as_text  # an attribute others may share
-        parts, lengths = [np.empty(0, np.uint32)], [np.empty(0, np.int64)]
+        parts = [np.empty(0, np.uint32)]
         for piece in _pieces(texts):
             encodings = self.tokenizer.encode_batch_fast(piece, add_special_tokens=False)
-            ids = [np.array(encoding.ids, np.uint32) for encoding in encodings]
-            parts += ids
-            lengths.append(np.array([len(array) for array in ids], np.int64))
-        return np.concatenate(parts), np.concatenate(lengths)
+            parts += [np.array(encoding.ids, np.uint32) for encoding in encodings]
+        return np.concatenate(parts), np.array([len(ids) for ids in parts[1:]], np.int64)
 
 
 def _pieces(texts: Sequence[str]) -> Iterator[list[str]]:

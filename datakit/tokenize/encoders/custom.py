@@ -29,22 +29,22 @@ from datakit.tokenize.encoders.long_texts import LongTexts
 
 MARK = "datakit_tokenizer"
 BYTES = "bytes"
-BUILT_IN = {BYTES: f"{__name__}:byte_tokenizer"}
+BUILT_IN = {BYTES: f"{__name__}:ByteTokenizer"}
 BYTE_VALUES = 256
 
 
 class TextTokenizer(Encoder, Protocol):
-    """The protocol of a custom tokenizer: an encoder with a vocabulary, whose version changes whenever an id does."""
+    """The protocol of a custom tokenizer: an encoder with a vocabulary, whose version changes whenever an id does.
+
+    vocabulary_size: the highest id + 1. special: ids by name of the tokens that do not represent text, including
+    end-of-text.
+    """
 
     @property
-    def vocabulary_size(self) -> int:
-        """The highest id + 1."""
-        ...
+    def vocabulary_size(self) -> int: ...
 
     @property
-    def special(self) -> Mapping[str, int]:
-        """Tokens that do not represent text, including end-of-text: name -> id."""
-        ...
+    def special(self) -> Mapping[str, int]: ...
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,6 @@ class ByteTokenizer:
         encoded = [text.encode() for text in texts]
         lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
         return np.frombuffer(b"".join(encoded), np.uint8).astype(np.uint32), lengths
-
-
-def byte_tokenizer() -> ByteTokenizer:
-    """Return the built-in tokenizer "bytes"."""
-    return ByteTokenizer()
 
 
 @dataclass(frozen=True)
@@ -91,16 +86,13 @@ class CustomTokenizer:
 
     @property
     def vocabulary_size(self) -> int:
-        """The highest id + 1."""
         return self.inner.vocabulary_size
 
     @property
     def special_tokens(self) -> list[str]:
-        """The special tokens' names."""
         return list(self.inner.special)
 
     def token_id(self, token: str) -> int | None:
-        """The id of a special token by its name."""
         return self.inner.special.get(token)
 
     def encoder(self, wanted: str = "auto", special_strings: str = "keep") -> Encoder:
@@ -112,7 +104,6 @@ class CustomTokenizer:
         return self.inner
 
     def reference_encoder(self, special_strings: str = "keep") -> None:
-        """Return None: there is no reference."""
         return
 
     def long_texts(self, encoder: Encoder, special_strings: str = "keep") -> LongTexts:
@@ -123,11 +114,8 @@ class CustomTokenizer:
 def is_custom(tokenizer: str) -> bool:
     """Return True if a recipe's `tokenizer` names code instead of a file."""
     package, colon, function = tokenizer.partition(":")
-    return tokenizer in BUILT_IN or (bool(colon) and function.isidentifier() and _is_dotted(package))
-
-
-def _is_dotted(package: str) -> bool:
-    return all(part.isidentifier() for part in package.split("."))
+    names = [*package.split("."), function]
+    return tokenizer in BUILT_IN or (bool(colon) and all(name.isidentifier() for name in names))
 
 
 def resolve(function: str) -> TextTokenizer:

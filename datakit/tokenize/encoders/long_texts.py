@@ -47,7 +47,6 @@ class LongTexts:
         return self._encode(batch.data, batch.offsets, self.splitter)
 
     def encode_text(self, text: str) -> np.ndarray:
-        """The ids of one text."""
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -61,11 +61,9 @@ class Tokenizer:
 
     @property
     def special_tokens(self) -> list[str]:
-        """The special tokens' strings."""
         return [token.content for token in self.reference.get_added_tokens_decoder().values() if token.special]
 
     def token_id(self, token: str) -> int | None:
-        """The id of a token by its string, or None."""
         return self.reference.token_to_id(token)
 
     def encoder(self, wanted: str = "auto", special_strings: str = "keep") -> Encoder:
@@ -84,11 +82,9 @@ class Tokenizer:
         return FastEncoder(self.fast, special_as_text=as_text)
 
     def reference_encoder(self, special_strings: str = "keep") -> Encoder:
-        """The encoder that results are compared with."""
         return ReferenceEncoder(self.reference, special_as_text=special_strings == "text")
 
     def long_texts(self, encoder: Encoder, special_strings: str = "keep", part_bytes: int = PART_BYTES) -> LongTexts:
-        """The encoder for documents of any length."""
         splitter, reason = find_splitter(self.definition)
         reason = reason or long_words.refusal(self.definition)
         if splitter is None or reason:

@@ -209,7 +209,7 @@ def test_writer_stays_within_its_budget(tmp_path: Path, shape: str) -> None:
         f"\n{shape}: writer {written >> 20} MiB above its start, reader {read >> 20} MiB for {rows} rows",
         file=sys.stderr,
     )
-    assert written < budget * 1.15 + (24 << 20)  # the budget, the table in hand and its making
+    assert written < budget * 1.15 + (24 << 20)  # the budget, the current table, and building it
     assert read < 16 << 20
     assert rows == 48 * 4_000
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from datakit.engine.ledger.status import read_status
-from datakit.engine.observe.observer import SilentObserver
+from datakit.engine.observe.observer import Observer
 from datakit.engine.task import Tolerance
 from datakit.errors import StepFailedError
 from tests.support.engine import poison_tasks
@@ -31,7 +31,7 @@ def test_status_shows_peak_budget_and_skipped_records(tmp_path: Path) -> None:
 def test_resumed_run_is_not_called_partial(tmp_path: Path) -> None:
     states: set[str] = set()
 
-    class StatusReader(SilentObserver):
+    class StatusReader(Observer):
         def attempt_ended(self, outcome: object, verdict: object) -> None:
             states.add(read_status(str(tmp_path)).state)
 

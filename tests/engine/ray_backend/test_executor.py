@@ -12,11 +12,11 @@ import pytest
 
 from datakit.engine.executor import Cause, Executor
 from datakit.engine.ledger.ledger import AttemptLine, read_ledger
-from datakit.engine.observe.observer import SilentObserver
+from datakit.engine.observe.observer import Observer
 from datakit.engine.ray_backend import executor as backend
 from datakit.engine.ray_backend.executor import RayExecutor
 from datakit.engine.ray_backend.nodes import Nodes
-from datakit.engine.scheduler.driver import RunOptions, run_step
+from datakit.engine.scheduler.driver import run_step
 from datakit.engine.task import Plan
 from datakit.engine.worker.local_executor import LocalExecutor
 from datakit.errors import ColumnError, StepFailedError
@@ -32,7 +32,7 @@ from tests.support.s3 import s3_root
 def run(executor: Executor, directory: Path | str, plan: Plan) -> Manifest:
     """Run a plan as a step in `directory`."""
     step = engine_tasks.number_step(str(directory))
-    return run_step(step, plan, lambda: executor, RunOptions(), SilentObserver())
+    return run_step(step, plan, lambda: executor, Observer())
 
 
 class InBackground:
@@ -184,8 +184,8 @@ def test_a_real_cluster_without_cpus_ends_the_run(tmp_path: Path) -> None:
 NO_CPUS = """
 import json, sys
 import datakit.engine.ray_backend.executor as backend
-from datakit.engine.observe.observer import SilentObserver
-from datakit.engine.scheduler.driver import RunOptions, run_step
+from datakit.engine.observe.observer import Observer
+from datakit.engine.scheduler.driver import run_step
 from datakit.errors import DatakitError
 from tests.support.engine import engine_tasks
 
@@ -193,7 +193,7 @@ backend.NO_NODE_SECONDS = 3.0  # instead of a quarter of an hour
 executor = backend.RayExecutor(sys.argv[1], sys.argv[2])
 step, plan = engine_tasks.number_step(sys.argv[2] + "/step"), engine_tasks.numbers(1)
 try:
-    run_step(step, plan, lambda: executor, RunOptions(), SilentObserver())
+    run_step(step, plan, lambda: executor, Observer())
 except DatakitError as error:
     print(json.dumps({"exit": error.exit_code, "message": str(error)}))
 executor.close()

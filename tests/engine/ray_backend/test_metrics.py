@@ -17,12 +17,12 @@ DRIVER = """
 import json, sys
 from datakit.engine.ray_backend.executor import RayExecutor
 from datakit.engine.ray_backend.metrics import RayMetrics
-from datakit.engine.scheduler.driver import RunOptions, run_step
+from datakit.engine.scheduler.driver import run_step
 from tests.support.engine import engine_tasks
 
 executor = RayExecutor(sys.argv[1], sys.argv[2])
 plan = engine_tasks.numbers(4, {1: "raise"}, sys.argv[2])
-run_step(engine_tasks.number_step(sys.argv[2] + "/step"), plan, lambda: executor, RunOptions(), RayMetrics())
+run_step(engine_tasks.number_step(sys.argv[2] + "/step"), plan, lambda: executor, RayMetrics())
 executor.close()
 print(json.dumps({"done": True}))
 """

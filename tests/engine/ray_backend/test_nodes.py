@@ -11,10 +11,10 @@ import pytest
 
 from datakit.engine.executor import Cause
 from datakit.engine.ledger.ledger import AttemptLine, read_ledger
-from datakit.engine.observe.observer import SilentObserver
+from datakit.engine.observe.observer import Observer
 from datakit.engine.ray_backend.executor import RayExecutor
 from datakit.engine.ray_backend.nodes import ResourceRequest, choose
-from datakit.engine.scheduler.driver import RunOptions, run_step
+from datakit.engine.scheduler.driver import run_step
 from tests.support.engine import engine_tasks, ray_tasks
 from tests.support.faults.cluster import RayCluster, SharedCluster, ray_cluster, raylet_of, wait_until
 
@@ -59,7 +59,7 @@ def test_accelerator_nodes_that_join_a_run_are_spared(
     thread = threading.Thread(target=join)
     thread.start()
     step, plan = engine_tasks.number_step(str(tmp_path / "step")), ray_tasks.gated_numbers(8, gate)
-    manifest = run_step(step, plan, lambda: executor, RunOptions(), SilentObserver())
+    manifest = run_step(step, plan, lambda: executor, Observer())
     thread.join()
     try:
         assert executor.slots == 2, "the CPUs next to the accelerator do not count"
@@ -73,15 +73,15 @@ def test_accelerator_nodes_that_join_a_run_are_spared(
 
 DRIVER = """
 import json, sys
-from datakit.engine.observe.observer import SilentObserver
+from datakit.engine.observe.observer import Observer
 from datakit.engine.ray_backend.executor import RayExecutor
-from datakit.engine.scheduler.driver import RunOptions, run_step
+from datakit.engine.scheduler.driver import run_step
 from tests.support.engine import engine_tasks, ray_tasks
 
 address, root, count, gate = sys.argv[1:]
 executor = RayExecutor(address, root)
 plan = ray_tasks.gated_numbers(int(count), gate)
-manifest = run_step(engine_tasks.number_step(root + "/step"), plan, lambda: executor, RunOptions(), SilentObserver())
+manifest = run_step(engine_tasks.number_step(root + "/step"), plan, lambda: executor, Observer())
 executor.close()
 print(json.dumps({"raylets": manifest.details["raylets"], "rows": manifest.totals.rows}))
 """

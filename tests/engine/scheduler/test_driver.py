@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from datakit.engine.observe.observer import SilentObserver
-from datakit.engine.scheduler.driver import RunOptions, run_step
+from datakit.engine.observe.observer import Observer
+from datakit.engine.scheduler.driver import run_step
 from datakit.engine.task import Phase, Task
 from datakit.engine.worker.local_executor import LocalExecutor
 from datakit.errors import PartialError
@@ -60,7 +60,7 @@ def test_finished_step_starts_no_executor(tmp_path: Path) -> None:
         raise AssertionError("an executor was requested")
 
     step = engine_tasks.number_step(str(tmp_path))
-    assert run_step(step, engine_tasks.numbers(6), refuse, RunOptions(), SilentObserver()) == first
+    assert run_step(step, engine_tasks.numbers(6), refuse, Observer()) == first
 
 
 def test_worker_count_does_not_change_output(tmp_path: Path) -> None:
@@ -71,13 +71,13 @@ def test_worker_count_does_not_change_output(tmp_path: Path) -> None:
 
 DRIVER = """
 import sys
-from datakit.engine.scheduler.driver import RunOptions, run_step
+from datakit.engine.scheduler.driver import run_step
 from datakit.engine.worker.local_executor import LocalExecutor
-from datakit.engine.observe.observer import SilentObserver
+from datakit.engine.observe.observer import Observer
 from tests.support.engine import engine_tasks
 local = LocalExecutor(2)
 plan = engine_tasks.numbers(6, faults={3: "sleep"}, markers=sys.argv[2])
-run_step(engine_tasks.number_step(sys.argv[1]), plan, lambda: local, RunOptions(), SilentObserver())
+run_step(engine_tasks.number_step(sys.argv[1]), plan, lambda: local, Observer())
 """
 
 

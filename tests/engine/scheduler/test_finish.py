@@ -11,7 +11,7 @@ import pytest
 
 import datakit
 from datakit.engine.executor import Outcome, Verdict
-from datakit.engine.observe.observer import SilentObserver
+from datakit.engine.observe.observer import Observer
 from datakit.engine.task import Phase, Step
 from datakit.errors import CorruptError, NotFoundError
 from datakit.storage import atomic
@@ -24,7 +24,7 @@ from tests.support.stdlib_shelf import write_shelf
 from tests.support.trees import tree
 
 
-class Meddler(SilentObserver):
+class Meddler(Observer):
     """Changes the step's directory when the second phase starts, and remembers finished tasks."""
 
     def __init__(self, meddle: Callable[[], object]) -> None:

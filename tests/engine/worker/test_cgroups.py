@@ -22,8 +22,8 @@ LIMIT = 512 << 20
 BOMB = """
 import sys
 from datakit.engine.ledger.ledger import AttemptLine, read_ledger
-from datakit.engine.observe.observer import SilentObserver
-from datakit.engine.scheduler.driver import RunOptions, run_step
+from datakit.engine.observe.observer import Observer
+from datakit.engine.scheduler.driver import run_step
 from datakit.engine.worker.local_executor import LocalExecutor
 from datakit.errors import PartialError
 from tests.support.engine.poison_tasks import digests, poison_step
@@ -31,7 +31,7 @@ from tests.support.engine.poison_tasks import digests, poison_step
 executor, step = LocalExecutor(2), poison_step(sys.argv[1])
 plan = digests(6, {7: "bomb"}, memory_bytes=4 << 30, hang_seconds=600.0)
 try:
-    run_step(step, plan, lambda: executor, RunOptions(), SilentObserver())
+    run_step(step, plan, lambda: executor, Observer())
 except PartialError:
     lines = [line for line in read_ledger(sys.argv[1]) if isinstance(line, AttemptLine) and line.key == "00000"]
     print({(line.cause.value, line.budget < 512 << 20) for line in lines})

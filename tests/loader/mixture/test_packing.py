@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from datakit.errors import LoaderError
 from datakit.loader import ArraySource, Packing
 from datakit.loader.mixture.packing import PackingCounts, best_fit, count_blocks, owned_documents, pack_block
-from datakit.loader.sources.block_axis import BlockAxis
+from datakit.loader.sources.token_source import BlockAxis
 from tests.support.data import need_data
 from tests.support.loader.sources import counting
 

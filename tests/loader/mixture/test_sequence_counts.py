@@ -7,8 +7,8 @@ import pytest
 
 from datakit.errors import LoaderError
 from datakit.loader import Packing
-from datakit.loader.mixture.epoch_order import StreamSettings
 from datakit.loader.mixture.stream import Stream
+from datakit.loader.mixture.window import StreamSettings
 from tests.support.loader.mixtures import stream_of
 from tests.support.loader.sources import counting
 

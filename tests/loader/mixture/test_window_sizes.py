@@ -7,7 +7,7 @@ import pytest
 from datakit.errors import LoaderError
 from datakit.loader import Shuffle
 from datakit.loader.mixture.window_sizes import Claim, Grant, grant_windows
-from datakit.loader.sources.block_axis import BlockAxis
+from datakit.loader.sources.token_source import BlockAxis
 
 
 def claim(blocks: int, kind: str = "block", window: int | None = None) -> Claim:

@@ -15,7 +15,7 @@ import pytest
 
 from datakit.download.listing import list_source, listing_digest
 from datakit.engine.exchange import exchange
-from datakit.engine.observe.observer import SilentObserver
+from datakit.engine.observe.observer import Observer
 from datakit.engine.task import Phase, Step
 from datakit.errors import ChangedInputError
 from datakit.normalize import route
@@ -68,11 +68,11 @@ def recipe(tmp_path: Path) -> Recipe:
     return load_recipe(str(tmp_path / "r.toml"))
 
 
-def normalized(recipe: Recipe, root: Path, observer: SilentObserver | None = None) -> Manifest:
+def normalized(recipe: Recipe, root: Path, observer: Observer | None = None) -> Manifest:
     return running.run(recipe, str(root), workers=1, until="normalize", observer=observer).steps[-1].manifest
 
 
-class Meddler(SilentObserver):
+class Meddler(Observer):
     """Changes a file when normalize starts to read."""
 
     def __init__(self, file: Path, change: Callable[[Path], None]) -> None:

@@ -15,12 +15,12 @@ import zstandard
 
 from datakit.dedup import stage
 from datakit.dedup.minhash import signatures_stage
-from datakit.engine.inline import run_plan_inline
 from datakit.engine.task import Output, Plan, Step, StepInput, TaskResult
 from datakit.storage.fingerprint import fingerprint, spelled_out
 from datakit.storage.ids import partition_name
 from datakit.storage.manifest import Manifest, Partition, Quarantine, totals_of
 from datakit.storage.parquet import ShardWriter, columns_of, read_shard
+from tests.support.engine.inline import run_plan_inline
 from tests.support.partitions import partition_of
 
 

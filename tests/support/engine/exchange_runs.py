@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from datakit.engine.exchange import merge
 from datakit.engine.exchange.exchange import ExchangeWriter, merged
-from datakit.engine.inline import run_plan_inline
 from datakit.engine.task import Output, Plan, Step, TaskContext
+from tests.support.engine.inline import run_plan_inline
 
 PLAIN = pa.schema([("n", pa.int64()), ("text", pa.large_string())])
 

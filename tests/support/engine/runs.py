@@ -11,8 +11,8 @@ from pathlib import Path
 
 from datakit.engine.executor import Attempt, Outcome
 from datakit.engine.ledger.ledger import AttemptLine, read_ledger
-from datakit.engine.observe.observer import Observer, SilentObserver
-from datakit.engine.scheduler.driver import RunOptions, run_step
+from datakit.engine.observe.observer import Observer
+from datakit.engine.scheduler.driver import run_step
 from datakit.engine.task import Plan, Preload, Step, Task
 from datakit.engine.worker.local_executor import LocalExecutor
 from datakit.storage.manifest import Manifest
@@ -41,7 +41,7 @@ def fresh_executor(workers: int = 2, memory_bytes: int | None = None) -> Iterato
 
 def run_step_of(step: Step, plan: Plan, workers: int = 2, observer: Observer | None = None) -> Manifest:
     """Run a step on the shared executor."""
-    return run_step(step, plan, lambda: shared_executor(workers), RunOptions(), observer or SilentObserver())
+    return run_step(step, plan, lambda: shared_executor(workers), observer or Observer())
 
 
 def run(directory: Path, plan: Plan, workers: int = 2, memory_bytes: int | None = None) -> Manifest:
@@ -50,7 +50,7 @@ def run(directory: Path, plan: Plan, workers: int = 2, memory_bytes: int | None 
     if memory_bytes is None:
         return run_step_of(step, plan, workers)
     with fresh_executor(workers, memory_bytes) as executor:
-        return run_step(step, plan, lambda: executor, RunOptions(), SilentObserver())
+        return run_step(step, plan, lambda: executor, Observer())
 
 
 def run_numbers(

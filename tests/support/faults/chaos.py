@@ -4,9 +4,9 @@
     report = run_round(quiet, folder / "1", seed=1)
     assert not report.troubles
 
-Kills are `kill -9` of what a driver has started (children, fork servers), of the driver itself (which is started again
-until it is done), and on a cluster of Ray workers, a raylet, a whole node. The faults in tasks are those of
-`chaos_faults`. Random: the moment, the victim, the kind; a seed gives the same choices, not the same moments.
+The victims of `kill -9` are the processes a driver has started (children, fork servers), the driver itself (which is
+restarted until the run is done), and, on a cluster, Ray workers, a raylet or a whole node. `chaos_faults` describes the
+faults inside tasks. The time, victim and kind of each kill are random. A seed fixes the choices, not the timing.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Quiet:
 
 @dataclass
 class Report:
-    """The events of a round. `troubles`: those that must not happen."""
+    """The events of a round; `troubles` are those that must not happen."""
 
     seed: int
     seconds: float = 0.0
@@ -140,7 +140,7 @@ class _Round:
             )
 
     def _drive(self, kills: int, started: float) -> None:
-        """Until a driver ends by itself; one that was killed is followed by the next at once."""
+        """Kill things until a driver ends by itself; a killed driver is restarted at once."""
         driver = self._start()
         left, pause = kills, self._quiet.seconds / (kills + 1)
         while time.monotonic() - started < MOST_SECONDS:
@@ -163,10 +163,10 @@ class _Round:
         return " | ".join(self._log.read_text(errors="replace").splitlines()[-3:])
 
     def _kill(self, driver: subprocess.Popen[bytes]) -> int:
-        """Kill something, if there is one; how many kills that was."""
+        """Kill a random victim if one exists; return the number of kills, 0 or 1."""
         kind = self._dice.choice(RAY_KINDS if self._nodes else KINDS)
         victims = [driver.pid]
-        if kind != "driver":  # a child may not be there right now
+        if kind != "driver":  # a child may not be running at the moment
             wait_until(lambda: victims.clear() or victims.extend(self._victims(kind)) or victims, PATIENCE_SECONDS)
         if not victims or (kind == "driver" and self._report.starts >= MOST_STARTS):
             return 0
@@ -195,7 +195,7 @@ class _Round:
         return processes_with(self._mark) + (processes_with(self._nodes.mark) if self._nodes else [])
 
     def _check(self) -> None:
-        """Everything that must hold after a run, however it went."""
+        """Check everything that must hold after a run, whatever was killed."""
         if self._report.troubles:
             return
         left = tree(str(self._root))
@@ -213,7 +213,7 @@ class _Round:
             self._trouble(f"processes are left: {[(process.pid, _title(process)) for process in self._ours()]}")
 
     def _ours(self) -> list[psutil.Process]:
-        """List leftover processes: all that this run started; of a cluster, which stays, the fork servers."""
+        """List leftover processes: all that this run started; on a cluster, which keeps running, the fork servers."""
         of_the_cluster = processes_with(self._nodes.mark) if self._nodes else []
         return processes_with(self._mark) + [process for process in of_the_cluster if _is_fork_server(process)]
 

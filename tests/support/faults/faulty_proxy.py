@@ -1,11 +1,11 @@
 """An HTTP proxy between an S3 client and its server that refuses a share of all requests, and counts them.
 
     with s3_root() as root, faulty_proxy(share=0.1) as proxy:
-        ...                     # AWS_ENDPOINT_URL points to the proxy meanwhile
+        ...                     # AWS_ENDPOINT_URL points to the proxy
     proxy.requests, proxy.injected
 
 Three faults in turn: 503 SlowDown (throttling) and 500 InternalError before the request reaches the server, and a 500
-after the server has done what was asked, so that a repeated conditional PUT finds its own object there.
+after the server has carried out the request, so that a repeated conditional PUT finds its own object.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ HOP = ("connection", "keep-alive", "transfer-encoding", "content-length")
 
 @dataclass
 class Proxy:
-    """What went through. `share`: of the requests that are refused; it and `seconds_ahead` may be changed at any time.
+    """The proxy's settings and counts. `share` and `seconds_ahead` may be changed at any time.
 
-    seconds_ahead: of our clock, that the store's is.
+    share: the share of requests that are refused. seconds_ahead: how far the store's clock is ahead of ours.
     """
 
     upstream: str
@@ -49,7 +49,7 @@ class Proxy:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def fault(self, method: str) -> str:
-        """Count a request, and choose what befalls it ("" for nothing)."""
+        """Count a request and choose its fault; "" for none."""
         with self.lock:
             self.requests[method] += 1
             if self.dice.random() >= self.share:
@@ -61,7 +61,7 @@ class Proxy:
 
 @contextmanager
 def faulty_proxy(share: float, seed: int = 1) -> Iterator[Proxy]:
-    """A proxy to the present AWS_ENDPOINT_URL, which is replaced by it meanwhile."""
+    """Put a proxy in front of AWS_ENDPOINT_URL for the block; the variable names the proxy meanwhile."""
     import s3fs
 
     proxy = Proxy(urlsplit(os.environ["AWS_ENDPOINT_URL"]).netloc, share, random.Random(seed))
@@ -80,7 +80,7 @@ def faulty_proxy(share: float, seed: int = 1) -> Iterator[Proxy]:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One connection of a client, with one of its own to the server."""
+    """Serves one client connection; opens a connection to the server for each request."""
 
     proxy: Proxy
     protocol_version = "HTTP/1.1"
@@ -113,7 +113,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def date_time_string(self, timestamp: float | None = None) -> str:
-        """For the header `Date`."""
+        """Return the `Date` header, shifted by `seconds_ahead`."""
         return super().date_time_string((timestamp or time.time()) + self.proxy.seconds_ahead)
 
     def _body(self) -> bytes:
@@ -139,4 +139,4 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _handle
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: a count is kept instead."""
+        """Do not log; requests are counted instead."""

@@ -7,7 +7,7 @@
 
 The head of the cluster has no CPUs, so every task runs on a node that may be lost, even the only task of a phase. A
 node is lost while it runs an attempt of the phase: all its processes are stopped and, if the attempt is still running,
-killed, so that nothing of it can have been reported. Another node joins in its place.
+killed, so it cannot have reported a result. Another node joins in its place.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Workers:
 
 @contextmanager
 def workers(folder: Path) -> Iterator[Workers]:
-    """Start a cluster with a head without CPUs and two worker nodes, which have `folder` to themselves."""
+    """Start a cluster with a head without CPUs and two worker nodes, which use `folder` exclusively."""
     with two_nodes(folder, head_cpus=0) as cluster:
         yield Workers(cluster, [cluster.second, cluster.start_second()])
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from datakit.loader import Component, Mixture, Packing, Shuffle
-from datakit.loader.mixture.epoch_order import StreamSettings
 from datakit.loader.mixture.stream import Stream
-from datakit.loader.sources.block_axis import BlockAxis
+from datakit.loader.mixture.window import StreamSettings
+from datakit.loader.sources.token_source import BlockAxis
 from tests.support.loader.sources import WatchedSource, counting
 
 EVEN = {"web": 1.0, "code": 1.0}

@@ -15,13 +15,12 @@ import xxhash
 
 from datakit.download import stage as download_stage
 from datakit.download.listing import list_source, listing_digest, source_base
-from datakit.engine.inline import run_plan_inline, run_task_inline
-from datakit.engine.scheduler.finish import Tally, finish_step
 from datakit.engine.task import Output, Plan, Step, StepInput, TaskResult
 from datakit.normalize import stage as normalize_stage
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest
 from datakit.storage.parquet import read_shard
+from tests.support.engine.inline import finish_inline, run_plan_inline, run_task_inline
 
 SOURCE = "shelf"
 
@@ -85,7 +84,7 @@ def download(root: Path | str, url: str, include: Sequence[str] = (), exclude: S
     """A finished download step."""
     step = download_step(url, urls.join(str(root), "download"), include, exclude)
     output, results = run_plan_inline(download_stage.plan(step), step.directory)
-    return StepInput("download", SOURCE, step.directory, finish_step(step, output, Tally.of(results)))
+    return StepInput("download", SOURCE, step.directory, finish_inline(step, output, results))
 
 
 def normalize_step(root: Path | str, url: str, **config: Any) -> Step:
@@ -104,7 +103,7 @@ def normalize(root: Path | str, url: Path | str, backwards: bool = False, **conf
     step = normalize_step(root, str(url), **config)
     plan = normalize_stage.plan(step)
     output, results = run_backwards(plan, step.directory) if backwards else run_plan_inline(plan, step.directory)
-    return Normalized(step.directory, finish_step(step, output, Tally.of(results)), results)
+    return Normalized(step.directory, finish_inline(step, output, results), results)
 
 
 def run_backwards(plan: Plan, directory: str) -> tuple[Output, list[TaskResult]]:

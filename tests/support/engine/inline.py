@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from datakit.engine.quarantine import require_allowed
-from datakit.engine.task import Output, Phase, Plan, Task, TaskContext, TaskResult, decode, encode, resolve
+from datakit.engine.scheduler.finish import Tally, finish_step
+from datakit.engine.task import Output, Phase, Plan, Step, Task, TaskContext, TaskResult, decode, encode, resolve
+from datakit.storage.manifest import Manifest
 
 
 def run_task_inline(task: Task, phase: Phase, step_directory: str) -> TaskResult:
@@ -38,3 +41,10 @@ def run_plan_inline(plan: Plan, step_directory: str) -> tuple[Output, list[TaskR
             phase = plan.send(results)
     except StopIteration as stop:
         return stop.value, everything
+
+
+def finish_inline(step: Step, output: Output, results: Sequence[TaskResult]) -> Manifest:
+    """Write the manifest of a plan that was run inline."""
+    tally = Tally()
+    tally.add(results)
+    return finish_step(step, output, tally)

@@ -1,0 +1,10 @@
+"""Types of parameters that several commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+Flag = Annotated[bool, Parameter(negative="", show_default=False)]
+Settings = Annotated[tuple[str, ...], Parameter(name="--set", negative="", show_default=False)]

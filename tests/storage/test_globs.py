@@ -1,0 +1,77 @@
+"""URLs with patterns name the files they should, on a disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from datakit.errors import UnreadableError
+from datakit.storage.globs import Place, expand, files_at, locate, matcher, select
+
+NAMES = ("a.py", "b.txt", "lib/c.py", "lib/tests/d.py", "lib/.hidden.py")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in NAMES:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    return tmp_path
+
+
+def found(url: str, include: tuple[str, ...] = (), exclude: tuple[str, ...] = ()) -> list[str]:
+    place = locate(url)
+    return [info.path for info in select(files_at(place, exclude), place, include, exclude)]
+
+
+def test_directory_lists_all_visible_files_sorted(folder: Path) -> None:
+    assert found(str(folder)) == ["a.py", "b.txt", "lib/c.py", "lib/tests/d.py"]
+
+
+def test_glob_matches_from_its_first_magic_component(folder: Path) -> None:
+    assert found(f"{folder}/*.py") == ["a.py"]
+    assert found(f"{folder}/**/*.py") == ["a.py", "lib/c.py", "lib/tests/d.py"]
+
+
+def test_single_file_is_the_only_file_of_its_place(folder: Path) -> None:
+    assert locate(f"{folder}/a.py") == Place(str(folder), file="a.py")
+    assert found(f"{folder}/a.py") == ["a.py"]
+
+
+def test_existing_name_with_brackets_is_not_a_glob(folder: Path) -> None:
+    (folder / "x[1].txt").write_text("")
+    assert found(f"{folder}/x[1].txt") == ["x[1].txt"]
+
+
+def test_includes_and_excludes_select_files(folder: Path) -> None:
+    assert found(str(folder), include=("*.py",), exclude=("**/tests/**",)) == ["a.py", "lib/c.py"]
+
+
+def test_directories_excluded_entirely_are_not_entered(folder: Path) -> None:
+    (folder / "lib/tests/broken").symlink_to("nowhere")
+    with pytest.raises(UnreadableError, match="broken is a link to a file that does not exist"):
+        found(str(folder))
+    assert "lib/c.py" in found(str(folder), exclude=("**/tests/**",))
+
+
+def test_directory_linked_to_its_parent_is_listed_once(folder: Path) -> None:
+    (folder / "lib/loop").symlink_to(folder)
+    assert [path for path in found(str(folder)) if path.endswith("c.py")] == ["lib/c.py"]
+
+
+def test_missing_directory_has_no_files(tmp_path: Path) -> None:
+    assert found(f"{tmp_path}/missing") == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "matches"),
+    [("?.py", "a.py", True), ("[!a].py", "a.py", False), ("[ab].py", "b.py", True), ("/a.py", "lib/a.py", False)],
+)
+def test_pattern_matches_path(pattern: str, path: str, matches: bool) -> None:
+    assert bool(matcher([pattern]).fullmatch(path)) == matches
+
+
+def test_stdlib_placeholder_is_expanded_at_the_start_only() -> None:
+    assert Path(expand("{stdlib}/json/__init__.py")).exists()
+    assert expand("/data/{stdlib}") == "/data/{stdlib}"
