@@ -1,29 +1,5 @@
 """Every error that datakit raises on purpose, in one tree.
 
-    DatakitError                     exit code 1
-    |-- InputError                   exit code 2: the user can fix it
-    |   |-- UsageError               an invalid flag or command
-    |   |-- RecipeError              a recipe with an impossible or unknown setting
-    |   |-- NoInputError             a source without files
-    |   |-- EmptyStageError          a stage without output records
-    |   |-- ColumnError              a missing text column, or two files whose columns do not match
-    |   |-- UnreadableError          an input that cannot be opened or decoded
-    |   |-- ChangedInputError        an input that changed after it was listed
-    |   |-- RootError                an output root without permission or space, or not shared by the nodes
-    |   |-- TokenizerError           a tokenizer file that is unusable, or not the cache's
-    |   `-- LoaderError              an invalid mixture, schedule or packing
-    |       `-- MixtureChangedError  a resumed run whose mixture contradicts its checkpoint
-    |-- StorageError                 a failing disk or object store
-    |   |-- NoSpaceError             a full disk
-    |   |-- NotFoundError            a missing file
-    |   |-- CorruptError             bytes that do not match their checksum, or a file that does not parse
-    |   `-- DivergentOutputError     a task that wrote different outputs when run twice
-    |-- TaskError                    a task function that refuses its input, with a reason
-    |-- StepFailedError              a step that cannot continue
-    |-- CheckpointError              a missing checkpoint, or one of another run
-    |-- DivergedError                exit code 4: loss or gradient is NaN or infinite; the last good checkpoint is kept
-    `-- PartialError                 exit code 3: some tasks failed; all others are done and kept
-
 A message names the thing, the place and the next step. It never contains document text: logs are shared more widely
 than corpora.
 """

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from datakit.errors import RecipeError, suggestion
-from datakit.toml_config import check_keys, convert, decoded, names_of, read_toml, toml_value
+from datakit.toml_config import assign, check_keys, convert, decoded, find_toml, names_of, read_toml
 
 CATALOG = Path(__file__).with_name("catalog")
 NAME_RULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -90,6 +90,9 @@ class Recipe:
         return parse_recipe(document, self.place, Path.cwd())
 
 
+RecipeLike = str | os.PathLike[str] | Recipe
+
+
 def _source_document(source: dict[str, Any]) -> dict[str, Any]:
     given = {key: value for key, value in source.items() if value is not None}
     return {key: list(value) if isinstance(value, tuple) else value for key, value in given.items()}
@@ -97,20 +100,15 @@ def _source_document(source: dict[str, Any]) -> dict[str, Any]:
 
 def load_recipe(name_or_path: str | os.PathLike[str]) -> Recipe:
     """Load a recipe by catalog name or file. Raises RecipeError with the place and the nearest valid name."""
-    text = os.fspath(name_or_path)
-    path = Path(text).expanduser()
-    if not text.endswith(".toml") and not path.is_file():
-        path = _catalog_path(text)
+    path = find_toml(name_or_path, CATALOG, "no recipe {!r}: neither a file nor a catalog name", RecipeError)
     document = read_toml(path, "give a recipe file or a catalog name")
     return parse_recipe(document, str(path), path.resolve().parent)
 
 
-def _catalog_path(name: str) -> Path:
-    names = catalog_names()
-    if name not in names:
-        advice = suggestion(name, names)
-        raise RecipeError(f"no recipe {name!r}: neither a file nor a catalog name; {advice}")
-    return CATALOG / f"{name}.toml"
+def recipe_of(recipe: RecipeLike, settings: Iterable[str]) -> Recipe:
+    """Return a recipe given by name, file or itself, with `settings` applied as `--set` does."""
+    loaded = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    return loaded.with_overrides(settings)
 
 
 def catalog_names() -> list[str]:
@@ -184,11 +182,7 @@ def _assign(document: dict[str, Any], assignment: str) -> None:
                 f"--set {assignment!r} names no key of a source; write for example sources.web.sample=0.1"
             )
         table, keys = _source_table(document, ".".join(keys[1:-1]), assignment), keys[-1:]
-    for key in keys[:-1]:
-        table = table.setdefault(key, {})
-        if not isinstance(table, dict):
-            raise RecipeError(f"--set {assignment!r}: {key!r} is a value, not a table")
-    table[keys[-1]] = toml_value(value.strip())
+    assign(table, keys, value, f"--set {assignment!r}", RecipeError)
 
 
 def _source_table(document: dict[str, Any], name: str, assignment: str) -> dict[str, Any]:

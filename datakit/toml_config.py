@@ -6,8 +6,9 @@ Errors name the file or table, the key and what was expected; the `error` parame
 
 from __future__ import annotations
 
+import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +18,18 @@ import msgspec
 from datakit.errors import InputError, RecipeError, suggestion
 
 T = TypeVar("T")
+
+
+def find_toml(name_or_path: str | os.PathLike[str], folder: Path, missing: str, error: type[InputError]) -> Path:
+    """Return the path of a file, or of the file with that name in `folder`. Raises `error`, with `missing`."""
+    name = os.fspath(name_or_path)
+    path = Path(name).expanduser()
+    if name.endswith(".toml") or path.is_file():
+        return path
+    names = [entry.stem for entry in folder.glob("*.toml")]
+    if name not in names:
+        raise error(f"{missing.format(name)}; {suggestion(name, names)}")
+    return folder / f"{name}.toml"
 
 
 def read_toml(path: Path, advice: str, error: type[InputError] = RecipeError) -> dict[str, Any]:
@@ -31,6 +44,15 @@ def read_toml(path: Path, advice: str, error: type[InputError] = RecipeError) ->
         raise error(f"{path} is not UTF-8 text (byte {problem.start}), as TOML requires; {advice}") from problem
     except tomllib.TOMLDecodeError as problem:
         raise error(f"{path} is not valid TOML: {problem}") from problem
+
+
+def assign(table: dict[str, Any], keys: Sequence[str], text: str, place: str, error: type[InputError]) -> None:
+    """Set the value typed in a shell as `text` in a table or one of its subtables. Raises `error`."""
+    for key in keys[:-1]:
+        table = table.setdefault(key, {})
+        if not isinstance(table, dict):
+            raise error(f"{place}: {key!r} is a value, not a table")
+    table[keys[-1]] = toml_value(text.strip())
 
 
 def toml_value(text: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from datakit.cli.console import Cell, bytes_text, note, say, say_json, table
@@ -50,23 +51,16 @@ def plan(
         Print one JSON object instead of the table.
     """
     from datakit.pipeline import plan as plan_recipe
-    from datakit.recipe import load_recipe
 
-    found = plan_recipe(load_recipe(recipe).with_overrides(set_), root, workers=workers, until=until, offline=offline)
+    found = plan_recipe(recipe, root, workers=workers, until=until, settings=set_, offline=offline)
     for line in found.notes:
         note(line)
     if json:
-        say_json({"disk_needed": found.disk_needed, **_plain(found)})
+        say_json({"disk_needed": found.disk_needed, **asdict(found)})
         return 0
     _show(found)
     note(f"next: datakit run {recipe} --root {root}, with the same options")
     return 0
-
-
-def _plain(found: RunPlan) -> dict[str, object]:
-    from dataclasses import asdict
-
-    return asdict(found)
 
 
 def _show(found: RunPlan) -> None:

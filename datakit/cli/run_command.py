@@ -57,12 +57,18 @@ def run(
     from datakit.engine.observe.progress import view_for_terminal
     from datakit.pipeline import run as run_recipe
     from datakit.pipeline import stage_lines
-    from datakit.recipe import load_recipe
 
-    chosen = load_recipe(recipe).with_overrides(set_)
     with view_for_terminal() as view:
         result = run_recipe(
-            chosen, root, workers=workers, ray=ray, until=until, offline=offline, fresh=fresh, observer=view
+            recipe,
+            root,
+            workers=workers,
+            ray=ray,
+            until=until,
+            settings=set_,
+            offline=offline,
+            fresh=fresh,
+            observer=view,
         )
     for line in result.notes:
         note(line)
@@ -72,7 +78,8 @@ def run(
         return 0
     say(table(HEADERS, [_row(line) for line in lines]))
     say()
-    say(_ending(result.dataset, result.reused, result.seconds))
+    ending = "everything was already done" if result.reused else f"done in {seconds_text(result.seconds)}"
+    say(f"{result.dataset}: {ending}")
     for line in _next_steps(result):
         say(line)
     return 0
@@ -104,10 +111,6 @@ def _row(line: StageLine) -> tuple[Cell, ...]:
         f"{bytes_text(line.peak_memory)} / {bytes_text(line.budget)}" if line.budget else None,
         "; ".join(part for part in (dropped, found) if part),
     )
-
-
-def _ending(dataset: str, reused: bool, seconds: float) -> str:
-    return f"{dataset}: everything was already done" if reused else f"{dataset}: done in {seconds_text(seconds)}"
 
 
 def _next_steps(result: RunResult) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datakit.cli.console import note, say, say_json
+from datakit.cli.console import note, say, say_json, table
 from datakit.cli.parameters import Flag, Settings
 
 
@@ -36,8 +36,6 @@ def train_model(
     json
         Print the result as one JSON object.
     """
-    from dataclasses import asdict
-
     from datakit.trainer import require_jax
 
     require_jax()
@@ -45,7 +43,7 @@ def train_model(
 
     outcome = train_file(run, root, set_)
     if json:
-        say_json(asdict(outcome))
+        say_json(outcome)
         return 0
     say(outcome.directory)
     for name, value in sorted(outcome.figures.items()):
@@ -101,9 +99,6 @@ def evaluate(
     json
         Print one JSON object.
     """
-    from dataclasses import asdict
-
-    from datakit.cli.console import table
     from datakit.trainer import require_jax
 
     require_jax()
@@ -111,7 +106,7 @@ def evaluate(
 
     found = evaluate_file(run, root, checkpoint, set_)
     if json:
-        say_json(asdict(found))
+        say_json(found)
         return 0
     note(f"step {found.step:,} of {found.checkpoint}")
     say(table(["metric", "value"], [[name, f"{value:.4f}"] for name, value in sorted(found.figures.items())]))

@@ -75,17 +75,13 @@ def _steps(root: str) -> dict[str, list[FileInfo]]:
 def _step_leftovers(root: str, step: str, files: list[FileInfo], age_seconds: float) -> Iterator[Leftover]:
     directory, inside = urls.join(root, step), [info.path.removeprefix(f"{step}/") for info in files]
     if FILE_NAME in inside:
-        size = sum(info.size for info, path in zip(files, inside, strict=True) if _is_exchange(path))
-        if any(map(_is_exchange, inside)):
-            yield Leftover(urls.join(directory, EXCHANGE_FOLDER), size, "exchange files of a finished step")
+        exchange = [info.size for info in files if info.path.startswith(f"{step}/{EXCHANGE_FOLDER}/")]
+        if exchange:
+            yield Leftover(urls.join(directory, EXCHANGE_FOLDER), sum(exchange), "exchange files of a finished step")
         return
     made_by_datakit = any(path.startswith(f"{LEDGER}/") for path in inside) or PARTIAL_NAME in inside
     if made_by_datakit and not _in_use(directory, files, age_seconds):
         yield Leftover(directory, sum(info.size for info in files), "an unfinished step that no run is working on")
-
-
-def _is_exchange(path: str) -> bool:
-    return path.startswith(f"{EXCHANGE_FOLDER}/")
 
 
 def _in_use(directory: str, files: list[FileInfo], age_seconds: float) -> bool:

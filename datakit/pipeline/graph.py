@@ -119,16 +119,15 @@ def build(recipe: Recipe, root: str, options: ListingOptions, until: str | None 
     check_root(root)
     selections = configuration[download.NAME]
     states = [resolve_source(source, selections[source.name].content, root, options) for source in recipe.sources]
-    nodes = [_download_node(state) for state in states]
+    nodes = [
+        Node(download, state.name, state.name, Settings(state.content, state.operations()), state=state)
+        for state in states
+    ]
     for module in modules[1:]:
         for source, settings in configuration[module.NAME].items():
             upstream = tuple(node for read in READS[module] for node in nodes if _feeds(node, read, source))
             nodes.append(Node(module, source, source or recipe.name, settings, upstream))
     return Graph(recipe.name, root, tuple(nodes), tuple(state.note for state in states if state.note))
-
-
-def _download_node(state: SourceState) -> Node:
-    return Node(download, state.name, state.name, Settings(state.content, state.operations()), state=state)
 
 
 def _feeds(node: Node, read: ModuleType, source: str | None) -> bool:

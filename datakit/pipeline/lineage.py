@@ -6,6 +6,7 @@ was moved, the missing steps are named by their identity.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -17,7 +18,6 @@ from datakit.storage import urls
 from datakit.storage.manifest import (
     FILE_NAME,
     Column,
-    InputReference,
     Manifest,
     find_manifest,
     read_manifest,
@@ -78,11 +78,12 @@ class StepDescription:
     beside: tuple[str, ...] = ()
 
 
-def inspect(target: str) -> StepDescription | RawReport:
+def inspect(target: str | os.PathLike[str]) -> StepDescription | RawReport:
     """Describe a finished step (given by its directory, manifest or dataset directory) or a raw source.
 
     Raises NotFoundError for an unfinished step, NoInputError if nothing is found.
     """
+    target = os.fspath(target)
     place = urls.absolute(target)
     if urls.name(place) == FILE_NAME:
         place = urls.parent(place)
@@ -146,7 +147,7 @@ def _ancestors(directory: str, manifest: Manifest, depth: int, seen: set[str]) -
         place = urls.parent(urls.join(directory, reference.path))
         above = find_manifest(place)
         if above is None or above.identity != reference.identity:
-            yield _absent(place, reference, depth)
+            yield Ancestor(depth, reference.stage, "", place, reference.identity, found=False)
             continue
         again = above.identity in seen
         seen.add(above.identity)
@@ -164,7 +165,3 @@ def _ancestors(directory: str, manifest: Manifest, depth: int, seen: set[str]) -
         )
         if not again:
             yield from _ancestors(place, above, depth + 1, seen)
-
-
-def _absent(place: str, reference: InputReference, depth: int) -> Ancestor:
-    return Ancestor(depth, reference.stage, "", place, reference.identity, found=False)

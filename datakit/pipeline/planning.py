@@ -9,6 +9,8 @@ Cost: listing the sources, and hashing local files the root does not remember, s
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from datakit.engine.task import Phase, Step, input_references
@@ -23,7 +25,7 @@ from datakit.pipeline.estimate import (
 )
 from datakit.pipeline.graph import Graph, LocatedStep, Node, build, check_workers, engine_step
 from datakit.pipeline.sources import ListingOptions
-from datakit.recipe import Recipe
+from datakit.recipe import RecipeLike, recipe_of
 from datakit.storage import urls
 from datakit.storage.manifest import PARTIAL_NAME, Manifest, Quarantine, totals_of
 
@@ -81,11 +83,18 @@ class RunPlan:
 
 
 def plan(
-    recipe: Recipe, root: str, *, workers: int | None = None, until: str | None = None, offline: bool = False
+    recipe: RecipeLike,
+    root: str | os.PathLike[str] = "./data",
+    *,
+    workers: int | None = None,
+    until: str | None = None,
+    settings: Iterable[str] = (),
+    offline: bool = False,
 ) -> RunPlan:
     """Plan what `run` with the same arguments would do. Writes nothing; raises InputError where a run would refuse."""
+    recipe = recipe_of(recipe, settings)
     check_workers(workers)
-    root = urls.absolute(root)
+    root = urls.absolute(os.fspath(root))
     graph = build(recipe, root, ListingOptions(offline=offline, dry_run=True), until)
     available = resources(root, workers)
     planner = _Planner(graph, available)

@@ -92,20 +92,18 @@ def _pinned(source: Source, url: str, selection: dict[str, Any], root: str, opti
     if find_manifest(step_directory(root, source.name, source.name, NAME, number)) is not None:
         return SourceState(source.name, content, url)
     if options.offline:
-        if options.dry_run:
-            return _unknown_size(source, content, url, "not downloaded yet; its size is unknown")
-        raise _not_downloaded(source)
+        if not options.dry_run:
+            raise _not_downloaded(source)
+        note = f"source {source.name}: not downloaded yet; its size is unknown"
+        return SourceState(source.name, content, url, note=note)
     try:
         base, files = _list(source.name, url, selection, root, options)
     except DatakitError as error:
         if not options.dry_run or isinstance(error, NoInputError):
             raise
-        return _unknown_size(source, content, url, f"its size is unknown ({_first_line(error)})")
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        return SourceState(source.name, content, url, note=f"source {source.name}: its size is unknown ({reason})")
     return SourceState(source.name, content, base, tuple(files))
-
-
-def _unknown_size(source: Source, content: dict[str, Any], url: str, reason: str) -> SourceState:
-    return SourceState(source.name, content, url, note=f"source {source.name}: {reason}")
 
 
 def _last_download(source: Source, url: str, selection: dict[str, Any], root: str) -> SourceState:
@@ -131,7 +129,3 @@ def _last_run(directory: str) -> float:
 
 def _not_downloaded(source: Source) -> NoInputError:
     return NoInputError(f"source {source.name!r} ({source.url}) is not downloaded yet; run once without --offline")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -12,7 +12,7 @@ from etils import epath
 
 from datakit.errors import CheckpointError, UsageError
 from datakit.storage import urls
-from datakit.trainer.checkpoints.checkpoint import Candidate, Say, candidate_at, candidates, restore_weights
+from datakit.trainer.checkpoints.checkpoint import Candidate, Say, candidate_at, candidates
 from datakit.trainer.checkpoints.select import checkpoint_folders, restore_newest
 from datakit.trainer.config import Run, read_run_file
 from datakit.trainer.data import Data, open_data
@@ -84,7 +84,7 @@ def evaluate_file(
     with jax.set_mesh(trainer.mesh):
         parts = ("params", "model", *(("ema",) if run.optimizer.ema else ()))
         like = {name: trainer.like()[name] for name in parts}
-        state, restored = restore_newest(found, like, say, restore_weights)
+        state, restored = restore_newest(found, like, say, whole=False)
         metrics = evaluate_all(trainer, state, data.evaluations, data.token_bytes, run.evaluation.batches)
     return Evaluated(str(restored.path), restored.marker.step, metrics)
 
@@ -96,7 +96,8 @@ def _checkpoints(run: Run, directory: str, checkpoint: str | None, say: Say) -> 
         found = candidates(places, say)
     else:
         places = [urls.absolute(checkpoint)]
-        found = [one for one in [candidate_at(epath.Path(places[0]), say)] if one is not None]
+        named = candidate_at(epath.Path(places[0]), say)
+        found = [named] if named else []
     if not found:
         raise CheckpointError(f"no valid checkpoint in {' or '.join(places)}; train the run first")
     return found

@@ -30,10 +30,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from datakit.errors import UsageError, suggestion
+from datakit.errors import UsageError
 from datakit.recipe import NAME_RULE
 from datakit.storage.fingerprint import fingerprint
-from datakit.toml_config import check_keys, convert, decoded, names_of, read_toml, toml_value
+from datakit.toml_config import assign, check_keys, convert, decoded, find_toml, names_of, read_toml
 from datakit.trainer.checkpoints.checkpoint import Checkpoints
 from datakit.trainer.models import grug, load_model
 from datakit.trainer.norms import check_watch
@@ -46,7 +46,7 @@ RUNS = Path(__file__).with_name("runs")
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How often to evaluate, in addition to the end of the run."""
+    """Evaluations during the run, in addition to the one at its end."""
 
     every: int | None = None  # training steps
     batches: int | None = None  # limit for each tag
@@ -60,7 +60,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Log:
-    """What to log during the run."""
+    """Metrics to log during the run."""
 
     every: int = 1  # steps between rows
     trackers: tuple[str, ...] = ()  # in addition to the JSON lines
@@ -147,25 +147,10 @@ class RunFile:
 
 def read_run_file(name_or_path: str | Path, overrides: Iterable[str] = ()) -> RunFile:
     """Read a run file, or the built-in run of that name. Raises RecipeError and UsageError."""
-    path = _find(name_or_path)
+    path = find_toml(name_or_path, RUNS, "no training run {!r}: neither a TOML file nor a known name", UsageError)
     document = with_overrides(read_toml(path, "give the TOML file of a training run"), overrides)
     data = document.pop("data", {})
     return RunFile(path, document, data)
-
-
-def run_names() -> list[str]:
-    """Names of the runs that come with datakit."""
-    return sorted(path.stem for path in RUNS.glob("*.toml"))
-
-
-def _find(name_or_path: str | Path) -> Path:
-    path = Path(name_or_path).expanduser()
-    if path.suffix == ".toml" or path.is_file():
-        return path
-    if str(name_or_path) not in run_names():
-        advice = suggestion(str(name_or_path), run_names())
-        raise UsageError(f"no training run {str(name_or_path)!r}: neither a TOML file nor a known name; {advice}")
-    return RUNS / f"{name_or_path}.toml"
 
 
 def parse_run(document: dict[str, Any], place: str) -> Run:
@@ -190,10 +175,5 @@ def with_overrides(document: dict[str, Any], assignments: Iterable[str]) -> dict
         *tables, key = [part.strip() for part in path.split(".")]
         if not equals or not key:
             raise UsageError(f"{assignment!r} does not have the form key=value, e.g. model.hidden=64")
-        table = changed
-        for name in tables:
-            table = table.setdefault(name, {})
-            if not isinstance(table, dict):
-                raise UsageError(f"{assignment!r}: {name!r} is a value, not a table")
-        table[key] = toml_value(value.strip())
+        assign(changed, [*tables, key], value, repr(assignment), UsageError)
     return changed

@@ -7,14 +7,15 @@ constant, so their band is 1 %.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from datakit.errors import UsageError, suggestion
 from datakit.trainer.models.shapes import Array
-from datakit.trainer.models.weights import Tree, leaves
+from datakit.trainer.models.weights import Tree, Weight, leaves
 
 WATCHABLE = ("grad", "params", "updates", "opt_state")
 FIXED_BAND = (0.99, 1.01)  # for AdamH's groups: rounding alone stays far below 1 %
@@ -22,11 +23,16 @@ FIXED_BAND = (0.99, 1.01)  # for AdamH's groups: rounding alone stays far below 
 
 def group_norms(table: Tree, params: Tree) -> dict[str, Array]:
     """L2 norm of each optimizer group, and of the embedding alone."""
-    squares = {path: jnp.sum(value.astype(jnp.float32) ** 2) for path, value in leaves(params).items()}
-    sums: dict[str, Any] = {"embed": squares["embed"]} if "embed" in squares else {}
-    for path, weight in leaves(table).items():
-        sums[weight.group] = squares[path] + sums.get(weight.group, 0.0)
-    return {name: jnp.sqrt(total) for name, total in sorted(sums.items())}
+    embed = {"embed": _norm(params["embed"], stacked=False)} if "embed" in params else {}
+    return embed | norms_by(lambda weight: weight.group, table, params)
+
+
+def norms_by(name_of: Callable[[Weight], str], table: Tree, values: Tree) -> dict[str, Array]:
+    """L2 norm of all values whose weights have the same name."""
+    sums: dict[str, Any] = {}
+    for weight, value in zip(jax.tree.leaves(table), jax.tree.leaves(values), strict=True):
+        sums[name_of(weight)] = sums.get(name_of(weight), 0.0) + jnp.sum(value.astype(jnp.float32) ** 2)
+    return {name: jnp.sqrt(total) for name, total in sums.items()}
 
 
 def check_watch(names: tuple[str, ...]) -> None:

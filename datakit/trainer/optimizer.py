@@ -28,7 +28,8 @@ import optax
 
 from datakit.errors import UsageError
 from datakit.trainer.models.shapes import Array, Float, Int
-from datakit.trainer.models.weights import Group, Tree, Weight, leaves, map_weights
+from datakit.trainer.models.weights import Group, Tree, Weight, leaves
+from datakit.trainer.norms import norms_by
 
 FAMILIES: dict[Group, str] = {"adam": "adam", "router": "adam", "adamh": "adamh", "adamh_expert": "adamh_expert"}
 WHOLE = "all"  # AdamW's only family
@@ -88,23 +89,19 @@ class Optimizer:
 
 def multiplier(optimizer: Optimizer, steps: int) -> Multiplier:
     """Schedule from step (counted from 0) to a multiple of the peak learning rate; warm-up starts above zero."""
-    warm = round(optimizer.warmup * steps)
+    warm, decay = round(optimizer.warmup * steps), round(optimizer.decay * steps)
     rest = max(steps - warm, 1)
     fall = {
         "linear": optax.linear_schedule(1.0, optimizer.final, rest),
         "cosine": optax.cosine_decay_schedule(1.0, rest, alpha=optimizer.final),
         "constant": optax.constant_schedule(1.0),
-        "trapezoid": _trapezoid(rest, round(optimizer.decay * steps), optimizer.final),
+        "trapezoid": optax.join_schedules(
+            [optax.constant_schedule(1.0), optax.linear_schedule(1.0, optimizer.final, max(decay, 1))], [rest - decay]
+        ),
     }[optimizer.schedule]
     if not warm:
         return fall
     return optax.join_schedules([optax.linear_schedule(1 / warm, 1.0, warm - 1), fall], [warm])
-
-
-def _trapezoid(rest: int, decay: int, final: float) -> Multiplier:
-    return optax.join_schedules(
-        [optax.constant_schedule(1.0), optax.linear_schedule(1.0, final, max(decay, 1))], [rest - decay]
-    )
 
 
 def initial_moments(params: Tree) -> Tree:
@@ -125,7 +122,7 @@ def update(
 
     `step` counts from 0; `table` is the model's table of weights; all trees have its structure.
     """
-    norms = family_norms(gradients, table, optimizer)
+    norms = norms_by(lambda weight: optimizer.family(weight.group), table, gradients)
     share = schedule(step)
     count = (step + 1).astype(jnp.float32)
 
@@ -138,8 +135,8 @@ def update(
         direction = corrected / (jnp.sqrt(nu / (1 - optimizer.beta2**count)) + optimizer.epsilon)
         return _moved(value, direction, share * optimizer.peak(weight.group), weight, optimizer), mu, nu
 
-    moved = map_weights(one, table, gradients, moments["mu"], moments["nu"], params)
-    params, mu, nu = (map_weights(lambda _, leaf, i=i: leaf[i], table, moved) for i in range(3))
+    moved = jax.tree.map(one, table, gradients, moments["mu"], moments["nu"], params)
+    params, mu, nu = (jax.tree.map(lambda _, leaf, i=i: leaf[i], table, moved) for i in range(3))
     groups = sorted({weight.group for weight in leaves(table).values()})
     rates = {f"learning_rate/{group}": share * optimizer.peak(group) for group in groups}
     return params, {"mu": mu, "nu": nu}, {f"grad_norm/{name}": norm for name, norm in norms.items()} | rates
@@ -168,13 +165,3 @@ def rotated(
 
 def _norm(x: Any, axes: tuple[int, ...]) -> Any:
     return jnp.sqrt(jnp.sum(x * x, axis=axes, keepdims=True))
-
-
-def family_norms(gradients: Tree, table: Tree, optimizer: Optimizer) -> dict[str, Array]:
-    """L2 norm of the gradient of each clipping family."""
-    squares = map_weights(lambda _, gradient: jnp.sum(gradient.astype(jnp.float32) ** 2), table, gradients)
-    sums: dict[str, Array] = {}
-    for path, weight in leaves(table).items():
-        family = optimizer.family(weight.group)
-        sums[family] = sums.get(family, jnp.float32(0)) + leaves(squares)[path]
-    return {family: jnp.sqrt(total) for family, total in sorted(sums.items())}

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from datakit.errors import CheckpointError, UsageError
-from datakit.trainer.checkpoints.checkpoint import Candidate, Say, candidates, restore_weights
+from datakit.trainer.checkpoints.checkpoint import Candidate, Say, candidates
 from datakit.trainer.checkpoints.select import (
     checkpoint_folders,
     committed,
@@ -128,7 +128,7 @@ def _with_weights_of(place: str, run: Run, trainer: Trainer, say: Say) -> tuple[
     setting = "initialize_from"
     found, like = _of_another(run, setting, place, say), trainer.like()
     wanted = {name: like[name] for name in ("params", "model")}
-    weights, candidate = restore_newest(found, wanted, say, restore_weights, f"name another run in {setting}")
+    weights, candidate = restore_newest(found, wanted, say, False, f"name another run in {setting}")
     state = trainer.fresh(run.seed) | weights
     if "ema" in state:
         state["ema"] = jax.tree.map(jnp.copy, weights)  # copies: a training step donates all buffers of the state

@@ -29,7 +29,7 @@ from datakit.trainer.optimizer import Optimizer
 
 @dataclass(frozen=True)
 class Trainer:
-    """What a run computes: a model, an optimizer and a mesh, without the data."""
+    """The computation of a run: a model, an optimizer and a mesh, without the data."""
 
     model: Any  # a module that follows `protocol.Model`
     config: Any
@@ -74,13 +74,9 @@ class Trainer:
             out_shardings=(self.shardings, NamedSharding(self.mesh, P())),
         )
 
-    @cached_property
-    def _norms(self) -> Callable[[Tree], dict[str, Array]]:
-        return jax.jit(partial(group_norms, self.table))
-
     def measure_norms(self, params: Tree) -> dict[str, float]:
         """Norm of each optimizer group and of the embedding; alarms compare later norms with these."""
-        return {name: float(norm) for name, norm in self._norms(params).items()}
+        return {name: float(norm) for name, norm in jax.jit(partial(group_norms, self.table))(params).items()}
 
     @cached_property
     def evaluate(self) -> Callable[[Tree, Tree, Tokens], tuple[Array, Array, Array]]:
@@ -89,15 +85,9 @@ class Trainer:
 
 
 def _fresh(trainer: Trainer, key: Array) -> Tree:
-    params = initialize(trainer.table, key)
-    model = trainer.model.initial_state(trainer.config)
-    state = {
-        "step": jnp.int32(0),
-        "params": params,
-        "model": model,
-        "moments": optimizers.initial_moments(params),
-    }
-    return state | ({"ema": {"params": params, "model": model}} if trainer.optimizer.ema else {})
+    weights = {"params": initialize(trainer.table, key), "model": trainer.model.initial_state(trainer.config)}
+    state = {"step": jnp.int32(0), **weights, "moments": optimizers.initial_moments(weights["params"])}
+    return state | ({"ema": weights} if trainer.optimizer.ema else {})
 
 
 def _advance(trainer: Trainer, state: Tree, batch: Tokens, watch: bool = False) -> tuple[Tree, dict[str, Any]]:
@@ -116,9 +106,8 @@ def _advance(trainer: Trainer, state: Tree, batch: Tokens, watch: bool = False) 
     sound = jnp.stack([total, *(value for name, value in metrics.items() if "norm" in name)])
     after = {"step": state["step"] + 1, "params": params, "model": output.state, "moments": moments}
     if trainer.optimizer.ema:
-        after["ema"] = jax.tree.map(
-            partial(_averaged, trainer.optimizer.ema), state["ema"], {"params": params, "model": output.state}
-        )
+        decay, weights = trainer.optimizer.ema, {"params": params, "model": output.state}
+        after["ema"] = jax.tree.map(lambda old, new: decay * old + (1 - decay) * new, state["ema"], weights)
     results = {
         "loss": total,
         "cross_entropy_loss": mean,
@@ -136,10 +125,6 @@ def _loss(trainer: Trainer, model_state: Tree, batch: Tokens, params: Tree) -> t
     output = trainer.model.apply(params, model_state, batch, trainer.config)
     mean = jnp.sum(output.losses * output.weights) / jnp.maximum(jnp.sum(output.weights), 1)
     return mean + output.auxiliary, (mean, output)
-
-
-def _averaged(decay: float, average: Array, value: Array) -> Array:
-    return decay * average + (1 - decay) * value
 
 
 def _losses(trainer: Trainer, params: Tree, model_state: Tree, batch: Tokens) -> tuple[Array, Array, Array]:

@@ -63,10 +63,6 @@ def say_on_stderr(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _discard(_: str) -> None:
-    """Drop a line: only the first process writes."""
-
-
 def train(
     run: Run,
     source: BatchSource,
@@ -92,7 +88,7 @@ def train(
     outline, tags = source.outline(run.steps), dict(evaluations or {})
     check_tags(tags)
     use_compilation_cache(run)
-    trainer, say = trainer_of(run, devices), say if is_first() else _discard
+    trainer, say = trainer_of(run, devices), say if is_first() else lambda _: None
     with exclusive(directory) if is_first() else nullcontext(), jax.set_mesh(trainer.mesh):
         check_evaluations(tags, run.evaluation.batches)
         start = begin(run, trainer, source, directory, mixture, say)

@@ -93,7 +93,6 @@ def test_the_compilation_cache_of_a_run_is_used(tmp_path: Path) -> None:
 
 KILLED = """
 import os, signal
-import tests.conftest
 from datakit.trainer.checkpoints import checkpoint
 from datakit.trainer.train import train
 from tests.support.trainer_runs import TextBytes, saving_run

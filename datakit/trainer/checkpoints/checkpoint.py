@@ -145,39 +145,19 @@ def candidate_at(path: epath.Path, say: Say) -> Candidate | None:
     return candidate
 
 
-def restore(candidate: Candidate, like: Tree) -> Tree:
-    """Restore a state; each leaf of `like` is an array, or a ShapeDtypeStruct with a sharding.
+def restore(candidate: Candidate, like: Tree, whole: bool = True) -> Tree:
+    """Restore a state, or, unless `whole`, a part of one: e.g. its "params" and "model", whatever its optimizer.
 
-    Raises CheckpointError if the checkpoint is from another model or optimizer.
+    Each leaf of `like` is an array, or a ShapeDtypeStruct with a sharding. Raises CheckpointError if the checkpoint is
+    from another model or, for a whole state, another optimizer.
     """
-    _check_fit(candidate, like, whole=True)
-    with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
-        return checkpointer.restore(candidate.path / STATE, args=ocp.args.StandardRestore(_abstract(like)))
-
-
-def restore_weights(candidate: Candidate, like: Tree) -> Tree:
-    """Restore a part of a state, e.g. its "params" and "model", whatever its optimizer.
-
-    Raises CheckpointError if the checkpoint is from another model.
-    """
-    _check_fit(candidate, like, whole=False)
-    abstract = _abstract(like)
+    place = candidate.path / STATE
+    abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), like)
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+        check_fit(checkpointer.metadata(place).item_metadata.tree, like, whole, str(candidate.path))
         arguments = ocp.checkpoint_utils.construct_restore_args(abstract)
-        return checkpointer.restore(
-            candidate.path / STATE,
-            args=ocp.args.PyTreeRestore(item=abstract, restore_args=arguments, partial_restore=True),
-        )
-
-
-def _check_fit(candidate: Candidate, like: Tree, whole: bool) -> None:
-    with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
-        saved = checkpointer.metadata(candidate.path / STATE).item_metadata.tree
-    check_fit(saved, like, whole, str(candidate.path))
-
-
-def _abstract(like: Tree) -> Tree:
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), like)
+        wanted = ocp.args.PyTreeRestore(item=abstract, restore_args=arguments, partial_restore=True)
+        return checkpointer.restore(place, args=wanted)
 
 
 @dataclass

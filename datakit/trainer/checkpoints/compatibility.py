@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
-
 from datakit.errors import CheckpointError
-from datakit.trainer.models.weights import Tree
+from datakit.trainer.models.weights import Tree, leaves
 
 MODEL_PARTS = ("params/", "model/")  # the other parts of a state follow from these and the optimizer
 
@@ -31,8 +29,7 @@ def check_fit(saved: Any, wanted: Tree, whole: bool, place: str) -> None:
 
 
 def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): tuple(leaf.shape) for path, leaf in leaves}
+    return {path: tuple(leaf.shape) for path, leaf in leaves(tree).items()}
 
 
 def _shown(shape: tuple[int, ...] | None) -> str:

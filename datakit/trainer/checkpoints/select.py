@@ -6,7 +6,6 @@ Everything that reads checkpoints goes through here: resuming, taking over weigh
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 import xxhash
 from etils import epath
@@ -46,10 +45,10 @@ def restore_newest(
     found: list[Candidate],
     like: Tree,
     say: Say,
-    read: Callable[[Candidate, Tree], Tree] = restore,
+    whole: bool = True,
     advice: str = "the warnings say why",
 ) -> tuple[Tree, Candidate]:
-    """Restore the newest readable state in the shapes and shardings of `like`, with its checkpoint.
+    """Restore the newest readable state, or part of one, in the shapes and shardings of `like`, with its checkpoint.
 
     Raises CheckpointError, ending in `advice`, if none can be read.
     """
@@ -59,7 +58,7 @@ def restore_newest(
             say(f"warning: {candidate.path} is damaged ({damage}); trying an older one")
             continue
         try:
-            return read(candidate, like), candidate
+            return restore(candidate, like, whole), candidate
         except (ValueError, KeyError, OSError) as error:
             say(f"warning: {candidate.path} cannot be read ({type(error).__name__}: {error}); trying an older one")
     raise unreadable(len(found), str(found[0].path.parent), advice)

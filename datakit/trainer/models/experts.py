@@ -89,13 +89,9 @@ def _tokamax_matmul(rows: Any, weights: Any, count: Any) -> Any:
     return tokamax.ragged_dot(rows, weights, count)
 
 
-def _tiles(x: Any, expert: Any, share: Any, w_in: Any, w_out: Any, gate: Callable[[Any], Any]) -> Any:
-    return tiled_experts(x, expert, share, w_in, w_out, gate, SAVED_NAME)
-
-
 _BACKENDS: dict[str, Callable[..., Any]] = {
     "dense": _dense,
     "ragged": partial(_sorted_experts, matmul=jax.lax.ragged_dot),
-    "tiles": _tiles,
+    "tiles": partial(tiled_experts, saved_name=SAVED_NAME),
     "tokamax": partial(_sorted_experts, matmul=_tokamax_matmul),
 }

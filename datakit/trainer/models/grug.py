@@ -52,7 +52,7 @@ from datakit.trainer.models.router import (
     statistics,
 )
 from datakit.trainer.models.shapes import Array, Bool, Float, Int
-from datakit.trainer.models.weights import BATCH, Tree, Weight, constrain, gathered, leaves, parameter_count
+from datakit.trainer.models.weights import BATCH, Tree, Weight, constrain, gathered, parameter_count
 
 SIZES = ("vocabulary", "hidden", "layers", "heads", "kv_heads", "head_width", "shared_width", "gate_rank", "window")
 FULL_WINDOW_EVERY = 4  # layers 3, 7, 11, ... have the full window
@@ -88,10 +88,6 @@ class Config:
 
     def __post_init__(self) -> None:
         check_sizes(self, SIZES)
-        if self.heads % self.kv_heads:
-            raise UsageError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})")
-        if self.head_width % 2:
-            raise UsageError(f"head_width ({self.head_width}) must be even: rotary positions rotate pairs")
         if self.experts and not 1 <= self.experts_per_token < self.experts:
             raise UsageError(
                 f"experts_per_token ({self.experts_per_token}) must be between 1 and experts - 1 ({self.experts - 1}): "
@@ -260,7 +256,4 @@ def flops_per_token(config: Config, sequence: int, with_head: bool = True) -> fl
 
 def active_parameters(config: Config) -> int:
     """Number of parameters that a token uses: all but the experts it did not choose."""
-    table = weights(config)
-    routed = sum(weight.size for path, weight in leaves(table).items() if "/expert_" in path)
-    skipped = routed * (config.experts - config.experts_per_token) // config.experts if config.experts else 0
-    return parameter_count(table) - skipped
+    return parameter_count(weights(config), config.experts_per_token)

@@ -76,15 +76,10 @@ def attention(
     for start in range(0, length, block):
         stop = min(start + block, length)
         first = max(0, start - widest + 1)
-        seen = _visible(np.arange(start, stop), np.arange(first, stop), window)
-        seen = seen[None] & (segments[:, start:stop, None] == segments[:, None, first:stop])
+        distance = np.arange(start, stop)[:, None] - np.arange(first, stop)
+        seen = (distance >= 0) & (distance < window) & (segments[:, start:stop, None] == segments[:, None, first:stop])
         outputs.append(jax.checkpoint(_attend)(grouped[:, start:stop], key[:, first:stop], value[:, first:stop], seen))
     return jnp.concatenate(outputs, axis=1).reshape(batch, length, heads, width)
-
-
-def _visible(query_at: np.ndarray, key_at: np.ndarray, window: Int[Array, ""] | int) -> Bool[Array, "s t"]:
-    distance = jnp.asarray(query_at[:, None] - key_at[None, :])
-    return (distance >= 0) & (distance < window)
 
 
 def _attend(

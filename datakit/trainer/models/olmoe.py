@@ -34,7 +34,7 @@ from datakit.trainer.models.router import (
     statistics,
 )
 from datakit.trainer.models.shapes import Array, Bool, Float, Int
-from datakit.trainer.models.weights import BATCH, Tree, Weight, constrain, gathered, leaves, parameter_count
+from datakit.trainer.models.weights import BATCH, Tree, Weight, constrain, gathered, parameter_count
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,6 @@ class Config:
 
     def __post_init__(self) -> None:
         check_sizes(self, ("vocabulary", "hidden", "layers", "heads", "kv_heads", "head_width", "expert_width"))
-        if self.heads % self.kv_heads:
-            raise UsageError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})")
-        if self.head_width % 2:
-            raise UsageError(f"head_width ({self.head_width}) must be even: rotary positions rotate pairs")
         if not 1 <= self.experts_per_token <= self.experts:
             raise UsageError(f"experts_per_token ({self.experts_per_token}) must be between 1 and {self.experts}")
 
@@ -193,6 +189,4 @@ def flops_per_token(config: Config, sequence: int, with_head: bool = True) -> fl
 
 def active_parameters(config: Config) -> int:
     """Number of parameters that a token uses."""
-    table = weights(config)
-    routed = sum(weight.size for path, weight in leaves(table).items() if "/expert_" in path)
-    return parameter_count(table) - routed * (config.experts - config.experts_per_token) // config.experts
+    return parameter_count(weights(config), config.experts_per_token)

@@ -57,7 +57,11 @@ class Model(Protocol):
 
 
 def check_sizes(config: Any, names: Iterable[str]) -> None:
-    """Raise UsageError for the first field among `names` that is below 1."""
+    """Raise UsageError for a field among `names` that is below 1, and for heads that do not fit together."""
     for name in names:
         if getattr(config, name) < 1:
             raise UsageError(f"model.{name} is {getattr(config, name)}; every size of a model is at least 1")
+    if config.heads % config.kv_heads:
+        raise UsageError(f"heads ({config.heads}) must be a multiple of kv_heads ({config.kv_heads})")
+    if config.head_width % 2:
+        raise UsageError(f"head_width ({config.head_width}) must be even: rotary positions rotate pairs")

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import jax
@@ -57,47 +58,32 @@ def make_mesh(replicas: int = 1, devices: Sequence[Any] | None = None) -> Mesh:
     return jax.make_mesh(shape, BATCH, (AxisType.Auto, AxisType.Auto), devices=devices)
 
 
-def leaves(table: Tree, prefix: str = "") -> dict[str, Any]:
+def leaves(tree: Tree) -> dict[str, Any]:
     """Flatten a nested dict to {"blocks/query": leaf}, sorted by path."""
-    flat: dict[str, Any] = {}
-    for name in sorted(table):
-        path = f"{prefix}{name}"
-        value = table[name]
-        flat |= leaves(value, f"{path}/") if isinstance(value, dict) else {path: value}
-    return flat
+    return {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
-def map_weights(function: Callable[..., Any], table: Tree, *trees: Tree) -> Tree:
-    """Map `function(weight, *leaves of the other trees)` over the table."""
-    return {
-        name: map_weights(function, value, *(tree[name] for tree in trees))
-        if isinstance(value, dict)
-        else function(value, *(tree[name] for tree in trees))
-        for name, value in table.items()
-    }
+_name = partial(jax.tree_util.keystr, simple=True, separator="/")
 
 
-def parameter_count(table: Tree) -> int:
-    """Number of parameters of a model."""
-    return sum(weight.size for weight in leaves(table).values())
+def parameter_count(table: Tree, chosen: int | None = None) -> int:
+    """Number of parameters of a model; with `chosen`, counting only that many of the routed experts."""
+    return sum(
+        weight.size // weight.shape[1] * chosen if chosen is not None and "/expert_" in path else weight.size
+        for path, weight in leaves(table).items()
+    )
 
 
-def initialize(table: Tree, key: Array, prefix: str = "") -> Tree:
+def initialize(table: Tree, key: Array) -> Tree:
     """Draw fp32 parameters. Use `jit` with `out_shardings=shardings(...)` if they do not fit on one device."""
-    return {
-        name: initialize(value, key, f"{prefix}{name}/")
-        if isinstance(value, dict)
-        else _draw(value, jax.random.fold_in(key, zlib.crc32(f"{prefix}{name}".encode())))
-        for name, value in table.items()
-    }
 
+    def draw(path: Any, weight: Weight) -> Array:
+        if not weight.std:
+            return jnp.full(weight.shape, 1.0 if weight.std is None else 0.0, jnp.float32)
+        own_key = jax.random.fold_in(key, zlib.crc32(_name(path).encode()))
+        return weight.std * jax.random.truncated_normal(own_key, -3.0, 3.0, weight.shape, jnp.float32)
 
-def _draw(weight: Weight, key: Array) -> Array:
-    if weight.std is None:
-        return jnp.ones(weight.shape, jnp.float32)
-    if weight.std == 0:
-        return jnp.zeros(weight.shape, jnp.float32)
-    return weight.std * jax.random.truncated_normal(key, -3.0, 3.0, weight.shape, jnp.float32)
+    return jax.tree.map_with_path(draw, table)
 
 
 def shardings(table: Tree, mesh: Mesh) -> Tree:
@@ -109,7 +95,7 @@ def shardings(table: Tree, mesh: Mesh) -> Tree:
                     f"weight {path} {weight.shape}: axis {axis} does not split over {mesh.shape[name]} devices; "
                     "raise `replicas`, or choose another size"
                 )
-    return map_weights(lambda weight: NamedSharding(mesh, weight.sharding), table)
+    return jax.tree.map(lambda weight: NamedSharding(mesh, weight.sharding), table)
 
 
 def gathered(weight: Shaped[Array, "*shape"], dtype: Any) -> Shaped[Array, "*shape"]:
