@@ -41,7 +41,7 @@ def read_lengths(directory: str, partition: Partition) -> np.ndarray:
 
 
 def disagreement(data: bytes, partition: Partition) -> str | None:
-    """How the file's bytes contradict the manifest's sums of the shard, as the end of a message; None if they agree."""
+    """Difference between the file's bytes and the manifest's sums, as the end of a message; None if they agree."""
     if len(data) != lengths_bytes(partition.rows):
         return f"has {len(data)} bytes; {partition.rows} documents have {lengths_bytes(partition.rows)}"
     total = int(np.frombuffer(data, TYPE).sum(dtype=np.int64))

@@ -15,7 +15,7 @@ TEXT, CHAT, TOKENS = FORMATS = ("text", "chat", "tokens")  # what a source's doc
 
 @dataclass(frozen=True)
 class Config:
-    """How documents become tokens.
+    """Settings that decide how documents become tokens.
 
     tokenizer: path or URL of a tokenizer.json; "train" for a byte-level BPE trained on this dataset; "bytes"; or
     "package.module:function" for a custom tokenizer, with its tokenizer_version (tokenize/encoders/custom.py).
