@@ -24,7 +24,7 @@ demo-train: $(VENV)/.train  ## train a small mixture-of-experts model on the dem
 
 gpu-check: $(VENV)/.train  ## on a machine with a GPU: kernels against the oracle, buffers, speed, MFU
 	$(PIP) install --quiet --constraint constraints.txt 'jax[cuda12]' tokamax
-	$(BIN)/python -m benchmarks.gpu_check
+	$(BIN)/python -m benchmarks.trainer.gpu_check
 
 test: $(VENV)/.dev lint imports types  ## lint, import arrows, types and tests
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup

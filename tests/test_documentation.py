@@ -15,7 +15,7 @@ PARAGRAPH_WORDS = 120
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)")
 PATH = re.compile(r"\b(?:datakit|tests|benchmarks|docs)/[\w./-]+\.(?:py|toml|md|bin)\b")
-MODULE = re.compile(r"python -m (benchmarks\.\w+)")
+MODULE = re.compile(r"python -m (benchmarks(?:\.\w+)+)")
 
 
 def paragraphs(text: str) -> Iterator[str]:

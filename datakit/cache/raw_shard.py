@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from datakit.errors import CorruptError
-from datakit.storage.os_errors import read_errors
+from datakit.storage.io_errors import read_errors
 
 INDEX_ENTRY = 16  # offset and size, uint64 each
 CHECKSUM = 4  # crc32c of the index

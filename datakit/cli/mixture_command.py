@@ -9,7 +9,7 @@ from datakit.cli.parameters import Flag
 
 if TYPE_CHECKING:
     from datakit.loader import Preview, SequenceOrder
-    from datakit.pipeline.mixture_packing import PackingResult
+    from datakit.pipeline.run_packing import PackingResult
 
 PLOT_POINTS = 200
 SLOTS_A_POINT = 512  # with fewer, the plot would show the order inside a mixture block instead of the shares
@@ -135,7 +135,7 @@ def pack(mixture: str, /, *, root: str = "./data", workers: int | None = None, j
     """
     from datakit.engine.observe.progress import view_for_terminal
     from datakit.loader.mixture.toml_file import load_mixture
-    from datakit.pipeline.mixture_packing import pack_mixture
+    from datakit.pipeline.run_packing import pack_mixture
 
     loaded = load_mixture(mixture)
     with view_for_terminal() as view:

@@ -30,7 +30,7 @@ from datakit.dedup.partitions import Part, all_parts, power_of_two
 from datakit.dedup.phase_data import ForestFiles, Judged, Labelled, PartRange, Runs, Shared, Written, details_of
 from datakit.dedup.report import check_removal, cluster_report, removal_report
 from datakit.dedup.survivors import check_columns, check_prefer
-from datakit.dedup.verification.options import COUNTED, MEASURES
+from datakit.dedup.verification.rules import COUNTED, MEASURES
 from datakit.engine.exchange.exchange import merged
 from datakit.engine.task import Output, Phase, Plan, Step, Task, TaskResult
 from datakit.engine.task_grouping import neighbours

@@ -20,7 +20,7 @@ from datakit.doctor.finding import GIB, Finding, State, disk_usage, nearest_exis
 from datakit.doctor.root import check_local_root, check_store
 from datakit.engine.task import Phase
 from datakit.engine.versions import LIBRARIES, versions
-from datakit.engine.worker.memory_limits import MEMORY_SHARE, memory_limit, usable_memory
+from datakit.engine.worker.memory import MEMORY_SHARE, memory_limit, usable_memory
 from datakit.storage import urls
 
 OPEN_FILES = 1024  # the default soft limit of most Linux systems

@@ -26,7 +26,6 @@ from datakit.storage.atomic import Committed
 
 READ_BYTES = 8 << 20  # per request: long enough to hide a round trip
 ATTEMPTS = 6  # in a row without a byte: with the pauses, half a minute
-LONGEST_PAUSE = 60.0  # seconds
 _TRANSIENT_MODULES = ("aiohttp", "botocore", "requests", "urllib3", "httpx", "httpx2")
 
 
@@ -51,7 +50,7 @@ def fetch(url: str, target: str, size: int, checksum: str, progress: Callable[[i
                     raise StorageError(
                         f"{url} failed {breaks} times in a row, last with: {error}; run again"
                     ) from error
-                time.sleep(min(LONGEST_PAUSE, 2.0 ** (breaks - 1)) * random.uniform(0.75, 1.25))
+                time.sleep(2.0 ** (breaks - 1) * random.uniform(0.75, 1.25))
         return atomic.commit_file(local, target)
 
 

@@ -12,7 +12,7 @@ from datakit.loader.mixture.preview import Preview, contributions
 from datakit.loader.mixture.schedule import Schedule
 from datakit.loader.mixture.sequence_order import SequenceOrder
 from datakit.loader.mixture.toml_file import MixtureFile, load_mixture, load_mixture_file
-from datakit.loader.mixture.validation import held_out_mixture, one_pass, training_source, validation_source
+from datakit.loader.mixture.validation_split import held_out_mixture, one_pass, training_source, validation_source
 from datakit.loader.reading.batch import Batch
 from datakit.loader.sources.cache_source import CacheSource, open_source
 from datakit.loader.sources.token_source import ArraySource, RangeSource, TokenSource

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from datakit.download.listing import SourceFile
 from datakit.engine.task import Phase
-from datakit.engine.worker.memory_limits import MEMORY_SHARE, memory_limit
+from datakit.engine.worker.memory import MEMORY_SHARE, memory_limit
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest
 

@@ -25,8 +25,8 @@ from datakit.engine.task import Step, StepInput
 from datakit.errors import CorruptError, UsageError, suggestion
 from datakit.normalize import stage as normalize
 from datakit.pipeline.configure import Configuration, Settings, configure
+from datakit.pipeline.resolve_sources import ListingOptions, SourceState, resolve_source
 from datakit.pipeline.root_layout import check_root, step_directory
-from datakit.pipeline.sources import ListingOptions, SourceState, resolve_source
 from datakit.recipe import Recipe
 from datakit.storage.fingerprint import fingerprint
 from datakit.storage.manifest import Manifest, find_manifest, manifest_url

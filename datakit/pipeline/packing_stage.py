@@ -22,7 +22,7 @@ from datakit.errors import CorruptError, TaskError
 from datakit.loader.mixture.config import Component, SimulatedEpochs
 from datakit.loader.mixture.packing import Counters, Packing, count_blocks
 from datakit.loader.mixture.packing_counts import COUNTS_FILE, CountParameters, decode_counts, encode_counts
-from datakit.loader.mixture.validation import training_source
+from datakit.loader.mixture.validation_split import training_source
 from datakit.loader.sources.cache_source import open_source
 from datakit.loader.sources.token_source import BlockAxis, TokenSource
 from datakit.storage import atomic, urls

@@ -24,7 +24,7 @@ from datakit.pipeline.estimate import (
     resources,
 )
 from datakit.pipeline.graph import Graph, LocatedStep, Node, build, check_workers, engine_step
-from datakit.pipeline.sources import ListingOptions
+from datakit.pipeline.resolve_sources import ListingOptions
 from datakit.recipe import RecipeLike, recipe_of
 from datakit.storage import urls
 from datakit.storage.manifest import PARTIAL_NAME, Manifest, Quarantine, totals_of

@@ -23,8 +23,8 @@ from datakit.engine.scheduler.driver import run_step
 from datakit.errors import PartialError
 from datakit.pipeline.graph import Graph, LocatedStep, Node, build, check_workers, engine_step
 from datakit.pipeline.lazy_executor import LazyExecutor
+from datakit.pipeline.resolve_sources import ListingOptions
 from datakit.pipeline.root_layout import run_directory
-from datakit.pipeline.sources import ListingOptions
 from datakit.pipeline.tolerances import check_tolerances
 from datakit.recipe import RecipeLike, recipe_of
 from datakit.storage import urls

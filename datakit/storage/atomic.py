@@ -27,7 +27,7 @@ import xxhash
 
 from datakit.errors import DivergentOutputError
 from datakit.storage import urls
-from datakit.storage.os_errors import SPACE, storage_errors, translated
+from datakit.storage.io_errors import SPACE, storage_errors, translated
 
 TEMPORARY_PREFIX = ".tmp-"
 HASH_CHUNK = 4 << 20

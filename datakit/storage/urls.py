@@ -20,7 +20,7 @@ from datetime import datetime
 from typing import Any, BinaryIO, TypeVar, cast
 
 from datakit.errors import RootError, StorageError
-from datakit.storage.os_errors import read_errors, storage_errors
+from datakit.storage.io_errors import read_errors, storage_errors
 
 SPLITTER = "://"
 REMOVAL_TRIES = 50

@@ -8,7 +8,7 @@ import pytest
 
 from datakit.loader import load_mixture
 from datakit.pipeline import packing_stage
-from datakit.pipeline.mixture_packing import pack_mixture
+from datakit.pipeline.run_packing import pack_mixture
 from tests.support.loader.mixture_files import cache, mixture, small_tasks
 from tests.support.small_shelf import tree
 

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks.ngram import Counts, bits_per_byte, predictions, score
+from benchmarks.trainer.ngram import Counts, bits_per_byte, predictions, score
 from datakit.errors import TokenizerError, UsageError
 from datakit.trainer.evaluate import Totals, check_tags, count, evaluate, summary, token_byte_lengths
 from datakit.trainer.train import train, trainer_of

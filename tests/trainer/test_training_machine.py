@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from datakit.loader import Loader, load_mixture
-from datakit.pipeline.mixture_packing import pack_mixture
+from datakit.pipeline.run_packing import pack_mixture
 from tests.support.bare_machine import on_bare_machine, refused
 from tests.support.caches import make_cache
 from tests.support.partitions import words

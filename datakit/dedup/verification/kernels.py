@@ -25,8 +25,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from datakit.dedup.verification.options import COUNTED, Rules
-from datakit.storage.os_errors import scratch_errors
+from datakit.dedup.verification.rules import COUNTED, Rules
+from datakit.storage.io_errors import scratch_errors
 
 NONE = -1
 CANDIDATES, RULED_OUT, COMPARISONS, REJECTED, CAPPED, CROWDED = range(6)  # positions in COUNTED

@@ -16,7 +16,7 @@ import pyarrow as pa
 from datakit.dedup.partitions import part_of, power_of_two
 from datakit.dedup.phase_data import Judged, Shared
 from datakit.dedup.survivors import survivor_order
-from datakit.dedup.verification.options import MEASURES, Rules
+from datakit.dedup.verification.rules import MEASURES, Rules
 from datakit.engine.exchange.exchange import ExchangeWriter, read_buckets
 from datakit.engine.task import TaskContext, TaskResult
 from datakit.storage.ids import ids_to_arrow

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from datakit.errors import CorruptError, NotFoundError
 from datakit.storage import urls
-from datakit.storage.os_errors import scratch_errors
+from datakit.storage.io_errors import scratch_errors
 
 MAGIC = b"dkrun/1\n"
 END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"

@@ -30,7 +30,7 @@ from datakit.engine.ray_backend.agreement import (
 )
 from datakit.engine.ray_backend.failures import describe, first_line
 from datakit.engine.ray_backend.nodes import describe_node
-from datakit.engine.worker.memory_limits import usable_memory
+from datakit.engine.worker.memory import usable_memory
 from datakit.errors import StepFailedError, UsageError
 
 LOCAL, AUTO = "local", "auto"

@@ -15,7 +15,7 @@ LIMIT_FILES = ("memory.max", "memory.limit_in_bytes")  # version 2, version 1
 KILL_FILES = ("memory.events", "memory.oom_control")
 
 
-def memory_limits() -> list[int]:
+def group_limits() -> list[int]:
     """Return the limit in bytes of each group around this process that has one."""
     texts = [text.strip() for text in _contents(LIMIT_FILES)]
     return [int(text) for text in texts if text.isdigit()]  # "max" means no limit

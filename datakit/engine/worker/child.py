@@ -26,7 +26,7 @@ from datakit.engine.executor import Attempt
 from datakit.engine.task import Preload, TaskContext, decode, encode, resolve
 from datakit.engine.worker.framing import receive_frame, send_frame
 from datakit.engine.worker.heartbeat import Heartbeat
-from datakit.engine.worker.memory_limits import limit_own_memory, used_memory
+from datakit.engine.worker.memory import limit_own_memory, used_memory
 from datakit.engine.worker.memory_watcher import die_with
 from datakit.errors import DatakitError, InputError, PartialError
 

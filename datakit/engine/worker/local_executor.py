@@ -22,7 +22,7 @@ from functools import partial
 from datakit.engine.executor import Attempt, Cause, Executor, Outcome
 from datakit.engine.worker import child
 from datakit.engine.worker.forkserver_client import ForkServerPool
-from datakit.engine.worker.memory_limits import usable_memory
+from datakit.engine.worker.memory import usable_memory
 from datakit.engine.worker.run_attempt import run_attempt
 
 

@@ -29,7 +29,7 @@ import time
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from datakit.engine.worker.memory_limits import (
+from datakit.engine.worker.memory import (
     HARD_LIMIT_MARGIN,
     SMALL_BUDGET,
     backstop_limit,

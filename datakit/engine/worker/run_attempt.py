@@ -25,7 +25,7 @@ from datakit.engine.worker.exit_causes import ChildExit, ExitStatus, conclude, m
 from datakit.engine.worker.forkserver_client import BootError, ForkServer, ForkServerPool
 from datakit.engine.worker.framing import receive_frame, send_frame
 from datakit.engine.worker.heartbeat import Heartbeat, create_heartbeat_memory
-from datakit.engine.worker.memory_limits import kernel_kills, usable_memory
+from datakit.engine.worker.memory import kernel_kills, usable_memory
 from datakit.engine.worker.memory_watcher import MEMORY_USE, MemoryUse, kill
 from datakit.errors import StorageError
 from datakit.storage import urls

@@ -22,7 +22,7 @@ import xxhash
 from datakit.errors import CorruptError, LoaderError, NotFoundError
 from datakit.loader.mixture.config import Mixture
 from datakit.loader.mixture.packing import Packing
-from datakit.loader.mixture.validation import training_source
+from datakit.loader.mixture.validation_split import training_source
 from datakit.loader.sources.token_source import TokenSource
 from datakit.storage import urls
 from datakit.storage.fingerprint import fingerprint, short

@@ -16,7 +16,7 @@ from datakit.loader.mixture.config import Component, Mixture
 from datakit.loader.mixture.schedule import SlotAxis
 from datakit.loader.mixture.slots import SlotOrder
 from datakit.loader.mixture.stream import Stream
-from datakit.loader.mixture.validation import training_source
+from datakit.loader.mixture.validation_split import training_source
 from datakit.loader.mixture.window import StreamSettings, Window
 from datakit.loader.mixture.window_sizes import Claim, grant_windows
 from datakit.loader.sources.token_source import BlockAxis, TokenSource

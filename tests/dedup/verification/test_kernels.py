@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datakit.dedup.verification.kernels import NONE, Documents, common, verify
-from datakit.dedup.verification.options import COUNTED, Rules
+from datakit.dedup.verification.rules import COUNTED, Rules
 
 BANDS = 3
 Document = tuple[int, frozenset[int], tuple[int, ...]]  # id, shingles, band keys

@@ -100,4 +100,4 @@ def test_the_smallest_limit_of_all_groups_counts(
     shown, mount = fake_kernel(tmp_path, files, process_groups)
     monkeypatch.setattr(cgroups, "PROCESS_GROUPS", shown)
     monkeypatch.setattr(cgroups, "MOUNT", mount)
-    assert min(cgroups.memory_limits()) == 1000
+    assert min(cgroups.group_limits()) == 1000

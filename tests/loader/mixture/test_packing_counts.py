@@ -11,7 +11,7 @@ import pytest
 from datakit.errors import CorruptError, LoaderError
 from datakit.loader import Loader, load_mixture
 from datakit.pipeline import packing_stage
-from datakit.pipeline.mixture_packing import PackingResult, pack_mixture
+from datakit.pipeline.run_packing import PackingResult, pack_mixture
 from tests.support.loader.mixture_files import BLOCKS_A_TASK, cache, changed, mixture
 
 __all__ = ["cache", "mixture"]  # fixtures

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import gpu_check
-from benchmarks.gpu_check import compiled_text, dense_buffers
-from benchmarks.moe_layer import Shape, moe_step
+from benchmarks.trainer import gpu_check
+from benchmarks.trainer.gpu_check import compiled_text, dense_buffers
+from benchmarks.trainer.moe_layer import Shape, moe_step
 from datakit.trainer.models import experts as expert_layer
 from datakit.trainer.models import router
 from datakit.trainer.scaling import size

@@ -1,11 +1,11 @@
 """Compare the speed of a resumed run with that before it was killed: SIGKILL and start again, several times.
 
-    python -m benchmarks.resume                    # three kills, 40 steps a start
-    python -m benchmarks.resume --kills 5 --steps 100 --json resume.json
+    python -m benchmarks.trainer.resume                    # three kills, 40 steps a start
+    python -m benchmarks.trainer.resume --kills 5 --steps 100 --json resume.json
 
-The model is that of benchmarks/train_text.toml on random tokens, through the real loader, loop and checkpoints. Each
-start is a process of its own, measured by the rows it wrote to metrics.jsonl. Its first steps, which compile and fill
-the queues, are left out of the median and reported as "to the first step". The result is the ratio of each start's
+The model is that of benchmarks/trainer/train_text.toml on random tokens, through the real loader, loop and checkpoints.
+Each start is a process of its own, measured by the rows it wrote to metrics.jsonl. Its first steps, which compile and
+fill the queues, are left out of the median and reported as "to the first step". The result is the ratio of each start's
 median to the first start's; p10 and p90 show how much a busy machine moves it.
 """
 
@@ -59,7 +59,9 @@ def start(folder: Path, steps: int, save_every: int, kill_after: int | None) -> 
     """Start once; kill it once the checkpoint of step `kill_after` exists, or let it finish. Return its metrics."""
     before, begun = set(rows_of(folder)), time.perf_counter()
     arguments = ["--in", str(folder), "--total", str(steps), "--steps", str(save_every)]
-    process = subprocess.Popen([sys.executable, "-m", "benchmarks.resume", *arguments], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.trainer.resume", *arguments], stderr=subprocess.DEVNULL
+    )
     first = None
     while process.poll() is None:
         if first is None and set(rows_of(folder)) - before:

@@ -1,4 +1,4 @@
-"""Measures memory, this machine's and a process's, and sets `RLIMIT_DATA`, the safeguard behind the memory watcher.
+"""Memory that all tasks may use, memory that a process uses, and `RLIMIT_DATA`, the safeguard behind the watcher.
 
 Anonymous memory (resident minus shared) above what the fork server passed on counts against a budget. Mapped input
 files belong to the page cache, and preloads are paid for once.
@@ -29,7 +29,7 @@ SMALL_BUDGET = 128 << 20  # a bomb (4 GiB/s) exceeds a smaller budget within 30 
 
 def memory_limit() -> int:
     """Return the bytes of memory this process may use: the machine's, or its cgroup's if that is less."""
-    return min([psutil.virtual_memory().total, *cgroups.memory_limits()])
+    return min([psutil.virtual_memory().total, *cgroups.group_limits()])
 
 
 def usable_memory() -> int:

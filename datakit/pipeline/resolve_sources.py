@@ -20,8 +20,8 @@ from datakit.pipeline.root_layout import source_directory, step_directory
 from datakit.recipe import Source
 from datakit.storage import globs, urls
 from datakit.storage.fingerprint import fingerprint
+from datakit.storage.io_errors import read_errors
 from datakit.storage.manifest import FILE_NAME, find_manifest, read_manifest
-from datakit.storage.os_errors import read_errors
 
 LISTING = "listing"
 

@@ -1,6 +1,6 @@
 """Run the checks that need a GPU: `make gpu-check`.
 
-    python -m benchmarks.gpu_check [--steps 20] [--sequences 16] [--json gpu.json]
+    python -m benchmarks.trainer.gpu_check [--steps 20] [--sequences 16] [--json gpu.json]
 
 1. Every available backend equals the dense oracle (bf16, forward and gradients).
 2. The compiled step holds no [experts, tokens, width] buffer, forward or backward, which would make the sparse layer
@@ -25,7 +25,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from benchmarks.moe_layer import GPU_SHAPES, Shape, measure, moe_step, worst_error
+from benchmarks.trainer.moe_layer import GPU_SHAPES, Shape, measure, moe_step, worst_error
 from datakit.trainer.config import Run
 from datakit.trainer.device_feed import place
 from datakit.trainer.metrics.trackers import peak_flops

@@ -1,4 +1,4 @@
-"""The rules of verification as data: its options and what it counts."""
+"""The rules of verification as its kernels get them, and what is counted; defaults are in `dedup/stage.py`."""
 
 from __future__ import annotations
 

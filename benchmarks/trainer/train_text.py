@@ -1,6 +1,6 @@
 """Train for twenty minutes on three real texts and compare with n-gram models fitted on the same tokens.
 
-    python -m benchmarks.train_text [--root DIR] [--set steps=1000] [--docs docs]
+    python -m benchmarks.trainer.train_text [--root DIR] [--set steps=1000] [--docs docs]
 
 Builds the token cache (train_text_corpus.toml), trains the run of train_text.toml (or resumes it), counts unigrams and
 bigrams over exactly the batches of the run, and scores all three on the held-out documents of each tag in bits per
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import datakit
-from benchmarks.ngram import Counts, bits_per_byte, score
+from benchmarks.trainer.ngram import Counts, bits_per_byte, score
 from datakit.plots.training import plot_run
 from datakit.trainer.commands import load_run, train_file
 from datakit.trainer.metrics.trackers import read_metrics
@@ -27,9 +27,10 @@ HERE = Path(__file__).parent
 RUN = HERE / "train_text.toml"
 HEAD = """# Twenty minutes of training
 
-`python -m benchmarks.train_text --docs docs`, on two CPU cores: the mixture-of-experts model of
-`benchmarks/train_text.toml` on three sources (novels, Python's PEPs, PHP's manual; weights 0.5, 0.3, 0.2), and n-gram
-models fitted on the same batches. Bits per byte of held-out documents, on which nothing was trained; less is better.
+`python -m benchmarks.trainer.train_text --docs docs`, on two CPU cores: the mixture-of-experts model of
+`benchmarks/trainer/train_text.toml` on three sources (novels, Python's PEPs, PHP's manual; weights 0.5, 0.3, 0.2),
+and n-gram models fitted on the same batches. Bits per byte of held-out documents, on which nothing was trained; less
+is better.
 
 """
 

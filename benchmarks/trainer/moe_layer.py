@@ -1,7 +1,7 @@
 """Compare one mixture-of-experts layer, forward and backward, with a dense layer of the same active work.
 
-    python -m benchmarks.moe_layer                        # the standard shapes of this device
-    python -m benchmarks.moe_layer --shape 4096,256,512,8,2 --backends tiles,ragged,dense --json rows.jsonl
+    python -m benchmarks.trainer.moe_layer                        # the standard shapes of this device
+    python -m benchmarks.trainer.moe_layer --shape 4096,256,512,8,2 --backends tiles,ragged,dense --json rows.jsonl
 
 A shape is tokens, hidden, expert width, experts, choices. Every contestant computes the gradients of its input and all
 its weights. The layers include router, sort and combination. Contestants take turns in one process, so a busy machine
