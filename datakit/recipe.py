@@ -90,9 +90,6 @@ class Recipe:
         return parse_recipe(document, self.place, Path.cwd())
 
 
-RecipeLike = str | os.PathLike[str] | Recipe
-
-
 def _source_document(source: dict[str, Any]) -> dict[str, Any]:
     given = {key: value for key, value in source.items() if value is not None}
     return {key: list(value) if isinstance(value, tuple) else value for key, value in given.items()}
@@ -103,12 +100,6 @@ def load_recipe(name_or_path: str | os.PathLike[str]) -> Recipe:
     path = find_toml(name_or_path, CATALOG, "no recipe {!r}: neither a file nor a catalog name", RecipeError)
     document = read_toml(path, "give a recipe file or a catalog name")
     return parse_recipe(document, str(path), path.resolve().parent)
-
-
-def recipe_of(recipe: RecipeLike, settings: Iterable[str]) -> Recipe:
-    """Return a recipe given by name, file or itself, with `settings` applied as `--set` does."""
-    loaded = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
-    return loaded.with_overrides(settings)
 
 
 def catalog_names() -> list[str]:

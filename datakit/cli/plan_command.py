@@ -50,7 +50,7 @@ def plan(
     json
         Print one JSON object instead of the table.
     """
-    from datakit.pipeline import plan as plan_recipe
+    from datakit.api import plan as plan_recipe
 
     found = plan_recipe(recipe, root, workers=workers, until=until, settings=set_, offline=offline)
     for line in found.notes:

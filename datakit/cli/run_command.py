@@ -54,8 +54,8 @@ def run(
     json
         Print one JSON object instead of the table.
     """
+    from datakit.api import run as run_recipe
     from datakit.engine.observe.progress import view_for_terminal
-    from datakit.pipeline import run as run_recipe
     from datakit.pipeline import stage_lines
 
     with view_for_terminal() as view:

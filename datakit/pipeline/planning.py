@@ -9,8 +9,6 @@ Cost: listing the sources, and hashing local files the root does not remember, s
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from datakit.engine.task import Phase, Step, input_references
@@ -25,7 +23,7 @@ from datakit.pipeline.estimate import (
 )
 from datakit.pipeline.graph import Graph, LocatedStep, Node, build, check_workers, engine_step
 from datakit.pipeline.resolve_sources import ListingOptions
-from datakit.recipe import RecipeLike, recipe_of
+from datakit.recipe import Recipe
 from datakit.storage import urls
 from datakit.storage.manifest import PARTIAL_NAME, Manifest, Quarantine, totals_of
 
@@ -83,18 +81,16 @@ class RunPlan:
 
 
 def plan(
-    recipe: RecipeLike,
-    root: str | os.PathLike[str] = "./data",
+    recipe: Recipe,
+    root: str,
     *,
     workers: int | None = None,
     until: str | None = None,
-    settings: Iterable[str] = (),
     offline: bool = False,
 ) -> RunPlan:
     """Plan what `run` with the same arguments would do. Writes nothing; raises InputError where a run would refuse."""
-    recipe = recipe_of(recipe, settings)
     check_workers(workers)
-    root = urls.absolute(os.fspath(root))
+    root = urls.absolute(root)
     graph = build(recipe, root, ListingOptions(offline=offline, dry_run=True), until)
     available = resources(root, workers)
     planner = _Planner(graph, available)

@@ -9,9 +9,7 @@ A run that executes anything writes its events to `<root>/<dataset>/runs/<run>/e
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from datakit.engine.ledger.ledger import driver_name
@@ -26,7 +24,7 @@ from datakit.pipeline.lazy_executor import LazyExecutor
 from datakit.pipeline.resolve_sources import ListingOptions
 from datakit.pipeline.root_layout import run_directory
 from datakit.pipeline.tolerances import check_tolerances
-from datakit.recipe import RecipeLike, recipe_of
+from datakit.recipe import Recipe
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest
 
@@ -78,27 +76,25 @@ class RunResult:
 
 
 def run(
-    recipe: RecipeLike,
-    root: str | os.PathLike[str] = "./data",
+    recipe: Recipe,
+    root: str,
     *,
     workers: int | None = None,
     ray: str | None = None,
     until: str | None = None,
-    settings: Iterable[str] = (),
     offline: bool = False,
     fresh: bool = False,
     observer: Observer | None = None,
 ) -> RunResult:
-    """Run a recipe (a name, a file or a Recipe) up to and including stage `until`. Silent unless given an `observer`.
+    """Run a recipe up to and including stage `until`.
 
-    `settings` are as for `--set`. `fresh` first removes the directories of the dataset's own steps under the current
+    `fresh` first removes the directories of the dataset's own steps under the current
     parameters. Steps of its sources are shared with other recipes and stay. Raises InputError, PartialError,
     StepFailedError or StorageError.
     """
     started = time.monotonic()
-    recipe = recipe_of(recipe, settings)
     check_workers(workers)
-    root = urls.absolute(os.fspath(root))
+    root = urls.absolute(root)
     graph = build(recipe, root, ListingOptions(offline=offline), until)
     removed = _remove_own_steps(graph) if fresh else []
     remove_dead_nonces(root)
