@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from datakit.errors import LoaderError
-from datakit.loader import fingerprint
+from datakit.loader import resume_check
 from datakit.loader.mixture.config import Mixture
 from datakit.loader.mixture.packing import Counters
 from datakit.loader.mixture.sequence_order import Pick, SequenceOrder
@@ -160,11 +160,11 @@ class Loader:
 
     def record(self) -> dict[str, Any]:
         """Describe what this run reads, as JSON values for a checkpoint."""
-        return fingerprint.describe(self.order)
+        return resume_check.describe(self.order)
 
     def verify(self, saved: dict[str, Any], step: int) -> list[str]:
         """Return what changes from `step` on; raise MixtureChangedError if the batches before it were different."""
-        return fingerprint.verify(saved, self.record(), step)
+        return resume_check.verify(saved, self.record(), step)
 
     def _batches(self, start: int, stop: int | None) -> Generator[Batch, None, None]:
         step = start

@@ -170,7 +170,9 @@ def _texts(chunks: Sequence[Chunk], text: str) -> tuple[np.ndarray, tuple[str, .
             column = chunk.table.column(text).combine_chunks()
             if types.is_null(column.type) or types.is_nested(column.type):
                 continue
-            ruled = apply_rules(fit(column, pa.large_binary() if is_bytes(column.type) else pa.large_string()), 128)
+            ruled = apply_rules(
+                fit(column, pa.large_binary() if is_bytes(column.type) else pa.large_string()), Config.whitespace_run
+            )
             documents = ruled.texts.filter(pa.array(ruled.kept))
             lengths.append(np.diff(string_buffers(documents)[1]))
             ids += ids_to_arrow(*hash_texts(documents[:SHOWN_IDS])).to_pylist()

@@ -23,10 +23,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from datakit.dedup.verification import rules
 from datakit.dedup.verification.rules import COUNTED, Rules
 from datakit.storage.io_errors import scratch_errors
+from datakit.text.numba_cache import cached_njit
 
 NONE = -1
 CANDIDATES, RULED_OUT, COMPARISONS, REJECTED, CAPPED, CROWDED = range(6)  # positions in COUNTED
@@ -34,6 +35,7 @@ _STRIDE = 64  # steps of an intersection between checks of whether it can still 
 _RANK_BITS = 48
 _RANK = np.int64((1 << _RANK_BITS) - 1)
 _ONE = np.uint64(1)
+kernel = cached_njit(rules)
 
 
 class Documents(NamedTuple):
@@ -85,7 +87,7 @@ class Proposals(NamedTuple):
     best: np.ndarray
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def common(shingles: np.ndarray, a: int, a_stop: int, b: int, b_stop: int, least: float) -> int:
     """Return how many values the sorted ranges [a, a_stop) and [b, b_stop) share.
 
@@ -105,7 +107,7 @@ def common(shingles: np.ndarray, a: int, a_stop: int, b: int, b_stop: int, least
     return shared
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _slot(index: Index, component: Component, key: np.uint64) -> np.int64:
     """Return the slot of `key`, or the empty one where it belongs (linear probing)."""
     slot = key & component.mask
@@ -114,7 +116,7 @@ def _slot(index: Index, component: Component, key: np.uint64) -> np.int64:
     return np.int64(slot)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _propose(
     document: int, component: Component, documents: Documents, index: Index, proposals: Proposals, listed: int
 ) -> tuple[int, bool]:
@@ -142,10 +144,10 @@ def _propose(
         other = best[i]
         best[i] = (np.int64(bands - shared[other]) << _RANK_BITS) | documents.rank[start + other]
     best[:count].sort()
-    return count, crowded
+    return count, bool(crowded)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _retain(document: int, component: Component, keys: np.ndarray, index: Index, listed: int) -> None:
     """Add a retained document to the lists of its band keys."""
     bands = keys.shape[1]
@@ -161,7 +163,7 @@ def _retain(document: int, component: Component, keys: np.ndarray, index: Index,
             index.head[slot] = entry
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _judge(
     document: int, count: int, best: np.ndarray, documents: Documents, rules: Rules, counts: np.ndarray
 ) -> tuple[int, float]:
@@ -191,7 +193,7 @@ def _judge(
     return NONE, 0.0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _verify(
     documents: Documents,
     rules: Rules,
@@ -218,7 +220,7 @@ def _verify(
                 _retain(document, component, documents.keys, index, listed)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def copy_lists(
     values: np.ndarray, offsets: np.ndarray, target: np.ndarray, target_offsets: np.ndarray, places: np.ndarray
 ) -> None:
