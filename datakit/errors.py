@@ -63,7 +63,7 @@ class LoaderError(InputError):
 
 
 class MixtureChangedError(LoaderError):
-    """A resumed run whose mixture would have given other data than it has already read."""
+    """A resumed run whose mixture would have given different data from what it has already read."""
 
 
 class StorageError(DatakitError):

@@ -179,7 +179,7 @@ class Cache:
         self.contract.require(sha256, self.directory)
 
     def require_encoding(self, encode: Callable[[str], Sequence[int]]) -> None:
-        """Raise TokenizerError if `encode` gives a golden string other ids than the cache's tokenizer did.
+        """Raise TokenizerError if `encode` gives a golden string different ids than the cache's tokenizer did.
 
         For tokenizers without a tokenizer.json, or whose file was saved again. `encode` must not add special tokens.
         """

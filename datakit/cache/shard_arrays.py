@@ -141,7 +141,7 @@ def _begin(array: Any, first: int, place: np.ndarray) -> list[tuple[np.ndarray, 
 
 
 def _check_size(url: str, expected: int) -> None:
-    """Check a local file's size; in an object store, the checksum of the index at the end of the file has to do."""
+    """Check a local file's size; in an object store, rely on the checksum of the index at the end of the file."""
     try:
         size = urls.size(url)
     except NotFoundError as error:

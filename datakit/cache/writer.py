@@ -149,7 +149,8 @@ def _write_mask(path: str, taken: _Tokens, context: TaskContext) -> tuple[tuple[
 def _write_array(path: str, values: bytearray, form: ArrayForm, context: TaskContext) -> tuple[OutputFile, bytes]:
     """Encode and commit the data; return the metadata for the caller to commit last.
 
-    `values` must be the only reference: its memory is freed when TensorStore releases it, which may be a moment later.
+    The caller must keep no reference to `values`: its memory is freed when TensorStore releases it, which may
+    take a moment.
     """
     data, metadata = encode_array(np.frombuffer(values, form.dtype), form, context.cpus)
     del values

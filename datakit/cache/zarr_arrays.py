@@ -60,7 +60,7 @@ def open_array(
 
 
 def finish(read: Any, place: str) -> np.ndarray:
-    """Wait for a read. Raises CorruptError if the shard is missing or damaged, StorageError."""
+    """Wait for a read. Raises CorruptError if the shard is missing or damaged, else StorageError."""
     try:
         return read.result()
     except ValueError as error:

@@ -224,7 +224,7 @@ def _component_row(order: SequenceOrder, view: Preview, number: int) -> tuple[Ce
 
 
 def _over_time(view: Preview) -> str:
-    """One row a point: each component's share since the row before, and its tokens and epochs so far."""
+    """One row per point: each component's share since the previous row, and its tokens and epochs so far."""
     from datakit.plots.files import short
 
     full = len(view.names) <= MAX_DETAILED

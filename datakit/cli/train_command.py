@@ -52,7 +52,7 @@ def train_model(
 
 
 def plot(directory: str, /, *, output: str | None = None) -> int:
-    """Plot a run: losses, bits per byte, learning rates, speed. Works during the run.
+    """Plot a run: losses, bits per byte, learning rates, speed. Works while the run is in progress, too.
 
     Examples:
       datakit train plot data/demo-train/train-0123456789ab

@@ -140,7 +140,7 @@ def _attributes(step: Step, source: str, partitions: list[Partition]) -> list[st
         found = dedup.manifest.partitions_of(source)
         if [urls.name(entry.path) for entry in found] != [urls.name(entry.path) for entry in partitions]:
             raise CorruptError(
-                f"{dedup.directory}: its attributes of source {source!r} ({len(found)} partitions) are not aligned "
+                f"{dedup.directory}: its attributes for source {source!r} ({len(found)} partitions) are not aligned "
                 f"with the dataset ({len(partitions)} partitions); remove that step's directory and run again"
             )
         return [urls.join(dedup.directory, entry.path) if entry.rows else None for entry in found]

@@ -15,7 +15,7 @@ from pathlib import Path
 from datakit.errors import DatakitError
 
 FULL, NEARLY_FULL = 0.95, 0.90  # Ray refuses work on a disk that is fuller than the first
-SPARE_BYTES = 2 << 30  # attempts' scratch soon fills less, however large the disk
+SPARE_BYTES = 2 << 30  # scratch files of attempts soon fill anything less, even on a large disk
 GIB = 1 << 30
 
 

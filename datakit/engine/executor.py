@@ -104,7 +104,7 @@ class Verdict(StrEnum):
     RETRY = "retry"
     PROPOSE = "propose"  # a record caused the failure: skip it if that is allowed
     FAIL = "fail"  # this task only; the others continue
-    REFUSE = "refuse"  # the whole step, with the user's error
+    REFUSE = "refuse"  # stop the whole step: the user must fix the cause
 
 
 class Executor(Protocol):

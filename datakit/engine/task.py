@@ -179,7 +179,7 @@ class RecordRange:
     records: int = 1
 
     def may_contain(self, file: str, position: int) -> bool:
-        """Return True if that record may be in the range, of which only the start is known."""
+        """Return True if that record may be in this range; only the start is compared."""
         return self == ALL_RECORDS or (self.file == file and self.position <= position)
 
     def __str__(self) -> str:

@@ -5,7 +5,7 @@ A Feistel network works on the smallest power of two that holds n, as balanced a
 4,096 elements a table is cheaper: the argsort of keyed hashes, uniform over all n! orders. A Feistel network on two or
 three bits reaches only some of them.
 
-Cost: 0.1-0.2 us an element in bulk and 50-100 us a call, so callers ask for a window at a time. Only integer
+Cost: 0.1-0.2 us per element in bulk and 50-100 us per call, so callers ask for a window at a time. Only integer
 arithmetic, so the results are the same on every machine and version of numpy.
 """
 

@@ -57,7 +57,8 @@ def verify(saved: Mapping[str, Any], current: Mapping[str, Any], step: int) -> l
     if past:
         lines = "\n  ".join(past)
         raise MixtureChangedError(
-            f"the checkpoint is at step {step:,}, but this mixture would have read other tokens by then:\n  {lines}\n"
+            f"the checkpoint is at step {step:,}, but this mixture would have read different tokens by then:"
+            f"\n  {lines}\n"
             "Restore these settings; to change the mixture on purpose, add a stage that starts at this step or later."
         )
     return future

@@ -1,8 +1,8 @@
 """Routes a slice: turns its records into documents with ids, and writes each to the exchange bucket of its id.
 
 Each chunk is processed in columns: transform, predicate, text column, text rules, hash, sample. Rows then go to the
-bucket of their id's top bits, with the id as two integers, the text, and every upstream column under its own name and
-type. Types are unified only after all slices are done, when every file's columns are known.
+bucket given by their id's top bits, with the id as two integers, the text, and every upstream column under its own name
+and type. Types are unified only after all slices are done, when every file's columns are known.
 
 Cost per MB of text: 1 to 2 ms to read, 1 ms for rules and hash, 2 ms to write. Memory: one chunk plus the exchange
 writer's budget.

@@ -81,7 +81,7 @@ def _invalid(texts: pa.Array, data: np.ndarray, offsets: np.ndarray) -> np.ndarr
 
 
 def _as_strings(texts: pa.Array) -> pa.LargeStringArray:
-    """Reinterpret binaries as strings, without a copy or a validation."""
+    """Reinterpret binary values as strings, without copying or validating them."""
     _, offsets, data = texts.buffers()
     empty = pa.py_buffer(b"")
     return pa.LargeStringArray.from_buffers(len(texts), offsets or empty, data or empty, None, 0, texts.offset)

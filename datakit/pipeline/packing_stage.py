@@ -2,9 +2,9 @@
 
 Ranges of blocks are counted in isolated children, from the document lengths alone; no token is read. Each block is
 packed independently and the ranges have fixed boundaries, so the output is the same for any number of workers. The last
-task concatenates the parts: 4 bytes a block, 4 MB for a trillion tokens, read in one request.
+task concatenates the parts: 4 bytes per block, 4 MB for a trillion tokens, read in one request.
 
-Cost: about 0.7 us a document. Memory: the document lengths of a few shards.
+Cost: about 0.7 us per document. Memory: the document lengths of a few shards.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ SCHEMA = pa.schema([("token", pa.string()), ("id", pa.uint32())])
 class Config:
     """Parameters of the training.
 
-    vocabulary: maximum number of tokens, special tokens and the 256 bytes included; a small text may yield fewer.
+    vocabulary: maximum number of tokens, including special tokens and the 256 bytes; a small text may yield fewer.
     special: special tokens, which get the first ids. sample_bytes: bytes of text to train on.
     """
 
@@ -55,7 +55,7 @@ class Config:
 
 
 class Share(msgspec.Struct, frozen=True):
-    """Part of the sample: the first `bytes` of text of these partitions, given by URL."""
+    """Part of the sample: the first `bytes` bytes of text in the partitions at these URLs."""
 
     bytes: int
     partitions: list[str]

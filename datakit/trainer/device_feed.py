@@ -38,7 +38,7 @@ class HostBatch(Protocol):
 
 
 class BatchSource(Protocol):
-    """A source of training batches, which are a pure function of the step."""
+    """A source of training batches, each a pure function of its step."""
 
     def iterate(self, start: int = 0, stop: int | None = None) -> Generator[Any, None, None]:
         """Yield the batches `start` to `stop - 1`."""
@@ -66,7 +66,7 @@ class Placed(NamedTuple):
 
     batch: Tokens
     sequences: int
-    tokens: int  # without padding, assuming that every host has the same share of it
+    tokens: int  # not counting padding, assuming the same share of padding on every host
 
 
 class Feed:

@@ -199,6 +199,6 @@ def check_evaluations(tags: Mapping[str, BatchesOf], limit: int | None) -> None:
 
 
 def _has_prediction(batch: HostBatch) -> bool:
-    """Apply the rule of `layers.next_tokens` to this host's rows."""
+    """Return True if this host's rows have a token to predict, by the rule of `layers.next_tokens`."""
     counted = batch.loss_mask[:, 1:] & (batch.segments[:, 1:] == batch.segments[:, :-1])
     return bool(counted.any())

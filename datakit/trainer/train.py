@@ -4,9 +4,9 @@
 
 A run resumes from its newest valid checkpoint, and one line says which, or that this is a fresh start. A resumed run
 computes bit for bit what an uninterrupted one does: a batch is a function of the step, and the state is all that a run
-carries. After each step the loop waits for the metrics (about a millisecond), so a loss that is NaN or infinite stops
-the run before it is saved: DivergedError, exit code 4, the last good checkpoint untouched. On SIGTERM or Ctrl-C the
-loop finishes the step, saves, and exits.
+carries from step to step. After each step the loop waits for the metrics (about a millisecond), so a loss that is NaN
+or infinite stops the run before it is saved: DivergedError, exit code 4, the last good checkpoint untouched. On SIGTERM
+or Ctrl-C the loop finishes the step, saves, and exits.
 
 Order around a step: batch (placed ahead by a thread), step, row of metrics, then the hooks: checkpoint, evaluation, and
 the row again with their metrics. Nothing is lost if the run ends in between: a run that resumes at a step whose

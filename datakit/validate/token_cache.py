@@ -146,7 +146,7 @@ def _compare_lists(shard: tuple[str, Partition], read_list: ReadList | None) -> 
 
 
 def _reader_of_lists() -> ReadList | None:
-    """A function that reads the lengths from a list of documents; None without pyarrow, when checksums have to do.
+    """A function that reads the lengths from a list of documents; None without pyarrow: checksums must then suffice.
 
     Called once instead of in each thread: concurrent failing imports see each other's half-initialized modules.
     """

@@ -1,9 +1,9 @@
 """Phases `bands` and `buckets`: bring documents with equal band keys together and connect them.
 
 A band key has 64 bits, and the band's number is hashed into it, so one exchange serves all bands: 16 bytes per (key,
-row). Exact copies and skipped documents are left out first. A bucket task folds over the runs and keeps one row per
-distinct key, so a key shared by millions of documents costs no more memory than any other. It writes only the spanning
-forest of its edges.
+row). Exact copies and skipped documents are left out beforehand. A bucket task folds over the runs and keeps one row
+per distinct key, so a key shared by millions of documents costs no more memory than any other. It writes only the
+spanning forest of its edges.
 """
 
 from __future__ import annotations

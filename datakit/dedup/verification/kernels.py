@@ -65,7 +65,7 @@ class Index(NamedTuple):
     """The retained documents of a component by band key: a hash table of linked lists, reused for each component.
 
     A slot is empty unless `stamp` has the component's number. head: the newest entry (document * bands + band) or NONE;
-    link: the next one for each entry; size: how many documents share the key, those not listed included.
+    link: the next one for each entry; size: how many documents share the key, including those not listed.
     """
 
     keys: np.ndarray
@@ -78,8 +78,8 @@ class Index(NamedTuple):
 class Proposals(NamedTuple):
     """Scratch space for the candidates of a document.
 
-    seen: the last document that met each one, int64 [largest component]; shared: how many bands they share; best:
-    candidates packed for sorting, int64.
+    By earlier document, int64 [largest component]: `seen`, the last document found to share a band with it; `shared`,
+    how many bands those two share. best: the candidates, packed into int64 for sorting.
     """
 
     seen: np.ndarray

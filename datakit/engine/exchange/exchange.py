@@ -82,7 +82,7 @@ class ExchangeWriter:
         self._tables, self._pending = [], []
 
     def write(self, table: pa.Table, bucket: np.ndarray) -> None:
-        """Append rows; `bucket` has one integer per row, in [0, buckets). Another schema starts a new run."""
+        """Append rows; `bucket` has one integer per row, in [0, buckets). A change of schema starts a new run."""
         if len(bucket) != table.num_rows:
             raise ValueError(f"{table.num_rows} rows and {len(bucket)} bucket numbers")
         if not table.num_rows:

@@ -119,8 +119,8 @@ def auto_address() -> str:
 def private_token() -> Iterator[None]:
     """Set a token for this process's private cluster in the environment, for the block and in no file.
 
-    Ray enables token authentication for such a cluster by itself. It would leave a token in the home directory, which
-    changes how clusters started later behave. Tokens set by the user are kept.
+    Ray enables token authentication for such a cluster by itself. Left to itself, it would leave a token in the home
+    directory, which changes how clusters started later behave. Tokens set by the user are kept.
     """
     before = {name: os.environ.get(name) for name in AUTHENTICATION}
     if not any(before.values()):

@@ -1,4 +1,4 @@
-"""Runs attempts on a Ray cluster, each as a Ray core task with `max_retries=0`: all retrying is the driver's.
+"""Runs attempts on a Ray cluster, each as a Ray core task with `max_retries=0`: only the driver retries.
 
 Ray leases slots, places tasks and notices lost nodes. It never sees data (results are a few hundred bytes, files go
 through the root) and decides nothing: whatever it reports becomes an Outcome (`failures.py`). Only this package imports
@@ -8,7 +8,7 @@ Submitted attempts go to Ray at once. The driver's window is three attempts per 
 the number of tasks, and two thirds of the window wait in Ray, where an autoscaler sees them as demand. That allows it
 to triple the cluster each round; by its own default it at most doubles it.
 
-Cost: 2 s to start a private cluster, 0.5 ms a task, 1.1 GB of processes.
+Cost: 2 s to start a private cluster, 0.5 ms per task, 1.1 GB of processes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from datakit.engine.ray_backend.worker import run_encoded_attempt
 from datakit.engine.task import decode, encode
 from datakit.errors import StepFailedError
 
-REFRESH_SECONDS = 2.0  # 0.2 ms for the head and a request for the nodes each time
+REFRESH_SECONDS = 2.0  # each refresh takes 0.2 ms to reach the head, and a request for the node list
 CANCEL_SECONDS = 3.0  # how long `abandon` waits for Ray to kill workers
 NO_NODE_SECONDS = 900.0  # an autoscaler takes minutes to start the first node
 

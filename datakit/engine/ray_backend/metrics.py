@@ -100,7 +100,7 @@ class RayMetrics(Observer):
 
 
 def _create_metrics() -> dict[str, Any]:
-    """Create all metrics, by name without prefix. Ray prefixes `ray_` and appends `_total` to counters."""
+    """Create all metrics, keyed by bare name. Ray adds the prefix `ray_`, and the suffix `_total` to counters."""
     from ray.util.metrics import Counter, Gauge, Histogram
 
     counters = {

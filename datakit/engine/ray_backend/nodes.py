@@ -38,9 +38,9 @@ class ResourceRequest:
 
 @dataclass(frozen=True)
 class Nodes:
-    """All living nodes with CPUs, as `ray.nodes()` describes them, and those in use.
+    """All live nodes with CPUs, as `ray.nodes()` describes them, and those in use.
 
-    avoided: ids of the nodes not in use. sparing: True if nodes with accelerators are not used.
+    avoided: ids of the live nodes that are not used. sparing: True if nodes with accelerators are left free.
     """
 
     alive: tuple[Node, ...] = ()
@@ -68,7 +68,7 @@ class Nodes:
 
 
 def choose(nodes: Iterable[Node]) -> Nodes:
-    """Choose the living nodes with CPUs, without accelerators if there are any such nodes."""
+    """Choose the live nodes with CPUs, without accelerators if there are any such nodes."""
     alive = tuple(node for node in nodes if node["Alive"] and node["Resources"].get("CPU", 0) >= 1)
     plain = tuple(node for node in alive if not has_accelerators(node))
     if not plain:

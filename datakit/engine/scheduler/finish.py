@@ -114,7 +114,7 @@ def clean_up_finished(step: Step) -> None:
     """
     if not urls.is_local(step.directory):
         return
-    with contextlib.suppress(RootError, PermissionError):  # users with read access only cannot clean up
+    with contextlib.suppress(RootError, PermissionError):  # users with read-only access cannot clean up
         stale_files.remove_dead_files_in(step.directory)
         urls.remove(urls.join(step.directory, PARTIAL_NAME))
         remove_exchange(step)

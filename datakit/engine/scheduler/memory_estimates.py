@@ -1,7 +1,7 @@
 """Learns from a phase's finished tasks: how much memory the next one needs and how many tiny tasks fit in one child.
 
 Neither changes the output. Memory: the phase declares what an attempt may need. From the twentieth finished task on, a
-first attempt gets 1.5 times the 95th percentile of the share of that memory really used, between a quarter and four
+first attempt gets 1.5 times the 95th percentile of the share of that memory actually used, between a quarter and four
 times the declaration. A retry always starts from the declaration. Batches: a child costs some 5 ms, so tasks with a
 median below 50 ms are handed out half a second of work at a time, as long as enough batches are left to keep every slot
 busy to the end.

@@ -81,7 +81,10 @@ def judge(history: TaskHistory, outcome: Outcome) -> Verdict:
 
 
 def _plan_single_tries(history: TaskHistory, outcome: Outcome) -> None:
-    """Have the next attempt try records one by one: those of the batch it died in, or all if that explains nothing."""
+    """Make the next attempt try records one by one: those of the batch in progress.
+
+    After a death without such a batch, or in one that was already tried this way, it tries all records so.
+    """
     batch = outcome.in_progress
     if batch is not None and not _is_known(history, batch):
         history.try_singly.append(batch)

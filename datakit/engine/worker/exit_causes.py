@@ -10,8 +10,9 @@
     any other signal, or an exit without a reply          crash
     no status: the fork server is gone                    infrastructure
 
-An allocation has failed if the child printed one of the runtimes' messages for it, or had met a hard limit
-(`memory_watcher.py`). An exception raised at a hard limit also counts as memory.
+An allocation has failed if the child printed one of the runtimes' messages for it, had a hard limit because it grew
+fast, or was close to the backstop (`memory_watcher.py`). An exception raised in the last two cases also counts as
+memory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Runs attempts on this machine, as many at a time as slots and memory allow.
 
 Admission: the budgets of running attempts together stay under 85 % of the machine's memory (or its cgroup's), so the
-kernel never has to choose a victim. The oldest attempt goes first. One that needs more than all the memory runs alone.
+kernel never has to choose a victim. The oldest attempt goes first. An attempt that needs more than that runs alone.
 So does one that asks for it, if its budget exceeds its slot's share: below that share its neighbours cannot take memory
 from it, and running a hundred memory bombs one by one would hold up everything else. One thread waits for each child;
 the work is done in the children.

@@ -78,7 +78,7 @@ class _Observed(NamedTuple):
 
 
 class _Table:
-    """The shared memory of fork server and watcher."""
+    """The memory that the fork server and the watcher share."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, ENTRIES * ENTRY_BYTES)

@@ -11,8 +11,8 @@ That meets all deadlines whenever it is possible, and here it is: the fractional
 
     floor(w_i * B * b) <= served_i <= ceil(w_i * B * b)          exactly, for every component
 
-and no count is negative. Cost: 20 us a block. For random access a checkpoint is kept every 256 blocks and the blocks in
-between are recomputed. The first visit to block b computes all blocks before it (a trillion tokens at 4096: 2 s).
+and no count is negative. Cost: 20 us per block. For random access a checkpoint is kept every 256 blocks and the blocks
+in between are recomputed. The first visit to block b computes all blocks before it (a trillion tokens at 4096: 2 s).
 """
 
 from __future__ import annotations

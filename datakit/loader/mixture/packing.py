@@ -9,7 +9,7 @@ it starts. One longer than a block is first cut into parts of a block's size, ea
 length grows, blocks that were read stay read, and nothing is lost or read twice.
 
 Documents are placed longest first, each into the fullest sequence with room for it (best fit decreasing). That takes
-about 0.7 us a document and leaves 1-2 % padding on real texts if a block holds dozens of sequences. Of a document too
+about 0.7 us per document and leaves 1-2 % padding on real texts if a block holds dozens of sequences. Of a document too
 long for a sequence, `split` makes full sequences and a remainder, `truncate` keeps the start, and `drop` keeps nothing;
 each is counted.
 """

@@ -3,11 +3,11 @@
 A packed component must know how many sequences each of its blocks holds. `datakit mixture pack` counts them once for
 each sequence length, in a step `packing-<length>-<policy>` shared by all mixtures over the same tokens:
 
-    <root>/packing/packing-4096-split-<12 digits>/counts.npy        int32, one a block
+    <root>/packing/packing-4096-split-<12 digits>/counts.npy        int32, one per block
 
 The step's fingerprint covers everything that decides the counts: the identity of the tokens that training sees (the
 cache or its source, without the held-out documents), the block size, the length and the packing. So the counts of
-another cache are never used, and changing the held-out documents requires new ones. Cost: two reads, 4 bytes a block.
+another cache are never used, and changing the held-out documents requires new ones. Cost: two reads, 4 bytes per block.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Knows how many sequences of one length each block holds, and where the windows of an epoch's block order start.
 
-A plain component needs no table: every block but the last holds the same number. A packed one needs one count a block
+A plain component needs no table: every block but the last holds the same number. A packed one needs one count per block
 (4 bytes for a million tokens). Either way an epoch costs one number per window.
 """
 
@@ -42,7 +42,7 @@ class PlainCounts:
 
 
 class PackedCounts:
-    """Blocks whose documents are packed, one count a block; methods as in `PlainCounts`."""
+    """Blocks whose documents are packed, one count per block; methods as in `PlainCounts`."""
 
     def __init__(self, counts: np.ndarray) -> None:
         self._counts = counts

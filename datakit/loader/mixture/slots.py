@@ -5,7 +5,7 @@ mixture blocks (of 2,048 by default). A block's counts come from `apportion`, th
 permutation. A component's sequences are numbered in slot order, so a new stage may cut a mixture block short: the
 sequences served until then stay served, and the numbering continues.
 
-Cost: 0.3 ms a block of 2,048; the last 64 blocks are cached.
+Cost: 0.3 ms per block of 2,048; the last 64 blocks are cached.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ A change of length closes the current window. Its unread sequences, in token ord
 become a window of their own; then the epoch continues with its next blocks, in the same order, cut to the new length.
 So each token of an epoch is served once, whatever the lengths.
 
-Memory: one number per window of an epoch, and the tables of the few windows in use. Time: about 1 ms a window of 16,384
-sequences.
+Memory: one number per window of an epoch, and the tables of the few windows in use. Time: about 1 ms per window of
+16,384 sequences.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from datakit.loader.sources.ranges import Pieces, plain
 from datakit.loader.sources.rows import Rows, View, rows_of_pieces, rows_of_range
 from datakit.loader.sources.token_source import BlockAxis, TokenSource
 
-CACHED_PACKINGS = 64  # packed blocks, 16 bytes a document
+CACHED_PACKINGS = 64  # packed blocks, 16 bytes per document
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ class Stream:
         return bisect_right([stretch.first for stretch in self.stretches], sequence) - 1
 
     def _left(self, stretch: Stretch) -> int:
-        """Sequences of a stretch's first epoch, the joined ones included."""
+        """The number of sequences left in a stretch's first epoch, including the joined ones."""
         return stretch.joined_count + self.counts.of(stretch.length).total - self._begin_of(stretch)
 
     def _in_epoch(self, stretch: Stretch, offset: int) -> tuple[int, int, int]:

@@ -21,7 +21,7 @@ from datakit.loader.sources.ranges import Pieces, cut, groups_of, join, merged
 from datakit.loader.sources.token_source import BlockAxis
 
 MAX_TABLE = 1 << 20  # sequences of a window whose order is kept as a table, 16 bytes each
-CACHED_WINDOWS = 6  # the current and the next window, at the lengths around a change
+CACHED_WINDOWS = 6  # the current and next windows, for each sequence length around a change of length
 
 
 class Unit(NamedTuple):

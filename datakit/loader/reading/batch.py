@@ -114,7 +114,7 @@ def empty_batch(rows: int, length: int, names: Sequence[str], view: View) -> Bat
 def fill(batch: Batch, picks: Sequence[Pick], sources: Sequence[Rows], resident: Sequence[bool], view: View) -> None:
     """Copy the picked rows into the batch. `sources` has the read that holds each row, in the order of the picks.
 
-    `resident` says of each stream whether its reads are whole units or single sequences.
+    resident: for each stream, True if its reads are whole units, False if they are single sequences.
     """
     runs: list[np.ndarray] = [_NO_DOCUMENT] * len(batch.tokens)
     reads = iter(sources)

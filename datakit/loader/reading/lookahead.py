@@ -12,7 +12,7 @@ from datakit.loader.mixture.window import Unit
 from datakit.loader.reading.block_pool import BlockPool
 from datakit.loader.reading.row_reader import ReadKey, RowReader
 
-STAGE_AHEAD = 4  # mixture blocks: how early a coming stage's components are read ahead
+STAGE_AHEAD = 4  # mixture blocks: how long before a stage starts its components are first read
 ROWS_AHEAD = 8  # batches whose separately read sequences (full shuffle) are read ahead
 
 

@@ -26,7 +26,7 @@ class ReadKey(NamedTuple):
 
 
 class RowReader:
-    """Reads for one run. `resident` says of each stream whether its units stay in memory."""
+    """Reads for one run. `resident`: for each stream, whether its units stay in memory."""
 
     def __init__(self, order: SequenceOrder, view: View) -> None:
         self._streams: Sequence[Stream] = order.streams

@@ -3,7 +3,7 @@
     source = open_source("data/demo/tokenize-0123456789ab", "web")
 
 Opening costs one read of the manifest. Document borders come from the shards' length files. Each is read whole on first
-use (4 bytes a document, one request) and the most recent are cached, up to 64 MB, at 8 bytes a document.
+use (4 bytes per document, one request) and the most recent are cached, up to 64 MB, at 8 bytes per document.
 """
 
 from __future__ import annotations

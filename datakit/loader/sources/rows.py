@@ -1,8 +1,8 @@
 """Reads a block as an array of sequences of one length, with the starts of the documents in each.
 
 A plain block takes one read and no copy: its sequences are the block, reshaped. Packed and joined sequences are
-gathered from the few ranges that hold their pieces. This is whole-array numpy in the reading threads, 1-20 ms a million
-tokens.
+gathered from the few ranges that hold their pieces. This is whole-array numpy in the reading threads, 1-20 ms per
+million tokens.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import xxhash
 
 from datakit.errors import LoaderError
 
-BLOCK_TOKENS = 1 << 20  # 2 to 4 MB a read; 256 sequences of 4,096 tokens
+BLOCK_TOKENS = 1 << 20  # 2 to 4 MB per read; 256 sequences of 4,096 tokens
 
 
 @runtime_checkable

@@ -11,8 +11,8 @@ alone, and the merges of A and B were in the order of their ranks, as in BPE(AB)
 state, with the same pair as the lowest among fewer: it would have merged that pair, but did not. A and C are never
 adjacent, because B' is between them.
 
-So a word of megabytes is encoded in overlapping windows of 16 KiB, each starting at a token of the one before, joined
-at the first token they share. If they share none, the windows grow, up to the whole word.
+So a word of several megabytes is encoded in overlapping windows of 16 KiB, each starting at a token of the one before,
+joined at the first token they share. If they share none, the windows grow, up to the whole word.
 """
 
 from __future__ import annotations
@@ -133,9 +133,9 @@ class WordEncoder:
     def _split(self, text: str) -> Iterator[str]:
         """Yield the words of a text, pre-tokenizing a view of it at a time.
 
-        Only those words of a view are taken that the following text cannot change. A piece depends on the characters up
-        to the next one, on the white space around it, and on what a contraction may need; so pieces are settled if they
-        end before a character that is not white space and has LOOK_BEYOND more after it.
+        Only words that the text after the view cannot change are taken. A piece depends on the characters up to the
+        next one, on the white space around it, and on what a contraction may need; so pieces are settled if they end
+        before a character that is not white space and has LOOK_BEYOND more after it.
         """
         if text.isascii() and text[1:].isalpha() and (text[0].isalpha() or text[0] == " "):
             yield text  # letters, possibly after a space, are one piece: a frequent case
@@ -158,7 +158,7 @@ class WordEncoder:
             start, size = start + ranges[-1][1], self.look
 
     def _end_of_run(self, text: str, start: int, stop: int) -> int | None:
-        """The end of the piece at `start` if text[start:stop] is one piece, a run that may continue; else None.
+        """If text[start:stop] is one piece, a run that may continue past `stop`, return where it ends; else None.
 
         The kind of such a run follows from its last two characters (except a line break after punctuation), so the
         search continues from there, one view at a time.
@@ -193,7 +193,7 @@ class WordEncoder:
 
     def _ids(self, data: np.ndarray, start: int, stop: int) -> np.ndarray:
         self._spent += stop - start
-        if self._spent > RENEW_BYTES:  # an encoder caches words, and these do not recur
+        if self._spent > RENEW_BYTES:  # an encoder caches every word, and long ones hardly recur
             self.encoder, self._spent = self.renew(), stop - start
         return self.encoder.encode_batch([data[start:stop].tobytes().decode()])[0]
 

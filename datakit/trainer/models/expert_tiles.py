@@ -34,7 +34,7 @@ TILES_AT_ONCE = 8  # maximum
 
 
 class Tiles(NamedTuple):
-    """Sorted assignments with each expert's rows padded to whole tiles; turns of a single expert come first."""
+    """Sorted assignments with each expert's rows padded to whole tiles; tiles that fill single-expert turns first."""
 
     order: Sorted
     expert: Int[Array, " N"]  # of each tile

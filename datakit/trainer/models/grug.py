@@ -182,7 +182,7 @@ def encode(params: Tree, state: Tree, batch: Tokens, config: Config) -> tuple[Fl
 
 
 def windows(config: Config) -> Int[Array, " L"]:
-    """Number of positions that each layer attends to, its own included."""
+    """Number of positions that each layer attends to, including its own."""
     full = np.arange(config.layers) % FULL_WINDOW_EVERY == FULL_WINDOW_EVERY - 1
     return jnp.asarray(np.where(full, config.window, max(1, config.window // 2)), jnp.int32)
 

@@ -103,7 +103,7 @@ def exclude_self(attended: Float[Array, "B S N H"], value: Float[Array, "B S M H
 
 
 def silu_gate(gate_up: Float[Array, "*rows F"]) -> Float[Array, "*rows I"]:
-    """SwiGLU (Shazeer 2020): silu(gate) * up, given both side by side."""
+    """SwiGLU (Shazeer 2020): silu(gate) * up, where `gate_up` has both side by side."""
     gate, up = jnp.split(gate_up, 2, axis=-1)
     return jax.nn.silu(gate) * up
 

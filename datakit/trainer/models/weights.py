@@ -32,7 +32,7 @@ Tree = dict[str, Any]  # nested dicts whose leaves have one type
 
 @dataclass(frozen=True)
 class Weight:
-    """One row of the table. `std` 0 means zeros, None ones; otherwise a normal truncated at 3 standard deviations.
+    """One row of the table. `std`: 0 for zeros, None for ones, otherwise a normal truncated at 3 standard deviations.
 
     The first `stack` axes number independent matrices (layers, experts), each of which keeps its norm under AdamH.
     """
