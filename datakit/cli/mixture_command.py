@@ -99,7 +99,7 @@ def preview(
 
 
 def _plot(order: SequenceOrder, wanted: int | None, last: int, mixture: str, plot: str) -> None:
-    """Plot the shares until step `last` to the file `plot`."""
+    """Plot the shares up to step `last`, and save the plot as `plot`."""
     from datakit.loader import contributions
     from datakit.plots.mixture import write_plot
     from datakit.storage import urls
@@ -224,7 +224,7 @@ def _component_row(order: SequenceOrder, view: Preview, number: int) -> tuple[Ce
 
 
 def _over_time(view: Preview) -> str:
-    """One row a point: each component's share since the row before, and its tokens and epochs so far."""
+    """One row per point: each component's share since the previous row, and its tokens and epochs so far."""
     from datakit.plots.files import short
 
     full = len(view.names) <= MAX_DETAILED

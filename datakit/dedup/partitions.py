@@ -56,7 +56,9 @@ def all_parts(step: Step) -> list[Part]:
 def _parts_of(number: int, documents: StepInput, signatures: StepInput, row: int, directory: str) -> Iterator[Part]:
     ours, theirs = documents.manifest.partitions, signatures.manifest.partitions
     if [part.rows for part in ours] != [part.rows for part in theirs]:
-        raise CorruptError(f"{signatures.directory} has other rows than {documents.directory}; remove it and run again")
+        raise CorruptError(
+            f"{signatures.directory} has different rows than {documents.directory}; remove it and run again"
+        )
     here, there = (urls.relative(entry.directory, directory) for entry in (documents, signatures))
     for index, (text, signature) in enumerate(zip(ours, theirs, strict=True)):
         yield Part(

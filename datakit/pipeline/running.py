@@ -92,7 +92,7 @@ def run(
     """Run a recipe (a name, a file or a Recipe) up to and including stage `until`. Silent unless given an `observer`.
 
     `settings` are as for `--set`. `fresh` first removes the directories of the dataset's own steps under the current
-    parameters. Steps of its sources are shared with other recipes and stay. Raises InputError, PartialError,
+    parameters. The steps of its sources are kept, since other recipes share them. Raises InputError, PartialError,
     StepFailedError or StorageError.
     """
     started = time.monotonic()
@@ -121,7 +121,7 @@ def run(
 
 
 def _remove_own_steps(graph: Graph) -> list[str]:
-    """Remove the directories of the dataset's own steps and return them; steps of its sources are shared and stay."""
+    """Remove the directories of the dataset's own steps and return them; keep its sources' steps, which are shared."""
     located: dict[str, LocatedStep] = {}
     for node in graph.nodes:
         located[node.label] = graph.locate(node, located)

@@ -1,6 +1,6 @@
 """Rejects finished steps that lost more than the present recipe allows.
 
-Limits are not in the fingerprint, so a step found done may have been made under looser ones.
+Limits are not in the fingerprint, so a step that is already done may have run under looser ones.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A result of a few counters and one file takes 800 bytes as Python objects and a fifth of that as JSON. So a driver of
 100,000 tasks keeps JSON, like the ledger, and decodes a result whenever a plan reads it, in a few microseconds. A plan
-therefore sees equal values whether a result is of this run or of an earlier one.
+therefore sees equal values whether a result comes from this run or an earlier one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The worker's end on a Ray cluster: runs attempts in children of a fork server owned by the Ray worker process.
 
-Ray reuses its worker processes, so a fork server boots once per worker process and an attempt costs the same as
-locally. The Ray worker itself has many threads and never forks. When it dies, its fork server sees the end of the
-control socket and kills the children. The only question it asks Ray, once per worker process, is which node it is on.
+Ray reuses its worker processes, so a fork server boots once per worker process and an attempt costs the same as it
+does locally. The Ray worker itself has many threads and never forks. When it dies, its fork server sees the end of
+the control socket and kills the children. The only question it asks Ray, once per worker process, is which node it is
+on.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Knows how many sequences of one length each block holds, and where the windows of an epoch's block order start.
 
-A plain component needs no table: every block but the last holds the same number. A packed one needs one count a block
-(4 bytes for a million tokens). Either way an epoch costs one number per window.
+A plain component needs no table: every block but the last holds the same number. A packed one needs one count per block
+(4 bytes for a million tokens). Either way, an epoch needs only one number per window.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ alone, and the merges of A and B were in the order of their ranks, as in BPE(AB)
 state, with the same pair as the lowest among fewer: it would have merged that pair, but did not. A and C are never
 adjacent, because B' is between them.
 
-So a word of megabytes is encoded in overlapping windows of 16 KiB, each starting at a token of the one before, joined
-at the first token they share. If they share none, the windows grow, up to the whole word.
+So a word of several megabytes is encoded in overlapping windows of 16 KiB. Each starts at a token of the one before;
+the two are joined at the first token they share. If they share none, the windows grow, up to the whole word.
 """
 
 from __future__ import annotations
