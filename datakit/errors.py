@@ -1,4 +1,4 @@
-"""Every error that datakit raises on purpose, in one tree.
+"""Every error that datakit raises on purpose, in one hierarchy.
 
 A message names the thing, the place and the next step. It never contains document text: logs are shared more widely
 than corpora.
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 
 class DatakitError(Exception):
-    """Root of the tree. `exit_code` is the command line's exit code."""
+    """The base class. `exit_code` is the command line's exit code."""
 
     exit_code = 1
 

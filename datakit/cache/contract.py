@@ -62,7 +62,7 @@ class Contract(msgspec.Struct, frozen=True):
     def require(self, tokenizer_sha256: str, place: str) -> None:
         if tokenizer_sha256 != self.tokenizer_sha256:
             raise TokenizerError(
-                f"{place} was made with the tokenizer of sha256 {self.tokenizer_sha256}, not with {tokenizer_sha256}; "
+                f"{place} was made with the tokenizer whose sha256 is {self.tokenizer_sha256}, not {tokenizer_sha256}; "
                 f"use the tokenizer.json next to the cache, or tokenize the dataset again with yours"
             )
 
@@ -99,7 +99,7 @@ def frame_mask(mask: np.ndarray, lengths: np.ndarray, contract: Contract) -> np.
 
 
 def _positions(lengths: np.ndarray, contract: Contract) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Lengths and ends of documents with the contract's tokens, [N], and a mask of the tokens from the text."""
+    """Lengths and ends of documents with the contract's tokens, [N], and a mask that is True for tokens of the text."""
     framed = lengths + (int(contract.bos is not None) + int(contract.eos is not None))
     ends = np.cumsum(framed)
     from_text = np.ones(int(ends[-1]) if len(ends) else 0, bool)

@@ -175,7 +175,7 @@ class Cache:
         return self._starts.get(index, lambda: starts_of(self.document_lengths(index)))
 
     def require_tokenizer(self, sha256: str) -> None:
-        """Raise TokenizerError unless the cache was made with the tokenizer.json of this sha256."""
+        """Raise TokenizerError unless the cache was made with the tokenizer.json that has this sha256."""
         self.contract.require(sha256, self.directory)
 
     def require_encoding(self, encode: Callable[[str], Sequence[int]]) -> None:

@@ -1,7 +1,7 @@
 """Opens and reads the arrays of a cache's shards on demand, keeping some of them open. Thread-safe.
 
 Raw shards on a local disk are read by one system call straight into the result. TensorStore reads everything else:
-compressed shards and object stores. A shard whose file is missing or has another size than in the manifest is refused
+compressed shards and object stores. A shard whose file is missing, or differs in size from the manifest, is refused
 when it is opened.
 """
 

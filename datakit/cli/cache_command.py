@@ -182,7 +182,7 @@ def _bracketed(parts: Iterable[Piece]) -> str:
 
 
 def _visible(text: str) -> str:
-    """Replace control characters by their pictures and mark line breaks, so a document cannot control the terminal."""
+    """Show control characters as symbols and mark line breaks, so a document cannot control the terminal."""
     pictured = "".join(
         chr(0x2400 + ord(sign)) if ord(sign) < 32 and sign != "\n" else "␡" if 127 <= ord(sign) < 160 else sign
         for sign in text

@@ -99,7 +99,7 @@ def preview(
 
 
 def _plot(order: SequenceOrder, wanted: int | None, last: int, mixture: str, plot: str) -> None:
-    """Plot the shares until step `last` to the file `plot`."""
+    """Plot the shares up to step `last`, and save the plot as `plot`."""
     from datakit.loader import contributions
     from datakit.plots.mixture import write_plot
     from datakit.storage import urls

@@ -1,7 +1,7 @@
 """Stage `consolidate`: removes what dedup found from the normalized partitions; the result can be published.
 
 Each partition of each source becomes one output partition, even if it ends up empty, so positions keep their meaning.
-All columns of the source stay. `edited_id` is added: the hash of a text that was edited after it got its id (null,
+All columns of the source are kept. `edited_id` is added: the hash of a text that was edited after it got its id (null,
 since no stage edits yet; an input column of that name described another edition and is replaced). The step fails unless
 `rows out == rows in - dropped` holds for every partition and for the whole dataset.
 
@@ -56,9 +56,9 @@ CORE = pa.schema(
 
 @dataclass(frozen=True)
 class Config:
-    """drop: the reasons to remove a document; one marked for another reason stays and is counted.
+    """drop: the reasons to remove a document; one marked for another reason is kept and counted.
 
-    max_quarantined: how many documents that crash the writer may be left out; 0.001: a share.
+    max_quarantined: number, or share if below 1 (0.001), of documents to leave out if they crash the writer.
     quarantine: further documents ("source/partition:row") that may be left out.
     """
 

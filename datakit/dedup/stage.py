@@ -104,7 +104,7 @@ def _runs(results: Sequence[TaskResult]) -> list[str]:
 
 
 def _tasks(function: str, sizes: Sequence[int], buckets: int = 0) -> tuple[Task, ...]:
-    """Return tasks over neighbouring parts; `sizes` are the bytes to read of each part."""
+    """Return tasks over neighbouring parts; `sizes` are the bytes to read from each part."""
     return tuple(
         Task(
             key=f"{group.start:05d}",

@@ -16,7 +16,7 @@ from datakit.errors import DatakitError
 from datakit.storage import stale_files
 
 REFUSED_TOKEN = "InvalidAuthToken"  # Ray prints this repeatedly, but raises only that it failed to connect
-VERSION_MISMATCH = "Version mismatch"  # part of Ray's message for another version of Ray or Python
+VERSION_MISMATCH = "Version mismatch"  # part of Ray's message for a different version of Ray or Python
 STATUS_REMEDY = "`ray status` on the head node; see docs/operations.md"
 
 

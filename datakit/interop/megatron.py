@@ -105,7 +105,7 @@ def _write_index(path: Path, lengths: np.ndarray, dtype: np.dtype) -> None:
 
 
 def read_megatron(prefix: str) -> ExternalTokens:
-    """Open a dataset for import; its documents are those of the index, of one or more sequences each.
+    """Open a dataset for import; its documents are those in the index, each of one or more sequences.
 
     Raises NotFoundError, CorruptError, UsageError.
     """

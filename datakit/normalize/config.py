@@ -25,7 +25,7 @@ class Config:
     max_document_bytes: int = 256 << 20  # a longer document is quarantined
     whitespace_run: int = 128  # a longer run of white space is cut to this many characters
     partition_bytes: int | None = None  # text per partition at most; None: 32 MiB, 128 MiB or 1 GiB by total size
-    max_quarantined: int | float = 0  # how many unusable records may be left out; 0.001: a share
+    max_quarantined: int | float = 0  # number, or share if below 1, of unusable records to leave out
     quarantine: tuple[str, ...] = ()  # further records ("file:position") that may be left out
 
     def __post_init__(self) -> None:

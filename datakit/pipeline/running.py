@@ -117,7 +117,7 @@ def run(
 
 
 def _remove_own_steps(graph: Graph) -> list[str]:
-    """Remove the directories of the dataset's own steps and return them; steps of its sources are shared and stay."""
+    """Remove the directories of the dataset's own steps and return them; keep its sources' steps, which are shared."""
     located: dict[str, LocatedStep] = {}
     for node in graph.nodes:
         located[node.label] = graph.locate(node, located)

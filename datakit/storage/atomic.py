@@ -89,8 +89,8 @@ def commit_file(path: Path, url: str) -> Committed:
     existing, existing_length = (xxh3, length) if created else hash_url(url)
     if existing != xxh3:
         raise DivergentOutputError(
-            f"{url} exists with other content ({existing_length} bytes, xxh3 {existing}; this attempt wrote {length} "
-            f"bytes, xxh3 {xxh3}): the task that writes it is not deterministic; the first version is kept"
+            f"{url} exists with different content ({existing_length} bytes, xxh3 {existing}; this attempt wrote "
+            f"{length} bytes, xxh3 {xxh3}): the task that writes it is not deterministic; the first version is kept"
         )
     return Committed(url, length, xxh3, created)
 

@@ -46,7 +46,7 @@ def _sizes(array: pa.Array, name: str) -> np.ndarray:
 
 
 def _list_sizes(array: pa.ListArray | pa.LargeListArray | pa.MapArray, name: str) -> np.ndarray:
-    """Take differences of the elements' running total at the offsets, plus 4 bytes per list for its own offset."""
+    """Sum the sizes of each list's elements (by their running total), plus 4 bytes for the list's own offset."""
     parts = [array.keys, array.items] if isinstance(array, pa.MapArray) else [array.values]
     before = np.zeros(len(parts[0]) + 1, np.int64)
     np.cumsum(sum(_sizes(part, name) for part in parts), out=before[1:])

@@ -62,7 +62,7 @@ def absolute(url: str) -> str:
 
 
 def join(base: str, *parts: str) -> str:
-    """Join to `base/part/part`; a leading `../` in a part goes up.
+    """Return `base/part/part`; a leading `../` in a part goes up one folder.
 
     >>> join("s3://bucket/a/b", "../c/manifest.json")
     's3://bucket/a/c/manifest.json'

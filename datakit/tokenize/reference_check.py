@@ -4,7 +4,7 @@ The sample depends on the partition alone, not on batches: 16 documents evenly s
 KiB in every 2.7 MB of the text laid end to end, which is 0.3 % of the bytes. A document that fits its window is
 compared whole, with the ids about to be written. Of a longer one both encode only a window; among the 16 documents this
 window moves from the start of the first to the end of the last. The reference takes 20 times as long as the encoder, so
-the windows of the 16 share another 0.3 % of the bytes, at 1 to 8 KiB each.
+the windows of the 16 take only another 0.3 % of the bytes, 1 to 8 KiB each.
 
 Cost: 0.6 % of the bytes, or at least 16 KiB per partition, at the reference's speed.
 """

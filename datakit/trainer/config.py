@@ -88,8 +88,8 @@ class Run:
     kind: str = "grug"
     optimizer: Optimizer = field(default_factory=Optimizer)
     seed: int = 0
-    initialize_from: str | None = None  # a checkpoint whose weights alone are used, at step 0
-    resume_from: str | None = None  # a run with another fingerprint to continue, e.g. with a changed mixture
+    initialize_from: str | None = None  # a checkpoint that supplies the weights at step 0, and nothing else
+    resume_from: str | None = None  # a run to continue although its fingerprint differs (e.g. its mixture)
     expect: dict[str, float] = field(default_factory=dict)  # by metric; the scaling law adds its own
     replicas: int = 1  # full copies of the weights, each sharded over its devices
     norm_band: tuple[float, float] = (0.2, 5.0)  # allowed norm of a group, as multiples of its first norm

@@ -111,7 +111,9 @@ def _mixture(settings: dict[str, Any], file: Path, root: str) -> Mixture:
     if "mixture" in settings:
         if len(settings) > 1:
             others = ", ".join(sorted(set(settings) - {"mixture"}))
-            raise RecipeError(f"{file}, [data]: {others} cannot be combined with `mixture`; move to that file")
+            raise RecipeError(
+                f"{file}, [data]: {others} cannot be combined with `mixture`; such settings belong in that file"
+            )
         return load_mixture(absolute(str(settings["mixture"]), file.resolve().parent), root)
     tables = settings.get("components", {})
     found = {name: {**entry, "cache": _place(entry.get("cache", ""), file, root)} for name, entry in tables.items()}

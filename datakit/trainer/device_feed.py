@@ -100,12 +100,14 @@ def _placed(source: BatchSource, mesh: Mesh, vocabulary: int, start: int, stop: 
 
 
 def place(batch: HostBatch, mesh: Mesh, vocabulary: int) -> Placed:
-    """Split a batch by rows over the devices. Raises UsageError if it does not split evenly or has unknown ids."""
+    """Split a batch by rows over the devices. Raises UsageError if it cannot be split evenly or has unknown ids."""
     _check_ids(batch.tokens, vocabulary)
     rows, length = batch.tokens.shape
     sequences = rows * jax.process_count()
     if sequences % mesh.size:
-        raise UsageError(f"a batch of {sequences} sequences does not split over {mesh.size} devices; choose a multiple")
+        raise UsageError(
+            f"a batch of {sequences} sequences cannot be split evenly over {mesh.size} devices; choose a multiple"
+        )
     sharding = NamedSharding(mesh, P(BATCH))
     arrays = (batch.tokens.astype(np.int32), batch.segments.astype(np.int32), batch.loss_mask.astype(np.bool_))
     placed = Tokens(*(jax.make_array_from_process_local_data(sharding, array) for array in arrays))

@@ -155,7 +155,7 @@ def rotated(
 ) -> Float[Array, "*shape"]:
     """AdamH's step: move against `direction` by `rate` times the matrix's norm, then rescale to that norm.
 
-    The first `stack` axes number independent matrices.
+    The first `stack` axes index independent matrices.
     """
     axes = tuple(range(stack, value.ndim))
     norm = _norm(value, axes)

@@ -33,7 +33,7 @@ def test_different_second_commit_is_refused(root: str) -> None:
     url = urls.join(root, "file.bin")
     atomic.commit_bytes(b"first", url)
     with pytest.raises(
-        DivergentOutputError, match=r"file\.bin exists with other content \(5 bytes.* not deterministic"
+        DivergentOutputError, match=r"file\.bin exists with different content \(5 bytes.* not deterministic"
     ):
         atomic.commit_bytes(b"second", url)
     assert urls.read_bytes(url) == b"first"

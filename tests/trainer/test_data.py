@@ -47,7 +47,7 @@ def test_mistakes_are_named(root: Path, changes: list[str], error: type[Exceptio
 
 def test_caches_of_two_tokenizers_do_not_mix(root: Path, tmp_path: Path) -> None:
     make_cache(tmp_path, {"code": words(1, 20)}, tokenizer=trained(300))
-    with pytest.raises(TokenizerError, match="was made with the tokenizer of sha256"):
+    with pytest.raises(TokenizerError, match="was made with the tokenizer whose sha256 is"):
         load_run(root / "run.toml", str(root), [f'data.components.code.cache="{tmp_path}/cache"'])
 
 

@@ -213,7 +213,7 @@ def test_norms_profile_and_evaluations_are_written(tmp_path: Path) -> None:
 
 
 def test_impossible_runs_say_why(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="a batch of 6 sequences does not split over 8 devices"):
+    with pytest.raises(UsageError, match="a batch of 6 sequences cannot be split evenly over 8 devices"):
         train(saving_run(), TextBytes(rows=6), str(tmp_path))
     with pytest.raises(UsageError, match="the data end before step 2 of 12"):
         train(saving_run(), Ending(1, quiet=True), str(tmp_path))

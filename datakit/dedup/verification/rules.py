@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 MEASURES = ("jaccard", "containment")
 LISTED_PER_COMPARISON = 4  # lets a document find its best candidates among more than it may be compared with
-# Pairs of a document and a retained one that shares a band key (candidates); of those: excluded by their sizes alone,
-# compared shingle by shingle, and of these below the threshold. Documents retained with candidates left over (capped),
-# and documents retained although more retained documents share one of their band keys than it lists (crowded).
+# candidates: pairs of a document and a retained one that share a band key. ruled_out: those excluded by their sizes
+# alone. comparisons: those compared shingle by shingle. rejected: those compared and found below the threshold.
+# capped: documents retained before all their candidates were compared. crowded: documents retained although one of
+# their band keys is shared by more retained documents than it lists.
 COUNTED: tuple[str, ...] = ("candidates", "ruled_out", "comparisons", "rejected", "capped", "crowded")
 
 

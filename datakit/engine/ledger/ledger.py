@@ -90,7 +90,7 @@ class Digests:
         self._shared = xxhash.xxh3_128_hexdigest(encode(phase.shared)) + before  # hashed once: it may be a megabyte
 
     def of(self, task: Task) -> str:
-        """Return the digest of a task. A part of a task, in a bisection, has another digest."""
+        """Return the digest of a task. In a bisection, a part of a task has a different digest."""
         return xxhash.xxh3_128_hexdigest(encode([task.function, task.arguments, self._shared]))
 
 

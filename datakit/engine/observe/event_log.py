@@ -1,7 +1,7 @@
 """Writes `events.jsonl`: the events of a run for programs, one JSON object per line, in the run's own directory.
 
-On a disk each line is appended at once. An object store cannot append, so the file is written there at the end of each
-step. Logs are not outputs: each run has its own file, and nothing depends on it.
+On a disk, each line is appended immediately. An object store cannot append, so the file is written there at the end of
+each step. Logs are not outputs: each run has its own file, and nothing depends on it.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ def auto_address() -> str:
 
 @contextmanager
 def private_token() -> Iterator[None]:
-    """Set a token for this process's private cluster in the environment, for the block and in no file.
+    """Set a token for this process's private cluster in the environment, only for the block.
 
     Ray enables token authentication for such a cluster by itself. Left to itself, it would leave a token in the home
     directory, which changes how clusters started later behave. Tokens set by the user are kept.

@@ -134,7 +134,7 @@ class StepRun:
         return path
 
     def _find(self, phase: Phase, task: Task, digests: Digests) -> bytes | None:
-        """Return the packed result of an earlier run if all its files still exist with their sizes."""
+        """Return the packed result of an earlier run if all its files still exist with the recorded sizes."""
         packed = self._done.get(task_id(phase.name, task.key, digests.of(task))) if self._done else None
         if packed is None or any(self._sizes.get(output.path) != output.bytes for output in unpack(packed).outputs):
             return None

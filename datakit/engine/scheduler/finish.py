@@ -82,7 +82,7 @@ def finish_step(step: Step, output: Output, tally: Tally) -> Manifest:
 
 
 def _require_outputs(step: Step, written: bytearray) -> None:
-    """Raise unless all files that the tasks wrote exist with their sizes."""
+    """Raise unless all files that the tasks wrote exist with the recorded sizes."""
     if not written:
         return
     sizes = {info.path: info.size for info in urls.listing(step.directory)}

@@ -251,7 +251,7 @@ class PhaseRun:
         return bool(self._queue)
 
     def _bisect(self, task: TaskState, bisection: InputBisection, outcome: Outcome) -> None:
-        """Enter how one half of the input went; fail the task once one entry is left."""
+        """Record the outcome of one half of the input; fail the task once a single entry is left."""
         history = task.history
         history.attempts += 1
         if outcome.cause in DEATHS or outcome.cause is Cause.DONE:

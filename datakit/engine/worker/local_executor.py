@@ -59,7 +59,7 @@ class LocalExecutor(Executor):
             return ended
 
     def abandon(self) -> None:
-        """Kill running attempts and forget them; the fork servers stay."""
+        """Kill running attempts and forget them; keep the fork servers."""
         with self._lock:
             self._waiting.clear()
             cancelled, self._cancelled = self._cancelled, threading.Event()

@@ -3,7 +3,7 @@
 A slot is a row of a batch, counted from the start of the run. From the start of each stage, slots are divided into
 mixture blocks (of 2,048 by default). A block's counts come from `apportion`, the order inside it from a keyed
 permutation. A component's sequences are numbered in slot order, so a new stage may cut a mixture block short: the
-sequences served until then stay served, and the numbering continues.
+numbering continues after the last sequence served.
 
 Cost: 0.3 ms per block of 2,048; the last 64 blocks are cached.
 """

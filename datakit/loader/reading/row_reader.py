@@ -1,4 +1,4 @@
-"""Names and does the reads that the rows of a batch need.
+"""Lists and performs the reads that the rows of a batch need.
 
 A component whose window fits in memory is read a unit (usually a block) at a time. A full shuffle that does not fit
 reads each sequence separately.

@@ -1,4 +1,4 @@
-"""Repairs strings that are not valid UTF-8. Parquet, Arrow and CSV do not guarantee it, and later readers crash.
+"""Repairs strings that are not valid UTF-8. Parquet, Arrow and CSV may contain them; later readers would crash.
 
 Invalid sequences become U+FFFD; each changed value is counted. The text column is left to the text rules.
 Cost: one validation by Arrow at several GB/s; Python only for a column that fails it.

@@ -192,7 +192,7 @@ def remat(layer: Callable[..., Any], policy: str) -> Callable[..., Any]:
     if policy == "none":
         return layer
     saved = jax.checkpoint_policies.save_only_these_names(SAVED_NAME) if policy == "save_moe" else None
-    return jax.checkpoint(layer, policy=saved, prevent_cse=False)  # a scan prevents merging anyway
+    return jax.checkpoint(layer, policy=saved, prevent_cse=False)  # unnecessary inside a scan
 
 
 def _normed(x: Float[Array, "B S D"], weights: Tree, name: str, config: Config) -> Float[Array, "B S D"]:

@@ -34,7 +34,7 @@ Tree = dict[str, Any]  # nested dicts whose leaves have one type
 class Weight:
     """One row of the table. `std`: 0 for zeros, None for ones, otherwise a normal truncated at 3 standard deviations.
 
-    The first `stack` axes number independent matrices (layers, experts), each of which keeps its norm under AdamH.
+    The first `stack` axes index independent matrices (layers, experts), each of which keeps its norm under AdamH.
     """
 
     shape: tuple[int, ...]
@@ -92,8 +92,8 @@ def shardings(table: Tree, mesh: Mesh) -> Tree:
         for axis, name in enumerate(weight.sharding):
             if name is not None and weight.shape[axis] % mesh.shape[name]:
                 raise UsageError(
-                    f"weight {path} {weight.shape}: axis {axis} does not split over {mesh.shape[name]} devices; "
-                    "raise `replicas`, or choose another size"
+                    f"weight {path} {weight.shape}: axis {axis} cannot be split evenly over {mesh.shape[name]} "
+                    "devices; raise `replicas`, or choose another size"
                 )
     return jax.tree.map(lambda weight: NamedSharding(mesh, weight.sharding), table)
 

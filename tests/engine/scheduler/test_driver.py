@@ -47,7 +47,7 @@ def test_results_after_a_changed_phase_are_not_reused(tmp_path: Path) -> None:
     (tmp_path / "mended").touch()
     (tmp_path / "in").write_text("new")
     shutil.rmtree(tmp_path / "exchange")  # so the first phase is rerun, with another result
-    with pytest.raises(PartialError, match="one exists with other content"):
+    with pytest.raises(PartialError, match="one exists with different content"):
         run(tmp_path, poison_tasks.copies())
     (tmp_path / "one").unlink()
     assert len({partition.xxh3 for partition in run(tmp_path, poison_tasks.copies()).partitions}) == 1

@@ -99,7 +99,7 @@ def test_run_refuses_a_changed_file_and_recovers(recipe: Recipe, tmp_path: Path)
 
 @pytest.mark.parametrize("change", [truncated, appended, rewritten, removed])
 def test_file_changed_since_listing_is_refused(tmp_path: Path, change: Callable[[Path], None]) -> None:
-    """A change must not pass for damage, although records may be quarantined."""
+    """A change must not be mistaken for damage, although records may be quarantined."""
     write_source(tmp_path)
     file = tmp_path / "in/a.jsonl"
     step = normalize_step(tmp_path / "root", str(tmp_path / "in"), max_quarantined=1000)

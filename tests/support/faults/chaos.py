@@ -229,7 +229,7 @@ def committed_twice(root: str) -> list[str]:
         for line in read_ledger(step):
             if not isinstance(line, AttemptLine):
                 continue
-            if "exists with other content" in line.message:
+            if "exists with different content" in line.message:
                 found.append(f"{step} {line.phase} {line.key}: {line.message}")
             if line.result is not None:
                 written = tuple((output.path, output.bytes, output.xxh3) for output in line.result.outputs)

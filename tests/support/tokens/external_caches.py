@@ -134,7 +134,7 @@ def read_by_hand(prefix: Path) -> tuple[list[list[int]], list[int], dict[str, in
 
 
 def write_by_hand(prefix: Path, rows: list[list[int]], borders: list[int], shuffled: bool = False) -> None:
-    """Write a Megatron dataset; if `shuffled`, the file has the sequences in another order than the index."""
+    """Write a Megatron dataset; if `shuffled`, the file has the sequences in a different order than the index."""
     order = list(range(len(rows)))[:: -1 if shuffled else 1]
     pointers, data = [0] * len(rows), b""
     for row in order:

@@ -248,7 +248,7 @@ def test_impossible_configs_say_what_is_wrong() -> None:
         dataclasses.replace(SMALL, experts_per_token=8)
     with pytest.raises(UsageError, match="must be even"):
         dataclasses.replace(SMALL, head_width=7)
-    with pytest.raises(UsageError, match=r"weight blocks/.* does not split over 8 devices"):
+    with pytest.raises(UsageError, match=r"weight blocks/.* cannot be split evenly over 8 devices"):
         weights.shardings(grug.weights(dataclasses.replace(SMALL, hidden=36)), weights.make_mesh())
     with pytest.raises(UsageError, match="3 replicas"):
         weights.make_mesh(3)
