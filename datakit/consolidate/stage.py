@@ -1,9 +1,9 @@
 """Stage `consolidate`: removes what dedup found from the normalized partitions; the result can be published.
 
 Each partition of each source becomes one output partition, even if it ends up empty, so positions keep their meaning.
-All columns of the source stay. `edited_id` is added: the hash of a text that was edited after it got its id (null,
-since no stage edits yet; an input column of that name described another edition and is replaced). The step fails unless
-`rows out == rows in - dropped` holds for every partition and for the whole dataset.
+All columns of the source stay. `edited_id` is added: the hash of a text that was edited after it got its id (always
+null, since no stage edits texts yet). It replaces an input column of that name, which describes earlier edits. The step
+fails unless `rows out == rows in - dropped` holds for every partition and for the whole dataset.
 
 Cost: reading and above all writing Parquet with zstd-3. Partitions stream through in constant memory.
 """

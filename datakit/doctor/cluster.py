@@ -15,7 +15,7 @@ from datakit.engine.ray_backend import agreement
 from datakit.errors import DatakitError
 from datakit.storage import stale_files
 
-REFUSED_TOKEN = "InvalidAuthToken"  # Ray prints this repeatedly, but raises only that it failed to connect
+REFUSED_TOKEN = "InvalidAuthToken"  # Ray only prints this; its exception just says that it failed to connect
 VERSION_MISMATCH = "Version mismatch"  # part of Ray's message for another version of Ray or Python
 STATUS_REMEDY = "`ray status` on the head node; see docs/operations.md"
 
@@ -48,7 +48,7 @@ def _reach(address: str) -> None:
 
 
 def _join(address: str, root: str) -> Finding:
-    """Join the cluster. Also interprets what Ray only prints."""
+    """Join the cluster. Also interprets errors that Ray prints but does not raise."""
     from datakit.engine.ray_backend.executor import RayExecutor
 
     remedy = STATUS_REMEDY

@@ -2,7 +2,7 @@
 
     plot_run("data/demo/train-0123456789ab")  ->  data/demo/train-0123456789ab/plot.png
 
-Works during the run and after it was killed.
+Works during the run, and also if it was killed.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Pieces:
 
 
 def cut(starts: np.ndarray, lengths: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(starts, lengths, origin): cut each range into pieces of its size and a remainder; `origin` is its index."""
+    """Cut each range into pieces of its size and a remainder; return their (starts, lengths, indexes of the ranges)."""
     pieces = -(-lengths // sizes)
     origin = np.repeat(np.arange(len(starts)), pieces)
     offsets = (np.arange(len(origin)) - (np.cumsum(pieces) - pieces)[origin]) * sizes[origin]

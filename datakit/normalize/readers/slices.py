@@ -21,7 +21,7 @@ from datakit.normalize.readers.parquet_arrow import open_parquet, read_arrow, re
 from datakit.normalize.readers.text import read_texts
 from datakit.storage import urls
 
-SLICE_BYTES = 64 << 20  # some 0.3 s of work: long against a fork, short against losing an attempt
+SLICE_BYTES = 64 << 20  # some 0.3 s of work: long compared with a fork, short enough to repeat after a failed attempt
 TEXT_SLICE_BYTES = 16 << 20  # files that are documents cost more to read
 EXPANSION = 4  # text bytes per byte of a compressed file, roughly
 FILE_OVERHEAD = 64 << 10  # opening a file costs about as much as reading this many bytes
