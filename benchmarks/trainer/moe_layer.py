@@ -1,4 +1,4 @@
-"""Compare one mixture-of-experts layer, forward and backward, with a dense layer of the same active work.
+"""Compare one mixture-of-experts layer, forward and backward, with one that does the same work per token.
 
     python -m benchmarks.trainer.moe_layer                        # the standard shapes of this device
     python -m benchmarks.trainer.moe_layer --shape 4096,256,512,8,2 --backends tiles,ragged,dense --json rows.jsonl

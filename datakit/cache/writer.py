@@ -3,8 +3,8 @@
 The data file is written first, then the loss mask if there is one, then the documents' lengths and list, and zarr.json
 last, so that a shard with metadata is complete. The bytes depend on the documents alone, not on how they were batched.
 
-Memory: three times the tokens of the shard, both raw (2 bytes each) and compressed (4 bytes each). A text of 1 GiB at
-3.5 bytes per token takes 1.8 GiB or 3.6 GiB.
+Memory: three times the size of the shard's tokens, which take 2 bytes each if stored raw and 4 if compressed. A text
+of 1 GiB at 3.5 bytes per token takes 1.8 GiB or 3.6 GiB.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Config(SignatureConfig):
     threshold: float = 0.8  # documents at least this similar are duplicates
     measure: str = "jaccard"  # or "containment": the share of the document's shingles that the other one has
     prefer: tuple[str, ...] = ("longest",)  # what stays: "longest", "score:<column>", "source"; then smallest id
-    max_comparisons: int = 64  # the most retained documents that one is compared with
+    max_comparisons: int = 64  # limit on the retained documents that one document is compared with
     max_removal: float = 0.9  # if a source loses a larger share, the run stops
 
     def __post_init__(self) -> None:

@@ -48,7 +48,7 @@ def _reach(address: str) -> None:
 
 
 def _join(address: str, root: str) -> Finding:
-    """Join the cluster. Also interprets what Ray only prints."""
+    """Join the cluster. Also interprets errors that Ray prints but does not raise."""
     from datakit.engine.ray_backend.executor import RayExecutor
 
     remedy = STATUS_REMEDY

@@ -25,7 +25,7 @@ from datakit.storage import atomic, urls
 from datakit.storage.atomic import Committed
 
 READ_BYTES = 8 << 20  # per request: long enough to hide a round trip
-ATTEMPTS = 6  # in a row without a byte: with the pauses, half a minute
+ATTEMPTS = 6  # in a row that bring no byte: half a minute, with the pauses
 _TRANSIENT_MODULES = ("aiohttp", "botocore", "requests", "urllib3", "httpx", "httpx2")
 
 

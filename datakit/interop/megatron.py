@@ -11,7 +11,7 @@
            int64[M]  first sequence of each document; the last entry is N
            int8[N]   modes, only in multimodal datasets
 
-A document of ours becomes one sequence. The format has no empty documents: they are left out and counted.
+Each document of the cache becomes one sequence. The format has no empty documents: they are left out and counted.
 Memory: 20 bytes per document.
 """
 

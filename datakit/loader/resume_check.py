@@ -65,7 +65,7 @@ def verify(saved: Mapping[str, Any], current: Mapping[str, Any], step: int) -> l
 
 
 def _differences(saved: Mapping[str, Any], current: Mapping[str, Any], step: int) -> tuple[list[str], list[str]]:
-    """(differences before `step`, differences from it on)."""
+    """Return (differences before `step`, differences from it on)."""
     past, future = [], []
     for name in sorted((set(saved) | set(current)) - {"format", "fingerprint", "components"}):
         if saved.get(name) == current.get(name):

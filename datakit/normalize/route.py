@@ -43,7 +43,7 @@ PHASE = "route"
 HIGH, LOW, TEXT = "high", "low", "text"  # our columns in the exchange; upstream columns have a prefix
 UPSTREAM = "."
 BUDGET_BYTES = 256 << 20  # of the exchange writer: a slice of 64 MiB, decompressed, is usually one run
-WHOLE_SLICE_BYTES = SLICE_BYTES // 2  # smaller slices belong to a source that is read in a moment
+WHOLE_SLICE_BYTES = SLICE_BYTES // 2  # only a source that is quickly read to its end has smaller slices
 
 Texts: TypeAlias = "pa.LargeStringArray | pa.LargeBinaryArray"
 

@@ -28,7 +28,7 @@ from datakit.tokenize import train_stage
 from datakit.tokenize.encoders.custom import is_custom
 from datakit.toml_config import decoded, names_of
 
-TRAIN = "train"  # as the tokenizer's name: train one on the clean dataset
+TRAIN = "train"  # the tokenizer's name that means: train one on the clean dataset
 TRAIN_TABLE = "train"  # its settings: [tokenize.train]
 ENABLED = "enabled"
 READING_KEYS = ("format", "text", "id", "where", "sample", "transform", "transform_version")

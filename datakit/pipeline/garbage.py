@@ -93,7 +93,7 @@ def _in_use(directory: str, files: list[FileInfo], age_seconds: float) -> bool:
         changed = max(changed, line.time)
     if urls.is_local(directory):
         changed = max([changed, *(os.path.getmtime(info.url) for info in files)])
-    elif time.time() - changed >= age_seconds:  # a task may take longer than that: ask the store
+    elif time.time() - changed >= age_seconds:  # a task may run longer without adding a line: ask the store
         changed = max(changed, urls.last_change(directory))
     return time.time() - changed < age_seconds
 

@@ -92,7 +92,7 @@ class Graph:
     notes: tuple[str, ...]
 
     def locate(self, node: Node, located: Mapping[str, LocatedStep]) -> LocatedStep:
-        """Find the node's directory, and its manifest if it is done. Raises CorruptError if it is another step's."""
+        """Find the node's directory, and its manifest if done. Raises CorruptError for the manifest of another step."""
         inputs = [located[above.label] for above in node.upstream]
         identities = [above.identity for above in inputs]
         number = fingerprint(node.stage, node.module.FORMAT_VERSION, node.settings.content, identities)

@@ -22,7 +22,7 @@ DRIVERS = (*HTTP_CLIENTS, "aiobotocore", "botocore", "fsspec", "gcsfs", "google"
 
 @contextmanager
 def read_errors(url: str) -> Iterator[None]:
-    """Translate errors of a read of `url`. Raises NotFoundError, StorageError, RootError."""
+    """Translate errors in reading `url`. Raises NotFoundError, StorageError, RootError."""
     try:
         yield
     except FileNotFoundError as error:
@@ -35,7 +35,7 @@ def read_errors(url: str) -> Iterator[None]:
 
 @contextmanager
 def storage_errors(url: str) -> Iterator[None]:
-    """Translate errors of a write of `url`. Raises RootError, StorageError."""
+    """Translate errors in writing `url`. Raises RootError, StorageError."""
     try:
         yield
     except Exception as error:
@@ -46,7 +46,7 @@ def storage_errors(url: str) -> Iterator[None]:
 
 @contextmanager
 def scratch_errors(path: Path) -> Iterator[None]:
-    """Translate errors of a write to scratch, which is always on the temporary disk. Raises NoSpaceError."""
+    """Translate errors in writing to scratch, which is always on the temporary disk. Raises NoSpaceError."""
     try:
         yield
     except OSError as error:

@@ -142,7 +142,7 @@ def read_bytes(url: str) -> bytes:
 
 
 def read_range(url: str, start: int, stop: int | None) -> bytes:
-    """Read bytes `[start, stop)` of a file in one request, fewer if it ends before; `stop=None` is its end.
+    """Read bytes `[start, stop)` of a file in one request, fewer if it ends sooner; `stop=None` means its end.
 
     Raises NotFoundError, StorageError.
     """

@@ -72,7 +72,9 @@ def conversations(messages: pa.Array, place: str) -> Conversations:
     flat = messages.flatten()
     columns = [flat.field(name) for name in ("role", "content")]
     if flat.null_count or any(column.null_count for column in columns) or not turns.all():
-        raise CorruptError(f"{place}: a conversation has no messages, or a message no role or content; filter it out")
+        raise CorruptError(
+            f"{place}: a conversation has no messages, or one of its messages has no role or content; filter it out"
+        )
     roles, contents = (column.to_pylist() for column in columns)
     return Conversations(roles, contents, turns)
 

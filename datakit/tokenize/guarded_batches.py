@@ -20,7 +20,7 @@ from datakit.tokenize.text_batches import TextBatch
 
 @dataclass
 class PartitionGuard:
-    """The guard of one partition, called `name`, and what it left out."""
+    """Guards the partition `name` and lists what it left out."""
 
     name: str
     context: TaskContext

@@ -132,7 +132,7 @@ def _place(cache: str, file: Path, root: str) -> str:
 
 
 def find_cache(directory: str) -> str:
-    """Return the directory if it is a cache, or that of the dataset's only finished cache. Raises UsageError."""
+    """Return the directory if it is a cache, else the path of the dataset's only finished cache. Raises UsageError."""
     if find_manifest(directory) is not None or not urls.is_local(directory):
         return directory
     entries = sorted(Path(directory).glob("tokenize-*")) if Path(directory).is_dir() else []

@@ -122,7 +122,7 @@ def _check_ids(tokens: Any, vocabulary: int) -> None:
         wrong = least if least < 0 else most
         raise UsageError(
             f"a batch holds the id {wrong}, but the model's vocabulary has {vocabulary} ids; "
-            "give model.vocabulary the size of the data's tokenizer"
+            "set model.vocabulary to the size of the data's tokenizer"
         )
 
 

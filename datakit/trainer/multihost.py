@@ -1,7 +1,7 @@
 """Coordinates the processes of one run: what all of them must do together, and what only the first one does.
 
-Each process computes its share of every step, so all must save, evaluate and stop at the same step. Their clocks and
-signals differ; `any_says` agrees on an answer with one small exchange. A single process skips it.
+Each process computes its share of every step, so all must save, evaluate and stop at the same step. Their clocks
+and signals differ, so `any_says` makes them agree on an answer in one small exchange, which a single process skips.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def require_intact(cache: Cache) -> int:
 
 
 def _compare(file: CacheFile) -> tuple[int, Damage | None]:
-    """(bytes read, damage or None) of one file."""
+    """Return (bytes read, damage or None) of one file."""
     try:
         if file.sha256 is not None:
             return _compare_tokenizer(file.url, file.sha256)

@@ -96,7 +96,7 @@ def connect(arguments: dict[str, Any], shared: dict[str, Any], context: TaskCont
 
 
 def write_forest(row: np.ndarray, root: np.ndarray, path: str, context: TaskContext) -> TaskResult:
-    """Write a forest to a file, or to none if it has no edges."""
+    """Write a forest to a file, or write nothing if it has no edges."""
     if not len(row):
         return TaskResult(details=msgspec.to_builtins(ForestFiles([], 0)))
     with ShardWriter(urls.join(context.step_directory, path), FOREST) as writer:

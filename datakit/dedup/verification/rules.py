@@ -1,4 +1,4 @@
-"""The rules of verification as its kernels get them, and what is counted; defaults are in `dedup/stage.py`."""
+"""The rules of verification in the form its kernels take, and what they count; defaults are in `dedup/stage.py`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COUNTED: tuple[str, ...] = ("candidates", "ruled_out", "comparisons", "rejected"
 class Rules(NamedTuple):
     """Rules of the comparison. measure: position in MEASURES; containment is of the document in the retained one.
 
-    most: the most retained documents that one document is compared with.
+    most: the maximum number of retained documents that one document is compared with.
     """
 
     threshold: float

@@ -21,7 +21,7 @@ from datakit.engine.task import OutputFile, Phase, Step, Task, TaskContext, Task
 from datakit.errors import CorruptError
 from datakit.storage import atomic, urls
 
-MOST_READS = 10**6  # chosen: an object store answers them in minutes
+MOST_READS = 10**6  # chosen: an object store answers that many in minutes
 WINDOW_BYTES = 64 << 20
 MEMORY_BYTES = 512 << 20  # the window twice, the indexes, and a margin
 

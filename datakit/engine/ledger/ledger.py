@@ -176,7 +176,8 @@ def read_ledger(directory: str) -> Iterator[Line]:
             try:
                 yield decoder.decode(text)
             except msgspec.DecodeError as error:
-                raise CorruptError(f"{segment}, line {number + 1}: {error}; remove the file to redo it") from error
+                place = f"{segment}, line {number + 1}"
+                raise CorruptError(f"{place}: {error}; remove the file to redo its tasks") from error
 
 
 def finished(lines: Iterable[Line]) -> dict[str, bytes]:

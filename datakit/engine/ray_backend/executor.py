@@ -59,7 +59,7 @@ class RayExecutor(Executor):
         differ, UsageError if the cluster cannot be joined.
         """
         self._waiting = deque[Attempt]()
-        self._workers = None if address == LOCAL else workers  # a private cluster is no larger than that
+        self._workers = None if address == LOCAL else workers  # a private cluster has no more CPUs than that
         self._running: dict[ray.ObjectRef, _Sent] = {}
         self._recalled: set[ray.ObjectRef] = set()
         self._remote = ray.remote(max_retries=0, runtime_env=forwarded_environment())(run_encoded_attempt)
@@ -72,7 +72,7 @@ class RayExecutor(Executor):
             self._expected, self._head = encode(expected), Head()
             self._refresh_if_due()
             probe(self._refresh, expected)
-            self._closing = self._closing.pop_all()  # nothing failed: close() does it
+            self._closing = self._closing.pop_all()  # start-up succeeded: only close() undoes it
 
     @property
     def slots(self) -> int:

@@ -1,6 +1,6 @@
 """Chooses the nodes of a cluster that a run uses.
 
-Nodes with accelerators are not used while any other node has CPUs, because a task of ours could keep a training job
+Nodes with accelerators are not used while any other node has CPUs, because one of our tasks could keep a training job
 from its CPUs for an hour. If all nodes have accelerators (a workstation with a GPU), they are used. A node started with
 `--num-cpus 0` never runs a task.
 

@@ -1,8 +1,8 @@
 """Decides what to do when an attempt ends. Pure functions, the same for both backends.
 
 Each cause has a limit of its own. A lost worker is not the task's fault, so 20 of them are allowed. An exception gets
-one retry. Memory is raised to x2 and x4, the last time exclusively. A refusal (our own InputError) must be fixed by the
-user and stops the step at once.
+one retry. A task that runs out of memory is retried with twice as much, then with four times as much, when nothing may
+compete for its memory. A refusal (our own InputError) must be fixed by the user and stops the step at once.
 
 If a child dies (crash, hang, memory) while it works on known records, the next attempt tries the records of that batch
 one by one, so that the second death names one. If no records are known, or each of them passes alone (a writer may

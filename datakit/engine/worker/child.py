@@ -36,7 +36,7 @@ FAULT_FILE = "faults.txt"
 OUTPUT_FILE = "output.txt"
 DUMP_SIGNAL = signal.SIGUSR1
 OOM_SCORE = "900"  # of 1000: the kernel's OOM killer takes a child before the driver
-LONGEST_CHAIN = 20  # exceptions behind an exception; a cycle must not loop forever
+LONGEST_CHAIN = 20  # causes followed behind an exception; a cycle must not loop forever
 
 
 @dataclass(frozen=True)

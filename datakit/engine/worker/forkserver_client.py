@@ -1,4 +1,4 @@
-"""The parent's end of the fork servers: starts them, asks them for children, keeps a few.
+"""The parent's end of the fork servers: starts them, asks them for children, keeps the most recently used.
 
 Thread safe. A server boots in 130-500 ms, once per worker process and set of preloads.
 """
@@ -108,7 +108,7 @@ class ForkServerPool:
         return server
 
     def close(self) -> None:
-        """End every server and all their children."""
+        """End all servers and their children."""
         with self._lock:
             for server in self._servers.values():
                 server.close()

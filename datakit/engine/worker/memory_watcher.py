@@ -39,7 +39,7 @@ from datakit.engine.worker.memory import (
 
 LONGEST_INTERVAL, SHORTEST_INTERVAL = 0.05, 0.00025  # seconds: 20 and 4,000 measurements a second, 0.01 % to 2.4 % CPU
 FASTEST_GROWTH = 16 << 30  # bytes a second: four times the fastest bomb seen
-LATENESS_SECONDS = 0.1  # of a measurement on a busy machine; with 0.02, new bombs were often taken for slow
+LATENESS_SECONDS = 0.1  # of a measurement on a busy machine; with 0.02, fast new growth was often taken for slow
 HARD_LIMIT_SECONDS = 0.25  # how long a limit outlasts fast growth: a child that stops may only be waiting for a CPU
 NEAR_BACKSTOP = 0.95  # share of the backstop limit from which a failed allocation is put down to it
 ENTRIES = 4096  # far more than the children of one fork server at any time

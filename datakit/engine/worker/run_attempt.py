@@ -42,7 +42,7 @@ def run_attempt(
     cancelled: threading.Event | None = None,
     report_silence: Callable[[bool], None] = lambda silent: None,
 ) -> Outcome:
-    """Run one attempt to its end. Never raises for what a task does.
+    """Run one attempt to its end. Whatever the task does is reported as an outcome, never raised.
 
     report_silence: called repeatedly with True once the heartbeat has been still for a quarter of `hang_seconds`.
     """

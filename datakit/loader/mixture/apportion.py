@@ -2,12 +2,12 @@
 
 A mixture block of B sequences owes component i exactly w_i * B of them, rarely a whole number. Two simple rules fail.
 Rounding each block by itself never serves tiny weights. Rounding the running total (largest remainder of w_i * B * b)
-is not monotone: with many components one can be owed less after more blocks, and a block would need a negative count.
+is not monotone: with many components, one can be owed less after more blocks, so a block would need a negative count.
 
 So each component's debt is carried over, in fixed point (2^40 parts of a sequence, int64; the weights sum to exactly
 2^40), and paid as in fair scheduling: unit j of component i may be served once the running debt exceeds j - 1 and must
 be served when it reaches j. A block serves what is due, then fills up with what may be served, earliest deadline first.
-That meets all deadlines whenever it is possible, and here it is: the fractional shares do it. So after every block
+That order meets all deadlines if any schedule does, and here the fractional shares do. So after every block
 
     floor(w_i * B * b) <= served_i <= ceil(w_i * B * b)          exactly, for every component
 
@@ -49,7 +49,7 @@ def fixed_point(weights: Sequence[float]) -> np.ndarray:
 
 
 def serve_block(debt: np.ndarray, owed: np.ndarray, block: int) -> tuple[np.ndarray, np.ndarray]:
-    """(counts of this block, debt carried over), int64 by component; `owed` is what a block adds: parts * block."""
+    """Return (counts, debt carried over) of this block by component, int64; `owed` is what it adds: parts * block."""
     debt = debt + owed
     counts = np.maximum(debt >> SCALE_BITS, 0)
     debt = debt - (counts << SCALE_BITS)

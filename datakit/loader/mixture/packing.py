@@ -1,6 +1,6 @@
 """Packs whole documents into sequences: best fit inside one block of tokens, from the documents' lengths alone.
 
-Packing may reorder documents inside a block but never changes them: a document that fits in a sequence is whole in one.
+Packing may reorder documents inside a block but never changes them: a document that fits in a sequence is kept whole.
 Each block is packed independently, so a sequence can be found without packing anything before it. Only the number of
 sequences of every other block must be known (`count_blocks`; stored under the name `packing-<length>-<policy>`).
 
@@ -94,7 +94,7 @@ def owned_documents(source: TokenSource, axis: BlockAxis, block: int) -> Documen
 
 
 def pieces_of(documents: Documents, length: int, too_long: str) -> tuple[np.ndarray, np.ndarray, Counters]:
-    """(starts, lengths, counters): the pieces to pack, in token order, none longer than `length`."""
+    """Return (starts, lengths, counters) of the pieces to pack, in token order, none longer than `length`."""
     over = documents.whole > length
     heads = int(np.count_nonzero(over & documents.heads))
     seen = Counters(documents=len(over), tokens=int(documents.lengths.sum()))

@@ -62,7 +62,7 @@ def tokens_before(order: SequenceOrder, step: int) -> np.ndarray:
 
 
 def changes_of(order: SequenceOrder) -> list[tuple[int, str]]:
-    """(step, description) of every change of stage, length or batch size."""
+    """Return (step, description) of every change of stage, length or batch size."""
     named = [
         (order.axis.step_of(slot), f"stage {i + 1}: {_weights(weights)}")
         for i, (slot, weights) in enumerate(order.stages)

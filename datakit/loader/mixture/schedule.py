@@ -41,7 +41,7 @@ class Schedule:
         return self.pairs[bisect_right(self._steps, step) - 1][1]
 
     def changes(self) -> list[tuple[int, int]]:
-        """(step, value) at step 0 and wherever the value changes."""
+        """Return (step, value) at step 0 and wherever the value changes."""
         found = [self.pairs[0]]
         found.extend(pair for pair in self.pairs[1:] if pair[1] != found[-1][1])
         return found

@@ -51,7 +51,7 @@ class SlotOrder:
             self._served.append(self._served[number] + self._in_stage(number, stage.first - self._stages[number].first))
 
     def rows(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-        """(component, sequence of that component) of slots first..last-1: two int64 arrays [last - first]."""
+        """Return (component, sequence of that component) of slots first..last-1: two int64 arrays [last - first]."""
         components, sequences = [], []
         while first < last:
             number = self._stage_of(first)
@@ -96,7 +96,7 @@ class SlotOrder:
         return stage.first + low * self.block
 
     def _stage_serving(self, component: int, sequence: int) -> tuple[int, int]:
-        """(stage, sequence within it) of a component's sequence; the last stage if none before it serves it."""
+        """Return (stage, sequence within it) of a component's sequence; the last stage if none before it serves it."""
         served = [int(totals[component]) for totals in self._served]
         number = bisect_right(served, sequence, 1) - 1
         return number, sequence - served[number]

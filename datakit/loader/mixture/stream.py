@@ -146,7 +146,7 @@ class Stream:
         self.counts.of(length)
 
     def upcoming(self, sequence: int) -> list[tuple[int, Unit]]:
-        """(first sequence that needs it, unit): the units needed from `sequence` to the end of the next window."""
+        """Return (first sequence that needs it, unit) of units needed from `sequence` to the end of the next window."""
         window = self.window_at(sequence)
         end = window.first + window.count
         later = self._stretch_at(sequence) + 1
@@ -184,7 +184,7 @@ class Stream:
         return stretch.joined_count + self.counts.of(stretch.length).total - self._begin_of(stretch)
 
     def _in_epoch(self, stretch: Stretch, offset: int) -> tuple[int, int, int]:
-        """(epoch, sequence within it, offset of the epoch's sequence 0) for an offset after the joined sequences."""
+        """Return (epoch, sequence in it, offset of the epoch's sequence 0) for an offset after the joined sequences."""
         begin, total = self._begin_of(stretch), self.counts.of(stretch.length).total
         if offset < total - begin:
             return stretch.epoch, begin + offset, -begin

@@ -1,7 +1,7 @@
 """Orders the blocks of each epoch in windows, and joins sequences left unread when the sequence length changes.
 
-A unit is read as a whole: a block of the component's axis, or about a block of the sequences that were joined at a
-change of length. A window is a list of units and a permutation of all their sequences. Memory: one number per window of
+A unit is read as a whole: a block of the component's axis, or about a block's worth of the sequences joined at a change
+of length. A window is a list of units and a permutation of all their sequences. Memory: one number per window of
 an epoch, for the epochs and lengths in use.
 """
 
@@ -49,14 +49,14 @@ class Window:
         return self._find(self._order(np.arange(self.count)))
 
     def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(index of the unit, sequence within it) for these places of the window: int64 arrays like `places`."""
+        """Return (index of the unit, sequence within it) for these places of the window: int64 arrays like `places`."""
         if self.count <= MAX_TABLE:
             units, rows = self._table
             return units[places], rows[places]
         return self._find(self._order(places))
 
     def units_by_first_use(self, place: int, end: int) -> list[tuple[int, Unit]]:
-        """(first place, unit) of the units that places place..end-1 need, in the order of first use."""
+        """Return (first place, unit) of the units that places place..end-1 need, in the order of first use."""
         units, _ = self.at(np.arange(place, end))
         numbers, first = np.unique(units, return_index=True)
         order = np.argsort(first, kind="stable")

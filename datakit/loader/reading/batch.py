@@ -83,7 +83,7 @@ class Batch:
 
     @cached_property
     def _runs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(runs of each row, their starts in the flattened batch, their sizes); a row's padding is a run."""
+        """Return (runs of each row, their starts in the flattened batch, their sizes); a row's padding is a run."""
         if self.run_counts is None or self.run_starts is None:
             raise LoaderError("this loader was made with segments=False, so it does not look up document borders")
         length = self.tokens.shape[1]

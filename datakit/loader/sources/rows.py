@@ -93,7 +93,7 @@ def _padded(values: np.ndarray, sequences: int, length: int, fill: int) -> np.nd
 
 
 def _runs(starts: np.ndarray, sequences: int, length: int) -> tuple[list[int], np.ndarray]:
-    """(pointer, offsets within the sequence) of positions on the axis of all sequences laid end to end."""
+    """Return (pointer, offsets within the sequence) of positions on the axis of all sequences laid end to end."""
     starts = np.unique(starts)
     pointer = np.searchsorted(starts, np.arange(sequences + 1) * length)
     return pointer.tolist(), (starts % length).astype(np.int32)
@@ -118,7 +118,7 @@ class _Gather:
     shape: tuple[int, int]
 
     def read(self, read: Callable[[int, int], np.ndarray], dtype: np.dtype, fill: int) -> tuple[np.ndarray, int]:
-        """(values [sequences, length], bytes read) with the pieces at their places and `fill` elsewhere."""
+        """Return (values [sequences, length], bytes read) with the pieces at their places and `fill` elsewhere."""
         values, size = np.full(self.shape[0] * self.shape[1], fill, dtype), 0
         for start, stop in self.spans:
             data = read(start, stop)

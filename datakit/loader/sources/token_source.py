@@ -135,7 +135,7 @@ class RangeSource:
         return self._base.has_loss_mask
 
     def pieces(self, start: int, stop: int) -> list[tuple[int, int, int]]:
-        """(start, stop, shift) on the base for a range of this axis; base position = own position + shift."""
+        """Return (start, stop, shift) on the base for a range of this axis; base position = own position + shift."""
         first = int(np.searchsorted(self._view, start, side="right")) - 1
         last = int(np.searchsorted(self._view, stop, side="left"))
         pieces = []
@@ -176,6 +176,6 @@ class BlockAxis:
         return max(1, (self.tokens + self.block_tokens // 2) // self.block_tokens)
 
     def range(self, block: int) -> tuple[int, int]:
-        """(start, stop) of a block: it has tokens start..stop-1."""
+        """Return (start, stop) of a block: it has tokens start..stop-1."""
         start = block * self.block_tokens
         return start, self.tokens if block == self.count - 1 else start + self.block_tokens

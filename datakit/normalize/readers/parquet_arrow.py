@@ -118,7 +118,7 @@ def _arrow_batches(source: Any, head: bytes) -> Iterator[pa.RecordBatch]:
 
 
 def _raise_unless_damage(error: BaseException, path: str) -> None:
-    """Raise for errors of the machine. Arrow reports damage as an OSError too, but one without an errno.
+    """Raise the error if the machine, not the file, is at fault.
 
     A failed allocation is both an ArrowException and a MemoryError; it must not be mistaken for damage either.
     """

@@ -73,7 +73,7 @@ class LongTexts:
     def _batches(
         self, data: np.ndarray, offsets: np.ndarray, splitter: Splitter
     ) -> Iterator[tuple[list[int], list[str]]]:
-        """(documents, texts) of about BATCH_BYTES, in order; a text that could not be cut comes alone."""
+        """Yield (documents, texts) of about BATCH_BYTES, in order; a text that could not be cut comes alone."""
         owners: list[int] = []
         texts: list[str] = []
         size = 0
@@ -92,7 +92,7 @@ class LongTexts:
             yield owners, texts
 
     def _parts(self, data: np.ndarray, offsets: np.ndarray, splitter: Splitter) -> Iterator[tuple[int, int, int]]:
-        """(document, first byte, end) of every text to encode, in order."""
+        """Yield (document, first byte, end) of every text to encode, in order."""
         for owner, (start, stop) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)):
             if stop - start <= self.part_bytes:
                 yield owner, start, stop

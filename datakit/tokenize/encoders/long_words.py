@@ -6,10 +6,10 @@ encodings can be joined at a token that both have at the same place:
 
     if BPE(AB) = A'B' and BPE(BC) = B'C', B' at least one token, then BPE(ABC) = A'B'C'.
 
-Proof: run BPE(ABC) up to the first merge across a border, say that of A and B. Until then each part was merged as it is
-alone, and the merges of A and B were in the order of their ranks, as in BPE(AB). So BPE(AB) passed through the same
-state, with the same pair as the lowest among fewer: it would have merged that pair, but did not. A and C are never
-adjacent, because B' is between them.
+Proof: run BPE(ABC) up to the first merge across a border, say that of A and B. Until then each part was merged as if it
+were alone, and the merges of A and B were in the order of their ranks, as in BPE(AB). So BPE(AB) reached the same state
+of A and B. The pair across the border has the lowest rank in ABC, hence also in AB, which has fewer pairs. BPE(AB)
+would have merged it, but did not. A and C are never adjacent, because B' is between them.
 
 So a word of several megabytes is encoded in overlapping windows of 16 KiB, each starting at a token of the one before,
 joined at the first token they share. If they share none, the windows grow, up to the whole word.
@@ -131,7 +131,7 @@ class WordEncoder:
         return ids
 
     def _split(self, text: str) -> Iterator[str]:
-        """Yield the words of a text, pre-tokenizing a view of it at a time.
+        """Yield the words of a text, pre-tokenizing one view of it at a time.
 
         Only words that the text after the view cannot change are taken. A piece depends on the characters up to the
         next one, on the white space around it, and on what a contraction may need; so pieces are settled if they end

@@ -7,7 +7,7 @@
 A rolling checkpoint is written every few minutes and the last two are kept. The final one, and one every `keep_every`
 steps if set, are permanent. A new checkpoint is committed before an older one is removed, and a marker is removed
 before the files. A directory does not count if it has another name, no marker, a missing or short file, or a wrong
-checksum: the next older checkpoint is used, with a warning. So a kill at any moment leaves the last good checkpoint.
+checksum: the next older checkpoint is used, with a warning. So the last good checkpoint survives a kill at any moment.
 
 Saving costs the training loop one copy to host memory; the rest runs in the background. Restoring works on any number
 of devices: orbax reads each array into the requested sharding. Checksums cost one more read of the restored files.

@@ -104,7 +104,7 @@ class JsonLines:
     """The tracker that every run has. NaN and infinity are written as null.
 
     A process killed while writing leaves a torn last line, which is removed on opening. Rows after step `start`, at
-    which the run resumes, move to another file: their steps are trained again, or never.
+    which the run resumes, move to another file, since the run trains those steps again or ends before them.
     """
 
     def __init__(self, folder: str, start: int) -> None:

@@ -48,7 +48,7 @@ def experts(
     gate: str = "swiglu",
     backend: Backend = "auto",
 ) -> Float[Array, "T D"]:
-    """Compute the formula above. `gate` is a name in `layers.GATES`; x and weights have one dtype, sums are fp32."""
+    """Evaluate the formula above. `gate` is a name in `layers.GATES`; x and weights have one dtype, sums are fp32."""
     compute = partial(_BACKENDS[resolve(backend)], gate=GATES[gate])
     if current_mesh().size > 1:
         # check_vma does not support custom gradients with integer inputs; tests compare with one device instead.

@@ -23,7 +23,7 @@ from datakit.trainer.models.weights import BATCH, current_mesh
 
 MASKED = -1e30  # finite, so that a fully masked row does not become NaN
 QUERY_BLOCKS, SMALLEST_BLOCK = 8, 32  # number of query groups, and queries in the smallest; measured on CPUs
-LOGIT_BYTES = {"cpu": 8 << 20, "accelerator": 512 << 20}  # fp32 logits of a piece: a CPU cache, or little of a GPU
+LOGIT_BYTES = {"cpu": 8 << 20, "accelerator": 512 << 20}  # a piece's fp32 logits: fit a CPU cache; small on a GPU
 
 
 def rms_norm(x: Float[Array, "*batch D"], scale: Float[Array, " D"] | None, eps: float) -> Float[Array, "*batch D"]:
