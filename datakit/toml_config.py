@@ -15,9 +15,27 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from datakit.errors import InputError, RecipeError, suggestion
+from datakit.errors import InputError, RecipeError, UsageError, suggestion
 
 T = TypeVar("T")
+
+
+def load_toml(
+    name_or_path: str | os.PathLike[str], folder: Path, missing: str, advice: str, assignments: Iterable[str]
+) -> tuple[Path, dict[str, Any]]:
+    """Find and read a file, and apply `steps=20`, `model.hidden=64`, ... to it; an invalid TOML value becomes a string.
+
+    Raises RecipeError for a file that cannot be read, and UsageError for an unknown name or an invalid assignment.
+    """
+    path = find_toml(name_or_path, folder, missing, UsageError)
+    document = read_toml(path, advice)
+    for assignment in assignments:
+        dotted, equals, value = assignment.partition("=")
+        keys = [part.strip() for part in dotted.split(".")]
+        if not equals or not keys[-1]:
+            raise UsageError(f"{assignment!r} does not have the form key=value, e.g. model.hidden=64")
+        assign(document, keys, value, repr(assignment), UsageError)
+    return path, document
 
 
 def find_toml(name_or_path: str | os.PathLike[str], folder: Path, missing: str, error: type[InputError]) -> Path:

@@ -17,7 +17,7 @@ from datakit.trainer.checkpoints.select import checkpoint_folders, restore_newes
 from datakit.trainer.config import Run, read_run_file
 from datakit.trainer.data import Data, open_data
 from datakit.trainer.evaluate import evaluate_all
-from datakit.trainer.run_manifest import run_directory
+from datakit.trainer.run_manifest import run_place
 from datakit.trainer.train import Outcome, say_on_stderr, train, trainer_of, use_compilation_cache
 
 
@@ -45,10 +45,8 @@ def train_file(
     for note in data.notes:
         say(note)
     with data.loader() as loader:
-        directory = run_directory(root, run, loader.record())
-        inputs = data.inputs(directory)
         return train(
-            run, loader, root, evaluations=data.evaluations, token_bytes=data.token_bytes, inputs=inputs, say=say
+            run, loader, root, evaluations=data.evaluations, token_bytes=data.token_bytes, inputs=data.inputs, say=say
         )
 
 
@@ -75,7 +73,7 @@ def evaluate_file(
     """
     run, data = load_run(path, root, overrides)
     with data.loader() as loader:
-        directory = run_directory(root, run, loader.record())
+        directory = run_place(root, run, loader.record()).directory
     found = _checkpoints(run, directory, checkpoint, say)
     if not data.evaluations:
         raise UsageError(f"{path}: nothing to evaluate; give a component validation_tokens, or add [data.evaluation.x]")

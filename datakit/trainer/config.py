@@ -23,7 +23,6 @@ checkpoints, evaluation, logging) is not part of it.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -33,7 +32,7 @@ from typing import Any
 from datakit.errors import UsageError
 from datakit.recipe import NAME_RULE
 from datakit.storage.fingerprint import fingerprint
-from datakit.toml_config import assign, check_keys, convert, decoded, find_toml, names_of, read_toml
+from datakit.toml_config import check_keys, convert, decoded, load_toml, names_of
 from datakit.trainer.checkpoints.checkpoint import Checkpoints
 from datakit.trainer.models import grug, load_model
 from datakit.trainer.norms import check_watch
@@ -147,8 +146,8 @@ class RunFile:
 
 def read_run_file(name_or_path: str | Path, overrides: Iterable[str] = ()) -> RunFile:
     """Read a run file, or the built-in run of that name. Raises RecipeError and UsageError."""
-    path = find_toml(name_or_path, RUNS, "no training run {!r}: neither a TOML file nor a known name", UsageError)
-    document = with_overrides(read_toml(path, "give the TOML file of a training run"), overrides)
+    missing = "no training run {!r}: neither a TOML file nor a known name"
+    path, document = load_toml(name_or_path, RUNS, missing, "give the TOML file of a training run", overrides)
     data = document.pop("data", {})
     return RunFile(path, document, data)
 
@@ -165,15 +164,3 @@ def parse_run(document: dict[str, Any], place: str) -> Run:
 
 
 TABLES: dict[str, type] = {"optimizer": Optimizer, "checkpoint": Checkpoints, "evaluation": Evaluation, "log": Log}
-
-
-def with_overrides(document: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
-    """Return the document with `steps=20`, `model.hidden=64`, ... applied; an invalid TOML value becomes a string."""
-    changed = copy.deepcopy(document)
-    for assignment in assignments:
-        path, equals, value = assignment.partition("=")
-        *tables, key = [part.strip() for part in path.split(".")]
-        if not equals or not key:
-            raise UsageError(f"{assignment!r} does not have the form key=value, e.g. model.hidden=64")
-        assign(changed, [*tables, key], value, repr(assignment), UsageError)
-    return changed

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,14 +85,9 @@ class Data:
 
 def open_data(table: Mapping[str, Any], file: Path, root: str = "./data") -> Data:
     """Open the data of a `[data]` table. Raises RecipeError, UsageError, TokenizerError and LoaderError."""
-    settings = dict(table)
-    place = f"{file}, [data.evaluation"
-    evaluation = {
-        tag: decoded(entry, EvaluationTable, f"{place}.{tag}]", LoaderError)
-        for tag, entry in settings.pop("evaluation", {}).items()
-    }
+    settings, evaluation = _with_places(table, file, root)
     mixture = _mixture(settings, file, root)
-    sets = {tag: _source(entry, file, root) for tag, entry in evaluation.items()}
+    sets = {tag: open_source(entry.cache, entry.source) for tag, entry in evaluation.items()}
     sources = [*(component.source for component in mixture.components.values()), *sets.values()]
     caches = {
         url: open_cache(url) for url in sorted({source.url for source in sources if isinstance(source, CacheSource)})
@@ -105,23 +100,31 @@ def open_data(table: Mapping[str, Any], file: Path, root: str = "./data") -> Dat
     return Data(mixture, _evaluations(mixture, sets), token_bytes, vocabulary, caches, notes)
 
 
-def _mixture(settings: dict[str, Any], file: Path, root: str) -> Mixture:
+def _with_places(table: Mapping[str, Any], file: Path, root: str) -> tuple[dict[str, Any], dict[str, EvaluationTable]]:
+    """Return the keys of the mixture and the evaluation tables, with the directory of each cache."""
+    settings = dict(table)
+    place = f"{file}, [data.evaluation"
+    evaluation = {
+        tag: decoded(entry, EvaluationTable, f"{place}.{tag}]", LoaderError)
+        for tag, entry in settings.pop("evaluation", {}).items()
+    }
     if not settings:
         raise RecipeError(f"{file}: no data; add a [data] table with components and stages, or with a mixture file")
+    if "mixture" not in settings:
+        tables = settings.get("components", {}).items()
+        found = {name: {**entry, "cache": _place(entry.get("cache", ""), file, root)} for name, entry in tables}
+        settings["components"] = found
+    elif others := ", ".join(sorted(set(settings) - {"mixture"})):
+        raise RecipeError(
+            f"{file}, [data]: {others} cannot be combined with `mixture`; such settings belong in that file"
+        )
+    return settings, {tag: replace(entry, cache=_place(entry.cache, file, root)) for tag, entry in evaluation.items()}
+
+
+def _mixture(settings: dict[str, Any], file: Path, root: str) -> Mixture:
     if "mixture" in settings:
-        if len(settings) > 1:
-            others = ", ".join(sorted(set(settings) - {"mixture"}))
-            raise RecipeError(
-                f"{file}, [data]: {others} cannot be combined with `mixture`; such settings belong in that file"
-            )
         return load_mixture(absolute(str(settings["mixture"]), file.resolve().parent), root)
-    tables = settings.get("components", {})
-    found = {name: {**entry, "cache": _place(entry.get("cache", ""), file, root)} for name, entry in tables.items()}
-    return mixture_of({**settings, "components": found}, file, root).mixture
-
-
-def _source(entry: EvaluationTable, file: Path, root: str) -> CacheSource:
-    return open_source(_place(entry.cache, file, root), entry.source)
+    return mixture_of(settings, file, root).mixture
 
 
 def _place(cache: str, file: Path, root: str) -> str:

@@ -21,6 +21,7 @@ from datakit.trainer.checkpoints.select import (
 from datakit.trainer.config import Run
 from datakit.trainer.device_feed import BatchSource
 from datakit.trainer.models.weights import Tree
+from datakit.trainer.run_manifest import RunPlace
 from datakit.trainer.step import Trainer
 
 START_AFRESH = "set checkpoint.load = false to start afresh"
@@ -39,16 +40,15 @@ class Start:
     origin: dict[str, Any] | None  # the checkpoint of another run that this run started from
 
 
-def begin(run: Run, trainer: Trainer, source: BatchSource, directory: str, mixture: dict[str, Any], say: Say) -> Start:
+def begin(run: Run, place: RunPlace, trainer: Trainer, source: BatchSource, say: Say) -> Start:
     """Find and restore the state to start with.
 
     Raises CheckpointError, UsageError, and the source's error if the mixture changed before the checkpoint.
     """
-    folders = checkpoint_folders(directory, run.checkpoint.temporary_root)
+    folders = checkpoint_folders(place.directory, run.checkpoint.temporary_root)
     places = list(dict.fromkeys(folders))
     found = candidates(places, say)
-    fingerprint = run.fingerprint(mixture)
-    if any(one.marker.run != fingerprint for one in found):
+    if any(one.marker.run != place.fingerprint for one in found):
         raise CheckpointError(f"{folders[1]} holds checkpoints of another run; give this one a folder of its own")
     if run.checkpoint.load is False:
         set_aside(places, -1, say)

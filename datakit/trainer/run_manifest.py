@@ -14,6 +14,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -33,9 +34,18 @@ from datakit.trainer.models import load_model
 PREDICTION = "prediction.json"
 
 
-def run_directory(root: str, run: Run, mixture: dict[str, Any]) -> str:
-    """Directory of the run's files."""
-    return urls.join(urls.absolute(root), run.name, f"{STAGE}-{short(run.fingerprint(mixture))}")
+@dataclass(frozen=True)
+class RunPlace:
+    """Fingerprint of a run, and the directory of its files."""
+
+    fingerprint: str
+    directory: str
+
+
+def run_place(root: str, run: Run, mixture: dict[str, Any]) -> RunPlace:
+    """Return the place of a run under `root`; `mixture` is the loader's description."""
+    fingerprint = run.fingerprint(mixture)
+    return RunPlace(fingerprint, urls.join(urls.absolute(root), run.name, f"{STAGE}-{short(fingerprint)}"))
 
 
 def predict(run: Run, outline: Outline) -> dict[str, Any]:
@@ -74,7 +84,7 @@ def compare(prediction: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[s
 
 
 def finish(
-    directory: str,
+    place: RunPlace,
     run: Run,
     mixture: dict[str, Any],
     inputs: list[InputReference],
@@ -91,8 +101,8 @@ def finish(
         Manifest(
             stage=STAGE,
             dataset=run.name,
-            fingerprint=run.fingerprint(mixture),
-            identity=run.fingerprint(mixture),
+            fingerprint=place.fingerprint,
+            identity=place.fingerprint,
             parameters=run.content(mixture),
             inputs=inputs,
             schema=[],
@@ -102,7 +112,7 @@ def finish(
             quarantine=Quarantine(0),
             details={"mixture": mixture, "code": code_version(run.kind), "origin": checkpoint.marker.origin, **outcome},
         ),
-        directory,
+        place.directory,
     )
 
 

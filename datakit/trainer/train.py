@@ -20,7 +20,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,13 +70,16 @@ def train(
     *,
     evaluations: Mapping[str, BatchesOf] | None = None,
     token_bytes: Any = None,
-    inputs: Sequence[InputReference] = (),
+    inputs: Callable[[str], list[InputReference]] = lambda _: [],
     devices: Sequence[Any] | None = None,
     say: Say = say_on_stderr,
 ) -> Outcome:
-    """Train to the end. Raises DivergedError, CheckpointError, UsageError, and the errors of `source`."""
-    mixture = source.record()
-    directory = run_manifest.run_directory(root, run, mixture)
+    """Train to the end. `inputs` returns the inputs of a step, given its directory.
+
+    Raises DivergedError, CheckpointError, UsageError, and the errors of `source`.
+    """
+    place = run_manifest.run_place(root, run, source.record())
+    directory, references = place.directory, inputs(place.directory)
     if not urls.is_local(directory):
         raise UsageError(f"--root {root}: a run needs a local or shared file system; give a directory")
     done = find_manifest(directory)
@@ -91,10 +94,10 @@ def train(
     trainer, say = trainer_of(run, devices), say if is_first() else lambda _: None
     with exclusive(directory) if is_first() else nullcontext(), jax.set_mesh(trainer.mesh):
         check_evaluations(tags, run.evaluation.batches)
-        start = begin(run, trainer, source, directory, mixture, say)
+        start = begin(run, place, trainer, source, say)
         if is_first():
             run_manifest.write_prediction(directory, run, outline)
-        return _Loop(run, trainer, source, directory, start, tags, token_bytes, say).train(inputs)
+        return _Loop(run, place, trainer, source, start, tags, token_bytes, say).train(references)
 
 
 def trainer_of(run: Run, devices: Sequence[Any] | None = None) -> Trainer:
@@ -116,22 +119,23 @@ class _Loop:
     def __init__(
         self,
         run: Run,
+        place: run_manifest.RunPlace,
         trainer: Trainer,
         source: BatchSource,
-        directory: str,
         start: Start,
         evaluations: dict[str, BatchesOf],
         token_bytes: Any,
         say: Say,
     ) -> None:
-        self.run, self.trainer, self.source, self.directory, self.say = run, trainer, source, directory, say
+        self.run, self.place, self.trainer, self.source, self.say = run, place, trainer, source, say
+        self.directory = place.directory
         self.evaluations, self.token_bytes = evaluations, token_bytes
         self.start, self.mixture, self.profiling = start, source.record(), False
         self.trackers = self._open_trackers()
         counts, flops = dict(start.counts), training_flops(run, source.outline(start.step))
-        logged_stage = stage_at(self.mixture, counts["sequences"] - 1) if has_rows(directory) else None
+        logged_stage = stage_at(self.mixture, counts["sequences"] - 1) if has_rows(self.directory) else None
         self.metrics = StepMetrics(run, trainer, self.mixture, start.norms, counts, flops, logged_stage, say)
-        self.writer = Writer(run.checkpoint, *start.folders, run.fingerprint(self.mixture), say)
+        self.writer = Writer(run.checkpoint, *start.folders, place.fingerprint, say)
 
     def _open_trackers(self) -> Trackers:
         if not is_first():
@@ -141,7 +145,7 @@ class _Loop:
         name = f"{self.run.name}-{Path(self.directory).name.rpartition('-')[2]}"
         return open_trackers(self.directory, self.start.step, log.trackers, log.project, name, config)
 
-    def train(self, inputs: Sequence[InputReference]) -> Outcome:
+    def train(self, inputs: list[InputReference]) -> Outcome:
         """Run all remaining steps and write the manifest."""
         with closing(self.trackers), closing(self.writer):
             span = (self.run.model.vocabulary, self.start.step, self.run.steps)
@@ -258,7 +262,7 @@ class _Loop:
             "this step"
         )
 
-    def _finish(self, row: Mapping[str, Any], inputs: Sequence[InputReference]) -> Outcome:
+    def _finish(self, row: Mapping[str, Any], inputs: list[InputReference]) -> Outcome:
         folders = [self.start.folders[0]]
         final = next(one for one in candidates(folders, self.say) if one.marker.step == self.run.steps)
         kept = {
@@ -277,7 +281,7 @@ class _Loop:
                 self.say(f"{name}: expected {pair['expected']:.4f}{caveat}, measured {pair['measured']:.4f}")
         details = {"figures": kept, "prediction": prediction, "comparison": comparison}
         if is_first():
-            run_manifest.finish(self.directory, self.run, self.mixture, list(inputs), details, final)
+            run_manifest.finish(self.place, self.run, self.mixture, inputs, details, final)
         self.say(f"finished {self.run.steps:,} steps: {self.directory}")
         return Outcome(self.directory, self.run.steps, kept, comparison, self.start.resumed_from)
 
