@@ -8,7 +8,7 @@ PYTHON ?= $(shell for p in python3.12 python3.11 python3.13 python3 python; do \
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-WORKERS ?= 4  # the tests wait as long as they compute, so this suits two cores; a worker takes up to 3 GB
+WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
 .PHONY: help demo demo-train gpu-check test soak coverage wheel-check lint types imports bench clean
 
