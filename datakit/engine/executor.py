@@ -1,6 +1,6 @@
 """The interface between scheduling and execution: submit an attempt, wait for outcomes, report the number of slots.
 
-All policy (retries, order, progress, what counts as a failure) is in the driver. A backend only runs attempts and
+The driver holds all policy (retries, order, progress, what counts as a failure). A backend only runs attempts and
 reports accurately how each one ended. The backends are `engine/worker/local_executor.py` and
 `engine/ray_backend/executor.py`.
 """
@@ -15,27 +15,27 @@ from datakit.engine.task import Preload, QuarantinedRecord, RecordRange, Task, T
 
 
 class Cause(StrEnum):
-    """Cause of an attempt's end."""
+    """The reason that an attempt ended."""
 
     DONE = "done"
-    REFUSED = "refused"  # the task function raised an InputError: the user must act, retrying does not help
+    REFUSED = "refused"  # the task function raised an InputError: the user must act; a retry would not help
     ERROR = "error"  # any other exception in the task function
-    MEMORY = "memory"  # certainly over its budget: we killed it, or an allocation failed
+    MEMORY = "memory"  # it certainly exceeded its budget: we killed it, or an allocation failed
     CRASH = "crash"  # a signal, or an exit without a result
     HANG = "hang"  # no progress for too long
-    KILLED = "killed"  # by an external SIGKILL that is not the kernel's out-of-memory killer
+    KILLED = "killed"  # by an external SIGKILL that did not come from the kernel's out-of-memory killer
     QUARANTINE = "quarantine"  # more unusable records than max_quarantined allows
-    INFRASTRUCTURE = "infrastructure"  # the worker, the node or the fork server died, which is not the task's fault
+    INFRASTRUCTURE = "infrastructure"  # the worker, the node or the fork server died through no fault of the task
     CANCELLED = "cancelled"  # the run is being stopped
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try at a task, ready to cross a process or machine border. `shared` is a path relative to the step.
+    """One try at a task, ready to be sent to another process or machine. `shared`: a path in the step's directory.
 
-    more: further tasks to run in the same child, one after another; for tasks too small for a child each.
-    exclusive: nothing may compete for its memory: if its budget exceeds its CPUs' share of the node's memory, nothing
-    else runs on the node. try_singly, skip, tolerance: see TaskContext. stage: for display.
+    more: further tasks to run in the same child, one after another, if each is too small for a child of its own.
+    exclusive: no other attempt may compete for its memory; if its budget exceeds its CPUs' share of the node's memory,
+    nothing else runs on the node. try_singly, skip, tolerance: see TaskContext. stage: for display.
     """
 
     task: Task
@@ -57,7 +57,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class BatchedResult:
-    """The result of a further task in a finished batch."""
+    """The result of one of the further tasks (`Attempt.more`) in a finished batch."""
 
     key: str
     result: TaskResult
@@ -66,12 +66,12 @@ class BatchedResult:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """End of an attempt: a result, or a cause with a message and the type of the exception behind it.
+    """The end of an attempt: a result, or a cause with a message and the type of the underlying exception.
 
     seconds: the attempt's time in its slot; work_seconds: time in the task function. peak_memory: the anonymous memory
-    above what the fork server passed on, which counts against the budget; peak_resident: all resident memory, including
-    mapped files and inherited pages. in_progress: the records it was working on when it died. more: the results of a
-    finished batch after the first.
+    in addition to what was inherited from the fork server, which counts against the budget; peak_resident: all resident
+    memory, including mapped files and inherited pages. in_progress: the records that the attempt was working on when it
+    died. more: in a finished batch, the results after the first.
     """
 
     phase: str
@@ -93,26 +93,26 @@ class Outcome:
 
     @classmethod
     def of(cls, attempt: Attempt, cause: Cause, **facts: Any) -> Outcome:
-        """Return an outcome of `attempt`; `facts` are further fields."""
+        """Build an outcome of `attempt`; `facts` are its other fields."""
         return cls(attempt.phase, attempt.task.key, attempt.number, cause, **facts)
 
 
 class Verdict(StrEnum):
-    """The consequence of an attempt."""
+    """The driver's decision after an attempt."""
 
     DONE = "done"
     RETRY = "retry"
-    PROPOSE = "propose"  # a record caused the failure: skip it if that is allowed
-    FAIL = "fail"  # this task only; the others continue
+    PROPOSE = "propose"  # a record caused the failure: skip the record if that is allowed
+    FAIL = "fail"  # only this task fails; the others continue
     REFUSE = "refuse"  # stop the whole step: the user must fix the cause
 
 
 class Executor(Protocol):
-    """Runs attempts. Owned by one driver; not thread-safe."""
+    """Runs attempts. An executor belongs to one driver and is not thread-safe."""
 
     @property
     def slots(self) -> int:
-        """Number of one-CPU attempts that can run at the same time. On a cluster it may change."""
+        """The number of one-CPU attempts that can run at the same time. On a cluster it may change."""
         ...
 
     def submit(self, attempt: Attempt) -> None:

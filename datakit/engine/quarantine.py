@@ -1,9 +1,10 @@
-"""Decides which records may be skipped: unreadable records and records that kill their task share one limit.
+"""Decides which records may be skipped. Unreadable records and records that kill their task share one limit.
 
-A record that kills its task is skipped at once while the limit allows it; otherwise its task waits until all others are
-done. If the limit is a number, it is known from the start. If it is a share, it grows with the records read, and the
-records of unfinished tasks are estimated from the finished ones. The count at the end of the phase is exact. So the
-result does not depend on the order in which tasks ran: either all unusable records fit, or the step ends partial.
+A record that kills its task is skipped at once if the limit allows it; otherwise its task waits until all others are
+done. If the limit is a number of records, it is known from the start. If it is a share, it grows with the number of
+records read, and the number of records in unfinished tasks is estimated from the finished ones. The count at the end of
+the phase is exact, so the result does not depend on the order in which tasks ran: either all unusable records fit
+within the limit, or the step ends partial.
 """
 
 from __future__ import annotations
@@ -18,25 +19,25 @@ SHOWN = 20  # records listed in a message
 
 
 class Allowance:
-    """The records that one phase may still skip while it runs."""
+    """Keeps count of the records that one phase may still skip while it runs."""
 
     def __init__(self, tolerance: Tolerance, done: Iterable[TaskResult] = ()) -> None:
-        """`done`: results of an earlier run."""
+        """`done`: results from an earlier run."""
         self._tolerance = tolerance
         self._records = self._skipped = self._done = 0
-        self._granted: dict[str, list[QuarantinedRecord]] = {}  # to tasks that are not done yet
+        self._granted: dict[str, list[QuarantinedRecord]] = {}  # the records granted to tasks that are not done yet
         for result in done:
             self.task_done("", result)
 
     def task_done(self, key: str, result: TaskResult) -> None:
-        """Count what a finished task skipped; this replaces what it was granted."""
+        """Count the records that a finished task skipped; they replace those that it was granted."""
         self._done += 1
         self._records += result.records
         self._skipped += unlisted(result.quarantined, self._tolerance)
         self._granted.pop(key, None)
 
     def grants(self, key: str, record: QuarantinedRecord, unfinished: int = 0) -> bool:
-        """Return True, and count the record, if this task may skip it.
+        """If this task may skip the record, count it and return True.
 
         unfinished: the number of unfinished tasks, if no other task is running.
         """
@@ -75,7 +76,7 @@ def require_allowed(tolerance: Tolerance, results: Sequence[TaskResult]) -> None
 
 
 def complaint(skipped: Sequence[QuarantinedRecord], allowed: int | float, count: int | str) -> str:
-    """Write the message for too many unusable records: the first of them, by file and position, and what to do."""
+    """Return the message for too many unusable records: the first few, by file and position, and what to do."""
     first = "\n".join(f"  {record.file}:{record.position}: {record.reason}" for record in skipped[:SHOWN])
     return (
         f"{count} records cannot be used, and max_quarantined allows {allowed}; the first of them (file:position, in "

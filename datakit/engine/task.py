@@ -1,8 +1,9 @@
-"""Plain data that stages and the engine exchange: steps, phases, tasks and their results.
+"""Defines the plain data that stages and the engine exchange: steps, phases, tasks and their results.
 
 A stage is a generator: it yields phases, one after another, receives each phase's results in task order, and returns an
-Output. Tasks and results cross process and machine borders as msgpack, so arguments must be small plain values. Data
-that many tasks need goes once into `Phase.shared`, which is written to the step's directory and read by each child.
+Output. Tasks and results are sent between processes and machines as msgpack, so arguments must be small plain values.
+Data that many tasks need goes into `Phase.shared`, which is written once to the step's directory and read by each
+child.
 
     def plan(step: Step) -> Plan:
         routed = yield Phase("route", tuple(tasks))
@@ -35,20 +36,20 @@ HANG_SECONDS = 1800.0  # the reference tokenizer takes up to 2 s per MB and may 
 
 @dataclass(frozen=True)
 class StepInput:
-    """A finished upstream step: its role for this stage, its directory, its manifest."""
+    """A finished upstream step: its role in this stage, its directory and its manifest."""
 
-    role: str  # the stage's name, e.g. "normalize"
-    source: str | None  # the source that it belongs to, if any
+    role: str  # the upstream stage's name, e.g. "normalize"
+    source: str | None  # the source that the step belongs to, if any
     directory: str
     manifest: Manifest
 
 
 @dataclass(frozen=True)
 class Step:
-    """One stage of one recipe. `parameters` enter the fingerprint, `operations` (workers, memory, ...) do not."""
+    """One stage of one recipe. The fingerprint covers `parameters`, but not `operations` (workers, memory, ...)."""
 
     stage: str
-    dataset: str  # the recipe's name, or the source's if the step belongs to one source
+    dataset: str  # the recipe's name, or the source's name if the step belongs to one source
     directory: str  # the absolute URL of its output directory
     fingerprint: str
     parameters: dict[str, Any]
@@ -62,17 +63,17 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The work for one output. `function` is `package.module:name`; `key` is unique in its phase, stable between runs.
+    """The work for one output. `function` is `package.module:name`; `key` is unique in a phase, stable across runs.
 
     The function is called as `function(arguments, shared, context) -> TaskResult`.
-    bisect_argument: names a list argument that may be cut in two. Each half must be a task that writes the same files
-    for its entries as the whole, so that a crash outside any known record can be narrowed down to one entry.
+    bisect_argument: the name of a list argument that may be split in two, so that a crash outside any known record can
+    be narrowed down to one entry. A task for each half must write the same files for its entries as the whole task.
     """
 
     key: str
     function: str
     arguments: dict[str, Any]
-    input_bytes: int = 0  # for scheduling (biggest first), the memory budget and the ETA
+    input_bytes: int = 0  # used for scheduling (biggest first), the memory budget and the ETA
     bisect_argument: str = ""
 
     def __post_init__(self) -> None:
@@ -81,10 +82,10 @@ class Task:
 
 @dataclass(frozen=True)
 class Preload:
-    """Work that the fork server does once, for all attempts: import `module`, then call `function(*arguments)`.
+    """Work that the fork server does once for all attempts: import `module`, then call `function(*arguments)`.
 
-    `preloaded(function, *arguments)` returns the value. The call must not start threads: forking a multi-threaded
-    process can deadlock.
+    `preloaded(function, *arguments)` returns the value of that call, which must not start threads: forking a
+    multi-threaded process can deadlock.
     """
 
     module: str
@@ -96,30 +97,31 @@ class Preload:
 class Tolerance:
     """The number of unusable records that may be skipped.
 
-    limit: a number of records or, as a float up to 1, a share of the records read. listed: records that do not count,
-    as `file:position`. These are operation parameters: raising the limit resumes the run where it had stopped.
+    limit: a number of records or, as a float up to 1, a share of the records read. listed: records, as `file:position`,
+    that do not count toward the limit. These are operation parameters: after the limit is raised, the run resumes where
+    it stopped.
     """
 
     limit: int | float = 0
     listed: tuple[str, ...] = ()
 
     def allowed(self, records: int) -> int:
-        """Return how many of `records` records may be skipped, not counting those listed."""
+        """Return how many of `records` records may be skipped, in addition to those listed."""
         return int(self.limit * records) if isinstance(self.limit, float) else self.limit
 
     @classmethod
     def of(cls, operations: Mapping[str, Any]) -> Tolerance:
-        """Build the tolerance that a step's operation parameters set."""
+        """Build the tolerance from a step's operation parameters."""
         return cls(operations.get("max_quarantined", 0), tuple(operations.get("quarantine", ())))
 
 
 @dataclass(frozen=True)
 class Phase:
-    """Tasks that may run in any order. Files they write below `exchange/` are removed once the manifest is written.
+    """Tasks that may run in any order. Their files below `exchange/` are removed once the manifest is written.
 
-    memory_bytes: memory of an attempt, in addition to `memory_per_input_byte` times the task's input bytes.
-    hang_seconds: an attempt is killed after this time without a heartbeat. batches: tiny tasks may share a child.
-    tolerance: how many records of the step so far, including this phase, may be skipped.
+    memory_bytes: an attempt's memory, in addition to `memory_per_input_byte` times the task's input bytes.
+    hang_seconds: the time without a heartbeat after which an attempt is killed. batches: whether tiny tasks may share a
+    child. tolerance: how many of the records read by this phase may be skipped.
     """
 
     name: str
@@ -136,7 +138,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class OutputFile:
-    """A file that a task committed: its path relative to the step's directory, size in bytes, checksum, rows."""
+    """A file that a task committed: its path in the step's directory, size in bytes, checksum and number of rows."""
 
     path: str
     bytes: int
@@ -146,10 +148,10 @@ class OutputFile:
 
 @dataclass(frozen=True, slots=True)
 class QuarantinedRecord:
-    """A skipped record: its file (a relative path), its position there, and the reason. Never its text.
+    """A skipped record: its file (a relative path), its position there and the reason, but never its text.
 
-    position: the uncompressed byte offset in a text file, the row in a Parquet file. records: how many records start
-    there, if they could not be told apart.
+    position: the uncompressed byte offset in a text file, the row in a Parquet file. records: the number of skipped
+    records that start there, if they could not be told apart.
     """
 
     file: str
@@ -160,7 +162,7 @@ class QuarantinedRecord:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """The files and counts of a finished task. `details` is small plain data for planning the next phase."""
+    """The files and counts from a finished task. `details` is small plain data for planning the next phase."""
 
     outputs: tuple[OutputFile, ...] = ()
     counters: dict[str, int] = field(default_factory=dict)
@@ -179,7 +181,7 @@ class RecordRange:
     records: int = 1
 
     def may_contain(self, file: str, position: int) -> bool:
-        """Return True if that record may be in this range; only the start is compared."""
+        """Return True if that record may be in this range; only the start of the range is compared."""
         return self == ALL_RECORDS or (self.file == file and self.position <= position)
 
     def __str__(self) -> str:
@@ -192,19 +194,19 @@ ALL_RECORDS = RecordRange("", 0, 0)  # every batch of a task
 
 @dataclass
 class TaskContext:
-    """The resources of a task function: the step's directory, a private scratch directory, its CPUs, its heartbeat.
+    """The resources of a task function: the step's directory, a private scratch directory, CPUs and the heartbeat.
 
-    try_singly: (file, position) of batches that earlier attempts died in, or of ALL_RECORDS; their records are tried
-    one by one. skip: (file, position) of records to skip, with the reason.
-    report, hold and release take under a microsecond; call them for each batch.
+    try_singly: (file, position) of each batch in which an earlier attempt died, or of ALL_RECORDS; the records of these
+    batches are tried one by one. skip: (file, position) of each record to skip, with the reason.
+    report, hold and release take less than a microsecond each; call them for every batch.
     """
 
     step_directory: str
     scratch: Path
     cpus: int = 1
     report: Callable[[int, int], None] = lambda records, bytes_read: None  # progress so far
-    hold: Callable[[str, int, int], None] = lambda file, position, records: None  # the records now being worked on
-    release: Callable[[], None] = lambda: None  # no record is being worked on
+    hold: Callable[[str, int, int], None] = lambda file, position, records: None  # the records to be worked on next
+    release: Callable[[], None] = lambda: None  # no record is being worked on any more
     try_singly: frozenset[tuple[str, int]] = frozenset()
     skip: Mapping[tuple[str, int], str] = field(default_factory=dict)
     tolerance: Tolerance = Tolerance()
@@ -212,14 +214,15 @@ class TaskContext:
     def records(
         self, files: str | Sequence[str], positions: Sequence[int] | np.ndarray, try_record: Callable[[int], object]
     ) -> tuple[np.ndarray | None, list[QuarantinedRecord]]:
-        """Announce the batch about to be worked on. Call it right before the work, once for each kind of work.
+        """Announce the batch to be worked on next. Call this right before the work, once for each kind of work.
 
-        Call `release` when the work is done and before reading on, so that a crash of the reader is not blamed on this
-        batch. `files`: the file of all records, or one for each. If an earlier attempt died in this batch, each record
-        is first passed to `try_record(row)`, which does the same work on one record and discards the result, so that
-        the next death names the record. The output always comes from whole batches, so it does not change.
+        Call `release` after the work and before reading more, so that a crash of the reader is not blamed on this
+        batch. `files`: one file for all records, or a list with one file per record. If an earlier attempt died in this
+        batch, `try_record(row)` is first called for each record. It must do the same work on that one record and
+        discard the result, so that the next death identifies the record. The output always comes from whole batches, so
+        it does not change.
 
-        Returns the rows to work on (a mask; None for all) and the records to skip.
+        Returns the rows to work on (a mask, or None for all rows) and the records to skip.
         """
         if not len(positions):
             return None, []
@@ -255,7 +258,7 @@ class TaskContext:
 
 @dataclass(frozen=True)
 class Output:
-    """A stage's description of its finished step, for the manifest. `counters` are added to the tasks' own."""
+    """A stage's description of its finished step, for the manifest. `counters` are added to those of the tasks."""
 
     partitions: list[Partition]
     schema: pa.Schema
@@ -264,12 +267,12 @@ class Output:
 
 
 def without_tolerances(config: Any) -> dict[str, Any]:
-    """Return a config as plain data without TOLERANCES: the parameters that decide the bytes of a step's output."""
+    """Return a config as plain data without TOLERANCES: the parameters that determine the bytes of a step's output."""
     return {name: value for name, value in spelled_out(config).items() if name not in TOLERANCES}
 
 
 def tolerance_of(step: Step) -> Tolerance:
-    """Return the step's tolerance. Tests may set it among the parameters."""
+    """Return the step's tolerance. Tests may set it in `parameters` instead."""
     return Tolerance.of({**step.parameters, **step.operations})
 
 
@@ -280,7 +283,7 @@ def resolve(function: str) -> Callable[..., Any]:
 
 
 def input_references(step: Step) -> list[InputReference]:
-    """List the step's inputs as its manifest does, relative to its directory."""
+    """List the step's inputs as in its manifest, with paths relative to its directory."""
     return [
         InputReference(
             stage=entry.role,
@@ -297,5 +300,5 @@ def encode(value: Any) -> bytes:
 
 
 def decode(data: bytes, kind: Any = Any) -> Any:
-    """Decode what `encode` made."""
+    """Decode the output of `encode`."""
     return msgspec.msgpack.decode(data, type=kind)

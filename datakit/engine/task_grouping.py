@@ -1,9 +1,9 @@
-"""Groups neighbouring outputs into tasks, since outputs may be tiny.
+"""Groups neighbouring outputs into tasks, since a single output may be tiny.
 
-The data alone decides the outputs (partitions), and they never change. How many of them one attempt writes is only a
-question of cost: a fork and two messages, some 10 ms, must be small compared to the work, and there must be enough
-tasks to keep every slot busy to the end. So a task takes neighbours until it has about 1/32 of the whole, from 8 MiB to
-64 MiB.
+The data alone determines the outputs (partitions), which never depend on the grouping. The number of outputs that one
+attempt writes is only a question of cost: the overhead of a fork and two messages, some 10 ms, must be small compared
+to the work, and there must be enough tasks to keep every slot busy to the end. A task therefore takes neighbours until
+it has about 1/32 of all bytes, but at least 8 MiB and at most 64 MiB.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LARGEST = 64 << 20
 
 
 def neighbours(sizes: Sequence[int]) -> list[range]:
-    """Split indices into consecutive ranges, each of about the target size or a single larger item.
+    """Split the indices into consecutive ranges, each of about the target size or holding a single larger item.
 
     >>> neighbours([5 << 20, 5 << 20, 5 << 20, 100 << 20, 0])
     [range(0, 2), range(2, 3), range(3, 4), range(4, 5)]

@@ -1,4 +1,4 @@
-"""Versions of everything that can change output bytes."""
+"""Lists the versions of everything that can change output bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LIBRARIES = (
 
 @cache
 def versions() -> dict[str, str]:
-    """Versions of Python and of the installed libraries; datakit itself may run from a source tree."""
+    """Return the versions of Python and of the installed libraries; datakit itself may run from a source tree."""
     found = {"python": platform.python_version(), "datakit": "a source tree"}
     for library in LIBRARIES:
         try:
@@ -24,5 +24,5 @@ def versions() -> dict[str, str]:
 
 
 def comparable_versions() -> dict[str, str]:
-    """The versions that must agree on all nodes: of Python only major and minor, since patches keep output bytes."""
+    """Return the versions that must agree on all nodes, without Python's patch level, which cannot change outputs."""
     return versions() | {"python": ".".join(platform.python_version_tuple()[:2])}

@@ -1,14 +1,14 @@
-"""Shuffles rows through files: map tasks write rows ordered by bucket, and reducers read exact ranges of those files.
+"""Shuffles rows through files: map tasks write rows ordered by bucket, and reducers read exact ranges of these files.
 
-Only file names pass through the driver. A map task with less than `budget_bytes` of rows writes one run, one with more
-writes several. The rows of a bucket are ordered by (run, order written). Run boundaries depend on the rows alone, not
-on the tables they arrived in, so a task that is rerun with smaller batches writes the same bytes.
+Only file names pass through the driver. A map task starts a new run after every `budget_bytes / 2` of rows. The rows in
+a bucket are ordered by run, then in the order written. Run boundaries depend only on the rows, not on how the rows were
+divided into tables, so a task that is rerun with smaller batches writes the same bytes.
 
-Memory: a writer holds about `budget_bytes` in addition to the current table (1.1 times, measured, whatever the skew):
-half are waiting rows, with 10 bytes per row for bucket and order; half are a contiguous copy of them, which is gathered
-and written 4 MiB at a time. A reader holds mapped files only.
-Cost: one stable radix sort (numpy, 16-bit keys) and two copies of the rows, 500 (narrow rows) to 900 MB per CPU-second
-on a warm disk; two files per run.
+Memory: in addition to the current table, a writer holds about `budget_bytes` (1.1 times that as measured, regardless of
+skew). Half is for waiting rows, with 10 bytes per row for bucket and order; half is for a contiguous copy of them,
+which is gathered and written 4 MiB at a time. A reader holds only mapped files.
+Cost: one stable radix sort (numpy, 16-bit keys), two copies of the rows and two files per run; from 500 MB (narrow
+rows) to 900 MB per CPU-second on a warm disk.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from datakit.storage.row_size import row_sizes
 
 __all__ = ["ExchangeWriter", "merged", "read_buckets"]
 
-ROW_OVERHEAD = 10  # bytes for bucket and position of a waiting row
-WINDOW_BYTES = 4 << 20  # rows gathered at once; a larger bucket is written as several batches
+ROW_OVERHEAD = 10  # bytes for the bucket and position of a waiting row
+WINDOW_BYTES = 4 << 20  # of rows gathered at a time; a larger bucket is written as several batches
 
-Fetched = tuple[RunIndex, pa.Buffer | None, str]  # index, bytes of the buckets if any, URL of the run
+Fetched = tuple[RunIndex, pa.Buffer | None, str]  # index, the buckets' bytes if there are any, URL of the run
 
 
 class ExchangeWriter:
@@ -53,13 +53,13 @@ class ExchangeWriter:
     ) -> None:
         """`buckets` is a power of two up to 2**31; `budget_bytes` bounds the memory.
 
-        before_commit: raises if the rows so far must not be committed. A committed run is permanent: reruns of the task
-        are compared with it.
+        before_commit: raises an exception if the rows so far must not be committed. A committed run is permanent:
+        reruns of the task are compared with it.
         """
         if buckets < 1 or buckets & (buckets - 1) or buckets > 1 << 31:
             raise ValueError(f"{buckets} buckets: it must be a power of two up to 2**31")
         self._directory, self._prefix, self._buckets = context.step_directory, f"exchange/{phase}/{key}", buckets
-        self._run_bytes = min(max(1, budget_bytes // 2), 1 << 30)  # a column of 32-bit offsets must stay below 2 GiB
+        self._run_bytes = min(max(1, budget_bytes // 2), 1 << 30)  # a column of 32-bit offsets must be below 2 GiB
         self._before_commit = before_commit
         self._bucket_type = np.uint16 if buckets <= 1 << 16 else np.uint32
         self._tables: list[pa.Table] = []
@@ -70,7 +70,7 @@ class ExchangeWriter:
 
     @property
     def outputs(self) -> tuple[OutputFile, ...]:
-        """Files committed so far; after the `with` block, all of them."""
+        """The files committed so far; after the `with` block, all files."""
         return tuple(self._outputs)
 
     def __enter__(self) -> ExchangeWriter:
@@ -131,7 +131,7 @@ def _refuse_dictionaries(schema: pa.Schema) -> None:
 
 
 def _combine(tables: list[pa.Table]) -> pa.Table:
-    """Combine to one chunk per column. Empties the list column by column, so as not to hold all rows twice."""
+    """Combine the tables into one chunk per column. Empties `tables` and frees columns one by one to save memory."""
     schema = tables[0].schema
     columns = [[table.column(i) for table in tables] for i in range(len(schema))]
     tables.clear()
@@ -146,7 +146,7 @@ def _combine(tables: list[pa.Table]) -> pa.Table:
 
 
 def _write_run(local: Path, table: pa.Table, bucket: np.ndarray, buckets: int, most: int) -> RunIndex:
-    """Write the data file at `local`, gathering at most `most` rows at once; return its index."""
+    """Write the data file at `local`, gathering at most `most` rows at a time; return its index."""
     order, counts = np.argsort(bucket, kind="stable"), np.bincount(bucket, minlength=buckets)
     ends, sizes = np.concatenate([[0], np.cumsum(counts)]), np.zeros(buckets, np.int64)
     schema = table.schema.serialize().to_pybytes()
@@ -165,10 +165,10 @@ def _write_run(local: Path, table: pa.Table, bucket: np.ndarray, buckets: int, m
 def read_buckets(
     step_directory: str, runs: Sequence[str], first_bucket: int, last_bucket_exclusive: int, scratch: Path
 ) -> Iterator[pa.Table]:
-    """Yield the rows of buckets [first, last): one table per run that has any, in run order, in the run's schema.
+    """Yield the rows of buckets [first, last), run by run: one table per run that has any, with the run's schema.
 
-    The rows of a table are ordered by (bucket, order written). A merged run yields one table per sequence of its runs
-    that share a schema. Remote ranges are fetched several at a time, slightly ahead. Raises CorruptError.
+    The rows in a table are ordered by bucket, then in the order written. A merged run yields one table per sequence of
+    input runs that share a schema. Remote ranges are fetched several at a time, slightly ahead. Raises CorruptError.
     """
     places = [urls.join(step_directory, run) for run in runs]
 

@@ -1,10 +1,10 @@
-"""Merges many runs of the exchange into few, so that requests stay far below maps x reducers.
+"""Merges many exchange runs into a few, which keeps the number of requests far below maps x reducers.
 
-R reducers that read M runs make 2 x M x R requests, 8 million at M = R = 2,000. Joining groups of sqrt(M) consecutive
-runs first leaves R x sqrt(M) ranges. Record batches are copied as bytes and never decoded. The order of rows in a
-bucket, (run, row), and the schemas are kept: see `run_file.py`.
+R reducers that read M runs make 2 x M x R requests, or 8 million for M = R = 2,000. If groups of sqrt(M) consecutive
+runs are merged first, only R x sqrt(M) ranges are left to read. Record batches are copied as bytes and never decoded.
+The order of rows in a bucket (by run, then by row) and the schemas are preserved: see `run_file.py`.
 
-Cost: one copy of the data; memory is one window of 64 MiB whatever the size of the runs.
+Cost: one copy of the data; in memory, one window of 64 MiB, regardless of the size of the runs.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from datakit.engine.task import OutputFile, Phase, Step, Task, TaskContext, Task
 from datakit.errors import CorruptError
 from datakit.storage import atomic, urls
 
-MOST_READS = 10**6  # chosen: an object store answers that many in minutes
+MOST_READS = 10**6  # chosen: an object store answers this many requests in minutes
 WINDOW_BYTES = 64 << 20
-MEMORY_BYTES = 512 << 20  # the window twice, the indexes, and a margin
+MEMORY_BYTES = 512 << 20  # two copies of the window, the indexes, and a margin
 
 
 def merged(step: Step, phase: str, runs: list[str], readers: int) -> Generator[Phase, Sequence[TaskResult], list[str]]:
@@ -41,7 +41,7 @@ def merged(step: Step, phase: str, runs: list[str], readers: int) -> Generator[P
 
 
 def merge_runs(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Merge one group of runs into the run `exchange/<phase>/<key>.arrow`; a task function."""
+    """Merge one group of runs into the run `exchange/<phase>/<key>.arrow`. This is a task function."""
     sources = [urls.join(context.step_directory, run) for run in arguments["runs"]]
     indexes = [read_index(url) for url in sources]
     if len({index.buckets for index in indexes}) != 1:
@@ -79,7 +79,7 @@ def _merge(local: Path, sources: list[str], indexes: list[RunIndex]) -> RunIndex
 
 
 def _segments(indexes: list[RunIndex]) -> tuple[list[bytes], list[list[int]]]:
-    """Return the merged run's schemas, a new one at each change, and the position of each run's segments in it."""
+    """Return the merged run's schemas, a new one at each change, and for each input run, its segments' positions."""
     schemas: list[bytes] = []
     places: list[list[int]] = []
     for index in indexes:
@@ -92,7 +92,7 @@ def _segments(indexes: list[RunIndex]) -> tuple[list[bytes], list[list[int]]]:
 
 
 def _copy_window(sink: BinaryIO, sources: list[str], indexes: list[RunIndex], first: int, stop: int) -> None:
-    """Copy buckets [first, stop) of all runs, bucket by bucket: one request per run, several for one large bucket."""
+    """Copy buckets [first, stop) of all runs in bucket order: one request per run, or several for a large bucket."""
     spans = [(int(i.offsets[first * i.segments]), int(i.offsets[stop * i.segments])) for i in indexes]
     if stop == first + 1:
         for url, (begin, end) in zip(sources, spans, strict=True):

@@ -1,16 +1,17 @@
-"""Reads and writes run files: rows ordered by bucket, and an index of the byte offset of each bucket.
+"""Defines run files: rows ordered by bucket, with an index of the byte offset of each bucket.
 
     <run>.arrow        Arrow IPC stream: schema, one record batch per non-empty bucket (several if it is over 4 MiB)
     <run>.arrow.index  magic, sizes, schemas, then byte offsets, one per (bucket, segment) and one for the end
 
-A segment is a sequence of rows with one schema. A run from a map task has one segment. A merged run has one per change
-of schema among its input runs, and its buckets hold one message per run and bucket, in order. With several segments the
-file is not a plain stream: only the index has the schemas. Batches are moved without decoding, since an encapsulated
-message states its own length.
+A segment is a sequence of rows with one schema. A run from a map task has one segment. A merged run has one segment per
+change of schema among its input runs, and each of its buckets holds the messages of the input runs in order. A file
+with several segments is not a plain stream: only the index has all schemas. Batches can be moved without decoding
+because an encapsulated message states its own length.
 
-A reader of buckets [a, b) makes two requests per run: one for the head of the index (64 KiB, enough for 8,000 offsets,
-else one more for its own offsets) and one for a range of data. Data is memory-mapped, a local file in place and a
-remote range after a copy to scratch, so a reader's anonymous memory does not grow with the data.
+A reader of buckets [a, b) makes two requests per run: one for the head of the index (64 KiB, enough for 8,000 offsets;
+if it is not enough, one more for the offsets of these buckets) and one for a range of data. Data is memory-mapped, in
+place for a local file and after a copy to scratch for a remote range, so a reader's anonymous memory does not grow with
+the data.
 """
 
 from __future__ import annotations
@@ -38,9 +39,10 @@ PIECE_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class RunIndex:
-    """The contents of a run, for the requested buckets, which start at `first_bucket`.
+    """The index of a run for the requested buckets, which start at `first_bucket`.
 
-    schemas: a serialized schema per segment. offsets: int64 [requested buckets x segments + 1], positions in the file.
+    schemas: one serialized schema per segment. offsets: int64 [requested buckets x segments + 1], positions in the data
+    file.
     """
 
     buckets: int
@@ -51,11 +53,11 @@ class RunIndex:
 
     @property
     def segments(self) -> int:
-        """Number of segments of each bucket."""
+        """The number of segments in each bucket."""
         return len(self.schemas)
 
     def encode(self) -> bytes:
-        """Encode the index file; equal runs give equal bytes."""
+        """Encode the index file; indexes of equal runs have equal bytes."""
         distinct = list(dict.fromkeys(self.schemas))
         table = struct.pack(f"<{len(distinct)}I", *map(len, distinct))
         which = struct.pack(f"<{self.segments}I", *map(distinct.index, self.schemas))
@@ -66,7 +68,7 @@ class RunIndex:
 
 
 def read_index(url: str, first: int = 0, stop: int | None = None) -> RunIndex:
-    """Read the index of run `url` for buckets [first, stop): one request, two if it is long. Raises CorruptError."""
+    """Read the index of run `url` for buckets [first, stop): one request, more if it is long. Raises CorruptError."""
     place = url + INDEX_SUFFIX
     head = urls.read_range(place, 0, HEAD_BYTES)
     if len(head) < _FIXED.size or not head.startswith(MAGIC):
@@ -94,7 +96,7 @@ def _decode_schemas(data: bytes, distinct: int, segments: int) -> tuple[bytes, .
 
 
 def map_range(url: str, start: int, stop: int, scratch: Path) -> pa.Buffer:
-    """Map bytes [start, stop) of a file; a remote range is copied to an unnamed file in `scratch` first."""
+    """Map bytes [start, stop) of a file; a remote range is first copied to `scratch`."""
     if urls.is_local(url):
         return _map_file(urls.local_path(url), start, stop)
     path = scratch / f"range-{uuid.uuid4().hex}"
@@ -104,11 +106,11 @@ def map_range(url: str, start: int, stop: int, scratch: Path) -> pa.Buffer:
                 file.write(piece)
         return _map_file(str(path), 0, stop - start)
     finally:
-        path.unlink(missing_ok=True)  # the mapping keeps the bytes until the last buffer is freed
+        path.unlink(missing_ok=True)  # the mapping keeps the bytes available until the last buffer is freed
 
 
 def pieces(url: str, start: int, stop: int) -> Iterator[bytes]:
-    """Yield bytes [start, stop) of a file, one request per PIECE_BYTES. Raises CorruptError if it ends early."""
+    """Yield bytes [start, stop) of a file, one request per PIECE_BYTES. Raises CorruptError if the file is short."""
     for begin in range(start, stop, PIECE_BYTES):
         end = min(begin + PIECE_BYTES, stop)
         piece = urls.read_range(url, begin, end)
@@ -129,7 +131,7 @@ def _map_file(path: str, start: int, stop: int) -> pa.Buffer:
 
 
 def decode_segments(index: RunIndex, data: pa.Buffer, url: str) -> Iterator[pa.Table]:
-    """Yield one table per non-empty segment, ordered by bucket. `data` is the range that the index's offsets span."""
+    """Yield one table per non-empty segment, ordered by bucket. `data` is the range that `index.offsets` spans."""
     offsets = index.offsets - index.offsets[0]
     for segment in range(index.segments):
         schema = pa.ipc.read_schema(pa.BufferReader(index.schemas[segment]))
@@ -154,7 +156,7 @@ def _messages(data: pa.Buffer, begin: int, end: int, schema: pa.Schema, url: str
 
 
 def windows(sizes: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of buckets whose sizes add up to at most `most`; a larger bucket is a range of its own.
+    """Yield ranges of buckets whose sizes add up to at most `most`; a bucket larger than that is a range of its own.
 
     >>> list(windows(np.array([2, 2, 0, 9, 1]), 4))
     [(0, 3), (3, 4), (4, 5)]

@@ -1,1 +1,1 @@
-"""Records the outcome of every attempt, for resuming and for status displays."""
+"""Records the outcome of every attempt, for resuming a run and for displaying its status."""

@@ -1,11 +1,12 @@
 """Records every attempt of a step in segments of JSON lines next to the output.
 
-Outputs are idempotent (create if absent), so the ledger need not be durable per task. It is flushed every second on a
-disk, and written to an object store as one object per 500 lines or 10 s. Losing its tail only repeats those tasks,
-which then find equal outputs. Each driver writes its own segments; two drivers never share a file.
+Writing an output is idempotent (create if absent), so the ledger need not be made durable after every task. On a disk
+it is flushed every second; in an object store it is written as one object per 500 lines or 10 s. If its tail is lost,
+the tasks recorded there are merely repeated and find that equal outputs exist. Each driver writes its own segments; two
+drivers never share a file.
 
-Cost: one append per task. A resume reads all segments once, many at a time from a store, and lists the step's directory
-once.
+Cost: one append per attempt. To resume, a driver reads all segments once, many at a time from an object store, and
+lists the step's directory once.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from datakit.errors import CorruptError
 from datakit.storage import atomic, urls
 
 FOLDER = "ledger"
-SYNC_SECONDS = 1.0  # work that a crash of the machine may repeat
+SYNC_SECONDS = 1.0  # after a crash of the machine, at most this much work is repeated
 OBJECT_LINES = 500
 OBJECT_SECONDS = 10.0
 READ_AT_ONCE = 32  # segments of 500 lines
 
 
 class PhaseLine(msgspec.Struct, tag="phase", tag_field="kind", frozen=True):
-    """The start of a phase: its tasks' keys in order, and the bytes each will read."""
+    """The start of a phase: the keys of its tasks, in order, and the number of bytes that each will read."""
 
     phase: str
     keys: list[str]
@@ -44,10 +45,10 @@ class PhaseLine(msgspec.Struct, tag="phase", tag_field="kind", frozen=True):
 
 
 class AttemptLine(msgspec.Struct, tag="attempt", tag_field="kind", frozen=True, omit_defaults=True):
-    """The end of an attempt. `digest` covers the task's function and arguments, so a result counts for no other task.
+    """The end of an attempt. `digest` covers the task's function and arguments, so that no other task uses the result.
 
-    An attempt done without a result ran a part of a task, during a bisection (`engine/scheduler/bisect_input.py`).
-    peak_memory and peak_resident: see Outcome.
+    An attempt that is done and has no result ran part of a task during a bisection
+    (`engine/scheduler/bisect_input.py`). peak_memory and peak_resident: see Outcome.
     """
 
     phase: str
@@ -68,7 +69,7 @@ class AttemptLine(msgspec.Struct, tag="attempt", tag_field="kind", frozen=True, 
 
 
 class DriverLine(msgspec.Struct, tag="driver", tag_field="kind", frozen=True):
-    """The start of a driver, with its library versions, which never enter the manifest."""
+    """The start of a driver, with its library versions, which are never written to the manifest."""
 
     driver: str
     time: float
@@ -80,17 +81,17 @@ Line = PhaseLine | AttemptLine | DriverLine
 
 
 class Digests:
-    """Hashes each task of a phase, 32 hex digits: its function, its arguments, the shared data and `before`.
+    """Hashes a phase's tasks: each digest, 32 hex digits, covers function, arguments, shared data and `before`.
 
-    `before` covers the results of earlier phases: this phase may read their files, whose names stay the same if they
-    are rerun and write something else. Computed on demand, since 100,000 digests would take 13 MB.
+    `before` covers the results of earlier phases: this phase may read their files, whose names do not change when those
+    phases are rerun and write something else. Digests are computed on demand, since 100,000 of them would take 13 MB.
     """
 
     def __init__(self, phase: Phase, before: str) -> None:
-        self._shared = xxhash.xxh3_128_hexdigest(encode(phase.shared)) + before  # hashed once: it may be a megabyte
+        self._shared = xxhash.xxh3_128_hexdigest(encode(phase.shared)) + before  # hashed only once: it may take 1 MB
 
     def of(self, task: Task) -> str:
-        """Return the digest of a task. In a bisection, a part of a task has a different digest."""
+        """Return the digest of a task. In a bisection, part of a task has a different digest."""
         return xxhash.xxh3_128_hexdigest(encode([task.function, task.arguments, self._shared]))
 
 
@@ -117,12 +118,12 @@ class LedgerWriter:
         self.append(DriverLine(self.driver, time.time(), versions()))
 
     def append(self, line: Line) -> None:
-        """Add a line, which is written within the module's time limits or at `flush`."""
+        """Add a line, which is written within the time limits of this module or by `flush`."""
         self._pending.append(msgspec.json.encode(line) + b"\n")
         self.tick()
 
     def tick(self) -> None:
-        """Flush lines that have waited long enough. Called regularly while tasks run."""
+        """Flush the lines if they have waited long enough. Called regularly while tasks run."""
         waited = time.monotonic() - self._flushed
         if urls.is_local(self.directory):
             if waited >= SYNC_SECONDS:
@@ -149,7 +150,7 @@ class LedgerWriter:
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Flush, and close the segment."""
+        """Flush all lines and close the segment."""
         self.flush()
         if self._file is not None:
             self._file.close()
@@ -163,10 +164,10 @@ def attempt_line(outcome: Outcome, digest: str) -> AttemptLine:
 
 
 def read_ledger(directory: str) -> Iterator[Line]:
-    """Yield every line of a step's segments, oldest segment first.
+    """Yield every line in a step's segments, oldest segment first.
 
-    A killed driver may leave half a line at the end of its segment, which is ignored. Raises CorruptError for a broken
-    line anywhere else.
+    A killed driver may leave an incomplete line at the end of its segment; it is ignored. Raises CorruptError for a
+    broken line anywhere else.
     """
     decoder = msgspec.json.Decoder(Line)
     segments = [segment.url for segment in urls.listing(urls.join(directory, FOLDER))]
@@ -181,7 +182,7 @@ def read_ledger(directory: str) -> Iterator[Line]:
 
 
 def finished(lines: Iterable[Line]) -> dict[str, bytes]:
-    """Return the packed results of finished tasks by `task_id`."""
+    """Return the packed results of finished tasks, keyed by `task_id`."""
     done: dict[str, bytes] = {}
     for line in lines:
         if isinstance(line, AttemptLine) and line.cause is Cause.DONE and line.result is not None:
@@ -190,5 +191,5 @@ def finished(lines: Iterable[Line]) -> dict[str, bytes]:
 
 
 def task_id(phase: str, key: str, digest: str) -> str:
-    """Identify a task of a step by one string; 100,000 tuples of three would take 20 MB more."""
+    """Return one string that identifies a task of a step; 100,000 tuples of three strings would take 20 MB more."""
     return f"{phase}\n{key}\n{digest}"

@@ -1,8 +1,9 @@
 """Keeps the results of a phase's tasks as JSON.
 
-A result of a few counters and one file takes 800 bytes as Python objects and a fifth of that as JSON. So a driver of
-100,000 tasks keeps JSON, like the ledger, and decodes a result whenever a plan reads it, in a few microseconds. A plan
-therefore sees equal values whether a result comes from this run or an earlier one.
+A result with a few counters and one file takes 800 bytes as Python objects and a fifth of that as JSON. A driver with
+100,000 tasks therefore keeps the JSON of the ledger and decodes a result whenever a plan reads it, which takes a few
+microseconds. Since every result is decoded from JSON, a plan sees equal values whether a result comes from this run or
+an earlier one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ unpack = msgspec.json.Decoder(TaskResult).decode
 
 
 class Results(Sequence[TaskResult]):
-    """A sequence of results, packed."""
+    """A sequence of results that are kept packed."""
 
     def __init__(self, packed: Iterable[bytes]) -> None:
         self._packed = list(packed)

@@ -1,7 +1,7 @@
-"""Reports the state of a step from its files alone, while it runs or after its driver died.
+"""Reports the state of a step from its files alone, while the step runs or after its driver died.
 
-Reads only the ledger's segments and the manifest and writes nothing. A task that was started and has no outcome yet
-counts as `waiting`: files do not show whether a live driver is working on it.
+It only reads the ledger's segments and looks for the manifest and the list of failures; it writes nothing. A task that
+was started and has no outcome yet counts as `waiting`: the files do not show whether a live driver is working on it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from datakit.storage.manifest import FILE_NAME, PARTIAL_NAME, find_manifest
 
 @dataclass(frozen=True)
 class TaskStatus:
-    """One task: `state` is done, failed, retrying or waiting; seconds and bytes are those of its last attempt.
+    """One task. `state` is done, failed, retrying or waiting; seconds and bytes are those of its last attempt.
 
-    quarantined: number of skipped records.
+    quarantined: the number of skipped records.
     """
 
     phase: str
@@ -34,7 +34,7 @@ class TaskStatus:
 
 @dataclass(frozen=True)
 class PhaseStatus:
-    """One phase: its tasks, with peak and budget, in bytes, of the attempt that came closest to its budget.
+    """One phase: its tasks, and the peak memory and budget, in bytes, of the attempt that came closest to its budget.
 
     peak_resident: the largest resident memory of any attempt, including mapped files and inherited pages.
     """
@@ -50,10 +50,10 @@ class PhaseStatus:
 
 @dataclass(frozen=True)
 class StepStatus:
-    """One step: `state` is done, partial or unfinished; tasks are in the order in which phases listed them.
+    """One step. `state` is done, partial or unfinished; tasks are in the order in which the phases listed them.
 
-    cpu_seconds and seconds are sums over all attempts in the ledger; peak_memory is the largest of any attempt, budget
-    that of the same attempt.
+    cpu_seconds and seconds are sums over all attempts in the ledger; peak_memory is the maximum over all attempts, and
+    budget is the budget of that attempt.
     """
 
     directory: str
@@ -97,7 +97,7 @@ def read_status(directory: str) -> StepStatus:
 
 
 def _phases(tasks: list[TaskStatus], attempts: list[AttemptLine]) -> list[PhaseStatus]:
-    """Summarize each phase that has started, in order."""
+    """Summarize the phases that have started, in order."""
     phases = {task.phase: PhaseStatus(task.phase, 0) for task in tasks}
     for task in tasks:
         phase = phases[task.phase]
@@ -131,7 +131,7 @@ def _state(directory: str) -> str:
 
 
 def step_directories(directory: str) -> list[str]:
-    """List step directories at or below `directory`: those with a manifest, a ledger or a list of failures."""
+    """List the step directories at or below `directory`: those with a manifest, a ledger or a list of failures."""
     found = set()
     for info in urls.listing(directory):
         parts = info.path.split("/")

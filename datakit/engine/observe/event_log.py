@@ -1,7 +1,7 @@
-"""Writes `events.jsonl`: the events of a run for programs, one JSON object per line, in the run's own directory.
+"""Writes a run's events for programs to read: `events.jsonl` in the run's directory, with one JSON object per line.
 
-On a disk, each line is appended immediately. An object store cannot append, so the file is written there at the end of
-each step. Logs are not outputs: each run has its own file, and nothing depends on it.
+On a disk, each line is appended immediately. An object store cannot append, so there the whole file is written at the
+end of each step. Logs are not outputs: each run has its own file, and nothing depends on it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FILE_NAME = "events.jsonl"
 
 
 class EventLog(Observer):
-    """Writes events to a file in `directory`, a URL."""
+    """Writes events to a file in `directory`, which is a URL."""
 
     def __init__(self, directory: str) -> None:
         self.url = urls.join(directory, FILE_NAME)

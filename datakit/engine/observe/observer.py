@@ -1,6 +1,6 @@
 """Defines the events of a run that the driver reports to observers: progress displays, metrics and `events.jsonl`.
 
-Observers decide nothing and never see a record. `ObserverGroup` passes every event to several of them.
+Observers decide nothing and never see a record. `ObserverGroup` passes every event to several observers.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from datakit.storage.manifest import Manifest
 
 
 class Observer:
-    """Receives the events of a run, in order, and ignores them; subclasses override the methods of those they need."""
+    """Receives the events of a run, in order, and ignores them; subclasses override the methods that they need."""
 
     def step_started(self, step: Step) -> None:
-        """A step starts."""
+        """A step has started."""
 
     def phase_started(self, step: Step, phase: Phase, done: int, slots: int) -> None:
-        """A phase starts; `done` of its tasks were finished by an earlier run."""
+        """A phase has started; an earlier run finished `done` of its tasks."""
 
     def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
-        """An attempt ended; `verdict` says what follows."""
+        """An attempt has ended; `verdict` is the driver's decision about it."""
 
     def tick(self) -> None:
         """Called at least twice a second while tasks run."""
 
     def step_ended(self, step: Step, manifest: Manifest, reused: bool) -> None:
-        """A step is done; `reused` if an earlier run finished it."""
+        """A step is done; `reused` is True if it already was before this run."""
 
     def step_failed(self, step: Step, error: BaseException) -> None:
-        """A step ended without a manifest."""
+        """A step has ended without a manifest."""
 
 
 EVENTS = ("step_started", "phase_started", "attempt_ended", "tick", "step_ended", "step_failed")
 
 
 class PeakMemory(Observer):
-    """Remembers peak and budget, in bytes, of the attempt that came closest to its budget."""
+    """Remembers the peak memory and budget, in bytes, of the attempt that came closest to its budget."""
 
     def __init__(self) -> None:
         self.peak = self.budget = 0

@@ -1,7 +1,7 @@
-"""Shows a run's progress: one live table on a terminal, plain lines elsewhere.
+"""Shows a run's progress: as a live table on a terminal, as plain lines elsewhere.
 
-The driver draws; workers never do. Both views share the state that `StepViews` keeps per step from the events of
-`observer.py`. Rates and remaining time are based on bytes of input.
+Only the driver displays progress, never the workers. Both views share the state of each step, which `StepViews` derives
+from the events in `observer.py`. The rate in MB/s and the remaining time are based on bytes of input.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class StepView:
         return (self.ended or time.monotonic()) - self.started
 
     def left(self) -> float | None:
-        """Estimate the seconds to the end of the phase from bytes done; None if nothing is known yet."""
+        """Estimate the seconds left in the phase from the bytes done; return None if no estimate is possible."""
         passed = time.monotonic() - self.phase_started
         if self.ended is not None or not self.bytes_done or not self.bytes_total:
             return None
         return passed * max(0, self.bytes_total - self.bytes_done) / self.bytes_done
 
     def state(self) -> str:
-        """Return the state in one word."""
+        """Return the state as one word."""
         if self.error:
             return "failed"
         if self.reused:
@@ -67,7 +67,7 @@ class StepView:
 
 
 class StepViews(Observer):
-    """Keeps the state of every step of a run. Subclasses draw it."""
+    """Keeps the state of every step of a run. Subclasses display it."""
 
     def __init__(self) -> None:
         self.views: dict[str, StepView] = {}
@@ -97,7 +97,7 @@ class StepViews(Observer):
             view.quarantined += len(outcome.result.quarantined)
 
     def tick(self) -> None:
-        """Estimate the running tasks: those left, at most the slots."""
+        """Estimate the number of running tasks: one per slot, but no more than are left."""
         view = self._current
         view.running = min(view.slots, view.total - view.done - view.failed)
 
@@ -112,7 +112,7 @@ class StepViews(Observer):
 
 
 class TableView(StepViews):
-    """Draws a live table on a terminal."""
+    """Displays a live table on a terminal."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ def _cells(view: StepView) -> list[str]:
 
 
 class LineView(StepViews):
-    """Prints a line when a step starts or ends, and one every 30 s in between."""
+    """Prints a line when a step starts or ends, when an attempt fails, and after every 30 s without one."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         super().__init__()
@@ -207,5 +207,5 @@ class LineView(StepViews):
 
 
 def view_for_terminal() -> TableView | LineView:
-    """Return a table for a terminal, lines for anything else."""
+    """Return a table view if stderr is a terminal, else a line view."""
     return TableView() if sys.stderr.isatty() else LineView()

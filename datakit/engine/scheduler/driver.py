@@ -1,9 +1,9 @@
-"""Runs a step: phases in order, tasks through an executor, results into the ledger, and the manifest last.
+"""Runs a step: runs the tasks phase by phase, records the results in the ledger, and writes the manifest last.
 
-All policy is here, above the executor interface, so it is the same on one machine and on a cluster. The driver holds a
-small record per task and never data. It keeps two to three attempts per slot submitted, biggest input first. A finished
-step costs one read of its manifest. A half-finished step costs one listing and one read of its ledger, and only the
-missing tasks are submitted.
+All policy is above the executor interface, so it is the same on one machine and on a cluster. The driver holds a small
+record per task and never holds data. It keeps two to three attempts per slot submitted, biggest input first. For a
+finished step, it reads only the manifest. For a half-finished step, it lists the files and reads the ledger once, and
+submits only the missing tasks.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ ExecutorFactory = Callable[[], Executor]
 def run_step(
     step: Step, plan: Plan, executor: ExecutorFactory, observer: Observer, driver: str | None = None
 ) -> Manifest:
-    """Run a step until its manifest is written, or find it done. `executor` is called when the first task must run.
+    """Run a step until its manifest is written, unless it exists. `executor` is called when the first task must run.
 
-    driver: the run's name in the ledger; by default a new one.
-    Raises InputError (the user must act), PartialError (some tasks failed, the others are kept), StepFailedError.
+    driver: the run's name in the ledger; a new one by default.
+    Raises InputError (the user must act), PartialError (some tasks failed, the results of the others are kept) or
+    StepFailedError.
     """
     existing = find_manifest(step.directory)
     if existing is not None:
@@ -49,7 +50,7 @@ def run_step(
         manifest = run.run(plan)
     except OvertakenError as overtaken:
         manifest = overtaken.manifest
-        remove_exchange(step)  # files of our last attempts
+        remove_exchange(step)  # left by our last attempts
     except BaseException as error:
         observer.step_failed(step, error)
         raise
@@ -72,7 +73,7 @@ class StepRun:
         self.ledger.start()
 
     def run(self, plan: Plan) -> Manifest:
-        """Drive the plan to its Output, then write the manifest."""
+        """Run the plan until it returns its Output, then write the manifest."""
         try:
             output = self._drive(plan)
         except StorageError:
@@ -81,11 +82,11 @@ class StepRun:
                 raise
             raise OvertakenError(existing) from None  # another driver cleaned up while we were running
         self.ledger.flush()
-        stale_files.remove_dead_files(self.step.directory)  # includes processes that were still dying at the start
+        stale_files.remove_dead_files(self.step.directory)  # also of processes that were still dying at the start
         return finish_step(self.step, output, self._tally)
 
     def _drive(self, plan: Plan) -> Output:
-        """Run phase by phase. Tasks and results are kept only if the plan keeps them."""
+        """Run the plan's phases in order. Tasks and results stay in memory only if the plan keeps them."""
         try:
             phase = next(plan)
             while True:
@@ -119,13 +120,13 @@ class StepRun:
         return ordered
 
     def _forget_failures(self) -> None:
-        """Remove the list of tasks that an earlier run gave up, since they are about to be retried."""
+        """Remove the list of the tasks that failed in an earlier run, since they are about to be retried."""
         if not self._started:
             urls.remove(urls.join(self.step.directory, PARTIAL_NAME))
         self._started = True
 
     def _share(self, phase: Phase, digests: Digests) -> str | None:
-        """Write the data that all tasks of the phase need once, in a place that every node can read."""
+        """Write the data that all tasks of the phase need, once, to a place that every node can read."""
         if not phase.shared:
             return None
         data = encode(phase.shared)
@@ -134,7 +135,7 @@ class StepRun:
         return path
 
     def _find(self, phase: Phase, task: Task, digests: Digests) -> bytes | None:
-        """Return the packed result of an earlier run if all its files still exist with the recorded sizes."""
+        """Return the task's packed result from an earlier run if all its files still exist with the recorded sizes."""
         packed = self._done.get(task_id(phase.name, task.key, digests.of(task))) if self._done else None
         if packed is None or any(self._sizes.get(output.path) != output.bytes for output in unpack(packed).outputs):
             return None

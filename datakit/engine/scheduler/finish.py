@@ -1,10 +1,10 @@
-"""Ends a step: writes its manifest, or the list of what failed.
+"""Ends a step: writes its manifest, or the list of its failures.
 
-Counters are summed over the results in the ledger, so crashes do not change them. Intermediate files (exchange files,
-shared plan data) are removed after the manifest is written, never before.
+Counters are summed over the results in the ledger, so crashes do not change them. Intermediate files (exchange files
+and shared plan data) are never removed before the manifest is written.
 
-One listing checks that all files the tasks wrote still exist: a run may take days, and meanwhile a person or a cleanup
-job may have removed an early one.
+All files that the tasks wrote are checked for existence with one listing: during a run of days, a person or a cleanup
+job may have removed a file that was written early.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ EXCHANGE_FOLDER = "exchange"
 
 @dataclass
 class Tally:
-    """Sums over a step's results: counters, skipped records, and files that must exist at the end.
+    """The counters, skipped records and files of all results of a step.
 
-    written: those files as JSON lines, [path, bytes]: 5 MB where 100,000 tuples would take 20.
+    written: the files that must exist at the end, as JSON lines [path, bytes]; 100,000 of them take 5 MB, and would
+    take 20 MB as tuples.
     """
 
     counters: Counter[str] = field(default_factory=Counter)
@@ -53,11 +54,11 @@ class Tally:
 def finish_step(step: Step, output: Output, tally: Tally) -> Manifest:
     """Write the quarantine list, then the manifest, then remove intermediate files.
 
-    Raises NotFoundError or CorruptError if an output is not as its task left it.
+    Raises NotFoundError if an output is missing, and CorruptError if it differs in size from what its task wrote.
     """
     _require_outputs(step, tally.written)
     counters = Counter(output.counters)
-    counters.update(tally.counters)  # not `+`, which drops zeros
+    counters.update(tally.counters)  # not `+`, which drops zero counts
     quarantined = sorted(tally.quarantined, key=lambda record: (record.file, record.position, record.reason))
     if quarantined:
         _write_quarantine(step, quarantined)
@@ -93,7 +94,7 @@ def _require_outputs(step: Step, written: bytearray) -> None:
 
 
 def _require_output(step: Step, path: str, size: int) -> None:
-    """Check one file by name, since a listing on a network disk may lag behind."""
+    """Check one file by name, since a listing on a network disk may be out of date."""
     try:
         found = urls.size(urls.join(step.directory, path))
     except NotFoundError as error:
@@ -108,9 +109,9 @@ def _require_output(step: Step, path: str, size: int) -> None:
 
 
 def clean_up_finished(step: Step) -> None:
-    """Remove what a driver that was killed right after writing the manifest left behind, on a disk.
+    """Remove leftover files from a local step whose driver was killed right after it wrote the manifest.
 
-    In an object store that would cost requests for each finished step; `datakit gc` removes it there.
+    In an object store this would cost requests for every finished step; there, `datakit gc` removes such files.
     """
     if not urls.is_local(step.directory):
         return
@@ -121,7 +122,7 @@ def clean_up_finished(step: Step) -> None:
 
 
 def read_quarantine(directory: str) -> list[QuarantinedRecord]:
-    """Read the list of records that a finished step skipped. Raises NotFoundError if it skipped none."""
+    """Read the list of records that a finished step skipped. Raises NotFoundError if there are none."""
     lines = urls.read_bytes(urls.join(directory, QUARANTINE_FILE)).splitlines()
     return [msgspec.json.decode(line, type=QuarantinedRecord) for line in lines]
 
@@ -137,12 +138,12 @@ def _write_quarantine(step: Step, records: Sequence[QuarantinedRecord]) -> None:
 
 
 def write_partial(step: Step, phase: str, failed: dict[str, TaskHistory]) -> None:
-    """Write `partial.json`: the failed tasks and why. It is state, not output: the next run replaces or removes it."""
+    """Write `partial.json`: the failed tasks and the reasons. The next run replaces or removes this file."""
     _write_partial(step, [_failure(phase, key, history) for key, history in sorted(failed.items())])
 
 
 def write_over_limit(step: Step, phase: str, results: Sequence[TaskResult], why: str) -> None:
-    """Write `partial.json` of a step whose tasks are all done but skipped more records than the recipe allows."""
+    """Write `partial.json` for a step whose tasks are all done but skipped more records than the recipe allows."""
     records = [_place(record) for result in results for record in result.quarantined]
     _write_partial(step, [{"phase": phase, "task": None, "cause": "quarantine", "why": why, "records": records}])
 

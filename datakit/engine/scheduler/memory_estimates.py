@@ -1,10 +1,10 @@
-"""Learns from a phase's finished tasks: how much memory the next one needs and how many tiny tasks fit in one child.
+"""Learns from a phase's finished tasks how much memory the next one needs and how many tiny tasks fit in one child.
 
-Neither changes the output. Memory: the phase declares what an attempt may need. From the twentieth finished task on, a
-first attempt gets 1.5 times the 95th percentile of the share of that memory actually used, between a quarter and four
-times the declaration. A retry always starts from the declaration. Batches: a child costs some 5 ms, so tasks with a
-median below 50 ms are handed out half a second of work at a time, as long as enough batches are left to keep every slot
-busy to the end.
+Neither changes the output. Memory: the phase declares how much an attempt may need. Once twenty tasks have finished, a
+first attempt gets the declared memory times 1.5 times the 95th percentile of the share that they actually used; this
+factor is limited to between 0.25 and 4. A retry always starts from the declared memory. Batches: starting a child takes
+some 5 ms, so tasks with a median below 50 ms are handed out in batches of half a second of work, as long as enough
+batches are left to keep every slot busy to the end.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from statistics import median
 from datakit.engine.executor import Outcome
 from datakit.engine.task import Phase, Task
 
-LEARN_FROM = 20  # finished tasks: the fewest that have a 95th percentile
-REMEMBERED = 500  # most recent tasks, so that estimates follow changes in the input
+LEARN_FROM = 20  # finished tasks: the minimum for a meaningful 95th percentile
+REMEMBERED = 500  # most recent finished tasks, so that estimates follow changes in the input
 REFRESH = 25  # finished tasks between two estimates
 MARGIN, LEAST, MOST = 1.5, 0.25, 4.0  # chosen, not measured: too low costs a retry, too high leaves slots idle
-SMALLEST_BUDGET = 64 << 20  # chosen: room for what libraries allocate whatever the input
-TINY_SECONDS, BATCH_SECONDS, BATCH_TASKS = 0.05, 0.5, 256  # a 5 ms child is 10 % of 50 ms, 1 % of a batch
-BATCHES_PER_SLOT = 4  # batches that must remain per slot, so that all slots stay busy to the end
+SMALLEST_BUDGET = 64 << 20  # chosen: room for what libraries allocate regardless of the input
+TINY_SECONDS, BATCH_SECONDS, BATCH_TASKS = 0.05, 0.5, 256  # starting a child takes 5 ms: 10 % of 50 ms, 1 % of a batch
+BATCHES_PER_SLOT = 4  # batches per slot that must remain, so that all slots are busy to the end
 FIRST_BATCH_AFTER = 8  # finished tasks
 
 
 class TaskEstimates:
-    """Memory and batch size for the next tasks of one phase."""
+    """Estimates memory and batch size for the next tasks of one phase."""
 
     def __init__(self, phase: Phase) -> None:
         self._phase = phase
@@ -39,7 +39,7 @@ class TaskEstimates:
         return int(self._phase.memory_bytes + self._phase.memory_per_input_byte * task.input_bytes)
 
     def first(self, task: Task) -> int:
-        """Return the budget in bytes of a first attempt."""
+        """Return the memory budget of a first attempt, in bytes."""
         declared = self.declared(task)
         return max(min(declared, SMALLEST_BUDGET), int(declared * self._factor))
 

@@ -1,8 +1,8 @@
-"""Runs the pending tasks of one phase: submits them by size, judges outcomes, retries, and names what failed.
+"""Runs the pending tasks of one phase: submits them by size, judges outcomes, retries, and reports failures.
 
-Attempts are created when a slot needs them, so a phase of 100,000 tasks is small: a new task costs a pointer in the
-queue and a finished one its packed result. `attempt_queue.py` decides the order. A task whose record may not be skipped
-yet is parked until all others are done.
+Attempts are created only when a slot needs them, so a phase of 100,000 tasks takes little memory: one pointer in the
+queue per new task and a packed result per finished one. `attempt_queue.py` decides the order. A task that was killed by
+a record that may not be skipped yet is parked until all others are done.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class OvertakenError(Exception):
 
 @dataclass(frozen=True)
 class StepContext:
-    """The step that a phase belongs to, and where its attempts are recorded."""
+    """The step that a phase belongs to, with the ledger and the observer that record its attempts."""
 
     step: Step
     ledger: LedgerWriter
@@ -52,17 +52,17 @@ class StepContext:
 
 
 class State(Enum):
-    """Progress of a task that has been started and is not done."""
+    """The state of a task that has been started and is not done."""
 
     RUNNING = auto()  # or submitted and waiting for a slot
     QUEUED = auto()  # waiting for a retry
-    PARKED = auto()  # waiting until it is known whether its record may be skipped
+    PARKED = auto()  # waiting until it is known whether the record that killed it may be skipped
     FAILED = auto()
 
 
 @dataclass(slots=True)
 class TaskState:
-    """One task from its first attempt until it is done. attempt: the latest one."""
+    """One task, from its first attempt until it is done. attempt: the latest attempt."""
 
     attempt: Attempt
     state: State = State.RUNNING
@@ -71,7 +71,7 @@ class TaskState:
 
     @property
     def place(self) -> tuple[str, int]:
-        """File and position of the record that caused the last death."""
+        """The file and position of the record that caused the last death."""
         assert self.history.proposed is not None
         return self.history.proposed.file, self.history.proposed.position
 
@@ -82,23 +82,23 @@ class PhaseRun:
     def __init__(
         self, phase: Phase, digests: Digests, executor: Executor, context: StepContext, found: Sequence[TaskResult]
     ) -> None:
-        """`found`: the results of an earlier run."""
+        """`found`: results from an earlier run."""
         self._step, self._phase, self._digests = context.step, phase, digests
         self._executor, self._ledger, self._observer = executor, context.ledger, context.observer
         self._queue = AttemptQueue()
         self._in_flight = 0
-        self._tasks: dict[str, TaskState] = {}  # begun and not done
+        self._tasks: dict[str, TaskState] = {}  # started and not done
         self._results: dict[str, bytes] = {}  # packed
         self._estimates, self._breaker = TaskEstimates(phase), Breaker()
         self._allowance = Allowance(phase.tolerance, found)
 
     def run(self, pending: Sequence[Task], shared: str | None) -> dict[str, bytes]:
-        """Return every task's packed result. Raises PartialError, after all others are done, if some failed."""
+        """Return every task's packed result. If some tasks failed, raise PartialError once all others are done."""
         self._shared = shared
         try:
             self._drive(pending)
         except BaseException:
-            self._executor.abandon()  # nothing may keep running or report to the next step
+            self._executor.abandon()  # no attempt may keep running or report to the next step
             raise
         if self._tasks:
             self._give_up(len(pending))
@@ -127,7 +127,7 @@ class PhaseRun:
             time.sleep(min(WAIT_SECONDS, self._queue.ready_in(time.monotonic())))
 
     def _first_attempt(self, task: Task, slots: int) -> Attempt:
-        """Create a first attempt, with further tasks if they are tiny."""
+        """Create a first attempt, with further tasks in the same batch if tasks are tiny."""
         more = self._queue.take_new(self._estimates.batch(len(self._queue), slots) - 1)
         memory = max(self._estimates.first(one) for one in (task, *more))
         return self._attempt(task, memory, more)
@@ -181,7 +181,7 @@ class PhaseRun:
             self._break_up(task.attempt, outcome)
 
     def _break_up(self, batch: Attempt, outcome: Outcome) -> None:
-        """Run the tasks of a failed batch one by one. The failure counts for none: which task caused it is unknown."""
+        """Queue a failed batch's tasks one by one. The failure counts for none: any of them may have caused it."""
         self._observer.attempt_ended(outcome, Verdict.RETRY)
         for task in (batch.task, *batch.more):
             self._put_back(self._attempt(task, self._estimates.declared(task)))
@@ -189,7 +189,7 @@ class PhaseRun:
     def _enter(self, task: TaskState, outcome: Outcome) -> None:
         digest = self._digests.of(task.attempt.task)
         if task.bisection is not None:
-            self._ledger.append(attempt_line(replace(outcome, result=None), digest))  # never the whole task's result
+            self._ledger.append(attempt_line(replace(outcome, result=None), digest))  # not the whole task's result
             self._bisect(task, task.bisection, outcome)
             return
         self._ledger.append(attempt_line(outcome, digest))
@@ -212,7 +212,7 @@ class PhaseRun:
 
     def _finish(self, task: Task, outcome: Outcome) -> None:
         assert outcome.result is not None
-        self._results[task.key] = pack(outcome.result)  # the task's own key: the outcome's is a copy
+        self._results[task.key] = pack(outcome.result)  # not the outcome's key, which is a copy
         self._tasks.pop(task.key, None)
         self._allowance.task_done(task.key, outcome.result)
         self._estimates.learn(task, outcome)
@@ -221,11 +221,11 @@ class PhaseRun:
 
     def _refuse(self, outcome: Outcome) -> NoReturn:
         self._observer.attempt_ended(outcome, Verdict.REFUSE)
-        kind = getattr(errors, outcome.error_type, InputError)  # the class of the error that the child raised
+        kind = getattr(errors, outcome.error_type, InputError)  # the class of the exception that the child raised
         raise kind(outcome.message) if issubclass(kind, InputError) else InputError(outcome.message)
 
     def _propose(self, task: TaskState, outcome: Outcome) -> None:
-        """Retry the task without the record that killed it if that is allowed now, else park it."""
+        """Retry the task without the record that killed it if that is allowed now, else park the task."""
         assert task.history.proposed is not None
         if self._allowance.grants(outcome.key, task.history.proposed):
             retry_policy.skip_proposed(task.history)
@@ -237,7 +237,7 @@ class PhaseRun:
         self._stop_if_all_alike(outcome)
 
     def _settle(self) -> bool:
-        """Decide about parked tasks, in input order, now that all others are done; return True if any is retried."""
+        """Retry or fail the parked tasks, in input order, once all others are done; return True if any is retried."""
         parked = [task for task in self._tasks.values() if task.state is State.PARKED]
         for task in sorted(parked, key=lambda task: task.place):
             history = task.history
@@ -299,7 +299,7 @@ class PhaseRun:
 
 
 def describe_failure(history: TaskHistory) -> str:
-    """Say why a task failed: its last attempt, and the record that caused it if known."""
+    """Explain why a task failed: its last attempt, and the record that caused the failure, if known."""
     assert history.last is not None
     text = f"{history.last.cause} after {history.attempts} attempts: {history.last.message}"
     if history.proposed is None:
@@ -309,7 +309,7 @@ def describe_failure(history: TaskHistory) -> str:
 
 
 def _singles(outcome: Outcome) -> list[Outcome]:
-    """Split a batch's outcome into those of its tasks, each with its share of the child's overhead."""
+    """Split a batch's outcome into one outcome per task, each with an equal share of the child's overhead."""
     parts = [(outcome.key, outcome.result, outcome.work_seconds)]
     parts += [(done.key, done.result, done.work_seconds) for done in outcome.more]
     overhead = max(0.0, outcome.seconds - sum(work for _, _, work in parts)) / len(parts)

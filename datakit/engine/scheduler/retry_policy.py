@@ -1,15 +1,17 @@
-"""Decides what to do when an attempt ends. Pure functions, the same for both backends.
+"""Decides what to do when an attempt ends. The policy is the same for both backends.
 
-Each cause has a limit of its own. A lost worker is not the task's fault, so 20 of them are allowed. An exception gets
-one retry. A task that runs out of memory is retried with twice as much, then with four times as much, when nothing may
-compete for its memory. A refusal (our own InputError) must be fixed by the user and stops the step at once.
+Each cause has its own limit. A lost worker is not the task's fault, so a task fails only after losing 20. An exception
+gets one retry. A task that runs out of memory is retried with twice as much memory, then with four times as much; in
+the latter case nothing may compete for its memory. A refusal (our own InputError) must be resolved by the user and
+stops the step at once.
 
 If a child dies (crash, hang, memory) while it works on known records, the next attempt tries the records of that batch
-one by one, so that the second death names one. If no records are known, or each of them passes alone (a writer may
-choke on earlier input), all batches of the task are tried that way. `quarantine.py` decides whether the named record
-may be skipped. If so, the task starts over in whole batches: a second bad record of the same batch needs two deaths of
-its own, and no other record is processed twice. A task that still dies outside any known record fails; if its input is
-a list that can be bisected, that is done first to name the entry.
+one by one, so that a second death identifies the record. If no records are known, or if each of them passes alone (a
+writer may fail because of earlier input), the records of all batches of the task are tried one by one. `quarantine.py`
+decides whether the identified record may be skipped. If so, the task starts over in whole batches: to identify a second
+bad record in the same batch takes two more deaths, and no other record is processed twice. A task that still dies
+outside any known record fails; if its input is a list that can be bisected, the bisection is done first, to identify
+the bad entry.
 
 If the first tasks all fail with the same error, the run stops within seconds: a typo must not cost an hour.
 """
@@ -22,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from datakit.engine.executor import Attempt, Cause, Outcome, Verdict
 from datakit.engine.task import ALL_RECORDS, QuarantinedRecord, RecordRange
 
-TRIES = {  # chosen: one retry reveals a transient fault; causes outside the task get more
+TRIES = {  # chosen: one retry is enough to reveal a transient fault; causes outside the task get more
     Cause.ERROR: 2,
     Cause.CRASH: 2,
     Cause.HANG: 2,
@@ -33,9 +35,9 @@ TRIES = {  # chosen: one retry reveals a transient fault; causes outside the tas
 }
 DEATHS = (Cause.CRASH, Cause.HANG, Cause.MEMORY)
 MEMORY_STEP, MEMORY_LEVELS = 2, 3  # x1, x2, x4
-NARROWINGS = 4  # different batches that a task may die in before one record is named
-BREAKER_TASKS = 5  # failures in a row from the start that stop the phase
-BACKOFF_SECONDS = 0.5  # doubled with each lost worker
+NARROWINGS = 4  # different batches in which a task may die before a record is identified
+BREAKER_TASKS = 5  # the phase stops if this many tasks fail alike and none succeeds
+BACKOFF_SECONDS = 0.5  # doubled for each lost worker
 BACKOFF_CAP_SECONDS = 30.0
 
 
@@ -43,9 +45,9 @@ BACKOFF_CAP_SECONDS = 30.0
 class TaskHistory:
     """The attempts at one task so far.
 
-    causes: counted since the last record was skipped. memory_level: how often memory was raised. try_singly: batches
-    that an attempt died in. narrowed: deaths spent on finding the record. skip: records to skip. proposed: the record
-    that caused the last death, if it is not yet decided whether it may be skipped.
+    causes: counted since the last time a record was skipped. memory_level: how many times the memory was raised.
+    try_singly: batches in which an attempt died. narrowed: the number of deaths spent on finding the record. skip:
+    records to skip. proposed: the record that caused the last death, until it is skipped.
     """
 
     attempts: int = 0
@@ -59,7 +61,7 @@ class TaskHistory:
 
 
 def judge(history: TaskHistory, outcome: Outcome) -> Verdict:
-    """Add an outcome to the task's history and decide what follows."""
+    """Add an outcome to the task's history and decide what to do next."""
     history.attempts += 1
     history.last = outcome
     history.causes[outcome.cause] += 1
@@ -81,9 +83,10 @@ def judge(history: TaskHistory, outcome: Outcome) -> Verdict:
 
 
 def _plan_single_tries(history: TaskHistory, outcome: Outcome) -> None:
-    """Make the next attempt try records one by one: those of the batch in progress.
+    """Make the next attempt try the records of the batch in progress one by one.
 
-    After a death without such a batch, or in one that was already tried this way, it tries all records so.
+    After a death outside any batch, or in a batch that was already tried this way, the next attempt tries all records
+    one by one.
     """
     batch = outcome.in_progress
     if batch is not None and not _is_known(history, batch):
@@ -93,12 +96,12 @@ def _plan_single_tries(history: TaskHistory, outcome: Outcome) -> None:
 
 
 def _judge_death(history: TaskHistory, outcome: Outcome, exhausted: bool) -> Verdict | None:
-    """Decide by the records in progress; None if there were none or they could not be told apart."""
+    """Decide from the records in progress; return None if there were none or the bad one cannot be identified."""
     batch = outcome.in_progress
     if batch is None or (outcome.cause is Cause.MEMORY and not exhausted):
         return None
     if batch.records == 1 and any((batch.file, batch.position) == (gone.file, gone.position) for gone in history.skip):
-        return None  # the record was skipped, so the reader or something else causes the death
+        return None  # the record was skipped, so the reader or something else caused the death
     if batch.records == 1 and any(tried.may_contain(batch.file, batch.position) for tried in history.try_singly):
         history.proposed = QuarantinedRecord(batch.file, batch.position, outcome.cause.value)
         return Verdict.PROPOSE
@@ -113,7 +116,7 @@ def _is_known(history: TaskHistory, batch: RecordRange) -> bool:
 
 
 def may_repeat(history: TaskHistory, outcome: Outcome) -> bool:
-    """Count an end that says nothing about the input (no death, no result); return True if the same may be retried."""
+    """Count an outcome that says nothing about the input (no death, no result); return True if a retry is allowed."""
     history.causes[outcome.cause] += 1
     return outcome.cause is Cause.CANCELLED or history.causes[outcome.cause] < TRIES[outcome.cause]
 
@@ -128,7 +131,7 @@ def skip_proposed(history: TaskHistory) -> None:
 
 
 def next_attempt(attempt: Attempt, history: TaskHistory, memory_bytes: int) -> Attempt:
-    """Return the next try at a task whose declared memory is `memory_bytes`."""
+    """Return the next attempt at a task whose declared memory is `memory_bytes`."""
     return replace(
         attempt,
         number=history.attempts + 1,
@@ -140,7 +143,7 @@ def next_attempt(attempt: Attempt, history: TaskHistory, memory_bytes: int) -> A
 
 
 def backoff_seconds(history: TaskHistory) -> float:
-    """Return the wait before the next try: only lost workers need time to come back."""
+    """Return the wait before the next attempt: only after a lost worker, which needs time to come back."""
     if history.last is None or history.last.cause is not Cause.INFRASTRUCTURE:
         return 0.0
     return min(BACKOFF_CAP_SECONDS, BACKOFF_SECONDS * 2 ** min(10, history.causes[Cause.INFRASTRUCTURE] - 1))
@@ -148,13 +151,13 @@ def backoff_seconds(history: TaskHistory) -> float:
 
 @dataclass
 class Breaker:
-    """Trips when the first tasks of a phase all fail alike and none succeeds."""
+    """Trips when the first tasks of a phase all fail with the same error and none succeeds."""
 
     done: int = 0
     failures: Counter[tuple[Cause, str]] = field(default_factory=Counter)
 
     def count(self, verdict: Verdict, outcome: Outcome) -> bool:
-        """Count a task that ended; return True if the phase should stop."""
+        """Count a task that succeeded or failed; return True if the phase must stop."""
         if verdict is Verdict.DONE:
             self.done += 1
         elif verdict is Verdict.FAIL:
@@ -163,5 +166,5 @@ class Breaker:
 
     @property
     def failed(self) -> int:
-        """Number of failed tasks."""
+        """The number of failed tasks."""
         return sum(self.failures.values())
