@@ -1,4 +1,4 @@
-"""Runs the command line as `python -m datakit`."""
+"""Runs the command line when called as `python -m datakit`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Provides the commands as functions that return what the commands print and raise instead of exiting."""
+"""Provides the commands as functions, which return what the commands print and raise errors instead of exiting."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ def run(
     fresh: bool = False,
     observer: Observer | None = None,
 ) -> RunResult:
-    """Run a recipe (a name, a file or a Recipe); `settings` are as for `--set`. Silent unless given an `observer`.
+    """Run a recipe (a name, a file or a Recipe); `settings` are written as for `--set`. Prints nothing by itself.
 
-    Raises InputError, PartialError, StepFailedError or StorageError, all of them DatakitErrors.
+    An `observer` receives the progress. Raises InputError, PartialError, StepFailedError or StorageError, all
+    DatakitErrors.
     """
     return pipeline.run(
         _recipe(recipe, settings),
@@ -61,7 +62,7 @@ def plan(
 
 
 def status(directory: Root) -> list[StepStatus]:
-    """Read the state of every task of every step in or below a directory, from its files alone."""
+    """Read the state of every task of every step in or below a directory, using its files only."""
     place = urls.absolute(os.fspath(directory))
     found = [read_status(step) for step in step_directories(place)]
     if not found:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 
 class DatakitError(Exception):
-    """The base class. `exit_code` is the command line's exit code."""
+    """The base class. `exit_code` is the exit code of a command that ends with this error."""
 
     exit_code = 1
 
@@ -51,11 +51,11 @@ class ChangedInputError(InputError):
 
 
 class RootError(InputError):
-    """An output root without write permission or space, or one that the nodes do not share."""
+    """An output root that has no write permission or space, or that the nodes do not share."""
 
 
 class TokenizerError(InputError):
-    """A tokenizer that cannot be loaded, or is not the one that the cache was made with."""
+    """A tokenizer that cannot be loaded, or that is not the one the cache was made with."""
 
 
 class LoaderError(InputError):
@@ -63,7 +63,7 @@ class LoaderError(InputError):
 
 
 class MixtureChangedError(LoaderError):
-    """A resumed run whose mixture would have given different data from what it has already read."""
+    """A resumed run whose mixture, as it is now, would have given different data from those already read."""
 
 
 class StorageError(DatakitError):
@@ -71,7 +71,7 @@ class StorageError(DatakitError):
 
 
 class NoSpaceError(StorageError):
-    """A full disk: the root's, or the one for temporary files."""
+    """A full disk: the one that holds the root, or the one for temporary files."""
 
 
 class NotFoundError(StorageError):
@@ -79,23 +79,23 @@ class NotFoundError(StorageError):
 
 
 class CorruptError(StorageError):
-    """Bytes that do not match their checksum, or one of our files that does not parse."""
+    """Bytes that do not match their checksum, or a file written by datakit that cannot be parsed."""
 
 
 class DivergentOutputError(StorageError):
-    """A task wrote different outputs when run twice, so it is not deterministic. The first output is kept."""
+    """A nondeterministic task: run twice, it wrote different outputs. The first output is kept."""
 
 
 class TaskError(DatakitError):
-    """A task function refuses its input, with a reason."""
+    """A task function that refuses its input; the message gives the reason."""
 
 
 class StepFailedError(DatakitError):
-    """A step that cannot continue: its tasks all fail with the same error, or no task can run."""
+    """A step that cannot continue: all of its tasks fail with the same error, or none can run."""
 
 
 class CheckpointError(DatakitError):
-    """A checkpoint that is missing, unreadable, or of another run."""
+    """A checkpoint that is missing, unreadable, or from another run."""
 
 
 class DivergedError(DatakitError):

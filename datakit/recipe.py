@@ -1,4 +1,4 @@
-"""Defines a dataset: its sources in order, and the settings of each stage.
+"""Defines recipes: a dataset's sources, in order, and the settings of each stage.
 
 A recipe is a TOML file, or the name of one in the catalog:
 
@@ -15,9 +15,9 @@ A recipe is a TOML file, or the name of one in the catalog:
     [tokenize]
     tokenizer = "gpt2.json"
 
-This module checks names, types and the keys of sources. The stages' tables stay raw, because stages are higher layers;
-`pipeline.configure` decodes them. Unknown keys are always errors, so a misspelled threshold never becomes a default.
-The order of sources matters: a document found in several stays in the first.
+This module checks names, types and the keys of sources. The stages' tables stay undecoded, because the stages are
+higher layers; `pipeline.configure` decodes them. Unknown keys are always errors, so a misspelled threshold is
+never silently ignored. The order of sources matters: a document found in several sources is kept in the first.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from datakit.toml_config import assign, check_keys, convert, decoded, find_toml,
 
 CATALOG = Path(__file__).with_name("catalog")
 NAME_RULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-RESERVED = ("sources",)  # the directory in a root that belongs to no dataset
+RESERVED = ("sources",)  # a directory in the root that belongs to no dataset
 
 
 @dataclass(frozen=True)
 class Source:
-    """One source: where its files are and how to read their records. `None` defers to `[normalize]`."""
+    """One source: where its files are and how to read their records. Where a setting is None, `[normalize]` applies."""
 
     name: str
     url: str
@@ -50,14 +50,14 @@ class Source:
     text: str | None = None  # the column that holds the text
     id: str | None = None  # the column that becomes source_id
     where: str | None = None  # a predicate on a record's columns
-    sample: float | None = None  # the share of documents to keep, chosen by id
-    transform: str | None = None  # "package.module:function", Arrow batch to Arrow batch
-    transform_version: int | str | None = None  # declared by the transform's author; part of the fingerprint
+    sample: float | None = None  # the share of documents to keep, selected by their ids
+    transform: str | None = None  # "package.module:function", from Arrow batch to Arrow batch
+    transform_version: int | str | None = None  # set by the transform's author; part of the fingerprint
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A dataset's definition. The stages' tables are raw; None means that an optional stage is left out."""
+    """A dataset's definition. Stages' tables are undecoded; None leaves out an optional stage."""
 
     name: str
     sources: tuple[Source, ...]
@@ -66,7 +66,7 @@ class Recipe:
     dedup: dict[str, Any] | None = None
     consolidate: dict[str, Any] = field(default_factory=dict)
     tokenize: dict[str, Any] | None = None
-    origin: str = ""  # its file, for messages; not part of the definition
+    origin: str = ""  # the recipe's file, for messages; not part of the definition
 
     @property
     def place(self) -> str:
@@ -74,7 +74,7 @@ class Recipe:
         return self.origin or f"recipe {self.name!r}"
 
     def document(self) -> dict[str, Any]:
-        """Return the equivalent TOML document, without settings left to their defaults."""
+        """Return the equivalent TOML document, omitting settings that are left at their defaults."""
         plain = {key: value for key, value in asdict(self).items() if key != "origin" and value not in (None, "")}
         plain["sources"] = [_source_document(source) for source in plain["sources"]]
         return plain
@@ -103,7 +103,7 @@ def load_recipe(name_or_path: str | os.PathLike[str]) -> Recipe:
 
 
 def catalog_names() -> list[str]:
-    """Names of the recipes that come with datakit."""
+    """Return the names of the recipes that come with datakit."""
     return sorted(path.stem for path in CATALOG.glob("*.toml"))
 
 

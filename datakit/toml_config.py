@@ -1,7 +1,7 @@
-"""Decodes TOML files strictly into dataclasses: recipes, mixtures and training runs.
+"""Decodes TOML files (recipes, mixtures and training runs) strictly into dataclasses.
 
-An unknown key is an error that suggests the nearest valid one, so a misspelled threshold never becomes a default.
-Errors name the file or table, the key and what was expected; the `error` parameter chooses their class.
+An unknown key is an error that suggests the nearest valid one, so a misspelled threshold is never silently ignored.
+Errors name the file or table, the key and what was expected; the `error` parameter sets their class.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def load_toml(
 
 
 def find_toml(name_or_path: str | os.PathLike[str], folder: Path, missing: str, error: type[InputError]) -> Path:
-    """Return the path of a file, or of the file with that name in `folder`. Raises `error`, with `missing`."""
+    """Return the given path, or that of the file with this name in `folder`. Raises `error` with the text `missing`."""
     name = os.fspath(name_or_path)
     path = Path(name).expanduser()
     if name.endswith(".toml") or path.is_file():
@@ -51,7 +51,7 @@ def find_toml(name_or_path: str | os.PathLike[str], folder: Path, missing: str, 
 
 
 def read_toml(path: Path, advice: str, error: type[InputError] = RecipeError) -> dict[str, Any]:
-    """Read a TOML file; `advice` ends the message if there is none."""
+    """Read a TOML file; `advice` ends the error message if the file does not exist."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as problem:
@@ -65,7 +65,7 @@ def read_toml(path: Path, advice: str, error: type[InputError] = RecipeError) ->
 
 
 def assign(table: dict[str, Any], keys: Sequence[str], text: str, place: str, error: type[InputError]) -> None:
-    """Set the value typed in a shell as `text` in a table or one of its subtables. Raises `error`."""
+    """Set a key of a table or one of its subtables to the value typed in a shell as `text`. Raises `error`."""
     for key in keys[:-1]:
         table = table.setdefault(key, {})
         if not isinstance(table, dict):
@@ -84,7 +84,7 @@ def toml_value(text: str) -> Any:
 def decoded(
     table: Any, kind: type[T], place: str, error: type[InputError] = RecipeError, other_keys: Iterable[str] = ()
 ) -> T:
-    """Decode a table into the dataclass `kind`. `other_keys` are suggested too: keys the caller has taken out."""
+    """Decode a table into the dataclass `kind`. `other_keys`, which the caller has taken out, are also suggested."""
     if not isinstance(table, Mapping):
         raise error(f"{place} must be a table")
     check_keys(table, names_of(kind), place, error, other_keys)
@@ -92,7 +92,7 @@ def decoded(
 
 
 def names_of(kind: type) -> list[str]:
-    """Names of a dataclass's fields."""
+    """Return the names of a dataclass's fields."""
     return [entry.name for entry in fields(kind)]
 
 
@@ -111,7 +111,7 @@ def check_keys(
 
 
 def convert(table: Mapping[str, Any], kind: type[T], place: str, error: type[InputError] = RecipeError) -> T:
-    """Convert a table to a dataclass, strictly typed. Raises `error` naming the key."""
+    """Convert a table to a dataclass, with strict types. Raises `error`, naming the key."""
     for entry in fields(kind):  # pyright: ignore[reportArgumentType] - every kind here is a dataclass
         if entry.default is MISSING and entry.default_factory is MISSING and entry.name not in table:
             raise error(f"{place}: {entry.name!r} is missing")

@@ -1,4 +1,4 @@
-"""The command line: each command parses, calls one function and prints. `main` is the console script."""
+"""The command line: each command parses its arguments, calls a function and prints. `main` is the console script."""
 
 from datakit.cli.app import main
 

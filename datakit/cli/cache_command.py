@@ -1,4 +1,4 @@
-"""`datakit cache show` and `datakit cache stats`: look inside a token cache."""
+"""Implements `datakit cache show` and `datakit cache stats`, which show what a token cache contains."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from datakit.cache.summary import CacheSummary
     from datakit.tokenize.encoders.token_text import Piece
 
-BACKGROUNDS = (236, 24, 236, 58)  # 256-colour palette: neighbours differ, light text stays readable
-JOINED = 53  # several tokens that are only text together
+BACKGROUNDS = (236, 24, 236, 58)  # 256-colour palette: neighbours differ, and light text is readable on each
+JOINED = 53  # several tokens that form valid text only together
 BAR = 40
 
 

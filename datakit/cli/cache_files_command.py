@@ -1,4 +1,4 @@
-"""`datakit validate`, `datakit cache import` and `datakit cache export`: check and convert token caches."""
+"""Implements `datakit validate`, `datakit cache import` and `datakit cache export`."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def export_cache(cache: str, prefix: str, /, *, source: str | None = None, json:
 
 
 def _progress(what: str) -> Callable[[int, int], None]:
-    """Print progress to stderr every half second, only on a terminal."""
+    """Return a function that prints progress to stderr every half second, if stderr is a terminal."""
     last = time.monotonic()
 
     def show(count: int, size: int) -> None:

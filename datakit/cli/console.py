@@ -1,6 +1,6 @@
 """Prints data on stdout and everything else on stderr, as plain text.
 
-Tables read the same in a terminal, a file and a pull request. Only the progress display, on stderr, uses color and
+Tables look the same in a terminal, a file and a pull request. Only the progress display, on stderr, uses color and
 motion.
 """
 
@@ -27,7 +27,7 @@ def note(text: str) -> None:
 
 
 def say_json(value: Any) -> None:
-    """Print one JSON object on stdout, keys sorted."""
+    """Print one JSON object on stdout, with sorted keys."""
     import msgspec
 
     plain = msgspec.to_builtins(value)

@@ -1,4 +1,4 @@
-"""The command `datakit doctor`."""
+"""Implements `datakit doctor`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands `datakit mixture preview` and `datakit mixture pack`."""
+"""Implements `datakit mixture preview` and `datakit mixture pack`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from datakit.pipeline.run_packing import PackingResult
 
 PLOT_POINTS = 200
-SLOTS_A_POINT = 512  # with fewer, the plot would show the order inside a mixture block instead of the shares
+SLOTS_A_POINT = 512  # with fewer, the plot would show the order within a mixture block, not the shares
 MIN_PLOT_POINTS = 20
 PACK_HEADERS = ("component", "length", "blocks", "documents", "sequences", "padding", "too long", "time", "directory")
 SHOW_HEADERS = ("component", "has", "held out", "documents", "gives", "share", "epochs", "at most")
 TOO_LONG = ("split", "truncated", "dropped")
-MAX_DETAILED = 4  # mixtures of more components show only shares at each point, to fit the terminal
+MAX_DETAILED = 4  # with more components, only shares are shown at each point, to fit the terminal
 
 
 def preview(
@@ -99,7 +99,7 @@ def preview(
 
 
 def _plot(order: SequenceOrder, wanted: int | None, last: int, mixture: str, plot: str) -> None:
-    """Plot the shares up to step `last`, and save the plot as `plot`."""
+    """Plot the shares up to step `last`, and save the plot to the file `plot`."""
     from datakit.loader import contributions
     from datakit.plots.mixture import write_plot
     from datakit.storage import urls
@@ -224,7 +224,7 @@ def _component_row(order: SequenceOrder, view: Preview, number: int) -> tuple[Ce
 
 
 def _over_time(view: Preview) -> str:
-    """One row per point: each component's share since the previous row, and its tokens and epochs so far."""
+    """Format one row per point: each component's share since the previous row, and its tokens and epochs so far."""
     from datakit.plots.files import short
 
     full = len(view.names) <= MAX_DETAILED
@@ -241,7 +241,7 @@ def _over_time(view: Preview) -> str:
 
 
 def _held_out(order: SequenceOrder, number: int) -> str | None:
-    """Number of the component's tokens that training does not see; None if there are none."""
+    """Format the number of the component's tokens that training does not see; None if there are none."""
     from datakit.plots.files import short
 
     away = order.mixture.components[order.names[number]].source.tokens - order.streams[number].source.tokens

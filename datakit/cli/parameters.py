@@ -1,4 +1,4 @@
-"""Types of parameters that several commands share."""
+"""Defines the parameter types that several commands share."""
 
 from __future__ import annotations
 

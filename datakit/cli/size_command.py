@@ -1,4 +1,4 @@
-"""`datakit size`."""
+"""Implements `datakit size`."""
 
 from __future__ import annotations
 

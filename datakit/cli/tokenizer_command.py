@@ -1,4 +1,4 @@
-"""`datakit tokenizer train`."""
+"""Implements `datakit tokenizer train`."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def train(
 
 
 def _recipe(inputs: tuple[str, ...], vocabulary: int, special: tuple[str, ...]) -> Recipe:
-    """Return the recipe to train with: the given one, or a new one with a source per input."""
+    """Return the recipe to train with: the given one, or a new one with one source per input."""
     from dataclasses import replace
 
     from datakit.recipe import Recipe, Source, absolute, catalog_names, load_recipe

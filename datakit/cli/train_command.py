@@ -1,4 +1,4 @@
-"""`datakit train` and `datakit train plot`."""
+"""Implements `datakit train`, `datakit train plot` and `datakit eval`."""
 
 from __future__ import annotations
 

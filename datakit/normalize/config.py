@@ -14,7 +14,7 @@ from datakit.normalize.formats import AUTO, FORMATS
 class Config:
     """Rules that turn records into documents. A source may override the first seven; the rest apply to all sources."""
 
-    format: str = AUTO  # one of `formats.FORMATS` for all files; auto: by each file's name
+    format: str = AUTO  # one of `formats.FORMATS`, for all files; auto: determined by each file's name
     text: str = "text"  # the upstream column that becomes `text`
     id: str = "id"  # the upstream column that becomes `source_id`, if there is one
     where: str | None = None  # a SQL predicate on a record's columns (DuckDB's dialect); null counts as false
@@ -24,8 +24,8 @@ class Config:
     drop: tuple[str, ...] = ()  # upstream columns to leave out
     max_document_bytes: int = 256 << 20  # a longer document is quarantined
     whitespace_run: int = 128  # a longer run of white space is cut to this many characters
-    partition_bytes: int | None = None  # text per partition at most; None: 32 MiB, 128 MiB or 1 GiB by total size
-    max_quarantined: int | float = 0  # number, or share if below 1, of unusable records to leave out
+    partition_bytes: int | None = None  # most text per partition; None: 32 MiB, 128 MiB or 1 GiB, by total size
+    max_quarantined: int | float = 0  # how many unusable records to leave out; a share if below 1
     quarantine: tuple[str, ...] = ()  # further records ("file:position") that may be left out
 
     def __post_init__(self) -> None:

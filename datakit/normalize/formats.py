@@ -1,4 +1,4 @@
-"""Determines a file's format from its name, and checks it against the first bytes.
+"""Determines a file's format from its name, and checks the format against the file's first bytes.
 
     .jsonl .ndjson .json     JSON Lines: one object per line
     .parquet .pq             Parquet
@@ -6,7 +6,7 @@
     .csv .tsv                tables with a header
     .txt .md .rst .py ...    one document per file; `format = "text"` applies to any extension
 
-All but Parquet and Arrow files, which compress internally, may be compressed: .gz, .zst, .bz2, .xz.
+All files except Parquet and Arrow, which compress internally, may be compressed: .gz, .zst, .bz2, .xz.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 def compression_of(path: str) -> str | None:
-    """Return the compression that a name implies."""
+    """Return the compression that a file's name implies, or None."""
     return COMPRESSIONS.get(os.path.splitext(path)[1].lower())
 
 
@@ -69,7 +69,7 @@ def check_head(path: str, head: bytes, expected: str | None) -> None:
     """Raise UnreadableError if a file's first bytes contradict the kind of file that its name implies.
 
     expected: a compression, `parquet` or `arrow`; None for plain text. A truncated or damaged file passes, since its
-    good records are worth keeping. A file of another kind is a mistake in the recipe or the download.
+    good records are worth keeping. A file of another kind means a mistake in the recipe or the download.
     """
     if expected is None:
         found = kind_of(head)
@@ -107,5 +107,5 @@ def kind_of(head: bytes) -> str | None:
         return "UTF-16 text"
     kind = next((kind for kind, magic in MAGIC.items() if head.startswith(magic)), None)
     if (kind == PARQUET and head[4:5] >= b" ") or (kind == "bzip2" and head[4:8] != b"1AY&"):
-        return None  # a text may start with these letters
+        return None  # plain text may start with these letters
     return kind

@@ -1,7 +1,7 @@
-"""Inspects a raw source before a run: formats, columns, sizes, the probable text column, a draft recipe.
+"""Inspects a raw source before a run: finds formats, columns, sizes and the probable text column; drafts a recipe.
 
-Reads the first chunk of up to three files of each format, so a source of any size takes a moment. Reports ids, names,
-types and lengths, never text.
+Reads the first chunk of up to three files of each format, so inspecting a source of any size takes only a moment.
+Reports ids, names, types and lengths, never text.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from datakit.storage.row_size import row_sizes
 from datakit.storage.urls import FileInfo
 from datakit.text.string_buffers import string_buffers
 
-SAMPLED_FILES = 3  # the first, the middle and the last one of each format
+SAMPLED_FILES = 3  # the first, middle and last file of each format
 SHOWN_IDS = 3
 SHOWN_PROBLEMS = 3
 TOLERATED = 1 << 30  # quarantined records: more than a chunk can hold
@@ -54,7 +54,7 @@ class ColumnReport:
 
 @dataclass(frozen=True)
 class FormatReport:
-    """The files of one format. Columns and texts are described from `records` sampled records."""
+    """The files of one format. The description of columns and texts is based on `records` sampled records."""
 
     format: str
     files: int
@@ -70,7 +70,7 @@ class FormatReport:
 
 @dataclass(frozen=True)
 class RawReport:
-    """A raw source. problems: messages about what could not be read."""
+    """A raw source. problems: messages about anything that could not be read."""
 
     url: str
     files: int
@@ -121,7 +121,7 @@ def _inspect_format(base: str, name: str, files: Sequence[FileInfo], problems: l
 
 
 def _sampled_chunks(base: str, name: str, files: Sequence[FileInfo], problems: list[str]) -> list[Chunk]:
-    """Read the first chunk of some files, and add what is wrong with them to `problems`."""
+    """Read the first chunk of some files, and report errors in them in `problems`."""
     chunks: list[Chunk] = []
     for number in sorted({0, len(files) // 2, len(files) - 1})[:SAMPLED_FILES]:
         counts = RecordCounts(Tolerance(TOLERATED))
@@ -148,7 +148,7 @@ def _column(chunks: Sequence[Chunk], field: pa.Field) -> ColumnReport:
 
 
 def guess_text(columns: Sequence[ColumnReport]) -> str | None:
-    """Return the string column with the most bytes, or one with a usual name that has nearly as many."""
+    """Return the string column with the most bytes, or a column with a usual name that has at least 30 % as many."""
     strings = [column for column in columns if column.type in ("string", "large_string", "binary", "large_binary")]
     sizes = {column.name: column.mean_bytes * column.filled for column in strings}
     most = max(sizes.values(), default=0.0)
@@ -157,13 +157,13 @@ def guess_text(columns: Sequence[ColumnReport]) -> str | None:
 
 
 def guess_id(columns: Sequence[ColumnReport]) -> str | None:
-    """Return the first column with a usual name for ids that has a scalar in nearly all records."""
+    """Return the first column that has a usual name for ids, and a scalar in nearly all records."""
     plain = {column.name.lower(): column.name for column in columns if column.filled > 0.9 and "<" not in column.type}
     return next((plain[name] for name in ID_NAMES if name in plain), None)
 
 
 def _texts(chunks: Sequence[Chunk], text: str) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return the lengths of the sampled texts in bytes, and the ids that the first of them will have."""
+    """Return the lengths of the sampled texts in bytes, and the ids that the first few will have."""
     lengths, ids = [], []
     for chunk in chunks:
         if text in chunk.table.column_names:

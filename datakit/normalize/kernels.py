@@ -1,7 +1,7 @@
 """Compiled passes over bytes that find white space, lines and records.
 
 numba compiles them once and caches the machine code on disk next to the package (or in the user's cache folder). The
-fork server calls `warm`, so no task compiles. They take plain arrays and numbers, and allocate nothing.
+fork server calls `warm`, so no task has to compile. The passes take plain arrays and numbers, and allocate nothing.
 
 Cost: importing numba takes a quarter of a second, so this module is imported when a chunk is read, never by a command
 that only plans.
@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from numba import njit
 
-BLANK, NUL, RUN = 1, 2, 4  # flags of a text, by `scan_texts`
-PLAIN, ODD, DEEP = 0, 1, 2  # kinds of a line, by `scan_lines`
+BLANK, NUL, RUN = 1, 2, 4  # flags of a text, set by `scan_texts`
+PLAIN, ODD, DEEP = 0, 1, 2  # kinds of a line, set by `scan_lines`
 
 
 @njit(cache=True, nogil=True)
 def _space_at(data, i, end):  # pragma: no cover - compiled
-    """Length in bytes of the white-space character that starts at `i`, or 0."""
+    """Return the length in bytes of the white-space character that starts at `i`, or 0."""
     octet = data[i]
     if octet == 32 or 9 <= octet <= 13:
         return 1
@@ -39,7 +39,7 @@ def _space_at(data, i, end):  # pragma: no cover - compiled
 
 @njit(cache=True, nogil=True)
 def _space_before(data, start, i):  # pragma: no cover - compiled
-    """Length in bytes of the white-space character that ends before `i`, or 0."""
+    """Return the length in bytes of the white-space character that ends before `i`, or 0."""
     for length in range(1, 4):
         if i - length >= start and _space_at(data, i - length, i) == length:
             return length
@@ -48,7 +48,7 @@ def _space_before(data, start, i):  # pragma: no cover - compiled
 
 @njit(cache=True, nogil=True)
 def _run_length(data, start, end, i, longest):  # pragma: no cover - compiled
-    """Number of white-space characters around `i` in data[start:end], counted up to `longest` + 1."""
+    """Count the white-space characters around `i` in data[start:end], up to `longest` + 1."""
     count, left, right = 0, i, i
     length = _space_before(data, start, left)
     while length > 0 and count <= longest:
@@ -108,7 +108,7 @@ def _is_space(octet):  # pragma: no cover - compiled
 
 @njit(cache=True, nogil=True)
 def _depth(data, start, end):  # pragma: no cover - compiled
-    """Deepest nesting in data[start:end], outside strings."""
+    """Return the deepest nesting in data[start:end], outside strings."""
     depth = deepest = 0
     i = start
     while i < end:
@@ -130,7 +130,7 @@ def _depth(data, start, end):  # pragma: no cover - compiled
 def scan_lines(data, breaks, deepest_allowed, places, kinds):  # pragma: no cover - compiled
     """Write the bounds and kind of each nonblank line to `places` and `kinds`; return their number.
 
-    breaks: the positions of line ends. places: int64 [2, lines], first byte and end of each line.
+    breaks: the positions of line ends. places: int64 [2, lines], the first byte and the end of each line.
     """
     count = 0
     position = 0

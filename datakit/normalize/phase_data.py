@@ -1,6 +1,6 @@
-"""Types of what normalize passes between its plan and its tasks.
+"""Defines the types of the data that normalize passes between its plan and its tasks.
 
-On the wire they are the plain dictionaries of task arguments, `Phase.shared` and `TaskResult.details`.
+For transport they become plain dictionaries: task arguments, `Phase.shared` and `TaskResult.details`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from datakit.normalize.readers.slices import FileRange
 
 
 class RouteShared(msgspec.Struct, frozen=True):
-    """Data shared by all routing tasks. config: `Config` as plain data with every default. buckets: a power of two."""
+    """Data shared by all routing tasks.
+
+    config: `Config` as plain data with every default. buckets: their number, a power of two.
+    """
 
     base: str
     config: dict[str, Any]
@@ -21,7 +24,7 @@ class RouteShared(msgspec.Struct, frozen=True):
 
 
 class RouteArguments(msgspec.Struct, frozen=True):
-    """One routing task. listed: its files that are read in place, path -> (size, modification time in ns, xxh3-128)."""
+    """One routing task. listed: files it reads in place, path -> (size, modification time in ns, xxh3-128)."""
 
     key: str
     ranges: list[FileRange] = msgspec.field(name="pieces")
@@ -29,7 +32,7 @@ class RouteArguments(msgspec.Struct, frozen=True):
 
 
 class RouteDetails(msgspec.Struct, frozen=True):
-    """The result of one slice. schemas: (file, schema as Arrow IPC in hex), since the ledger is JSON, without bytes."""
+    """The result of one slice. schemas: (file, schema as Arrow IPC in hex, since the ledger is JSON)."""
 
     runs: list[str]
     schemas: list[tuple[str, str]]
@@ -46,7 +49,7 @@ class OutputColumn(msgspec.Struct, frozen=True):
 class SortShared(msgspec.Struct, frozen=True):
     """Data shared by all sorting tasks: 2**bits partitions are read from 2**bucket_bits buckets of `runs`.
 
-    schema: of the output, as Arrow IPC.
+    schema: the output's schema, as Arrow IPC.
     """
 
     runs: list[str]
@@ -66,5 +69,5 @@ class SortDetails(msgspec.Struct, frozen=True):
 
 
 def to_plain(value: msgspec.Struct) -> dict[str, Any]:
-    """Return the wire form of one of these types. The inverse is `msgspec.convert`."""
+    """Convert an instance of one of these types to plain data. The inverse is `msgspec.convert`."""
     return msgspec.to_builtins(value, builtin_types=(bytes,))

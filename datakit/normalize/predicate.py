@@ -1,8 +1,8 @@
 """Applies the recipe's `where` (which records to keep) and `transform` (how to change them).
 
-A predicate is SQL over a record's columns, which DuckDB evaluates on one chunk at a time, in order; null means no
-match. A column that a chunk lacks is null there. A column that no record has is an error at the end of the phase, since
-a misspelled name would otherwise drop everything.
+A predicate is an SQL expression over a record's columns. DuckDB evaluates it on one chunk at a time, in order; a result
+of null means no match. A column that is missing from a chunk is null there. A column that no record has is an error at
+the end of the phase, since a misspelled name would otherwise drop everything.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Predicate:
 
     @property
     def columns(self) -> list[str]:
-        """Names of the columns that the predicate reads."""
+        """The names of the columns that the predicate reads."""
         return list(self._wanted)
 
     def matches(self, table: pa.Table, file: str) -> np.ndarray:
-        """Return bool [rows], True for records that match. Raises RecipeError if the predicate fails on the records."""
+        """Return bool [rows], True for records that match. Raises RecipeError if evaluation fails on these records."""
         rows = pa.array(np.arange(table.num_rows))
         records = pa.table([self._column(table, name) for name in self._wanted] + [rows], [*self._wanted, ROW])
         try:
@@ -51,19 +51,19 @@ class Predicate:
         return kept
 
     def _column(self, table: pa.Table, name: str) -> pa.ChunkedArray:
-        """Return a column with at least the fields that the predicate reads, null where the chunk has none."""
+        """Return a column with at least the fields that the predicate reads, null where they are missing."""
         if name not in table.column_names:
             return pa.chunked_array([pa.nulls(table.num_rows, self._wanted[name])])
         column = table.column(name)
         return fit_column(column, unify(column.type, self._wanted[name]) or column.type)
 
     def _reason(self, error: Exception) -> str:
-        """Return DuckDB's message if it is about the SQL, else only its type, since it would quote values."""
+        """Return DuckDB's message if it is about the SQL, else only the error's type: other messages quote values."""
         about_sql = (self._duckdb.BinderException, self._duckdb.CatalogException, self._duckdb.ParserException)
         return str(error).split("\n")[0] if isinstance(error, about_sql) else type(error).__name__
 
     def _referenced(self) -> dict[str, pa.DataType]:
-        """Return the columns that the predicate reads, with the struct fields it reads of each."""
+        """Return the columns that the predicate reads, with the struct fields that it reads in each."""
         query = f"SELECT 1 FROM records WHERE ({self._sql})"
         rows = self._database.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
         tree = json.loads(rows[0][0])
@@ -91,7 +91,7 @@ def _column_paths(node: Any) -> Iterator[list[str]]:
 
 
 class Transform:
-    """A user's function from record batch to record batch. Raises RecipeError if it cannot be imported."""
+    """A user's function that maps a record batch to a record batch. Raises RecipeError if it cannot be imported."""
 
     def __init__(self, name: str) -> None:
         self._name = name

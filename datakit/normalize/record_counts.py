@@ -1,7 +1,7 @@
-"""Counts a task's records by what became of them, and lists those it quarantined.
+"""Counts a task's records by what became of them, and lists the quarantined ones.
 
 Every record read is counted in `records_in`, and every record that does not reach the output is counted by reason, so
-the stage can prove that none is lost: see `conservation`.
+the stage can prove that no record is lost (see `conservation`).
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ REMOVED = (
     QUARANTINED,
 )
 REPAIRED = ("normalize/invalid_utf8", "normalize/nul", "normalize/whitespace_runs")
-ENOUGH = 1000  # quarantined entries before a task may give up: a small bad file may be the first of its slice
-NEARLY_ALL = 0.9  # the rest may be blank lines, which can be read in any format
+ENOUGH = 1000  # quarantined entries before a task may give up: a slice may merely start with a small bad file
+NEARLY_ALL = 0.9  # not all: the rest may be blank lines, which can be read in any format
 
 
 @dataclass
 class RecordCounts:
     """The counts of one task.
 
-    tolerance: how many records may be quarantined. A task that exceeds a number of records fails at once. A share
-    applies to all records of the step, and a bad file among a thousand good ones is well within it, so it is judged
-    when the step ends. Until then a task fails only if almost nothing it read is usable (`give_up_if_hopeless`): that
-    is a mistake in the recipe or another kind of file, and every other task would meet it too.
+    tolerance: how many records may be quarantined. If the limit is a number, a task that exceeds it fails at once. A
+    share applies to all records of the step (one bad file among a thousand good ones is well within it), so it is
+    checked when the step ends. Until then, a task fails only if almost nothing it read is usable
+    (`give_up_if_hopeless`): the cause is then a mistake in the recipe or a wrong kind of file, and every other task
+    would fail in the same way.
     """
 
     tolerance: Tolerance
@@ -47,16 +48,16 @@ class RecordCounts:
     _unlisted: int = 0
 
     def add_read(self, records: int) -> None:
-        """Count records that were read."""
+        """Add to the number of records read."""
         self.counters[IN] += records
 
     def unreadable(self, file: str, position: int, reason: str, records: int = 1) -> None:
-        """Quarantine input that could not be read; `records` is how many records it holds, if known."""
+        """Quarantine input that could not be read; `records` is the number of records it holds, if known."""
         self.add_read(records)
         self.unusable(file, position, reason, records)
 
     def unusable(self, file: str, position: int, reason: str, records: int = 1) -> None:
-        """Quarantine a record that was already counted as read. Raises PartialError if there are too many."""
+        """Quarantine a record that was already counted as read. Raises PartialError if too many are quarantined."""
         self.counters[QUARANTINED] += records
         self.quarantined.append(QuarantinedRecord(file, position, reason, records))
         self._unlisted += unlisted(self.quarantined[-1:], self.tolerance)
@@ -67,8 +68,8 @@ class RecordCounts:
     def give_up_if_hopeless(self, enough: int = ENOUGH) -> None:
         """Raise PartialError if a share is allowed, but `enough` entries and nearly all records are quarantined.
 
-        To be called between chunks: within one, bad records may be counted before good ones. A row group that fails to
-        decode is one entry, however many records it holds.
+        Call it between chunks: within a chunk, bad records may be counted before good ones. A row group that fails to
+        decode is one entry, regardless of how many records it holds.
         """
         limit, read = self.tolerance.limit, self.counters[IN]
         most = max(limit, NEARLY_ALL) * read

@@ -1,11 +1,11 @@
-"""Routes a slice: turns its records into documents with ids, and writes each to the exchange bucket of its id.
+"""Routes a slice: turns its records into documents with ids, and writes each to the exchange bucket for its id.
 
-Each chunk is processed in columns: transform, predicate, text column, text rules, hash, sample. Rows then go to the
-bucket given by their id's top bits, with the id as two integers, the text, and every upstream column under its own name
-and type. Types are unified only after all slices are done, when every file's columns are known.
+Each chunk is processed in columnar form: transform, predicate, text column, text rules, hash, sample. Each row then
+goes to the bucket given by the top bits of its id, with the id as two integers, the text, and every upstream column
+under its own name and type. Types are unified after all slices are done, when every file's columns are known.
 
-Cost per MB of text: 1 to 2 ms to read, 1 ms for rules and hash, 2 ms to write. Memory: one chunk plus the exchange
-writer's budget.
+Cost per MB of text: 1 to 2 ms for reading, 1 ms for the rules and the hash, 2 ms for writing.
+Memory: one chunk plus the exchange writer's budget.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from datakit.storage.ids import ids_from_digests, top_bits
 from datakit.text.string_buffers import string_buffers
 
 PHASE = "route"
-HIGH, LOW, TEXT = "high", "low", "text"  # our columns in the exchange; upstream columns have a prefix
+HIGH, LOW, TEXT = "high", "low", "text"  # our columns in the exchange; upstream columns are prefixed
 UPSTREAM = "."
-BUDGET_BYTES = 256 << 20  # of the exchange writer: a slice of 64 MiB, decompressed, is usually one run
-WHOLE_SLICE_BYTES = SLICE_BYTES // 2  # only a source that is quickly read to its end has smaller slices
+BUDGET_BYTES = 256 << 20  # for the exchange writer: a decompressed slice of 64 MiB usually gives one run
+WHOLE_SLICE_BYTES = SLICE_BYTES // 2  # only sources that are read quickly consist of smaller slices
 
 Texts: TypeAlias = "pa.LargeStringArray | pa.LargeBinaryArray"
 
 
 class Router:
-    """Routes the chunks of one slice, in order. text_bytes: size of the texts written so far."""
+    """Routes the chunks of one slice, in order. text_bytes: total size of the texts written so far."""
 
     def __init__(self, config: Config, counts: RecordCounts, buckets: int) -> None:
         self._config, self._counts, self._buckets = config, counts, buckets
@@ -59,7 +59,7 @@ class Router:
         self.text_bytes = 0
 
     def route(self, chunk: Chunk, write: Callable[[pa.Table, np.ndarray], None]) -> None:
-        """Pass one chunk's documents to `write`, with the bucket of each. Raises InputError, PartialError."""
+        """Pass one chunk's documents, and the bucket of each, to `write`. Raises InputError, PartialError."""
         rows = self._transformed(chunk)
         self.columns.add(rows.file, rows.table.schema)
         if self._where is not None:
@@ -78,7 +78,7 @@ class Router:
         self.text_bytes += int(np.diff(string_buffers(texts)[1]).sum())
 
     def _transformed(self, chunk: Chunk) -> Chunk:
-        """Apply the transform. If it changes the number of rows, all get the position of the first."""
+        """Apply the transform. If it changes the number of rows, all rows get the position of the first."""
         if self._transform is None:
             return chunk
         table = self._transform.apply(chunk.table)
@@ -88,7 +88,7 @@ class Router:
         return replace(chunk, table=table, positions=positions, files=())
 
     def _texts(self, rows: Chunk) -> tuple[Chunk, Texts]:
-        """Return the rows with a usable text, and their texts; a null is a blank text, which is counted later."""
+        """Return the rows with a usable text, and their texts. A null is a blank text, which is counted later."""
         if self._config.text not in rows.table.column_names:
             return rows, pa.nulls(rows.table.num_rows, pa.large_string())
         kind = rows.table.column(self._config.text).type
@@ -101,7 +101,7 @@ class Router:
         return self._short_enough(rows, texts)
 
     def _without_wrong_types(self, rows: Chunk, kind: pa.DataType) -> Chunk:
-        """Quarantine JSON records whose text is not a string; in a file with a schema that is an error."""
+        """Quarantine JSON records whose text is not a string. In a file that has a schema, this is an error."""
         if self._transform is not None or formats.format_of(rows.file, self._config.format) != formats.JSON:
             raise ColumnError(
                 f"{rows.file}: column {self._config.text!r} is {kind}, not text; set the source's text to another "
@@ -144,7 +144,7 @@ def _json_kind(kind: pa.DataType) -> str:
 
 
 def hash_texts(texts: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the xxh3-128 of each text's bytes as (high, low), uint64 [texts] each."""
+    """Return the xxh3-128 hash of each text's bytes as (high, low), uint64 [texts] each."""
     data, offsets = string_buffers(texts)
     view, ends = data.data, offsets.tolist()
     # `map` over slices of one buffer keeps the loop in C
@@ -184,9 +184,9 @@ def route_slice(arguments: dict[str, Any], shared: dict[str, Any], task: TaskCon
 
 
 def _hold_or_give_up(counts: RecordCounts, task: TaskContext) -> Callable[[str, int, int], None]:
-    """Wrap the task's `hold`, which readers call when a chunk starts and all earlier chunks are fully counted.
+    """Wrap the task's `hold`: readers call it when a chunk starts, and all earlier chunks are then fully counted.
 
-    A compressed stream may be one slice of many GB, all of it bad, so the end of the slice would be too late.
+    Checking only at the end of the slice would be too late: a compressed stream may be one slice of many bad GB.
     """
 
     def hold(file: str, position: int, records: int) -> None:
@@ -197,7 +197,7 @@ def _hold_or_give_up(counts: RecordCounts, task: TaskContext) -> Callable[[str, 
 
 
 def _without_skipped(chunk: Chunk, context: ReadContext, buckets: int) -> Chunk:
-    """Start the batch (see TaskContext.records) and return the chunk without the records to leave out."""
+    """Start the batch (see TaskContext.records) and return the chunk without the records that must be left out."""
 
     def try_record(row: int) -> None:
         Router(context.config, context.for_trial().counts, buckets).route(chunk.single(row), lambda *rows: None)

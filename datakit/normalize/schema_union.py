@@ -1,10 +1,10 @@
-"""Unites the schemas of a source's files, and converts columns to the result.
+"""Unites the schemas of a source's files, and converts columns to the united types.
 
-Every column that occurs anywhere is kept. Types are widened by rule: null to anything; integers to the wider one, then
-to float; numbers, booleans, dates and strings of different kinds to string; the fields of structs are united, the
-elements of lists widened. Types that no rule joins (a struct and a number) are an error that names both files.
+Every column that occurs anywhere is kept. Types are widened by rule: null to any type; integers to the wider one, then
+to float; numbers, booleans, dates and strings of different kinds to string; structs by uniting their fields; lists by
+widening their elements. Types that no rule joins (such as a struct and a number) cause an error that names both files.
 
-Cost: uniting handles types only; converting casts the columns that differ.
+Cost: uniting looks at types only; converting casts only the columns that differ.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyarrow import types
 
 from datakit.errors import ColumnError
 
-MOST_FIELDS = 2_000  # above any real schema, below where Parquet footers and Arrow become slow
+MOST_FIELDS = 2_000  # more than any real schema has, few enough for Parquet footers and Arrow to be fast
 _SIGNED = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _UNSIGNED = (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
 _FLOATS = (pa.float16(), pa.float32(), pa.float64())
@@ -126,7 +126,7 @@ def is_bytes(kind: pa.DataType) -> bool:
 
 
 def storable(kind: pa.DataType) -> pa.DataType:
-    """Return the type as it is written: columns of nulls and of structs without fields become strings."""
+    """Return the type that is written: columns of nulls, and of structs without fields, become strings."""
     if types.is_null(kind):
         return pa.string()
     if types.is_struct(kind):
@@ -170,7 +170,7 @@ def fit_column(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 
 def fit(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Convert an array to `kind`, a type that `unify`, `plain_type` or `storable` derived from its own."""
+    """Convert an array to `kind`, a type that `unify`, `plain_type` or `storable` derived from the array's."""
     if array.type == kind:
         return array
     if isinstance(array, pa.ExtensionArray):

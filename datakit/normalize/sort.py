@@ -1,8 +1,8 @@
 """Sorts one partition by id and removes exact duplicates.
 
-The rows of a range of ids are read from the exchange in source order (memory-mapped) and sorted by id with a stable
-sort, so of equal texts the first by position is kept; the texts of the others are never read. The output is cut into
-row groups as it is gathered.
+The rows of a range of ids are read (memory-mapped) from the exchange in source order and sorted by id with a stable
+sort. So the first of several equal texts, by position, is kept; the texts of the others are never read. The output is
+cut into row groups while it is gathered.
 
 Cost: mostly zstd (150 to 250 MB/s of text per core). Memory: one copy of the partition's kept rows.
 """
@@ -28,7 +28,7 @@ from datakit.storage.parquet import ShardInfo, ShardWriter
 from datakit.text.string_buffers import string_buffers
 
 PHASE = "sort"
-GATHER_BYTES = 16 << 20  # gathered at once: bounds the second copy of the rows
+GATHER_BYTES = 16 << 20  # bytes gathered at once; limits the size of the second copy of the rows
 DUPLICATES = pa.schema([("id", pa.string()), ("source_id", pa.string()), ("kept_source_id", pa.string())])
 
 
@@ -54,10 +54,10 @@ def sort_partition(arguments: dict[str, Any], shared: dict[str, Any], context: T
 
 @dataclass(frozen=True)
 class SortedIds:
-    """Row numbers, int64, in order of their ids; equal ids stay in source order.
+    """Row numbers, int64, in order of their ids; rows with equal ids keep their source order.
 
     high, low: uint64 [N], the ids by row number. kept: the first row of each id. duplicates: the other rows.
-    kept_for_duplicates: for each of these, the row that is kept instead.
+    kept_for_duplicates: for each duplicate, the row that is kept instead.
     """
 
     high: np.ndarray
@@ -68,7 +68,7 @@ class SortedIds:
 
     @classmethod
     def of(cls, high: np.ndarray, low: np.ndarray) -> SortedIds:
-        """Sort ids, given as uint64 [N] each."""
+        """Sort ids, given as their high and low halves, uint64 [N] each."""
         rows = np.lexsort((low, high))  # stable
         first = np.ones(len(rows), bool)
         first[1:] = (np.diff(high[rows]) != 0) | (np.diff(low[rows]) != 0)
@@ -76,13 +76,13 @@ class SortedIds:
         return cls(high, low, kept, rows[~first], kept[np.cumsum(first) - 1][~first])
 
     def ids(self, rows: np.ndarray) -> pa.StringArray:
-        """Ids of some rows, as they are written."""
+        """Return the ids of some rows in written form."""
         return ids_to_arrow(self.high[rows], self.low[rows])
 
 
 @dataclass(frozen=True)
 class _Output:
-    """The form of the output. upstream: output column -> the upstream column it comes from."""
+    """The form of the output. upstream: output column -> the upstream column that it comes from."""
 
     schema: pa.Schema
     source: str
@@ -94,7 +94,7 @@ class _Output:
         return cls(schema, shared.source, {column.name: column.upstream for column in shared.columns})
 
     def rows(self, table: pa.Table) -> pa.Table:
-        """Convert rows of the exchange to rows of the output."""
+        """Convert rows from the exchange to output rows."""
         have = set(table.column_names)
         arrays: list[Any] = []
         for field in self.schema:
@@ -113,7 +113,7 @@ class _Output:
 
 
 def _read_partition(context: TaskContext, shared: SortShared, number: int) -> list[pa.Table]:
-    """Read the rows of a partition in source order. If a bucket is wider than the partition, drop the other rows."""
+    """Read the rows of a partition in source order. If a bucket is wider than the partition, drop its other rows."""
     bits, bucket_bits = shared.bits, shared.bucket_bits
     first = number << (bucket_bits - bits) if bits <= bucket_bits else number >> (bits - bucket_bits)
     stop = first + (1 << max(0, bucket_bits - bits))
@@ -130,7 +130,7 @@ def _column(tables: list[pa.Table], name: str) -> np.ndarray:
 
 
 def _gathered(tables: list[pa.Table], kept: np.ndarray, output: _Output) -> Iterator[pa.Table]:
-    """Yield the kept rows as output, in the order of `kept`, about 16 MiB at a time."""
+    """Yield the kept rows as output rows, in the order of `kept`, about 16 MiB at a time."""
     if not len(kept):
         return
     parts, places = _only(tables, kept)
@@ -141,7 +141,7 @@ def _gathered(tables: list[pa.Table], kept: np.ndarray, output: _Output) -> Iter
 
 
 def _only(tables: list[pa.Table], kept: np.ndarray) -> tuple[list[pa.Table], np.ndarray]:
-    """Filter the tables to the rows in `kept`; return them and `kept` as row numbers of the result."""
+    """Filter the tables to the rows in `kept`; return the result, and `kept` as row numbers in it."""
     rows = sum(table.num_rows for table in tables)
     if rows == len(kept):
         return tables, kept
@@ -162,7 +162,7 @@ def _write(url: str, output: _Output, documents: Iterator[pa.Table]) -> tuple[Sh
 
 
 def _duplicates(tables: list[pa.Table], order: SortedIds, source_id: str | None) -> pa.Table:
-    """List the duplicates by (id, position): id, source_id, and the source_id of the kept document."""
+    """List the duplicates, sorted by (id, position): id, source_id, and the source_id of the kept document."""
     name = UPSTREAM + source_id if source_id is not None else None
     parts = [
         fit_column(table.column(name), pa.string())

@@ -1,11 +1,12 @@
-"""Normalizes one source: raw files become Parquet, sorted by the hash of the text, without exact duplicates.
+"""Normalizes one source: raw files become Parquet files, sorted by the hash of the text, without exact duplicates.
 
-    route   one task per slice of the input: read, apply the text rules, hash, write to the bucket of the id
+    route   one task per slice of the input: read, apply the text rules, hash, write to the bucket for the id
     sort    one task per partition: sort by id, keep the first of equal texts, write
 
-In between, with all slices known, the plan unites the columns and derives the number of partitions from the bytes of
-text. Partition i of 2**k holds the ids whose top k bits are i, so partitions of two sources nest and every later join
-is a merge. Every record read is either written or counted under the reason it was removed; otherwise the step fails.
+In between, when all slices are known, the plan unites the columns and derives the number of partitions from the bytes
+of text. Partition i of 2**k holds the ids whose top k bits are i, so the partitions of two sources nest and every later
+join is a merge. Every record read is either written or counted under the reason it was removed; otherwise the step
+fails.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from datakit.storage.manifest import Partition
 NAME = "normalize"
 FORMAT_VERSION = 1
 OURS = ("id", "text", "source", "source_id")
-RENAMED = "upstream_"  # prefix of an upstream column that has one of our names
+RENAMED = "upstream_"  # prefix for an upstream column that has one of our names
 MOST_BITS = 20  # a million partitions of 1 GiB: more text than exists
 PRELOADS = (Preload(__name__), Preload("datakit.normalize.warm_kernels", "datakit.normalize.warm_kernels:warm"))
 
@@ -49,8 +50,8 @@ PRELOADS = (Preload(__name__), Preload("datakit.normalize.warm_kernels", "dataki
 def plan(step: Step) -> Plan:
     """Plan the step.
 
-    step.parameters["source"]: name of the source. step.operations["base"]: URL of its files.
-    step.operations["listed"]: its files that are read in place, path -> (size, modification time in ns, xxh3-128).
+    step.parameters["source"]: name of the source. step.operations["base"]: base URL of its files.
+    step.operations["listed"]: the files that are read in place, path -> (size, modification time in ns, xxh3-128).
     """
     config, files = config_of(step.parameters, Config), step.inputs[0].manifest.partitions
     slices = cut_slices(step.operations["base"], [(file.path, file.bytes) for file in files], config)
@@ -86,7 +87,7 @@ def _route_phase(step: Step, config: Config, slices: Sequence[Sequence[FileRange
 
 
 def _route_task(number: int, ranges: Sequence[FileRange], listed: Mapping[str, tuple[int, int, str]]) -> Task:
-    """Create a task whose arguments cover its own files only, so a touched file invalidates no other task."""
+    """Create a task whose arguments describe only its own files, so a touched file invalidates no other task."""
     key = f"{number:05d}"
     own = {part.path: listed[part.path] for part in ranges if part.path in listed}
     arguments = to_plain(RouteArguments(key, list(ranges), own))
@@ -107,12 +108,12 @@ def _bucket_bits(slices: Sequence[Sequence[FileRange]], config: Config) -> int:
     If there is more text than expected, several partitions share a bucket.
     """
     expected = sum(part.weight for ranges in slices for part in ranges)
-    sizes = (expected, min(expected, 1 << 30))  # just above 1 GiB there are fewer partitions than just below
+    sizes = (expected, min(expected, 1 << 30))  # just above 1 GiB, there are fewer partitions than just below
     return max(partition_bits(size, config.partition_bytes) for size in sizes)
 
 
 def partition_bits(text_bytes: int, partition_bytes: int | None = None) -> int:
-    """Return k so that 2**k partitions are the fewest that stay below `partition_bytes` each.
+    """Return the smallest k for which each of 2**k partitions has less than `partition_bytes`.
 
     >>> [partition_bits(size) for size in (0, 32 << 20, 1 << 30, (1 << 30) + 1, (1 << 40) + 1)]
     [0, 1, 6, 4, 11]
@@ -126,7 +127,7 @@ def partition_bits(text_bytes: int, partition_bytes: int | None = None) -> int:
 
 
 def _united(details: Sequence[RouteDetails], config: Config) -> pa.Schema:
-    """Unite all upstream columns but the text. Raises ColumnError if files conflict, or the configuration with them."""
+    """Unite all upstream columns but the text. Raises ColumnError if files conflict, or lack configured columns."""
     encoded = [(file, pa.BufferReader(bytes.fromhex(digits))) for entry in details for file, digits in entry.schemas]
     schemas = [(file, pa.ipc.read_schema(data)) for file, data in encoded]
     union = unite(schemas)
@@ -140,9 +141,9 @@ def _united(details: Sequence[RouteDetails], config: Config) -> pa.Schema:
 
 
 def output_schema(union: pa.Schema, config: Config) -> tuple[pa.Schema, list[OutputColumn]]:
-    """Return the output's schema, and which upstream column each output column comes from. Raises ColumnError.
+    """Return the output's schema, and the upstream column that each output column comes from. Raises ColumnError.
 
-    An upstream column with one of our names is renamed, except in a source that was normalized before (it has a
+    An upstream column with one of our names is renamed, except in a source that was already normalized (and has a
     `source_id`): its `id` and `source` are our own, and its `source_id` is the upstream id to preserve.
     """
     again = "source_id" in union.names and config.id == "id"

@@ -1,11 +1,11 @@
 """Applies the text rules: replace invalid UTF-8, remove NUL, cut long runs of white space, drop blank texts.
 
-Almost no document needs any of this, so one pass over Arrow's buffers finds those that do, and only they take the slow
-path through Python strings. The pass is cheap: Arrow validates UTF-8 at several GB/s, NUL is a vectorized search, and a
-run of more than N white-space characters covers at least N + 1 bytes, so testing every (N + 1)th byte finds each one.
+Few documents need any of this, so one pass over Arrow's buffers finds those that do, and only they take the slow path
+through Python strings. The pass is cheap: Arrow validates UTF-8 at several GB/s, the search for NUL is vectorized, and
+a run of more than N white-space characters covers at least N + 1 bytes, so testing every (N + 1)th byte finds it.
 
-White space is Unicode's White_Space property: 25 code points, unchanged since Unicode 6.3 (2013). It is frozen here
-because `str.isspace`, `re` and other engines all differ, and a document's id depends on it.
+White space is Unicode's White_Space property: 25 code points, unchanged since Unicode 6.3 (2013). The list is
+fixed here because `str.isspace`, `re` and other engines all differ, and a document's id depends on it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _POSSIBLE = np.isin(np.arange(256), list(WHITE_SPACE.encode()))  # bytes that oc
 
 @dataclass(frozen=True)
 class Ruled:
-    """Texts after the rules. kept: bool [texts], False for blank ones. The counts are documents."""
+    """The texts after applying the rules. kept: bool [texts], False for blank ones. The counts are of documents."""
 
     texts: pa.LargeStringArray
     kept: np.ndarray
@@ -35,7 +35,7 @@ class Ruled:
 
     @property
     def blank(self) -> int:
-        """Number of blank texts."""
+        """The number of blank texts."""
         return len(self.kept) - int(self.kept.sum())
 
 
@@ -61,12 +61,12 @@ def apply_rules(texts: pa.LargeStringArray | pa.LargeBinaryArray, longest_run: i
 
 
 def warm() -> None:
-    """Compile the kernels, or load them from numba's cache on disk, so that no task does."""
+    """Compile the kernels, or load them from numba's cache on disk, so that no task has to."""
     apply_rules(pa.array(["a", "  "], pa.large_string()), 128)
 
 
 def _invalid(texts: pa.Array, data: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Return bool [texts], True for invalid UTF-8. One fast pass over all texts; only if it fails, one by one."""
+    """Return bool [texts], True for invalid UTF-8. Checks all texts at once; only if this fails, one by one."""
     result = np.zeros(len(texts), bool)
     try:
         _as_strings(texts).validate(full=True)
@@ -88,7 +88,7 @@ def _as_strings(texts: pa.Array) -> pa.LargeStringArray:
 
 
 def _repair(data: np.ndarray, offsets: np.ndarray, rows: np.ndarray, longest: int) -> tuple[list[str], int]:
-    """Return the repaired texts, and in how many a run was cut. NUL is removed first, since that can join two runs."""
+    """Return the repaired texts, and the number with a cut run. NUL is removed first, since that can join two runs."""
     long_run = re.compile(f"([{WHITE_SPACE}]{{{longest}}})[{WHITE_SPACE}]+")
     view, repaired, runs = data.data, [], 0
     for index in rows.tolist():
@@ -100,7 +100,7 @@ def _repair(data: np.ndarray, offsets: np.ndarray, rows: np.ndarray, longest: in
 
 
 def _with_replaced(data: np.ndarray, offsets: np.ndarray, rows: np.ndarray, values: list[bytes]) -> pa.LargeStringArray:
-    """Return the array with `values` in place of `rows`; the bytes between them are copied in one go."""
+    """Return the array with `values` in place of `rows`; the bytes between two replacements are copied at once."""
     view, parts, start = data.data, [], 0
     lengths = np.diff(offsets)
     for row, value in zip(rows.tolist(), values, strict=True):

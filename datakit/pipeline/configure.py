@@ -1,8 +1,9 @@
-"""Decodes a recipe once: every stage's settings, complete and checked, with what enters fingerprints kept apart.
+"""Decodes a recipe into every stage's settings, complete and checked; separates those that enter fingerprints.
 
-A stage's table may hold the fields of its config class and no other key; a source's own settings override those of
-`[normalize]`. Every default is written out, so two recipes that mean the same share their steps. Limits on what may be
-lost (`TOLERANCES`) never change a byte of output, so they stay out of fingerprints: raising one resumes a stopped run.
+A stage's table may hold only keys that are fields of its config class; a source's own settings override those in
+`[normalize]`. Every default is written out, so two recipes with the same meaning share their steps. Limits on
+losses (`TOLERANCES`) never change a byte of output, so they are kept out of fingerprints: with a higher limit, a
+stopped run can be resumed.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from datakit.tokenize import train_stage
 from datakit.tokenize.encoders.custom import is_custom
 from datakit.toml_config import decoded, names_of
 
-TRAIN = "train"  # the tokenizer's name that means: train one on the clean dataset
-TRAIN_TABLE = "train"  # its settings: [tokenize.train]
+TRAIN = "train"  # as the tokenizer's name: train a tokenizer on the clean dataset
+TRAIN_TABLE = "train"  # the settings for training: [tokenize.train]
 ENABLED = "enabled"
 READING_KEYS = ("format", "text", "id", "where", "sample", "transform", "transform_version")
 
@@ -42,7 +43,7 @@ class Settings:
     operations: dict[str, Any]
 
 
-# By stage, then by source in the order of the recipe (None for the whole dataset); a stage left out is absent.
+# By stage, then by source in recipe order (None for the whole dataset); stages that are left out are absent.
 Configuration = dict[str, dict[str | None, Settings]]
 
 
@@ -55,11 +56,11 @@ class _Table:
     values: Any
     kind: type
     place: str
-    other_keys: tuple[str, ...] = ()  # valid in the file, but read here and not part of `values`
+    other_keys: tuple[str, ...] = ()  # valid in the file, but read by this module and not part of `values`
 
 
 def configure(recipe: Recipe) -> Configuration:
-    """Decode all of a recipe, and read its tokenizer file. Raises RecipeError, TokenizerError."""
+    """Decode a whole recipe, and hash its tokenizer file. Raises RecipeError, TokenizerError."""
     tables = list(_tables(recipe))
     configs = [decoded(table.values, table.kind, table.place, other_keys=table.other_keys) for table in tables]
     configuration: Configuration = {}
@@ -107,7 +108,7 @@ def _tokenize_tables(table: dict[str, Any] | None, place: str) -> Iterator[_Tabl
 
 
 def _enabled(table: dict[str, Any] | None, place: str) -> dict[str, Any] | None:
-    """The table without its switch; None if the stage is left out."""
+    """Return the table without its `enabled` key, or None if the stage is left out."""
     if table is None:
         return None
     switch = table.get(ENABLED, True)
@@ -132,7 +133,7 @@ def _settings(table: _Table, config: Any) -> Settings:
 
 
 def _file_hash(path: str) -> str:
-    """Hash a tokenizer file: its content identifies it, never its path."""
+    """Hash a tokenizer file, which is identified by its content, never by its path."""
     try:
         return hashlib.sha256(urls.read_bytes(path)).hexdigest()
     except (NotFoundError, OSError) as error:

@@ -1,8 +1,9 @@
-"""Estimates what a step will read, write and need before it runs.
+"""Estimates, before a step runs, what it will read, write and need.
 
-Text size is estimated from raw file sizes by compression, everything else from text size. Once the upstream step is
-done, its manifest's totals replace the estimate. The shares below were measured on 121 MB of text of 13 kinds (laws,
-novels, manuals, short pages, code); real datasets deviate by up to 50 %, so `plan` says "about".
+The size of the text is estimated from the sizes and compression of raw files, everything else from the size of the
+text. Once the upstream step is done, its manifest's totals replace the estimate. The shares below were measured on
+121 MB of text of 13 kinds (laws, novels, manuals, short pages, code); real datasets deviate by up to 50 %, so `plan`
+says "about".
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from datakit.engine.worker.memory import MEMORY_SHARE, memory_limit
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest
 
-EXPANSION = {".gz": 2.8, ".zst": 4.0, ".bz2": 4.0, ".xz": 4.0, ".parquet": 2.5}  # bytes of text per byte of file
+EXPANSION = {".gz": 2.8, ".zst": 4.0, ".bz2": 4.0, ".xz": 4.0, ".parquet": 2.5}  # bytes of text per byte of the file
 OUTPUT_SHARE = {  # bytes that remain on disk per byte of text
     "normalize": 0.30,
     "signatures": 0.05,
@@ -31,7 +32,7 @@ EXCHANGE_SHARE = {"normalize": 1.05, "dedup": 0.15}  # bytes on disk per byte of
 
 @dataclass(frozen=True)
 class Resources:
-    """Resources a run may use, each with its reason. `disk_free` is None for an object store."""
+    """Resources that a run may use, and the reason for each limit. `disk_free` is None for an object store."""
 
     workers: int
     workers_reason: str
@@ -42,7 +43,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class Concurrency:
-    """A first phase's tasks, the memory of the largest in bytes, how many run at a time, and the reason."""
+    """The tasks of a first phase: their number, the largest one's memory in bytes, how many run at a time, and why."""
 
     tasks: int | None
     task_memory: int | None
@@ -51,7 +52,7 @@ class Concurrency:
 
 
 def resources(root: str, workers: int | None) -> Resources:
-    """Determine the resources this machine gives a run."""
+    """Determine the resources that this machine offers a run."""
     cpus, memory = len(os.sched_getaffinity(0)), memory_limit()
     return Resources(
         workers=workers or cpus,
@@ -78,20 +79,20 @@ def raw_text_bytes(files: Iterable[SourceFile]) -> int:
 
 
 def manifest_text_bytes(manifest: Manifest) -> int | None:
-    """Bytes of text a finished step holds: exact if its manifest records them, estimated for a download."""
+    """Return the bytes of text in a finished step: exact if its manifest records them, estimated for a download."""
     if manifest.stage == "download":
         return raw_text_bytes(SourceFile(part.path, part.bytes, part.xxh3) for part in manifest.partitions)
     return manifest.totals.text_bytes
 
 
 def disk_bytes(stage: str, text_bytes: int) -> tuple[int, int]:
-    """Estimate (bytes that remain, bytes at the peak) on disk for a step over this much text."""
+    """Estimate (remaining bytes, peak bytes) on disk for a step that processes this much text."""
     stays = int(text_bytes * OUTPUT_SHARE.get(stage, 0.0))
     return stays, stays + int(text_bytes * EXCHANGE_SHARE.get(stage, 0.0))
 
 
 def concurrency_of(phase: Phase, available: Resources) -> Concurrency:
-    """Determine how many tasks of a phase would run at a time, and which limit decides it."""
+    """Determine how many tasks of a phase would run at a time, and which limit determines this."""
     largest = max((task.input_bytes for task in phase.tasks), default=0)
     memory = int(phase.memory_bytes + phase.memory_per_input_byte * largest)
     limits = {

@@ -1,12 +1,12 @@
-"""Finds what killed runs left behind in a root: only files that no manifest refers to.
+"""Finds files that killed runs left behind in a root, and that no manifest refers to.
 
-    temporary files    of a dead process of this host, or older than the age limit
-    exchange files     of a finished step (its run was killed after the manifest and before the cleanup)
-    unfinished steps   directories with a ledger but no manifest, unchanged for the age limit (by ledger lines and file
-                       times), that no live process of this host is working on
+    temporary files    from a dead process on this host, or older than the age limit
+    exchange files     of a finished step whose run was killed after writing the manifest and before the cleanup
+    unfinished steps   directories with a ledger but no manifest that have not changed within the age limit (by ledger
+                       lines and file times) and that no live process on this host is working on
 
-Finished steps are never touched, nor are directories datakit did not make: a step's name and ledger prove that it did.
-A resumed run continues from an unfinished step, so only old ones count.
+Finished steps are never touched, nor are directories that datakit did not create: a step is recognized by its name and
+ledger. A resumed run can continue an unfinished step, so only old ones are listed.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def remove_leftovers(found: list[Leftover]) -> None:
 
 
 def _steps(root: str) -> dict[str, list[FileInfo]]:
-    """Files of every step directory: `<root>/<dataset>/<step>/` or `<root>/sources/<source>/<step>/`."""
+    """Return the files of every step directory: `<root>/<dataset>/<step>/` or `<root>/sources/<source>/<step>/`."""
     steps: dict[str, list[FileInfo]] = {}
     for info in urls.listing(root):
         parts = info.path.split("/")
@@ -93,13 +93,13 @@ def _in_use(directory: str, files: list[FileInfo], age_seconds: float) -> bool:
         changed = max(changed, line.time)
     if urls.is_local(directory):
         changed = max([changed, *(os.path.getmtime(info.url) for info in files)])
-    elif time.time() - changed >= age_seconds:  # a task may run longer without adding a line: ask the store
+    elif time.time() - changed >= age_seconds:  # a task may add no line for longer than that: ask the store
         changed = max(changed, urls.last_change(directory))
     return time.time() - changed < age_seconds
 
 
 def _is_running(driver: str) -> bool:
-    """Return True if the driver's pid is alive on this host. A reused pid only means that we keep too much."""
+    """Return True if the driver's pid is alive on this host. If the pid was reused, too much is kept."""
     pid = driver.split("-")[1] if driver.count("-") >= 2 else ""
     return pid.isdigit() and psutil.pid_exists(int(pid))
 
@@ -110,7 +110,7 @@ def _temporary_files(root: str, age_seconds: float) -> Iterator[Leftover]:
     for path in Path(urls.local_path(root)).rglob(f"{atomic.TEMPORARY_PREFIX}*"):
         try:
             owner, state = atomic.owner_of(path.name), path.stat()
-        except FileNotFoundError:  # another run has just given it its final name
+        except FileNotFoundError:  # another run has just renamed it to its final name
             continue
         if owner is not None and not psutil.pid_exists(owner):
             yield Leftover(str(path), state.st_size, "a temporary file of a dead process")

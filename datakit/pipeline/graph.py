@@ -1,13 +1,13 @@
-"""Builds a recipe's steps in the order in which they run: what each one reads, its settings, its directory.
+"""Builds a recipe's steps in the order in which they run, each with its inputs, settings and directory.
 
     download, normalize, signatures     one per source
     dedup                               all sources together: normalized texts and signatures
-    consolidate                         normalized texts and the removals dedup found
+    consolidate                         normalized texts and the removals found by dedup
     train-tokenizer, tokenize           the consolidated dataset
 
 A step's directory depends on the identities of its inputs, and an input's identity is final only once it has finished
-(quarantined records change it). So directories are found node by node: `Graph.locate` takes the located upstream nodes
-and assumes that an unfinished one will lose no records.
+(quarantined records change it). So directories are found node by node: `Graph.locate` takes the located upstream
+steps and assumes that an unfinished one will lose no records.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from datakit.storage.manifest import Manifest, find_manifest, manifest_url
 from datakit.tokenize import stage as tokenize
 from datakit.tokenize import train_stage
 
-READS: dict[ModuleType, tuple[ModuleType, ...]] = {  # in the order of the flow; a stage that is left out is not read
+READS: dict[ModuleType, tuple[ModuleType, ...]] = {  # in the order of the flow; stages that are left out are not read
     download: (),
     normalize: (download,),
     signatures: (normalize,),
@@ -48,7 +48,7 @@ READS: dict[ModuleType, tuple[ModuleType, ...]] = {  # in the order of the flow;
 class Node:
     """A step to run. `upstream` lists the nodes it reads, in the order in which it reads them."""
 
-    module: ModuleType  # the stage: its NAME, FORMAT_VERSION and plan
+    module: ModuleType  # the stage's module, with NAME, FORMAT_VERSION and plan
     source: str | None  # None for a step of the whole dataset
     dataset: str  # the recipe's name, or the source's
     settings: Settings
@@ -68,7 +68,7 @@ class Node:
 
 @dataclass(frozen=True)
 class LocatedStep:
-    """A node and its directory. `manifest` is None while the step is unfinished; `settled`: all its inputs are done."""
+    """A node and its directory. `manifest`: None while the step is unfinished; `settled`: all its inputs are done."""
 
     node: Node
     fingerprint: str
@@ -78,7 +78,7 @@ class LocatedStep:
 
     @property
     def identity(self) -> str:
-        """The identity downstream steps build on; assumed to be the fingerprint while the step is unfinished."""
+        """The identity that downstream steps build on; while the step is unfinished, the fingerprint is assumed."""
         return self.manifest.identity if self.manifest is not None else self.fingerprint
 
 
@@ -92,7 +92,7 @@ class Graph:
     notes: tuple[str, ...]
 
     def locate(self, node: Node, located: Mapping[str, LocatedStep]) -> LocatedStep:
-        """Find the node's directory, and its manifest if done. Raises CorruptError for the manifest of another step."""
+        """Find the node's directory, and the manifest if it is done. Raises CorruptError if it is another step's."""
         inputs = [located[above.label] for above in node.upstream]
         identities = [above.identity for above in inputs]
         number = fingerprint(node.stage, node.module.FORMAT_VERSION, node.settings.content, identities)
@@ -131,12 +131,12 @@ def build(recipe: Recipe, root: str, options: ListingOptions, until: str | None 
 
 
 def _feeds(node: Node, read: ModuleType, source: str | None) -> bool:
-    """Return True if a step of one source (None: of the dataset) that reads stage `read` reads this node."""
+    """Return True if a step of `source` (None: of the dataset) that reads stage `read` reads this node."""
     return node.module is read and source in (None, node.source)
 
 
 def _modules(configuration: Configuration, until: str | None, place: str) -> list[ModuleType]:
-    """The stages the recipe includes, up to and including `until`."""
+    """Return the modules of the stages in the recipe, up to and including `until`."""
     modules = [module for module in READS if module.NAME in configuration]
     names = [module.NAME for module in modules]
     if until is None:
@@ -165,7 +165,7 @@ def engine_step(located: LocatedStep, upstream: Mapping[str, LocatedStep]) -> St
 
 
 def _reading(downloaded: LocatedStep) -> dict[str, Any]:
-    """Operations of normalize: the base of its files, and the expected state of those read in place."""
+    """Return the operations of normalize: its files' base, and the expected state of files read in place."""
     state = downloaded.node.state
     assert state is not None
     return {"base": download.files_base(state.base, downloaded.directory), "listed": state.listed()}

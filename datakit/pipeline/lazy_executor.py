@@ -1,4 +1,4 @@
-"""Makes a run's executor when the first task must run, so a run that finds every step done starts no worker."""
+"""Creates a run's executor when the first task must run, so a run whose steps are all done starts no worker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datakit.engine.worker.local_executor import LocalExecutor
 
 @dataclass
 class LazyExecutor:
-    """This machine's processes, or the Ray cluster at address `ray`, whose nodes share the root `root`."""
+    """An executor for this machine's processes, or for the Ray cluster at `ray`, whose nodes share the root `root`."""
 
     workers: int | None
     ray: str | None
@@ -18,7 +18,7 @@ class LazyExecutor:
     _made: Executor | None = None
 
     def get(self) -> Executor:
-        """The executor, made by the first call."""
+        """Return the executor, created by the first call."""
         if self._made is not None:
             return self._made
         if self.ray is None:

@@ -1,7 +1,7 @@
-"""Describes a finished step and everything it was made from, up to the raw files, from manifests alone.
+"""Describes a finished step and everything it was made from, up to the raw files, using only manifests.
 
-Manifests refer to one another by relative paths, so this also works on a moved or mirrored dataset. If only part of it
-was moved, the missing steps are named by their identity.
+Manifests refer to one another by relative paths, so this also works on a moved or mirrored dataset. If only a part
+was moved, the missing steps are shown by identity.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class Ancestor:
     found: bool
     rows: int | None = None
     bytes: int | None = None
-    files: tuple[str, ...] = ()  # of a download: the raw files, relative to the source
+    files: tuple[str, ...] = ()  # only for a download: the raw files, relative to the source
     seen: bool = False  # already listed, with all its ancestors
 
 
 class SourceTotals(NamedTuple):
-    """One source's share of a step; sizes in bytes, None if the stage does not record them."""
+    """One source's share of a step; sizes are in bytes, or None if the stage does not record them."""
 
     source: str
     partitions: int
@@ -56,7 +56,7 @@ class SourceTotals(NamedTuple):
 
 @dataclass(frozen=True)
 class StepDescription:
-    """A finished step. `beside`: the other finished steps, if the target was a dataset."""
+    """A finished step. `beside`: the dataset's other finished steps, if the target was a dataset."""
 
     directory: str
     stage: str
@@ -133,7 +133,7 @@ def _source_totals(manifest: Manifest) -> Iterator[SourceTotals]:
 
 
 def _sample_ids(manifest: Manifest) -> tuple[str, ...]:
-    """Ids of three documents, spread over the partitions: manifests hold each partition's first and last."""
+    """Return three document ids, spread over the partitions; manifests hold each partition's first and last id."""
     known = [part.first_id for part in manifest.partitions if part.first_id]
     known += [part.last_id for part in manifest.partitions if part.last_id]
     ids = list(dict.fromkeys(known))

@@ -1,8 +1,9 @@
-"""The packing stage: counts how many sequences each block of a packed component holds.
+"""Counts the sequences in each block of a packed component (the packing stage).
 
-Ranges of blocks are counted in isolated children, from the document lengths alone; no token is read. Each block is
-packed independently and the ranges have fixed boundaries, so the output is the same for any number of workers. The last
-task concatenates the parts: 4 bytes per block, 4 MB for a trillion tokens, read in one request.
+Ranges of blocks are counted in isolated child processes, from the document lengths alone; no tokens are read. Each
+block is packed independently and the ranges have fixed boundaries, so the output is the same for any number of workers.
+The last task concatenates the parts into one file of 4 bytes per block (4 MB for a trillion tokens), which is read in
+one request.
 
 Cost: about 0.7 us per document. Memory: the document lengths of a few shards.
 """
@@ -36,7 +37,7 @@ PRELOADS = (Preload(__name__),)
 
 @dataclass(frozen=True)
 class PackedTokens:
-    """Location of a packed component's tokens: the step's operations, which enter no fingerprint."""
+    """Location of a packed component's tokens: the step's operations, which are not part of the fingerprint."""
 
     name: str
     cache: str
@@ -46,7 +47,7 @@ class PackedTokens:
 
 
 def plan(step: Step) -> Plan:
-    """Count ranges of blocks, then join the counts. Parameters are `CountParameters`, operations `PackedTokens`."""
+    """Count ranges of blocks, then join the counts. Step parameters: `CountParameters`; operations: `PackedTokens`."""
     parameters = msgspec.convert(step.parameters, CountParameters)
     axis = BlockAxis(parameters.tokens, parameters.block_tokens)
     tasks = tuple(_task(first, min(first + BLOCKS_A_TASK, axis.count)) for first in range(0, axis.count, BLOCKS_A_TASK))
@@ -66,7 +67,7 @@ def _task(first: int, last: int) -> Task:
 
 
 def _require_all_tokens(step: Step, parameters: CountParameters, counted: Sequence[TaskResult]) -> None:
-    """Raise CorruptError unless the blocks' documents hold all tokens: each token belongs to one block."""
+    """Raise CorruptError unless the blocks' documents hold all tokens, as each token belongs to one block."""
     seen = sum(result.counters["packing/tokens"] for result in counted)
     if seen != parameters.tokens:
         raise CorruptError(

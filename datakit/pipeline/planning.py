@@ -1,10 +1,11 @@
-"""Plans a run: which steps it would execute and what they would need, from listings and manifests. Writes nothing.
+"""Plans a run from listings and manifests: the steps it would execute and their needs. Writes nothing.
 
 If a step's inputs are done, the stage itself yields its first tasks, so their number and memory are exact; for other
-steps, sizes are estimated from the text that will reach them. A local source no run has listed yet is already in place,
-so its normalize step is planned as if its input were done.
+steps, sizes are estimated from the text that will reach them. A local source that no run has listed yet is already in
+place, so its normalize step is planned as if its input were done.
 
-Cost: listing the sources, and hashing local files the root does not remember, since step names depend on their content.
+Cost: listing the sources, and hashing local files whose hashes are not stored in the root, since step names depend on
+the files' content.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ TEXT_STAGES = ("download", "normalize", "consolidate")  # their output is text
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """A step of a plan; sizes in bytes, None if unknown.
+    """A step of a plan; sizes are in bytes, or None if unknown.
 
-    settled: its inputs are done, so its directory is final; otherwise it changes if one of them loses records.
-    disk: what remains when it is done; disk_peak: what it needs while it runs.
+    settled: all inputs are done, so the directory is final; otherwise it will change if an input loses records.
+    disk: bytes that remain when the step is done; disk_peak: bytes needed while it runs.
     """
 
     stage: str
@@ -58,7 +59,7 @@ class PlannedStep:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """The steps of a recipe in the order they would run, and the resources the run may use."""
+    """The steps of a recipe in the order in which they would run, and the resources the run may use."""
 
     dataset: str
     root: str
@@ -68,7 +69,7 @@ class RunPlan:
 
     @property
     def disk_needed(self) -> int | None:
-        """Estimated peak of additional disk use during the run; None if a size is unknown."""
+        """The estimated peak of additional disk use during the run; None if a size is unknown."""
         stays = peak = 0
         for step in self.steps:
             if step.state == DONE:
@@ -88,7 +89,7 @@ def plan(
     until: str | None = None,
     offline: bool = False,
 ) -> RunPlan:
-    """Plan what `run` with the same arguments would do. Writes nothing; raises InputError where a run would refuse."""
+    """Plan what `run` with the same arguments would do. Writes nothing. Raises InputError where `run` would."""
     check_workers(workers)
     root = urls.absolute(root)
     graph = build(recipe, root, ListingOptions(offline=offline, dry_run=True), until)
@@ -113,12 +114,12 @@ class _Planner:
         phase = None
         if located.manifest is None and located.settled and _is_listed(node):
             phase, manifest = _first_phase(engine_step(located, self._located), node)
-            if manifest is not None:  # no task to run: downstream may plan as if the step were done
+            if manifest is not None:  # no task to run: downstream steps are planned as if this one were done
                 self._located[node.label] = replace(located, manifest=manifest)
         return _planned(located, text, _concurrency(located, phase, self.available))
 
     def _text(self, located: LocatedStep) -> int | None:
-        """Bytes of text the step produces (TEXT_STAGES) or processes (the others)."""
+        """Return the bytes of text that the step produces (TEXT_STAGES) or processes (other stages)."""
         if located.manifest is not None and (exact := manifest_text_bytes(located.manifest)) is not None:
             return exact
         state = located.node.state
@@ -133,7 +134,7 @@ def _is_listed(node: Node) -> bool:
 
 
 def _first_phase(step: Step, node: Node) -> tuple[Phase | None, Manifest | None]:
-    """Return the stage's own first phase, or, if it has none, the manifest the step would get."""
+    """Return the first phase that the stage yields or, if it yields none, the manifest that the step would get."""
     generator = node.module.plan(step)
     try:
         return next(generator), None

@@ -1,9 +1,9 @@
 """Resolves each source to its current state: the parameters that identify it and, where needed, its files.
 
-A source pinned by a revision is identified by URL, revision and selection, and need not be listed once downloaded. Any
-other source is identified by its listing. With `--offline` nothing remote is contacted: a pinned source must already be
-downloaded, and for any other the listing of its last download is trusted. Local sources are always listed, which is
-cheap because their hashes are remembered.
+A source pinned by a revision is identified by its URL, revision and selection, and once downloaded it need not be
+listed. Any other source is identified by its listing. With `--offline`, nothing remote is contacted: a pinned source
+must already be downloaded, and for any other source the listing of its last download is trusted.
+Local sources are always listed, which is cheap because their hashes are remembered.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LISTING = "listing"
 
 @dataclass(frozen=True)
 class ListingOptions:
-    """Listing options. `dry_run`: write nothing, and report an unreachable source as a note instead of an error."""
+    """Options for listing. `dry_run`: write nothing, and report an unreachable source in a note, not as an error."""
 
     offline: bool = False
     dry_run: bool = False
@@ -36,7 +36,7 @@ class ListingOptions:
 
 @dataclass(frozen=True)
 class SourceState:
-    """A source now. `content` identifies it; `files` is None if unknown and not needed; `note` is for users."""
+    """A source's present state. `content` identifies it; `files`: None if unknown and not needed; `note`: for users."""
 
     name: str
     content: dict[str, Any]
@@ -45,11 +45,11 @@ class SourceState:
     note: str = ""
 
     def operations(self) -> dict[str, Any]:
-        """The download step's operation parameters."""
+        """Return the download step's operations."""
         return {"base": self.base, "files": [asdict(file) for file in self.files or ()]}
 
     def listed(self) -> dict[str, tuple[int, int, str]]:
-        """The expected state of files that are read in place: path -> (size, mtime in ns, xxh3-128)."""
+        """Return the expected state of files that are read in place: path -> (size, mtime in ns, xxh3-128)."""
         files = [(file, file.mtime_ns) for file in self.files or ()]
         return {file.path: (file.size, time, file.checksum) for file, time in files if time is not None}
 
@@ -71,7 +71,7 @@ def resolve_source(source: Source, selection: dict[str, Any], root: str, options
 def _list(
     name: str, url: str, selection: dict[str, Any], root: str, options: ListingOptions
 ) -> tuple[str, list[SourceFile]]:
-    """Return (the base of the relative paths, the files). A store driver's errors become DatakitErrors."""
+    """Return (base of the relative paths, files). Errors of the store's driver become DatakitErrors."""
     with read_errors(url):
         cache = HashCache(root, name, frozen=options.dry_run)
         files = list_source(url, selection["include"], selection["exclude"], cache)

@@ -1,8 +1,8 @@
-"""Defines where everything is stored in a root: one rule to write it and one to find it again.
+"""Defines where everything is stored in a root, both for writing it and for finding it again.
 
-<root>/sources/<source>/<stage>-<12 digits>/     steps of one source alone, shared by all recipes
+<root>/sources/<source>/<stage>-<12 digits>/     steps of a single source, shared by all recipes
 <root>/<dataset>/<stage>-<12 digits>/            all other steps
-<root>/packing/packing-<length>-<policy>-<12 digits>/   counts of a mixture's packed components
+<root>/packing/packing-<length>-<policy>-<12 digits>/   counts for a mixture's packed components
 <root>/<dataset>/runs/<run>/events.jsonl         the log of a run
 <root>/.cache/                                   remembered hashes of local files
 """
@@ -29,7 +29,7 @@ def source_directory(root: str, source: str) -> str:
 
 
 def step_directory(root: str, dataset: str, source: str | None, stage: str, fingerprint: str) -> str:
-    """Return the directory of a step: below its source, or, where `source` is None, below its dataset."""
+    """Return the directory of a step: below its source or, if `source` is None, below its dataset."""
     home = urls.join(root, dataset) if source is None else source_directory(root, source)
     return urls.join(home, f"{stage}-{short(fingerprint)}")
 
@@ -40,7 +40,7 @@ def run_directory(root: str, dataset: str, run: str) -> str:
 
 
 def steps_in(directory: str) -> list[str]:
-    """List the step directories of a dataset, a source or a root, without searching deeper than a root's layout."""
+    """List the step directories of a dataset, a source or a root, without searching any deeper than steps can be."""
     children = _children(directory)
     homes = [directory]
     if SOURCES in children:  # a root
@@ -52,7 +52,7 @@ def steps_in(directory: str) -> list[str]:
 
 
 def _children(directory: str) -> list[str]:
-    """Names of the subdirectories; empty if the directory does not exist."""
+    """Return the names of the subdirectories; none if the directory does not exist."""
     if urls.is_local(directory):
         if not os.path.isdir(directory):
             return []

@@ -1,9 +1,9 @@
-"""Runs the packing steps of a mixture, one for each packed component and sequence length, and skips those done.
+"""Runs a mixture's packing steps, one per packed component and sequence length, and skips finished ones.
 
     pack_mixture(load_mixture("mix.toml"), "data", workers=4)
     Loader(load_mixture("mix.toml", packing_root="data"))
 
-A step depends only on the tokens and the packing, so mixtures share it, and a second run only reads manifests.
+A step depends only on the tokens and the packing, so several mixtures can share it. A second run only reads manifests.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from datakit.storage.manifest import Manifest, read_manifest
 
 @dataclass(frozen=True)
 class PackingResult:
-    """A finished packing step. `reused` is True if it was done before; `seconds` is what this run spent on it."""
+    """A finished packing step. `reused`: it was already done; `seconds`: the time this run spent on it."""
 
     component: str
     length: int
@@ -43,9 +43,9 @@ class PackingResult:
 def pack_mixture(
     mixture: Mixture, root: str, *, workers: int | None = None, observer: Observer | None = None
 ) -> list[PackingResult]:
-    """Count the sequences of every packed component's blocks at every length.
+    """Count the sequences in each block of every packed component, for every sequence length.
 
-    `workers` is the number of concurrent tasks, one for each usable CPU by default. Raises LoaderError for a component
+    `workers` is the number of concurrent tasks, by default one per usable CPU. Raises LoaderError for a component
     that cannot be packed or is not a token cache, PartialError if tasks failed, StepFailedError if a step failed.
     """
     check_workers(workers)
@@ -72,7 +72,7 @@ def pack_mixture(
 
 @dataclass(frozen=True)
 class _PackingStep:
-    """A step to count the blocks of one component at one length, for the loader and for the engine."""
+    """A step that counts one component's blocks for one length, in the loader's and in the engine's form."""
 
     component: str
     counts: CountsStep

@@ -1,7 +1,8 @@
-"""Summarizes a run from its manifests: per stage, how many documents were kept, and how many were dropped and why.
+"""Summarizes a run from its manifests: per stage, how many documents were kept, how many were dropped, and why.
 
-The lines add up: each stage's input is the output of the stage before it, and its output is its input minus what is
-listed as dropped. Stages that write no documents (signatures, dedup) report how many they processed or marked.
+The lines add up: each stage's input is the output of the previous stage, and its output is its input minus the
+documents listed as dropped.
+Stages that write no documents (signatures, dedup) report the number processed or marked.
 """
 
 from __future__ import annotations
@@ -50,10 +51,10 @@ FOUND = {
 
 @dataclass(frozen=True)
 class StageLine:
-    """Sums over the steps of one stage. Sizes in bytes; None if the stage has no such value.
+    """Sums over the steps of one stage. Sizes are in bytes; a value that the stage does not have is None.
 
     rows_in: records or documents read. rows_out: documents passed on. dropped: the others, by reason. found: further
-    counts. peak_memory, budget: of the attempt that came closest to its budget.
+    counts. peak_memory, budget: the memory and budget of the attempt that came closest to its budget.
     """
 
     stage: str
@@ -99,7 +100,7 @@ def _line(stage: str, steps: Sequence[StepResult]) -> StageLine:
 
 
 def _marked(manifests: Sequence[Manifest]) -> dict[str, int]:
-    """Count the documents dedup marked and the tokens of a trained vocabulary."""
+    """Count the documents that dedup marked, and the tokens in a trained vocabulary."""
     found = Counter[str]()
     for manifest in manifests:
         if manifest.stage == "dedup":

@@ -1,8 +1,8 @@
-"""Runs a recipe's steps in order, reusing finished ones, and reports what each kept.
+"""Runs a recipe's steps in order, reusing finished ones, and reports what each step kept.
 
 A finished step costs one read of its manifest. The executor is created when the first task must run, so a second run of
-the same recipe starts no worker and ends in well under a second. If a step ends partial, the steps that depend on it
-are skipped, all others run, and the run ends partial with a list of names.
+the same recipe starts no worker and ends in well under a second. If a step ends as partial, the steps that depend on it
+are skipped, all others run, and the run ends as partial and lists these steps.
 
 A run that executes anything writes its events to `<root>/<dataset>/runs/<run>/events.jsonl`.
 """
@@ -35,7 +35,7 @@ TOKENIZE = "tokenize"
 class StepResult:
     """A finished step. `reused`: it was already done; `seconds`: the time this run spent on it.
 
-    peak_memory, budget: of the attempt that came closest to its budget, in bytes; 0 if nothing ran.
+    peak_memory, budget: bytes, for the attempt that came closest to its budget; 0 if nothing ran.
     """
 
     stage: str
@@ -66,7 +66,7 @@ class RunResult:
     notes: tuple[str, ...] = ()
 
     def steps_of(self, stage: str) -> list[StepResult]:
-        """Steps of one stage, in the order of the recipe's sources."""
+        """Return the steps of one stage, in the order of the recipe's sources."""
         return [step for step in self.steps if step.stage == stage]
 
     @property
@@ -88,9 +88,8 @@ def run(
 ) -> RunResult:
     """Run a recipe up to and including stage `until`.
 
-    `fresh` first removes the directories of the dataset's own steps under the current
-    parameters. Steps of its sources are shared with other recipes and stay. Raises InputError, PartialError,
-    StepFailedError or StorageError.
+    `fresh` first removes the directories of the dataset's own steps for the current parameters. Steps of its sources
+    are kept, since other recipes share them. Raises InputError, PartialError, StepFailedError or StorageError.
     """
     started = time.monotonic()
     check_workers(workers)
@@ -117,7 +116,7 @@ def run(
 
 
 def _remove_own_steps(graph: Graph) -> list[str]:
-    """Remove the directories of the dataset's own steps and return them; keep its sources' steps, which are shared."""
+    """Remove and return the directories of the dataset's own steps; keep its sources' steps, which are shared."""
     located: dict[str, LocatedStep] = {}
     for node in graph.nodes:
         located[node.label] = graph.locate(node, located)
@@ -141,7 +140,7 @@ class _Run:
     _observer: Observer | None = None
 
     def run(self, node: Node) -> StepResult | None:
-        """Return the step's result; None if it was skipped or ended partial."""
+        """Return the step's result; None if it was skipped or ended as partial."""
         missing = [above.label for above in node.upstream if above.label in self._unfinished]
         if missing:
             self._unfinished[node.label] = f"not run: it needs {', '.join(missing)}"

@@ -1,6 +1,6 @@
-"""Rejects finished steps that lost more than the present recipe allows.
+"""Rejects finished steps that lost more than the current recipe allows.
 
-Limits are not in the fingerprint, so a finished step may have been made under looser ones.
+Limits are not part of the fingerprint, so a finished step may have been made with looser ones.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from datakit.storage.manifest import Manifest
 def check_tolerances(node: Node, directory: str, manifest: Manifest) -> None:
     """Raise InputError if a finished step exceeds the limits of this recipe.
 
-    Call it for every step, not only reused ones: another driver may have finished it while we were running it.
+    Call it for every step, not only for reused ones: another driver may have finished the step while we ran it.
     """
     limits = node.settings.operations
     _check_quarantine(node.label, Tolerance.of(limits), directory, manifest)
@@ -36,7 +36,7 @@ def _check_quarantine(label: str, tolerance: Tolerance, directory: str, manifest
 
 
 def _records_in(manifest: Manifest) -> int:
-    """Number of records the step read."""
+    """Return the number of records that the step read."""
     counts = [count for name, count in manifest.counters.items() if name.endswith(("/records_in", "/documents"))]
     return max(counts, default=manifest.totals.rows)
 

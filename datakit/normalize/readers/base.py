@@ -30,11 +30,11 @@ class ReadContext:
     task: TaskContext = field(default_factory=lambda: TaskContext("", Path()))
 
     def for_trial(self) -> ReadContext:
-        """Return a context that discards counts and heartbeats, for trying one record by itself."""
+        """Return a context that discards counts and heartbeats, for trying a single record."""
         return ReadContext(self.inputs, self.config, RecordCounts(Tolerance(1 << 62)))
 
     def start_batch(self, path: str, positions: np.ndarray, try_record: Callable[[int], object]) -> np.ndarray | None:
-        """Call `TaskContext.records` and count the records to leave out.
+        """Call `TaskContext.records` and count the records that must be left out.
 
         Return a mask of the records to parse, or None for all of them.
         """
@@ -51,7 +51,7 @@ class Chunk:
     table: [rows], the upstream columns.
     positions: int64 [rows], the uncompressed byte offset of each record, or its row in a Parquet or Arrow file.
     bytes_read: size of the chunk in bytes.
-    files: the file of each record, if every record is a file of its own.
+    files: the file of each record, if each record has a file of its own.
     """
 
     file: str
@@ -80,7 +80,7 @@ Chunks = Iterator[Chunk]
 
 
 def without_columns(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    """Return the table without the columns `names`; names it does not have are ignored."""
+    """Return the table without the columns `names`; names that it lacks are ignored."""
     present = [name for name in names if name in table.column_names]
     return table.drop_columns(present) if present else table
 

@@ -1,8 +1,8 @@
 """Reads CSV and TSV files: a header, then records that may contain quoted line ends.
 
 Every column is a string: the format has no types, and guesses would differ between chunks. A compiled pass finds the
-ends of records, so chunks are whole records at known offsets; pyarrow parses them. A record with too few or too many
-fields is quarantined with its offset.
+ends of records, so that chunks consist of whole records at known offsets; pyarrow then parses the chunks.
+A record with too few or too many fields is quarantined with its offset.
 
 Cost: about 300 MB/s per core.
 """
@@ -55,7 +55,7 @@ class _RecordCutter:
         self._buffer = bytearray()
 
     def chunks(self, parts: Iterator[bytes]) -> Iterator[_Records]:
-        """Yield every chunk of the stream `parts`; the last record needs no line end. Raises DamagedError."""
+        """Yield every chunk of the stream `parts`; the last record may lack a line end. Raises DamagedError."""
         wanted = CHUNK_BYTES
         for part in parts:
             self._buffer += part
@@ -70,7 +70,7 @@ class _RecordCutter:
             yield _Records(self.position, data, self._find_records(data)[0])
 
     def whole_records(self) -> Iterator[_Records]:
-        """Yield the whole records still buffered when the stream broke off."""
+        """Yield the whole records that were still buffered when the stream broke off."""
         yield from self._cut(len(self._buffer))
 
     def _cut(self, length: int) -> Iterator[_Records]:
@@ -131,7 +131,7 @@ class _ChunkParser:
         return Chunk(self._path, with_valid_strings(strings, config.text, counts), positions, size)
 
     def _read_table(self, offset: int, data: bytes, positions: np.ndarray) -> tuple[pa.Table, np.ndarray]:
-        """The well-formed records and their positions; the others are quarantined."""
+        """Return the well-formed records and their positions; quarantine the others."""
         good = np.ones(len(positions), bool)
 
         def bad(row: Any) -> str:

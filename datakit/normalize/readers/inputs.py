@@ -1,12 +1,12 @@
 """Opens a source's files in place, and detects any that changed after they were listed.
 
-A local source may be read hours after it was listed, and every fingerprint downstream takes what is read for what was
-listed. So a file's size and modification time are compared with the listing when it is opened, and with their values
-at that moment once its range has been read and before anything made from it is committed. They are taken from the open
-file, since opening is when a network file system asks its server. If only the time differs (a touched file, another
-node's copy), the content hash decides.
+A local source may be read hours after it was listed, and every downstream fingerprint assumes that the content read is
+the content listed. So a file's size and modification time are compared twice: with the listing when the file is opened,
+and with the values at opening once its range has been read, before anything made from it is committed. The values are
+taken from the open file, since a network file system asks its server when a file is opened. If only the time differs
+(a touched file, another node's copy), the content hash decides.
 
-Cost: two system calls per file; one more read of it if its time differs.
+Cost: two system calls per file, and one more read of a file whose time differs.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ State = tuple[int, int]  # size in bytes, modification time in ns
 
 @dataclass(frozen=True)
 class Inputs:
-    """The files below `base`, as one task opens them.
+    """The files below `base`, opened by one task.
 
-    listed: path -> (size in bytes, modification time in ns, xxh3-128). Files it does not name are our own copies, which
-    do not change, and are not checked.
+    listed: path -> (size in bytes, modification time in ns, xxh3-128). Files not listed are our own copies, which
+    do not change and are not checked.
     """
 
     base: str
@@ -42,7 +42,7 @@ class Inputs:
     def open(self, path: str) -> Iterator[BinaryIO]:
         """Open a file as a seekable binary reader.
 
-        Raises ChangedInputError, even if reading a changed file raised something else first.
+        Raises ChangedInputError even if reading a changed file first raised a different error.
         """
         with self._opened(path) as file:
             self._check_listed(path, file)
@@ -63,7 +63,7 @@ class Inputs:
             self._mapped.add(path)
 
     def check(self) -> None:
-        """Raise ChangedInputError if anything read so far may differ from what was listed."""
+        """Raise ChangedInputError if any file read so far may differ from the one listed."""
         for path, file in self._open.items():
             self._check_open(path, file)
         for path in self._mapped:

@@ -1,7 +1,7 @@
 """Reads JSON Lines in chunks of whole lines, and quarantines every line that is not a record.
 
 Invalid UTF-8 in any field is replaced before parsing, with one U+FFFD per maximal invalid sequence, as Python does. A
-UTF-8 byte order mark is skipped. A file that is a single JSON array is refused with the command that converts it.
+UTF-8 byte order mark is skipped. A file that is a single JSON array is refused; the message says how to convert it.
 """
 
 from __future__ import annotations

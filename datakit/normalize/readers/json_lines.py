@@ -1,6 +1,6 @@
-"""Finds the lines of a chunk, and those that must not reach the columnar parser.
+"""Finds the lines of a chunk, and marks those that must not reach the columnar parser.
 
-Arrow's JSON parser reads a sequence of values rather than lines, and two inputs crash it (with pyarrow 26: `null` in
+Arrow's JSON parser reads a sequence of values rather than lines, and two inputs crash it (in pyarrow 26: `null` in
 place of an object, and some 100,000 nested arrays). If every line starts with `{`, ends with `}` and is not deeply
 nested, then no object spans two lines, because inside an object JSON never has `}` directly before `{`. So if there are
 as many objects as lines, each line is one object.
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 DEEPEST = 48  # levels of nesting in a record; Arrow IPC allows 64
-DEEP = 2  # `kernels.DEEP`, repeated here so that importing this module does not import numba
+DEEP = 2  # as `kernels.DEEP`; repeated here so that importing this module does not import numba
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Lines:
 
     @property
     def plain(self) -> bool:
-        """True if the columnar parser may read all of them."""
+        """True if the columnar parser may read all of the lines."""
         return not self.kinds.any()
 
 

@@ -1,12 +1,12 @@
 """Parses a chunk of JSON Lines line by line, through Python objects, when the columnar parser cannot.
 
-This module defines what a record is: an object in strict JSON, plus the NaN and infinities of Python's `json`, at most
-48 levels deep. The last of duplicate keys wins. A lone surrogate becomes U+FFFD (counted as invalid UTF-8). An integer
+This module defines what a record is: an object in strict JSON, plus NaN and infinities as in Python's `json`, at most
+48 levels deep. Of duplicate keys, the last wins. A lone surrogate becomes U+FFFD (counted as invalid UTF-8). An integer
 beyond 64 bits becomes a float, as in the columnar parser. Values of different types in one column are widened: int ->
 float -> string.
 
-Cost: a tenth to a half of the columnar parser's speed (30 to 250 MB/s, faster for longer records), only for chunks with
-an unusual line.
+Cost: a tenth to a half of the columnar parser's speed (30 to 250 MB/s, faster for longer records), but only for
+chunks with an unusual line.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class NotARecordError(ValueError):
 
 @dataclass(frozen=True)
 class Expected:
-    """Columns with a required type: `text` must hold strings, `id` no objects or arrays. None: not checked."""
+    """Columns with a required type: `text` must hold strings, `id` no objects or arrays. None: no check."""
 
     text: str | None
     id: str | None
@@ -44,7 +44,7 @@ class Expected:
 def parse_lines(
     chunk: bytes, lines: Lines, expected: Expected, bad: Callable[[int, str], None]
 ) -> tuple[list[dict[str, Any]], list[int], int]:
-    """Return the records, the line number of each, and how many had a lone surrogate.
+    """Return the records, the line number of each, and the number of records that had a lone surrogate.
 
     bad: called with the line number and the reason for every line that is not a record.
     """
@@ -100,7 +100,7 @@ def _lenient(line: memoryview) -> Any:
 
 
 def _integer(digits: str) -> int | float:
-    """Parse an integer; one of more than 20 digits as a float, since Python refuses more than 4,300 digits."""
+    """Parse an integer, or a float if it has more than 20 digits, since Python refuses more than 4,300 digits."""
     return int(digits) if len(digits) <= 20 else float(digits)
 
 
@@ -115,7 +115,7 @@ def _without_surrogates(value: Any) -> Any:
 
 
 def table_of(records: Sequence[dict[str, Any]], file: str, dropped: Sequence[str]) -> pa.Table:
-    """Return the columns of some records, in order of first appearance. Raises ColumnError."""
+    """Convert records to a table, with columns in order of first appearance. Raises ColumnError."""
     names = [name for name in dict.fromkeys(key for record in records for key in record) if name not in dropped]
     columns = []
     for name in names:

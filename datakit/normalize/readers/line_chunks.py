@@ -1,8 +1,8 @@
 """Cuts a stream of bytes into chunks of whole lines.
 
-A chunk ends at the last line end within about 4 MiB. That depends on the bytes alone, not on how they arrived, so what
-a reader decides per chunk is the same in every run. A line over the limit is skipped without being buffered. Memory is
-one chunk, or one line of permitted length, plus one read.
+A chunk ends at the last line end within about 4 MiB. This position depends on the bytes alone, not on how they
+arrived, so a reader's decisions about each chunk are the same in every run. A line over the limit is skipped without
+being buffered. Memory: one chunk, or one line of permitted length, plus one read.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ CHUNK_BYTES = 4 << 20  # amortizes the parser's cost per call; a routing task ho
 
 
 class LineCutter:
-    """Yields chunks as (offset of the first byte, bytes). `position` is the offset of the first byte not yet yielded.
+    """Yields chunks as (offset of the first byte, bytes). `position` is the offset of the next byte to yield.
 
-    limit: longest line in bytes, at least CHUNK_BYTES; `too_long(offset)` is called for each longer one.
+    limit: maximum length of a line in bytes, at least CHUNK_BYTES; `too_long(offset)` is called for each longer line.
     stop: yield only lines that start before this offset.
-    inside: skip the first line, which belongs to the range before.
+    inside: skip the first line, which belongs to the previous range.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class LineCutter:
         self._skipping, self._searched = inside, 0
 
     def chunks(self, parts: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
-        """Yield every chunk of the stream `parts`; the last line needs no line end."""
+        """Yield every chunk of the stream `parts`; the last line may lack a line end."""
         for part in parts:
             self._buffer += part
             yield from self._complete()
@@ -38,7 +38,7 @@ class LineCutter:
             yield self._take(len(self._buffer))
 
     def whole_lines(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the whole lines still buffered when the stream broke off."""
+        """Yield the whole lines that were still buffered when the stream broke off."""
         end = 0 if self._skipping else self._buffer.rfind(b"\n") + 1
         if end:
             yield self._take(end)
@@ -67,7 +67,7 @@ class LineCutter:
                 return
 
     def _chunk_end(self, window: int) -> int:
-        """End of the last line within `window` bytes, else of the first line after them, else 0."""
+        """Return the end of the last line within `window` bytes, else of the first line after them, else 0."""
         return self._buffer.rfind(b"\n", 0, window) + 1 or self._buffer.find(b"\n", max(window, self._searched)) + 1
 
     def _take(self, end: int) -> tuple[int, bytes]:

@@ -1,8 +1,9 @@
 """Reads Parquet and Arrow files, a few MiB at a time.
 
-The file's metadata determines how many rows are decoded at once. A row group that fails to decode loses its remaining
-rows, an unreadable footer loses the file; both are quarantined with their row number. Neither format checks that
-strings are UTF-8, so invalid ones are repaired here, except in the text column, which has its own rules.
+The file's metadata determines how many rows are decoded at once. If a row group fails to decode, its remaining
+rows are lost; if the footer is unreadable, the whole file is. Both losses are quarantined with a row number. Neither
+format checks that strings are UTF-8, so invalid ones are repaired here, except in the text column, which has its own
+rules.
 
 Cost: Parquet decodes at 500 to 900 MB/s of text per core; Arrow files are memory-mapped.
 """
@@ -28,7 +29,7 @@ from datakit.storage import urls
 BATCH_BYTES = 8 << 20  # decoded at once: about two chunks of JSON Lines
 MOST_ROWS = 65_536  # pyarrow's own default for iter_batches
 STREAM_HEAD = b"\xff\xff\xff\xff"
-_DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)  # the last for a column name that is not UTF-8
+_DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)  # the last one: a column name that is not UTF-8
 
 
 def read_parquet(context: ReadContext, path: str, start: int = 0, stop: int | None = None) -> Chunks:
@@ -52,7 +53,7 @@ def read_parquet(context: ReadContext, path: str, start: int = 0, stop: int | No
 def _row_group(context: ReadContext, path: str, file: pq.ParquetFile, group: int, row: int) -> Chunks:
     info = file.metadata.row_group(group)
     end = row + info.num_rows
-    if info.num_rows == 1 and (path, row) in context.task.skip:  # decoding the row may be what kills the task
+    if info.num_rows == 1 and (path, row) in context.task.skip:  # decoding this row may be what kills the task
         context.counts.unreadable(path, row, context.task.skip[path, row])
         return
     batches = file.iter_batches(_rows(info.total_byte_size, info.num_rows), row_groups=[group], use_threads=False)
@@ -120,7 +121,7 @@ def _arrow_batches(source: Any, head: bytes) -> Iterator[pa.RecordBatch]:
 def _raise_unless_damage(error: BaseException, path: str) -> None:
     """Raise the error if the machine, not the file, is at fault.
 
-    A failed allocation is both an ArrowException and a MemoryError; it must not be mistaken for damage either.
+    A failed allocation is both an ArrowException and a MemoryError, and must not be mistaken for damage.
     """
     if isinstance(error, MemoryError):
         raise error

@@ -1,9 +1,9 @@
 """Cuts a source's files into slices of about equal work, one per routing task.
 
 Plain JSON Lines files are cut into byte ranges and Parquet files into ranges of row groups, 64 MiB each; a compressed
-stream cannot be cut. Small files are grouped in path order, so that a hundred thousand of them do not make a hundred
-thousand tasks. Slices depend only on the listing (and Parquet footers), and their order is that of the records: by
-path, then by position.
+stream cannot be cut. Small files are grouped in path order, so that a hundred thousand files do not become a hundred
+thousand tasks. Slices depend only on the listing (and on Parquet footers). They have the order of the records: by path,
+then by position.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from datakit.normalize.readers.parquet_arrow import open_parquet, read_arrow, re
 from datakit.normalize.readers.text import read_texts
 from datakit.storage import urls
 
-SLICE_BYTES = 64 << 20  # about 0.3 s of work: much longer than a fork, and little to redo after a lost attempt
-TEXT_SLICE_BYTES = 16 << 20  # files that are documents cost more to read
-EXPANSION = 4  # text bytes per byte of a compressed file, roughly
+SLICE_BYTES = 64 << 20  # about 0.3 s of work: much longer than forking takes, yet little to repeat after a failure
+TEXT_SLICE_BYTES = 16 << 20  # smaller, since files that are documents cost more to read
+EXPANSION = 4  # approximate bytes of text per byte of a compressed file
 FILE_OVERHEAD = 64 << 10  # opening a file costs about as much as reading this many bytes
-FOOTER_THREADS = 16  # footers in an object store are one small request each
+FOOTER_THREADS = 16  # each footer in an object store takes one small request
 
 
 @dataclass(frozen=True)
 class FileRange:
     """A part of a file: bytes [start, stop) of plain JSON Lines, row groups [start, stop) of Parquet, or all of it.
 
-    weight: estimated bytes of its records.
+    weight: estimated size of its records in bytes.
     """
 
     path: str
@@ -107,7 +107,7 @@ def read_slice(context: ReadContext, ranges: Sequence[FileRange]) -> Chunks:
 
 
 def read_range(context: ReadContext, part: FileRange) -> Chunks:
-    """Yield the records of a part of a file, in order."""
+    """Yield the records of one file range, in order."""
     if part.format == formats.JSON:
         return read_json(context, part.path, part.start, part.stop)
     if part.format == formats.PARQUET:

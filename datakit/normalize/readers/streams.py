@@ -1,10 +1,11 @@
 """Reads and decompresses a file sequentially, in bounded memory.
 
-One loop handles all four compressions. Concatenated streams are all read (gzip members, zstd frames), zero padding
-after the last one is skipped, and a file that ends inside a stream is damaged. Data before the damage is yielded first.
+One loop handles all four compressions. All concatenated streams (gzip members, zstd frames) are read, and zero
+padding after the last one is skipped. A file that ends inside a stream is damaged; the data before the damage is
+yielded first.
 
 isal inflates gzip about twice as fast as zlib (850 MB/s of text per core; zstd 1,350). A zstd frame may need a window
-of up to 2 GiB (dumps made with `--long=31` do), whose memory is allocated as it fills.
+of up to 2 GiB (as in dumps made with `--long=31`), whose memory is allocated as it fills.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from isal import igzip_lib
 from datakit.normalize.formats import MAGIC, check_head, compression_of, is_skippable
 
 INPUT_BYTES = 1 << 20  # one system call per MiB costs nothing measurable
-ZSTD_INPUT_BYTES = 8 << 10  # zstandard does not bound its output: up to 128 KiB per 4 bytes of input
+ZSTD_INPUT_BYTES = 8 << 10  # small, as zstandard's output is unbounded: up to 128 KiB per 4 bytes of input
 OUTPUT_BYTES = 1 << 20
 HEAD_BYTES = 8  # the longest magic number
 LARGEST_WINDOW = 1 << 31  # zstd --long=31, the format's practical maximum
 
 
 class DamagedError(Exception):
-    """The rest of a compressed stream cannot be decoded. Readers catch it, since they know the position."""
+    """The rest of a compressed stream cannot be decoded. Readers catch this error, since they know the position."""
 
 
 class _ZstdStream:
@@ -67,7 +68,7 @@ _ERRORS: tuple[type[Exception], ...] = (
 
 
 def decompressed(file: BinaryIO, path: str, start: int = 0) -> Iterator[bytes]:
-    """Yield the content of an open file, decompressed according to its name; of a plain file, from byte `start` on.
+    """Yield the content of an open file, decompressed according to its name, or a plain file from byte `start` on.
 
     Raises UnreadableError if the content is of another kind, DamagedError after the last good byte.
     """

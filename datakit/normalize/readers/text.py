@@ -1,4 +1,4 @@
-"""Reads files that are documents (text, Markdown, source code): one document per file, with its path as its id.
+"""Reads files that are documents (text, Markdown, source code): one document per file, whose path is the id.
 
 Cost: one open and one read per file; files are gathered into chunks of a few MiB.
 """
@@ -37,7 +37,7 @@ def read_texts(context: ReadContext, paths: Sequence[str]) -> Chunks:
 
 
 def _read(context: ReadContext, path: str) -> bytes | None:
-    """Content of a file, or None if it has to be quarantined."""
+    """Return the content of a file, or None if the file is quarantined."""
     if context.start_batch(path, np.zeros(1, np.int64), lambda row: None) is not None:
         return None
     with context.inputs.open(path) as file:

@@ -1,7 +1,7 @@
-"""Repairs strings that are not valid UTF-8. Parquet, Arrow and CSV may contain them; later readers would crash.
+"""Repairs strings that are not valid UTF-8. Parquet, Arrow and CSV may contain them, and later readers would crash.
 
-Invalid sequences become U+FFFD; each changed value is counted. The text column is left to the text rules.
-Cost: one validation by Arrow at several GB/s; Python only for a column that fails it.
+Invalid sequences become U+FFFD, and each changed value is counted. The text column is left to the text rules.
+Cost: one validation by Arrow at several GB/s; only a column that fails it is processed in Python.
 """
 
 from __future__ import annotations
