@@ -1,1 +1,1 @@
-"""Consolidation: the dataset without its removals."""
+"""Consolidation: writes the dataset without the removed documents."""

@@ -1,6 +1,6 @@
-"""Renders the dataset card: a README.md for people, with the YAML front matter that hubs read.
+"""Renders the dataset card: a README.md for human readers, with the YAML front matter that hubs read.
 
-It contains only totals from the plan, no dates or hosts, so the same dataset always gets the same card.
+It contains only totals from the plan, no dates or host names, so the same dataset always gets the same card.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def render(
 def _front_matter(dataset: str, sources: Sequence[SourceCounts]) -> list[str]:
     lines = ["---", f"pretty_name: {json.dumps(dataset)}", "tags:", "- datakit", "size_categories:"]
     lines += [f"- {size_category(sum(source.records_out for source in sources))}", "configs:"]
-    for source in sources:  # one configuration per source, because their columns differ
+    for source in sources:  # one configuration per source, because columns differ between sources
         lines += [f"- config_name: {json.dumps(source.name)}", "  data_files:", "  - split: train"]
         lines += [f"    path: {json.dumps(source.name + '/part-*.parquet')}"]
     return [*lines, "---"]

@@ -1,11 +1,11 @@
 """Joins a partition with its attributes by id, streaming both.
 
-Both are sorted by id, so no table of ids is needed: for each row group of the dataset, the attributes up to its last id
-are taken from the other stream and located by binary search. The order is checked: ids that are not strictly ascending
-on either side, or an attribute without its document, stop the step. A wrong join would silently drop the wrong
-documents.
+Both streams are sorted by id, so no table of ids is needed: for each row group of the dataset, the attributes up to its
+last id are taken from the other stream and located by binary search. The order is checked: if ids are not strictly
+ascending on either side, or an attribute has no document, the step fails, because a wrong join would silently drop the
+wrong documents.
 
-Cost: ids are parsed once (a few ns per byte), and rows are copied only in row groups that lose some. Memory: one row
+Cost: ids are parsed once (a few ns per byte), and rows are copied only in row groups that lose rows. Memory: one row
 group of the dataset (16 MiB, or one longer document) and one of the attributes (65,536 rows).
 """
 
@@ -30,7 +30,7 @@ class Joined:
     """A row group after the join.
 
     dropped: removed documents by reason. marked_kept: documents kept despite an attribute. rows: the kept rows of the
-    group, int64; None for all.
+    group, int64; None if all are kept.
     """
 
     kept: pa.Table
@@ -41,9 +41,9 @@ class Joined:
 
 
 def join(dataset: str, attributes: str | None, drop: frozenset[str]) -> Iterator[Joined]:
-    """Yield the row groups of `dataset` without documents whose attribute has a reason in `drop`.
+    """Yield the row groups of `dataset` without the documents whose attribute has a reason in `drop`.
 
-    Raises CorruptError if ids are out of order on either side, or an attribute has no document.
+    Raises CorruptError if ids are out of order on either side, or if an attribute has no document.
     """
     rows = _OrderedIds(dataset)
     marks = _Attributes(attributes) if attributes is not None else None
@@ -75,7 +75,7 @@ def _without(table: pa.Table, position: np.ndarray, reason: pa.Array, drop: froz
 
 
 class _OrderedIds:
-    """Parses the ids of a stream and checks that they ascend, also across row groups."""
+    """Parses the ids of a stream and checks that they ascend, including across row groups."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -95,7 +95,7 @@ class _OrderedIds:
 
 
 class _Attributes:
-    """The attribute stream, read up to a given id at a time."""
+    """The attribute stream; each call reads up to a given id."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -105,7 +105,7 @@ class _Attributes:
         self._reason = pa.array([], pa.string())
 
     def up_to(self, high: np.ndarray, low: np.ndarray, dataset: str) -> tuple[np.ndarray, pa.Array]:
-        """Return the attributes of the row group with these ids: the row of each, int64, and its reason."""
+        """Return the attributes of the row group with these ids: the row, int64, and the reason of each."""
         positions, reasons = [], []
         while True:
             count = count_up_to(self._high, self._low, (int(high[-1]), int(low[-1])))
@@ -133,7 +133,7 @@ class _Attributes:
 
     def _find(self, high: np.ndarray, low: np.ndarray, count: int, dataset: str) -> np.ndarray:
         position = np.searchsorted(high, self._high[:count])
-        while True:  # ids with equal upper halves: not in real data, but possible
+        while True:  # ids with equal upper halves do not occur in real data, but are possible
             here = np.minimum(position, len(high) - 1)
             behind = (high[here] == self._high[:count]) & (low[here] < self._low[:count]) & (position < len(high))
             if not behind.any():

@@ -1,11 +1,11 @@
-"""Stage `consolidate`: removes what dedup found from the normalized partitions; the result can be published.
+"""Stage `consolidate`: removes the duplicates from the normalized partitions; the result can be published.
 
-Each partition of each source becomes one output partition, even if it ends up empty, so positions keep their meaning.
-All columns of the source are kept. `edited_id` is added: the hash of a text that was edited after it got its id (null,
-since no stage edits yet; an input column of that name described another edition and is replaced). The step fails unless
-`rows out == rows in - dropped` holds for every partition and for the whole dataset.
+Each partition of each source becomes one output partition, even if it ends up empty, so partition numbers keep
+their meaning. All columns of the source are kept. `edited_id` is added: the hash of a text that was edited after its id
+was assigned. It is null, since no stage edits texts yet; an input column of that name described another edition and is
+replaced. The step fails unless `rows out == rows in - dropped` holds for every partition and for the whole dataset.
 
-Cost: reading and above all writing Parquet with zstd-3. Partitions stream through in constant memory.
+Cost: reading and, above all, writing Parquet with zstd-3. Partitions are streamed in constant memory.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ CORE = pa.schema(
 
 @dataclass(frozen=True)
 class Config:
-    """drop: the reasons to remove a document; one marked for another reason is kept and counted.
+    """drop: the reasons to remove a document; a document marked for another reason is kept and counted.
 
-    max_quarantined: number, or share if below 1 (0.001), of documents to leave out if they crash the writer.
+    max_quarantined: limit on documents left out because they crash the writer: a number, or a share if below 1 (0.001).
     quarantine: further documents ("source/partition:row") that may be left out.
     """
 
@@ -75,7 +75,7 @@ class Config:
 
 @dataclass(frozen=True)
 class Pair:
-    """A partition and its attributes (None: nothing is removed), as a task gets them. rows: by the manifest."""
+    """A partition and its attributes (None: nothing is removed), as passed to a task. rows: as in the manifest."""
 
     source: str
     dataset: str
@@ -87,7 +87,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Written:
-    """A partition as written, and what was removed from it. marked_kept: documents kept despite an attribute."""
+    """A written partition and its removals. marked_kept: the number of documents kept despite an attribute."""
 
     partition: Partition
     rows_in: int
@@ -135,7 +135,7 @@ def _pairs(step: Step, entry: StepInput) -> list[Pair]:
 
 
 def _attributes(step: Step, source: str, partitions: list[Partition]) -> list[str | None]:
-    """Return the URL of each partition's attributes, None if it loses nothing."""
+    """Return the URL of each partition's attributes, or None if the partition loses nothing."""
     for dedup in step.inputs_of("dedup"):
         found = dedup.manifest.partitions_of(source)
         if [urls.name(entry.path) for entry in found] != [urls.name(entry.path) for entry in partitions]:
@@ -256,7 +256,7 @@ def _consolidate_one(pair: Pair, drop: frozenset[str], context: TaskContext) -> 
 def _guarded(
     table: pa.Table, joined: Joined, name: str, first: int, context: TaskContext
 ) -> tuple[pa.Table, list[QuarantinedRecord]]:
-    """Return a row group, which starts at row `first`, without the rows to be left out, and those rows."""
+    """Return the row group that starts at row `first` without the rows to leave out, and those rows."""
     positions = first + (np.arange(table.num_rows) if joined.rows is None else joined.rows)
 
     def alone(row: int) -> None:

@@ -1,1 +1,1 @@
-"""Deduplication: finds documents that repeat another one, exactly or nearly."""
+"""Deduplication: finds exact and near duplicates among documents."""

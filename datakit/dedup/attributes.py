@@ -1,17 +1,17 @@
 """Phase `attributes`: writes the removals of each partition to a file.
 
 `<source>/part-00017-of-00106.parquet` lists the removed documents of that partition, ascending by id. The file of a
-partition without removals has no rows. No column is ever null:
+partition without removals has no rows. No column contains nulls:
 
     id                     the removed document
     reason                 "exact" (the same text in an earlier source) or "fuzzy"
-    cluster_id             the smallest id of its component; of an exact copy of a retained document, its own id
-    representative_id      the document that stays in its place and was compared with it
+    cluster_id             the smallest id in its component; for an exact copy of a retained document, its own id
+    representative_id      the retained document that takes its place and was compared with it
     representative_source  the source of that document
-    jaccard                their exact similarity
+    jaccard                the exact Jaccard similarity of the two
 
 A representative is always retained. If the first copy of a text is removed as a fuzzy duplicate, its representative
-stands in for all exact copies: their text is the same, so the comparison holds for them.
+also represents all exact copies: their text is the same, so the comparison applies to them as well.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SCHEMA = pa.schema([*STRINGS, pa.field("jaccard", pa.float64(), nullable=False)]
 
 
 def write(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Write the attribute files of a range of parts."""
+    """Write the attribute files for a range of parts."""
     work, common = msgspec.convert(arguments, PartRange), msgspec.convert(shared, Shared)
     parts, mine = common.parts, common.parts[work.first : work.stop]
     verdicts = _verdicts(common, context, [(work.first, work.stop)])
@@ -71,7 +71,7 @@ def write(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
 
 
 def _verdicts(shared: Shared, context: TaskContext, ranges: Sequence[tuple[int, int]]) -> dict[str, np.ndarray]:
-    """Return the verdicts on rows in these ranges of parts, by column, ascending by row."""
+    """Return the verdicts on the rows in these ranges of parts as columns, ascending by row."""
     tables = [VERDICT.empty_table()]
     for first, stop in ranges:
         tables += read_buckets(context.step_directory, shared.verdict_runs, first, stop, context.scratch)

@@ -1,7 +1,8 @@
 """Numbers the documents of all partitions that dedup reads.
 
-Rows count through the sources in recipe order, through their partitions, and through the documents of each. So 8 bytes
-identify a document throughout the stage, give its file by binary search, and order sources as the recipe does.
+Row numbers run through the sources in recipe order, through the partitions of each source, and through the documents of
+each partition. Thus a document is identified by 8 bytes throughout the stage; they yield its file by binary search, and
+they sort in recipe order.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ class Part:
 
     @property
     def last_row(self) -> int:
-        """End of the row numbers, exclusive."""
+        """The end of its row numbers, exclusive."""
         return self.first_row + self.rows
 
 
 def all_parts(step: Step) -> list[Part]:
-    """Return the partitions in recipe order. Raises CorruptError if signatures and documents differ in rows."""
+    """Return the partitions in recipe order. Raises CorruptError if their row counts differ."""
     signatures = {entry.source: entry for entry in step.inputs_of("signatures")}
     parts: list[Part] = []
     row = 0

@@ -1,6 +1,6 @@
-"""Types of what dedup passes between its plan and its tasks.
+"""Types of the data that dedup passes between its plan and its tasks.
 
-The engine carries plain values: `msgspec.to_builtins` encodes these classes and `msgspec.convert` decodes them.
+The engine transports only plain values: `msgspec.to_builtins` encodes these classes and `msgspec.convert` decodes them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Shared:
-    """Shared by the tasks of most phases: the partitions, the options they need, and runs of earlier exchanges.
+    """Values shared by the tasks of most phases: partitions, the options the tasks need, and runs of earlier exchanges.
 
-    exact_runs: rows removed as exact duplicates. runs: the exchange that the phase reads. verdict_runs: verdicts.
+    exact_runs: rows removed as exact duplicates. runs: what the phase reads. verdict_runs: verdicts of `verify`.
     """
 
     parts: list[Part]
@@ -38,7 +38,7 @@ class Shared:
 
 @dataclass(frozen=True)
 class PartRange:
-    """Arguments of a task that reads parts [first, stop). buckets: how many it routes its rows to, if it does."""
+    """Arguments of a task that reads parts [first, stop). buckets: the number of buckets it routes rows to, or 0."""
 
     first: int
     stop: int
@@ -47,7 +47,7 @@ class PartRange:
 
 @dataclass(frozen=True)
 class Runs:
-    """Result: the runs that a task wrote. Also shared by tasks that need only the runs they read."""
+    """Result: the runs that a task wrote. Also the shared value of tasks that need only the runs they read."""
 
     runs: list[str]
 
@@ -62,7 +62,7 @@ class ForestFiles:
 
 @dataclass(frozen=True)
 class Labelled(Runs):
-    """Result of phase `labels`: how many rows are clustered, in how many components."""
+    """Result of phase `labels`: the number of clustered rows and the number of their components."""
 
     rows: int
     components: int
@@ -72,7 +72,7 @@ class Labelled(Runs):
 class Judged(Runs):
     """Result of phase `verify`.
 
-    histogram: clusters by the largest power of two up to their size. largest: [size, retained, cluster id] each.
+    histogram: clusters by size, rounded down to a power of two. largest: the largest as [size, retained, cluster id].
     """
 
     histogram: dict[str, int]
@@ -81,7 +81,7 @@ class Judged(Runs):
 
 @dataclass(frozen=True)
 class Written:
-    """Result of phase `attributes`, by part: removed [exact, fuzzy], and the file's [first id, last id]."""
+    """Result of phase `attributes`, one entry per part. removed: [exact, fuzzy]. bounds: [first id, last id]."""
 
     removed: list[tuple[int, int]]
     bounds: list[tuple[str | None, str | None]]

@@ -45,7 +45,10 @@ def check_removal(report: Removal, most: float) -> None:
 
 
 def cluster_report(judged: Sequence[Judged]) -> dict[str, Any]:
-    """Return histogram, [size, number of clusters from it to below twice it], and the largest clusters."""
+    """Return the histogram and the largest clusters.
+
+    histogram: [size, number of clusters with at least `size` and fewer than twice `size` documents].
+    """
     counts: Counter[int] = Counter()
     for result in judged:
         counts.update({int(size): count for size, count in result.histogram.items()})

@@ -1,6 +1,6 @@
-"""Stage `dedup`: finds documents that repeat another one, exactly or nearly, and chooses which one stays.
+"""Stage `dedup`: finds exact and near duplicates among documents, and chooses which ones to keep.
 
-    exact        equal ids in two sources: the first source of the recipe keeps it         (two sources or more)
+    exact        ids in several sources: the first source in the recipe keeps the document (two or more sources)
     bands        band keys of the remaining documents, routed to buckets
     buckets      documents that share a key are connected: one spanning forest per bucket
     forests      forests are merged in a tree of tasks                                     (many buckets)
@@ -47,13 +47,13 @@ Results = Generator[Phase, Sequence[TaskResult], Sequence[TaskResult]]
 
 @dataclass(frozen=True)
 class Config(SignatureConfig):
-    """The parameters of signatures and of what is done with them."""
+    """The parameters of signatures and of the deduplication that uses them."""
 
     threshold: float = 0.8  # documents at least this similar are duplicates
-    measure: str = "jaccard"  # or "containment": the share of the document's shingles that the other one has
-    prefer: tuple[str, ...] = ("longest",)  # what stays: "longest", "score:<column>", "source"; then smallest id
-    max_comparisons: int = 64  # limit on the retained documents that one document is compared with
-    max_removal: float = 0.9  # if a source loses a larger share, the run stops
+    measure: str = "jaccard"  # or "containment": the share of a document's shingles found in the retained one
+    prefer: tuple[str, ...] = ("longest",)  # what to keep: "longest", "score:<column>", "source"; ties: smallest id
+    max_comparisons: int = 64  # maximum number of retained documents that one document is compared with
+    max_removal: float = 0.9  # the run stops if a source loses a larger share
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,7 +74,7 @@ class Config(SignatureConfig):
 
 
 def plan(step: Step) -> Plan:
-    """Yield the phases in order, without those that have nothing to do."""
+    """Yield the phases in order, except those with nothing to do."""
     config, parts = config_of(step.parameters, Config), all_parts(step)
     for entry in step.inputs_of("normalize"):
         check_columns(config.prefer, entry.source or entry.manifest.dataset, entry.manifest)
@@ -95,7 +95,7 @@ def plan(step: Step) -> Plan:
         "clusters": cluster_report(details_of(judged, Judged)),
         "s_curve": s_curve(config.bands, config.rows),
     }
-    zeros = dict.fromkeys([f"dedup/{name}" for name in (*COUNTED, "clustered", "clusters")], 0)  # if no task counts
+    zeros = dict.fromkeys([f"dedup/{name}" for name in (*COUNTED, "clustered", "clusters")], 0)  # if no task ran
     return Output(_partitions(parts, written), SCHEMA, zeros, details)
 
 
@@ -104,7 +104,7 @@ def _runs(results: Sequence[TaskResult]) -> list[str]:
 
 
 def _tasks(function: str, sizes: Sequence[int], buckets: int = 0) -> tuple[Task, ...]:
-    """Return tasks over neighbouring parts; `sizes` are the bytes to read from each part."""
+    """Return tasks for groups of neighbouring parts; `sizes` are the bytes to read from each part."""
     return tuple(
         Task(
             key=f"{group.start:05d}",
@@ -124,7 +124,7 @@ def _exact(step: Step, sources: list[str], shared: Shared) -> Generator[Phase, S
 
 
 def _forests(step: Step, shared: Shared) -> Generator[Phase, Sequence[TaskResult], list[tuple[str, int]]]:
-    """Return the forests that are left after merging, at most FAN_IN, as (path, edges)."""
+    """Return the forests left after merging, at most FAN_IN of them, as (path, edges)."""
     buckets = power_of_two(sum(part.rows for part in shared.parts) * shared.bands * ROW_BYTES / TASK_BYTES)
     tasks = _tasks("clusters.bands:route", [part.signature_bytes for part in shared.parts], buckets)
     routed = yield Phase("bands", tasks, msgspec.to_builtins(shared), PRELOADS)
@@ -170,7 +170,7 @@ def _verdicts(step: Step, forests: Sequence[tuple[str, int]], shared: Shared) ->
 
 
 def _bucket_tasks(function: str, routed: Sequence[TaskResult], buckets: int) -> tuple[Task, ...]:
-    """Return one task per bucket of what `routed` wrote."""
+    """Return one task for each bucket that the tasks of `routed` wrote to."""
     size = sum(output.bytes for result in routed for output in result.outputs) // buckets
     return tuple(
         Task(f"{number:05d}", f"datakit.dedup.{function}", {"bucket": number}, size) for number in range(buckets)

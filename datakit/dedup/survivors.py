@@ -1,7 +1,7 @@
-"""Orders the documents of a component: the first one stays.
+"""Orders the documents of a component; the first one is kept.
 
-A recipe lists the keys: "longest" (bytes of text), "score:<column>" (a number in the normalized files; largest first,
-documents without one last), "source" (recipe order). The id is the last key.
+A recipe lists the sort keys: "longest" (bytes of text), "score:<column>" (a numeric column of the normalized files;
+largest first, documents without a score last), "source" (recipe order). The id is always the last key.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NUMBERS = ("int", "uint", "float", "double", "halffloat", "bool", "decimal")
 
 
 def check_prefer(prefer: Sequence[str]) -> None:
-    """Raise ValueError for an unknown key."""
+    """Raise ValueError if `prefer` has an unknown key."""
     for entry in prefer:
         if entry not in (LONGEST, SOURCE) and (not entry.startswith(SCORE) or entry == SCORE):
             known = suggestion(entry, [LONGEST, SOURCE, SCORE + "<column>"])

@@ -1,4 +1,4 @@
-"""Compiles all kernels of dedup: a preload of its stages, so that no task compiles."""
+"""Compiles all kernels of dedup, as a preload of its stages, so that no task has to."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""download."""
+"""Listing and download of the files of a source."""

@@ -2,8 +2,9 @@
 
 One small JSON file per source, `<root>/.cache/hashes-<source>.json`: path -> [size, mtime in ns, ctime in ns, inode,
 device, xxh3-128]. The times only decide whether a cached hash is valid; they are never part of an identity. The
-modification time alone can be restored (`touch -r`, `rsync --times`), the inode change time cannot. Files that changed
-in the last two seconds are not cached: a second change within the same clock tick would go unnoticed.
+modification time alone would not suffice: it can be restored (`touch -r`, `rsync --times`), while the inode change time
+cannot. Files that changed in the last two seconds are not cached: a second change within the same clock tick would go
+unnoticed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Entry = tuple[int, int, int, int, int, str]
 
 
 class HashCache:
-    """The cached hashes of one source. frozen: never write (for `datakit plan`)."""
+    """The cached hashes of one source. frozen: never write them (for `datakit plan`)."""
 
     def __init__(self, root: str, source: str, frozen: bool = False) -> None:
         self.url, self._frozen = urls.join(root, ".cache", f"hashes-{source}.json"), frozen
@@ -57,4 +58,4 @@ def _load(url: str) -> dict[str, Entry]:
     try:
         return msgspec.json.decode(urls.read_bytes(url), type=dict[str, Entry])
     except (NotFoundError, msgspec.DecodeError):
-        return {}  # without a cache, or with one of an older form, files are hashed again
+        return {}  # without a cache, or with one in an older format, files are hashed again

@@ -1,10 +1,10 @@
 """Lists a source's files with sizes and checksums. The listing is the source's identity.
 
-The checksum of a local file is the xxh3-128 of its content (cached by `HashCache`), that of a remote file is the
-store's own (an etag). If the store has none, the file is read once to hash it, since its size alone would miss a
-change. A source without files is an error that says what was searched for, where, and what exists instead.
+The checksum of a local file is the xxh3-128 of its content (cached by `HashCache`); a remote file's checksum is the
+store's own (an etag). If the store has none, the file is read once to hash it, since its size alone would not reveal
+every change. For a source without files, the error says what was searched for, where, and what exists instead.
 
-Cost: one listing; the first time also one read of every local file, four at a time.
+Cost: one listing; the first time, also one read of every local file, four at a time.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from datakit.storage.fingerprint import canonical_json
 from datakit.storage.globs import Place
 from datakit.storage.urls import FileInfo
 
-HASHING_THREADS = 4  # xxh3 outruns most disks; a few reads in flight keep one busy
+HASHING_THREADS = 4  # xxh3 is faster than most disks; a few concurrent reads keep a disk busy
 
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file of a source: its path relative to the source's base, its size in bytes, its checksum.
+    """A file of a source: its path relative to the source's base, its size in bytes, and its checksum.
 
-    mtime_ns: modification time of a local file when it was listed, to detect later changes. Not part of its identity.
+    mtime_ns: modification time of a local file when it was listed, to detect later changes; not part of the identity.
     """
 
     path: str
@@ -42,7 +42,7 @@ class SourceFile:
 
 
 def source_base(url: str) -> str:
-    """Absolute URL that the paths returned by `list_source(url, ...)` are relative to."""
+    """Return the absolute URL that the paths returned by `list_source(url, ...)` are relative to."""
     return globs.locate(url).base
 
 
@@ -120,7 +120,7 @@ def _hash(info: FileInfo, before: os.stat_result) -> str:
 
 
 def _no_files(url: str, place: Place, every: Sequence[FileInfo], include: Sequence[str], exclude: Sequence[str]) -> str:
-    """Message that says what was searched for, where, and what exists instead."""
+    """Return a message that says what was searched for, where, and what exists instead."""
     searched = f"{url}: no files" if not include else f"{url}: no files match {', '.join(include)}"
     if exclude:
         searched += f" without matching {', '.join(exclude)}"

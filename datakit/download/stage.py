@@ -1,4 +1,4 @@
-"""Downloads one source, and verifies that it is complete.
+"""Downloads one source and verifies that it is complete.
 
 Local sources are read in place, so their manifest is the listing and no task runs. Remote files are copied to `raw/`,
 one task per file. The manifest gives each file's path relative to the source, never an absolute URL, so a dataset keeps
@@ -28,14 +28,14 @@ RAW = "raw"
 
 @dataclass(frozen=True)
 class Config:
-    """The files of a source to read, as `datakit.storage.globs` relative to its URL; no `include` means all."""
+    """Patterns (`datakit.storage.globs`) of the files to read, relative to the source's URL; no `include` means all."""
 
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
 
 
 def files_base(base: str, step_directory: str) -> str:
-    """Base URL of a finished step's files: the source itself if it is local, else the copies."""
+    """Return the base URL of a finished step's files: the source itself if it is local, otherwise the copies."""
     return base if urls.is_local(base) else urls.join(step_directory, RAW)
 
 

@@ -1,10 +1,10 @@
-"""Copies one remote file into the step's directory, complete and verified or not at all.
+"""Copies one remote file into the step's directory: either complete and verified, or not at all.
 
-The file passes through a local temporary file, 8 MiB at a time. The store's checksum is compared with the listing each
-time the remote file is opened and once more after its last byte. If the store has no checksums, the hash of the
-received bytes is compared before the file is named. After a broken connection the transfer resumes at the byte it
-reached, with growing pauses. A refusal (401, 403), or a file that changed since it was listed, fails at once, since
-waiting would not help.
+The data passes through a local temporary file, 8 MiB at a time. The store's checksum is compared with the listing each
+time the remote file is opened, and once more after its last byte. If the store has no checksums, the hash of the
+received bytes is compared before the file gets its final name. After a broken connection, the transfer resumes at the
+byte it reached, with increasing pauses. If access is refused (401, 403), or the file changed since it was listed, the
+transfer fails at once, since waiting would not help.
 
 Cost: one pass over the network, one or two extra requests per file, disk space for one file, and constant memory.
 """
@@ -24,8 +24,8 @@ from datakit.errors import ChangedInputError, DatakitError, NotFoundError, Stora
 from datakit.storage import atomic, urls
 from datakit.storage.atomic import Committed
 
-READ_BYTES = 8 << 20  # per request: long enough to hide a round trip
-ATTEMPTS = 6  # in a row that bring no byte: half a minute, with the pauses
+READ_BYTES = 8 << 20  # per request: large enough to hide the latency of a round trip
+ATTEMPTS = 6  # consecutive ones that receive nothing before it gives up: half a minute, with the pauses
 _TRANSIENT_MODULES = ("aiohttp", "botocore", "requests", "urllib3", "httpx", "httpx2")
 
 
@@ -98,7 +98,7 @@ class _Transfer:
     def _is_as_listed(self, source: Any = None) -> bool:
         """Return True if the store's checksum equals the listing's, False if there is none. Raises ChangedInputError.
 
-        source: the file just opened. If its driver fetched the checksum already, no further request is made.
+        source: the file just opened. If its driver already fetched the checksum, no further request is made.
         """
         details = getattr(source, "details", None)
         now = urls.checksum_of(details) if isinstance(details, dict) else None
@@ -131,7 +131,7 @@ def _refusal(url: str, error: Exception) -> Exception:
 
 
 def _credentials(url: str) -> str:
-    """Advice on the credentials that a store needs."""
+    """Return advice on the credentials that a store needs."""
     protocol = url.partition("://")[0]
     return {
         "s3": "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE)",

@@ -1,1 +1,1 @@
-"""plots."""
+"""Figures of caches, mixtures and training runs."""

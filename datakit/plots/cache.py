@@ -9,7 +9,7 @@ from datakit.plots.files import INK, cut, new_figure, save, short
 from datakit.storage import urls
 
 BARS = 20  # as many as are legible at this height
-SHOWN_NAME = 28  # characters of a label
+SHOWN_NAME = 28  # maximum number of characters in a label
 LAST_DRAWABLE = 0x500  # the default font covers Latin, Greek and Cyrillic, which end here
 BLUE, ORANGE, GREEN = "#3b6ea5", "#c8762b", "#4d8a57"
 

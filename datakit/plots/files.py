@@ -10,11 +10,11 @@ from datakit.storage import atomic, urls
 
 KINDS = ("png", "svg", "pdf")
 DOTS_PER_INCH = 120
-INK = "#333333"  # of text and lines
+INK = "#333333"  # colour of text and lines
 
 
 def check_target(url: str) -> None:
-    """Raise UsageError if matplotlib is missing or `url` is not a PNG, SVG or PDF file. Call it before computing."""
+    """Raise UsageError if matplotlib is missing or `url` is not a PNG, SVG or PDF file. Call it before any work."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
@@ -24,7 +24,7 @@ def check_target(url: str) -> None:
 
 
 def new_figure(url: str, inches: tuple[float, float]) -> Any:
-    """Create an empty figure of (width, height) to be saved to `url`. Raises UsageError, as `check_target` does."""
+    """Create an empty figure, (width, height) in size, for `url`. Raises UsageError, as `check_target` does."""
     check_target(url)
     from matplotlib.figure import Figure
 
@@ -32,7 +32,7 @@ def new_figure(url: str, inches: tuple[float, float]) -> Any:
 
 
 def save(figure: Any, url: str) -> None:
-    """Write a figure in the format that the name ends in, replacing an existing file."""
+    """Write a figure in the format given by the file extension, replacing an existing file."""
     with atomic.staging(url) as staged:
         figure.savefig(staged, format=_kind(url), dpi=DOTS_PER_INCH)
         atomic.replace_bytes(staged.read_bytes(), url)
@@ -51,7 +51,7 @@ def short(value: float) -> str:
 
 
 def cut(text: str, length: int) -> str:
-    """Truncate a text to `length` characters, with an ellipsis in place of what is missing."""
+    """Truncate a text to `length` characters, with an ellipsis at the end if something was cut off."""
     return text if len(text) <= length else text[: length - 1] + "…"
 
 

@@ -11,7 +11,7 @@ from datakit.plots.files import INK, cut, new_figure, save, short
 
 COLOURS = ("#3b6ea5", "#c8762b", "#4d8a57", "#a34a5b", "#7b62a3", "#8a7a3d", "#3f8f96", "#777777")
 MOST_NAMED = 24  # components in the legend: as many as fit next to the figure
-SHOWN_CHANGE = 110  # characters of a line above the figure
+SHOWN_CHANGE = 110  # maximum number of characters in a line above the figure
 STYLES = ("-", "--", ":", "-.")
 
 

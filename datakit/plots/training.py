@@ -2,7 +2,7 @@
 
     plot_run("data/demo/train-0123456789ab")  ->  data/demo/train-0123456789ab/plot.png
 
-Works while the run is in progress and after it was killed.
+It works while the run is in progress, and also if the run was killed.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 from datakit.errors import UsageError
 from datakit.trainer.metrics.trackers import read_metrics
 
-SMOOTHED_OVER = 50  # the loss is averaged over a 50th of the run, so that the line of a short run does not lag
+SMOOTHED_OVER = 50  # the loss is averaged over a 50th of the run, so that the curve of a short run does not lag
 
 
 def plot_run(directory: str, target: str | None = None) -> str:
-    """Draw the run in `directory` to `target` (by default plot.png in it) and return its path. Raises UsageError."""
+    """Draw the run in `directory` to `target` (default: its plot.png) and return the file's path. Raises UsageError."""
     try:
         from matplotlib.figure import Figure  # heavy, optional
     except ImportError as error:
@@ -53,7 +53,7 @@ def _tags(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def smooth(values: Sequence[float]) -> list[float]:
-    """Exponential moving average over a 50th of the values, with Adam's bias correction for the first ones.
+    """Return the exponential moving average over a 50th of the values, with Adam's bias correction for the first ones.
 
     >>> smooth([2.0, 2.0, 2.0])
     [2.0, 2.0, 2.0]
@@ -85,7 +85,7 @@ def _lines(axis: Any, rows: Sequence[dict[str, Any]], names: Sequence[str], labe
 def _marks(
     axis: Any, rows: Sequence[dict[str, Any]], names: Sequence[str], colors: Sequence[str | None] = (None,)
 ) -> None:
-    """Draw a line per series; equal series share one, since the last would hide the others."""
+    """Draw one line per series; equal series share a line, since the last one would hide the others."""
     lines: dict[tuple[tuple[int, ...], tuple[float, ...]], list[str]] = {}
     for name in names:
         steps, values = _series(rows, name)

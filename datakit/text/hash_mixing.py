@@ -1,4 +1,4 @@
-"""Mixes 64-bit hashes: a bijection of uint64 for numpy arrays, which numba can also compile into kernels."""
+"""Mixes 64-bit hashes: a bijection of uint64 that works on numpy arrays and that numba can compile into kernels."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Decorator for numba kernels that compile code of other modules in.
+"""Provides a decorator for numba kernels that contain code from other modules.
 
 numba's disk cache notices a change in the file that defines a kernel, but not in other files whose functions and
-constants end up in its machine code, and it fails to load where a NamedTuple among a kernel's arguments has moved to
-another module. Cache files are named by the kernel's qualified name, so a hash of the other modules' names and sources
-goes into that name.
+constants end up in its machine code. It also fails to load an entry if a NamedTuple among the kernel's arguments has
+moved to another module. Cache files are named after the kernel's qualified name, so the decorator adds a hash of the
+other modules' names and sources to that name.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from numba import njit
 
 
 def cached_njit(*modules: ModuleType) -> Callable[[Callable[..., Any]], Any]:
-    """Return an `njit` decorator with a disk cache that is valid only for the present source files of `modules`.
+    """Return an `njit` decorator with a disk cache that is valid only for the current source files of `modules`.
 
-    `modules`: every other module whose functions, constants or argument types the kernel uses, directly or through
-    others.
+    `modules`: every other module whose functions, constants or argument types the kernel uses, directly or
+    indirectly.
     """
     sources = b"".join(module.__name__.encode() + Path(str(module.__file__)).read_bytes() for module in modules)
     version = xxhash.xxh3_64_hexdigest(sources)

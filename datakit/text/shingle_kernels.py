@@ -1,12 +1,12 @@
 """Compiled loops that turn the bytes of a text into shingles.
 
-A word's hash is a multiplicative hash of its lower-case characters. A shingle's hash is a linear form, with odd
-coefficients, of its words' mixed hashes. Both have 64 bits: when each of 10 million documents is compared with 64
-others, the probability that two different shingles are mistaken for one is about 10^-6.
+A word's hash is a multiplicative hash of its lower-case characters. A shingle's hash is a linear combination, with
+odd coefficients, of its words' mixed hashes. Both have 64 bits: when each of 10 million documents is compared with 64
+others, the probability that two different shingles are mistaken for one another is about 10^-6.
 
-ASCII text takes no branch per byte (a word boundary is arithmetic, not a jump the processor could mispredict). Blocks
-of words stay in the L1 cache, so memory does not grow with the document. Finding and hashing words runs at 500 to
-600 MB of text per CPU-second.
+ASCII text needs no branch per byte: word boundaries are computed arithmetically, without a jump that the processor
+could mispredict. Words are processed in blocks that fit the L1 cache, so memory does not grow with the document. Words
+are found and hashed at 500 to 600 MB of text per CPU-second.
 """
 
 # ruff: noqa: PLR0917 - numba kernels take their arguments by position
@@ -23,7 +23,7 @@ from datakit.text.hash_mixing import GOLDEN, MIX_1
 from datakit.text.numba_cache import cached_njit
 from datakit.text.unicode_words import ALONE, CODE_POINTS, WORD
 
-BLOCK = 2048  # words at a time: 16 kB of hashes fit the L1 cache
+BLOCK = 2048  # words per block: their 16 kB of hashes fit the L1 cache
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
 _WORD_BIT = np.uint32(24)
 _ASCII_END = 128
@@ -58,7 +58,7 @@ def _decode(data: np.ndarray, position: int, stop: int) -> tuple[np.int64, int]:
 def hash_words(
     data: np.ndarray, position: int, stop: int, table: np.ndarray, hashes: np.ndarray, count: int, open_word: np.uint64
 ) -> tuple[int, int, np.uint64]:
-    """Hash words of `data[position:stop]` into `hashes[count:]` until it holds BLOCK.
+    """Hash words of `data[position:stop]` into `hashes[count:]` until `hashes` holds BLOCK.
 
     open_word: the partial hash of a word that began earlier, or 0. Returns the new position, count and open word. The
     hash of a word before mixing is h = (h ^ entry) * GOLDEN for each character, starting at 0.
@@ -67,7 +67,7 @@ def hash_words(
         byte = data[position]
         if byte < _ASCII_END:
             entry = table[byte]
-            inside = _ZERO - np.uint64(entry >> _WORD_BIT)  # all ones in a word; ASCII has no ALONE
+            inside = _ZERO - np.uint64(entry >> _WORD_BIT)  # all ones inside a word; no ASCII character is ALONE
             hashes[count] = open_word
             count += int((open_word != _ZERO) & (inside == _ZERO))
             open_word = ((open_word ^ np.uint64(entry)) * GOLDEN) & inside
@@ -142,7 +142,7 @@ def next_block(
 def shingle_sets(
     data: np.ndarray, offsets: np.ndarray, table: np.ndarray, ngram: int, values: np.ndarray, ends: np.ndarray
 ) -> int:
-    """Write each document's distinct shingles, sorted, to `values`, and their ends to `ends`; return the number."""
+    """Write each document's distinct shingles, sorted, to `values`, and where they end to `ends`; return the total."""
     scratch, total = new_scratch(ngram), 0
     for document in range(len(offsets) - 1):
         position, stop, count, open_word, end = offsets[document], offsets[document + 1], 0, _ZERO, total

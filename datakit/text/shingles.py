@@ -1,6 +1,6 @@
-"""Turns columns of text into sets of shingles, without a Python object per document.
+"""Turns columns of text into sets of shingles, without creating a Python object per document.
 
-Cost: 70 to 170 MB of text per CPU-second, mostly for sorting.
+Speed: 70 to 170 MB of text per CPU-second; most of the time is spent on sorting.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Gives the bytes and offsets behind an Arrow column of strings as numpy arrays: no Python object per document."""
+"""Exposes the bytes and offsets of an Arrow column of strings as numpy arrays, without a Python object per document."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pyarrow as pa
 def string_buffers(texts: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
     """Return (data, uint8; offsets into it, int64 [N + 1]) of N strings or binaries; a null counts as empty.
 
-    Both are read-only: numba would compile its kernels once more for writable arrays. Only a column of several chunks
-    is copied, and 32-bit offsets.
+    Both are read-only: numba would compile its kernels a second time for writable arrays. Only columns of several
+    chunks and 32-bit offsets are copied.
     """
     if pa.types.is_string(texts.type):
         texts = texts.cast(pa.large_string())

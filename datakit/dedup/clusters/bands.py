@@ -51,7 +51,7 @@ def route(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
 def _candidate_keys(
     part: Part, bands: int, removed: np.ndarray, counts: dict[str, int], context: TaskContext
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield (keys, rows) of each row group, band after band; count skipped documents in `counts`."""
+    """Yield (keys, rows) for each row group, one band after another, and count skipped documents in `counts`."""
     row = part.first_row
     for table in iterate_shard(urls.join(context.step_directory, part.signatures), ["skipped", *key_names(bands)]):
         stays = np.ones(table.num_rows, bool)
@@ -68,7 +68,7 @@ def _candidate_keys(
 
 
 def connect(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Reduce one bucket of band keys to the spanning forest of rows that share a key."""
+    """Reduce one bucket of band keys to the spanning forest of the rows that share a key."""
     from datakit.dedup.clusters import components  # imports numba, which plans do not need
 
     bucket, runs = arguments["bucket"], msgspec.convert(shared, Runs).runs

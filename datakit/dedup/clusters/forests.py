@@ -1,7 +1,8 @@
 """Phases `forests` and `labels`: merge the buckets' forests in a tree of tasks, then label every clustered row.
 
-A component's label is its smallest row. The last task holds the forest of all clustered documents, about 120 bytes
-each. Labels are routed to the part that holds the row, so later tasks read only those of their own documents.
+A component's label is its smallest row. The last task holds the forest of all clustered documents in memory, about
+120 bytes per document. Labels are routed to the part that holds the row, so later tasks read only the labels of their
+own documents.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def _merged(forests: list[str], context: TaskContext) -> tuple[np.ndarray, np.nd
 
 
 def labelled_rows(shared: Shared, context: TaskContext, parts: PartRange) -> tuple[np.ndarray, np.ndarray]:
-    """Return (row, component), uint64, of the clustered rows in these parts, ascending by row."""
+    """Return (row, component), uint64, for the clustered rows in these parts, ascending by row."""
     tables = list(read_buckets(context.step_directory, shared.runs, parts.first, parts.stop, context.scratch))
     labels = pa.concat_tables([LABELS.empty_table(), *tables])
     rows, components = labels["row"].to_numpy(), labels["component"].to_numpy()

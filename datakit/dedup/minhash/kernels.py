@@ -1,6 +1,6 @@
 """Compiled loops that turn shingles into MinHash signatures.
 
-With 112 permutations, finding the words included, they run at 300 to 500 MB of text per CPU-second.
+With 112 permutations, they process 300 to 500 MB of text per CPU-second, including the search for words.
 """
 
 # ruff: noqa: PLR0917 - numba kernels take their arguments by position
@@ -16,8 +16,8 @@ from datakit.text.numba_cache import cached_njit
 from datakit.text.shingle_kernels import mix, new_scratch, next_block
 
 ELIGIBLE, TOO_SHORT, SATURATED = 0, 1, 2
-TINY = np.uint32(256)  # minima below it need more than about ten million distinct shingles
-SATURATED_SHARE = 7 / 8  # of the minima
+TINY = np.uint32(256)  # minima are rarely below it with fewer than about ten million distinct shingles
+SATURATED_SHARE = 7 / 8  # a document is saturated if at least this share of its minima is below TINY
 _ZERO, _ONE, _HALF = np.uint64(0), np.uint64(1), np.uint64(32)
 _TOP = np.uint32(0xFFFFFFFF)
 
@@ -34,8 +34,8 @@ class Permutations(NamedTuple):
 class Signatures(NamedTuple):
     """Signatures of N documents.
 
-    windows: uint32 [N], shingles including repeats. reason: uint8 [N], ELIGIBLE or why a document is skipped. keys:
-    uint64 [bands, N], 0 for skipped documents.
+    windows: uint32 [N], the number of shingles, including repeats. reason: uint8 [N], ELIGIBLE or why the document is
+    skipped. keys: uint64 [bands, N], 0 for skipped documents.
     """
 
     windows: np.ndarray
@@ -60,7 +60,7 @@ def _minimize(
 
 @kernel
 def _count_distinct(shingles: np.ndarray, count: int, known: np.ndarray, distinct: int) -> int:
-    """Return the number of distinct shingles so far; stops counting when `known`, which collects them, is full."""
+    """Return the number of distinct shingles so far. Counting stops when `known`, which collects them, is full."""
     for i in range(count):
         if distinct == len(known):
             break
@@ -75,7 +75,7 @@ def _count_distinct(shingles: np.ndarray, count: int, known: np.ndarray, distinc
 
 @kernel
 def is_saturated(minima: np.ndarray) -> bool:
-    """Return True if most minima come from a range so small that unrelated documents agree by chance."""
+    """Return True if most minima lie in a range so small that unrelated documents agree by chance."""
     tiny = 0
     for value in minima:
         tiny += value < TINY
@@ -84,7 +84,7 @@ def is_saturated(minima: np.ndarray) -> bool:
 
 @kernel
 def _band_keys(minima: np.ndarray, rows: int, keys: np.ndarray) -> None:
-    """Hash each band's number and minima to its key; bands in the inner loop keep the multiplications independent."""
+    """Hash each band's number and minima to its key; the inner loop over bands keeps multiplications independent."""
     for band in range(len(keys)):
         keys[band] = mix(np.uint64(band) + _ONE)
     for row in range(rows):

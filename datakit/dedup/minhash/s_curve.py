@@ -1,4 +1,4 @@
-"""Computes the S-curve: how likely a pair of documents becomes a candidate, by its Jaccard similarity."""
+"""Computes the S-curve: the probability that a pair of documents becomes a candidate, by Jaccard similarity."""
 
 from __future__ import annotations
 

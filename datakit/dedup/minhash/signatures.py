@@ -1,13 +1,13 @@
-"""Signs columns of text: MinHash signatures and band keys, without a Python object per document.
+"""Computes MinHash signatures and band keys for columns of text, without creating a Python object per document.
 
-A document's signature is the smallest value of its shingles under each of `bands x rows` permutations. A permutation is
-`value * multiplier + addend` modulo 2**32 of the shingle's upper 32 bits, with an odd multiplier. On hashed values this
-is as good as ideal permutations: bias and variance of the Jaccard estimate agree with the binomial's, measured over
-1,500 seeds and sets of 20 to 20,000 shingles. Two documents are candidates if all `rows` minima of some band agree:
-P = 1 - (1 - J**rows)**bands.
+A document's signature consists of the smallest value of its shingles under each of `bands x rows` permutations. A
+permutation maps `value`, the shingle's upper 32 bits, to `value * multiplier + addend` modulo 2**32, with an odd
+multiplier. On hashed values this is as good as ideal permutations: measured over 1,500 seeds and sets of 20 to 20,000
+shingles, the bias and variance of the Jaccard estimate agree with those of the binomial distribution. Two documents are
+candidates if all `rows` minima of at least one band agree: P = 1 - (1 - J**rows)**bands.
 
-A band key is a 64-bit hash of the band's number and its minima. Among 10 billion documents about forty pairs of keys
-collide; such a pair is verified like any other and rejected.
+A band key is a 64-bit hash of the band's number and its minima. Among 10 billion documents, about forty pairs of keys
+collide by chance; such a pair is verified like any other and rejected.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from datakit.text.hash_mixing import GOLDEN, mix
 from datakit.text.string_buffers import string_buffers
 from datakit.text.unicode_words import character_table
 
-REASONS = (None, "too_short", "saturated", "quarantined")  # why a document is skipped, by the kernels' codes
+REASONS = (None, "too_short", "saturated", "quarantined")  # why a document is skipped, indexed by the kernels' codes
 
 
 def permutations(seed: int, count: int) -> Permutations:
-    """Return permutations with odd multipliers, made of the upper halves of splitmix64's outputs for `seed`.
+    """Return permutations with odd multipliers, taken from the upper halves of splitmix64's outputs for `seed`.
 
     >>> [int(part[0]) for part in permutations(42, 1)]
     [3184996903, 686809907]
@@ -38,7 +38,7 @@ def permutations(seed: int, count: int) -> Permutations:
 def sign(
     texts: pa.Array | pa.ChunkedArray, *, bands: int, rows: int, ngram: int, seed: int, min_shingles: int
 ) -> Signatures:
-    """Sign a column of strings. A signature depends on the text alone, not on the other rows."""
+    """Sign a column of strings. A signature depends only on its text, not on other rows."""
     data, offsets = string_buffers(texts)
     count = len(offsets) - 1
     signed = Signatures(np.zeros(count, np.uint32), np.zeros(count, np.uint8), np.zeros((bands, count), np.uint64))

@@ -1,16 +1,16 @@
-"""Stage `signatures`: writes the band keys of each normalized partition's documents to a Parquet file.
+"""Stage `signatures`: writes the band keys of the documents in each normalized partition to a Parquet file.
 
-Signatures depend on one source and the parameters below, so adding a source recomputes nothing. Deduplicating at
-another threshold reads only the text of candidates.
+Signatures depend on one source and the parameters below, so adding a source recomputes nothing. Deduplicating with
+a different threshold reads only the text of candidates.
 
     id        string             as normalized, in the same order
-    shingles  uint32             shingles including repeats: windows of `ngram` words
+    shingles  uint32             number of shingles (windows of `ngram` words), including repeats
     skipped   string, nullable   why the document is skipped: "too_short", "saturated" or "quarantined"
     band_00 ... uint64           the band keys, 0 if skipped; documents with equal keys in a band are candidates
 
-One column per band rather than a list: there are no repetition levels to decode, and any tool can join on a column.
-The kernel signs 300 to 500 MB of text per CPU-second; reading zstd-compressed Parquet costs about as much. Memory: one
-row group.
+Each band has its own column, not an entry in a list: there are no repetition levels to decode, and any tool can join on
+a column. The kernel signs 300 to 500 MB of text per CPU-second; reading zstd-compressed Parquet takes about as long.
+Memory: one row group.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ LIMITS = {"bands": (1, 100), "rows": (1, 100), "ngram": (1, 64), "seed": (0, 2**
 
 @dataclass(frozen=True)
 class SignatureConfig:
-    """Parameters of signatures. Signatures can be compared only if all but the tolerances are equal."""
+    """Parameters of signatures. Signatures are comparable only if all parameters except the tolerances are equal."""
 
     bands: int = 14
     rows: int = 8
     ngram: int = 5
     seed: int = 42
-    min_shingles: int = 5  # documents with fewer distinct ones are skipped: short texts all look alike
-    max_quarantined: int | float = field(default=0, kw_only=True)  # documents that cannot be signed; or a share
-    quarantine: tuple[str, ...] = field(default=(), kw_only=True)  # further documents, "partition:row"
+    min_shingles: int = 5  # documents with fewer distinct shingles are skipped: short texts all look alike
+    max_quarantined: int | float = field(default=0, kw_only=True)  # limit on unsignable documents: a number or a share
+    quarantine: tuple[str, ...] = field(default=(), kw_only=True)  # further documents that may fail: "partition:row"
 
     def __post_init__(self) -> None:
         for name, (low, high) in LIMITS.items():
@@ -87,7 +87,7 @@ def key_names(bands: int) -> list[str]:
 
 
 def plan(step: Step) -> Plan:
-    """Sign each partition in a task."""
+    """Sign each partition in its own task."""
     config = config_of(step.parameters, SignatureConfig)
     (source,) = step.inputs_of("normalize")
     here = urls.relative(source.directory, step.directory)
@@ -155,7 +155,7 @@ def sign_partition(arguments: dict[str, Any], shared: dict[str, Any], context: T
 def _guarded(
     texts: pa.ChunkedArray, first: int, name: str, rules: dict[str, Any], context: TaskContext
 ) -> tuple[pa.ChunkedArray, list[QuarantinedRecord]]:
-    """Return the texts of a row group, which starts at row `first`; those to be left out become empty."""
+    """Return the texts of the row group that starts at row `first`, and the records left out (with empty texts)."""
     from datakit.dedup.minhash.signatures import sign
 
     positions = range(first, first + len(texts))

@@ -1,7 +1,7 @@
 """Phase `shingles`: routes the shingle sets of clustered documents to the task that verifies their component.
 
-It reads only row groups with clustered documents, and of those only the clustered rows. Everything about a document
-travels in one row: its id, the columns that order survivors, its band keys and its sorted shingles.
+It reads only the row groups that contain clustered documents, and routes only the clustered rows. Each row holds
+everything about one document: its id, the columns that order survivors, its band keys and its sorted shingles.
 
 Cost: decoding those row groups, and computing sorted sets at 70 to 170 MB of text per CPU-second. Memory: a row group,
 its shingles, and the exchange's budget.
@@ -34,7 +34,7 @@ NUMBERS = ("component", "row", "high", "low")
 
 
 def schema(bands: int, scores: list[str]) -> pa.Schema:
-    """Return the schema of clustered documents. keys: band keys; shingles: sorted and unique."""
+    """Return the schema for clustered documents. keys: band keys; shingles: sorted and unique."""
     numbers = [pa.field(name, pa.uint64()) for name in NUMBERS]
     lengths = [pa.field("source", pa.int64()), pa.field("length", pa.int64())]
     floats = [pa.field(SCORE + name, pa.float64()) for name in scores]
@@ -60,7 +60,7 @@ def route(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
 def _clustered(
     part: Part, rows: np.ndarray, components: np.ndarray, shared: Shared, context: TaskContext
 ) -> Iterator[tuple[pa.Table, int]]:
-    """Yield the rows to write for one part, with their bytes of text, by row group."""
+    """Yield the rows to write for one part, and their bytes of text, by row group."""
     from datakit.text.shingles import shingle_sets  # imports numba, which plans do not need
 
     scores, bands = score_columns(shared.prefer), shared.bands
@@ -93,7 +93,7 @@ def _clustered(
 
 
 def _selected(url: str, columns: list[str], wanted: np.ndarray) -> Iterator[tuple[slice, pa.Table]]:
-    """Yield the rows `wanted` (ascending) of a Parquet file by row group, with their positions in `wanted`."""
+    """Yield the `wanted` rows (ascending) of a Parquet file by row group, after their positions in `wanted`."""
     if not len(wanted):
         return
     with open_shard(url) as shard:

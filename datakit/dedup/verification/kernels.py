@@ -1,13 +1,14 @@
-"""Compares each document of a component with documents that are kept, shingle by shingle.
+"""Compares each document of a component with retained documents, shingle by shingle.
 
-Locality-sensitive hashing only proposes pairs. Documents are taken in survivor order. Each is compared, by the exact
-measure, with up to `most` retained documents that share a band key with it: those with most shared bands first, then by
-id. The first one at or above the threshold makes it a duplicate *of that document*, which stays permanently. Without
-one, the document is retained. So no document is removed without a direct comparison with one that remains.
+Locality-sensitive hashing only proposes pairs. Documents are processed in survivor order. Each is compared, by the
+exact measure, with up to `most` retained documents that share a band key with it: those with the most shared bands
+first, then by id. The first one at or above the threshold makes it a duplicate *of that document*, which is never
+removed later. If there is none, the document is retained. So no document is removed without a direct comparison with
+one that is kept.
 
 Work is bounded for components of any size. A band key lists only the first `listed` retained documents: a key shared by
-more of them is boilerplate, and near duplicates share rarer keys as well. A document costs at most bands x listed
-look-ups and `most` intersections; what these limits skip is counted. All arrays may be memory-mapped.
+more of them is boilerplate, and near duplicates also share rarer keys. A document costs at most bands x listed look-ups
+and `most` intersections; documents that reach these limits are counted. All arrays may be memory-mapped.
 
 Cost: an intersection reads both sorted sets once, without branches: about a nanosecond per shingle.
 """
@@ -31,7 +32,7 @@ from datakit.text.numba_cache import cached_njit
 
 NONE = -1
 CANDIDATES, RULED_OUT, COMPARISONS, REJECTED, CAPPED, CROWDED = range(6)  # positions in COUNTED
-_STRIDE = 64  # steps of an intersection between checks of whether it can still reach the threshold
+_STRIDE = 64  # steps of an intersection between two checks that the threshold is still within reach
 _RANK_BITS = 48
 _RANK = np.int64((1 << _RANK_BITS) - 1)
 _ONE = np.uint64(1)
@@ -39,7 +40,7 @@ kernel = cached_njit(rules)
 
 
 class Documents(NamedTuple):
-    """N documents by component, in survivor order within it. Other arrays refer to them by position.
+    """N documents grouped by component, in survivor order within each. Other arrays refer to them by position.
 
     starts: int64 [components + 1]. offsets: int64 [N + 1] into shingles, uint64, sorted and unique per document. keys:
     uint64 [N, bands]. rank: int64 [N], the position of each document in the order of ids. by_rank: its inverse.
@@ -54,7 +55,7 @@ class Documents(NamedTuple):
 
 
 class Component(NamedTuple):
-    """The component being verified: its first document, its number, and the slots of the table it uses, less one."""
+    """The component being verified: its first document, its number, and its table size minus one."""
 
     start: int
     number: int
@@ -64,8 +65,8 @@ class Component(NamedTuple):
 class Index(NamedTuple):
     """The retained documents of a component by band key: a hash table of linked lists, reused for each component.
 
-    A slot is empty unless `stamp` has the component's number. head: the newest entry (document * bands + band) or NONE;
-    link: the next one for each entry; size: how many documents share the key, including those not listed.
+    A slot is empty unless its `stamp` is the component's number. head: the newest entry (document * bands + band), or
+    NONE; link: the entry after each entry; size: how many documents share the key, including those not listed.
     """
 
     keys: np.ndarray
@@ -78,8 +79,8 @@ class Index(NamedTuple):
 class Proposals(NamedTuple):
     """Scratch space for the candidates of a document.
 
-    By earlier document, int64 [largest component]: `seen`, the last document found to share a band with it; `shared`,
-    how many bands those two share. best: the candidates, packed into int64 for sorting.
+    Indexed by earlier document, int64 [largest component]: `seen`, the last document found to share a band with it;
+    `shared`, the number of bands the two share. best: the candidates, packed into int64 for sorting.
     """
 
     seen: np.ndarray
@@ -91,7 +92,7 @@ class Proposals(NamedTuple):
 def common(shingles: np.ndarray, a: int, a_stop: int, b: int, b_stop: int, least: float) -> int:
     """Return how many values the sorted ranges [a, a_stop) and [b, b_stop) share.
 
-    Stops early, with a smaller number, when `least` is out of reach.
+    Stops early and returns a smaller number when `least` is out of reach.
     """
     shared = 0
     while a < a_stop and b < b_stop:
@@ -120,9 +121,9 @@ def _slot(index: Index, component: Component, key: np.uint64) -> np.int64:
 def _propose(
     document: int, component: Component, documents: Documents, index: Index, proposals: Proposals, listed: int
 ) -> tuple[int, bool]:
-    """Put retained documents that share a band key into `proposals.best`, best first.
+    """Put retained documents that share a band key with `document` into `proposals.best`, best first.
 
-    Returns their number, and True if a key is shared by more documents than it lists.
+    Returns their number, and True if one of its keys is shared by more documents than the key lists.
     """
     seen, shared, best = proposals
     start, bands, count, crowded = component.start, documents.keys.shape[1], 0, False
@@ -167,7 +168,7 @@ def _retain(document: int, component: Component, keys: np.ndarray, index: Index,
 def _judge(
     document: int, count: int, best: np.ndarray, documents: Documents, rules: Rules, counts: np.ndarray
 ) -> tuple[int, float]:
-    """Return the first of `count` candidates at or above the threshold and the Jaccard similarity, or (NONE, 0)."""
+    """Return the first of `count` candidates at or above the threshold and its Jaccard similarity, or (NONE, 0)."""
     offsets, threshold, by_jaccard = documents.offsets, rules.threshold, rules.measure == 0
     begin, end = int(offsets[document]), int(offsets[document + 1])
     size, compared = end - begin, 0
@@ -232,9 +233,9 @@ def copy_lists(
 
 
 def scratch_array(path: Path, shape: tuple[int, ...], kind: type) -> np.ndarray:
-    """Return a zeroed array in an unlinked file, so its pages can be swapped out and vanish with it.
+    """Return a zeroed array in an unlinked file: its pages can be swapped out, and its disk space is freed with it.
 
-    Allocates its disk space at once, because touching a page on a full disk would be a SIGBUS. Raises NoSpaceError.
+    Allocates the disk space at once, because touching a page on a full disk would raise SIGBUS. Raises NoSpaceError.
     """
     if 0 in shape:
         return np.zeros(shape, kind)
@@ -248,7 +249,7 @@ def scratch_array(path: Path, shape: tuple[int, ...], kind: type) -> np.ndarray:
 def verify(documents: Documents, rules: Rules, scratch: Path) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
     """Return (representative, int64 [N]; Jaccard similarity to it, float64 [N]; counts by the names in COUNTED).
 
-    A representative is the position of the retained document that a document duplicates, NONE for retained documents.
+    A representative is the position of the retained document that a document duplicates; NONE for retained documents.
     """
     total, bands = documents.keys.shape
     largest = int(np.diff(documents.starts).max(initial=0))
@@ -272,7 +273,7 @@ def verify(documents: Documents, rules: Rules, scratch: Path) -> tuple[np.ndarra
 
 def warm() -> None:
     """Compile the kernels or load them from numba's cache, so that tasks need not."""
-    values, offsets = np.frombuffer(bytes(16), np.uint64), np.frombuffer(bytes(24), np.int64)  # read-only, as Arrow's
+    values, offsets = np.frombuffer(bytes(16), np.uint64), np.frombuffer(bytes(24), np.int64)  # read-only, like Arrow's
     copy_lists(values, offsets, np.zeros(2, np.uint64), np.zeros(3, np.int64), np.zeros(2, np.int64))
     documents = Documents(
         starts=np.array([0, 2], np.int64),

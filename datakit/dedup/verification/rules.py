@@ -1,20 +1,20 @@
-"""The rules of verification in the form its kernels take, and what they count; defaults are in `dedup/stage.py`."""
+"""Rules of verification in the form the kernels take, and the kernels' counters; defaults are in `dedup/stage.py`."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 MEASURES = ("jaccard", "containment")
-LISTED_PER_COMPARISON = 4  # lets a document find its best candidates among more than it may be compared with
+LISTED_PER_COMPARISON = 4  # a document chooses the best among more candidates than it may be compared with
 # candidates: pairs of a document and a retained one that share a band key. ruled_out: those excluded by their sizes
 # alone. comparisons: those compared shingle by shingle. rejected: those compared and found below the threshold.
 # capped: documents retained before all their candidates were compared. crowded: documents retained although one of
-# their band keys is shared by more retained documents than it lists.
+# their band keys is shared by more retained documents than the key lists.
 COUNTED: tuple[str, ...] = ("candidates", "ruled_out", "comparisons", "rejected", "capped", "crowded")
 
 
 class Rules(NamedTuple):
-    """Rules of the comparison. measure: position in MEASURES; containment is of the document in the retained one.
+    """Rules of the comparison. measure: position in MEASURES; containment is that of the document in the retained one.
 
     most: the maximum number of retained documents that one document is compared with.
     """
@@ -25,5 +25,5 @@ class Rules(NamedTuple):
 
     @property
     def listed(self) -> int:
-        """The number of retained documents that a band key lists."""
+        """The maximum number of retained documents that a band key lists."""
         return LISTED_PER_COMPARISON * self.most

@@ -1,7 +1,7 @@
-"""Phase `verify`: compares the documents of some components, in survivor order, with those that stay.
+"""Phase `verify`: compares the documents of some components, in survivor order, with retained ones.
 
-The columns of a document (about 250 bytes) are in memory. Shingles and band keys are in mapped files, so a component of
-any size is verified within its scratch space. Verdicts are routed to the part that holds the row.
+The columns of a document (about 250 bytes) are kept in memory. Shingles and band keys are in memory-mapped files, whose
+size is limited only by scratch space. Verdicts are routed to the part that holds the row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from datakit.storage.ids import ids_to_arrow
 
 ROWS = ("row", "high", "low", "cluster_high", "cluster_low", "kept_row", "kept_high", "kept_low")
 VERDICT = pa.schema([*((name, pa.uint64()) for name in ROWS), ("jaccard", pa.float64())])
-LARGEST = 10  # clusters that a task reports
+LARGEST = 10  # number of clusters that a task reports
 
 
 def judge(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
@@ -56,13 +56,13 @@ def judge(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
 
 
 def _known(tables: list[pa.Table]) -> dict[str, np.ndarray]:
-    """Return all columns but the lists."""
+    """Return all columns except the lists."""
     names = [name for name in tables[0].column_names if name not in ("keys", "shingles")]
     return {name: np.concatenate([table[name].to_numpy() for table in tables]) for name in names}
 
 
 def _documents(tables: list[pa.Table], order: np.ndarray, known: dict[str, np.ndarray], scratch: Path) -> Any:
-    """Return the documents for the kernel, with lists copied to mapped files in survivor order."""
+    """Return the documents for the kernel, with their lists copied to mapped files in survivor order."""
     from datakit.dedup.verification.kernels import Documents, copy_lists, scratch_array
 
     shingles = [chunk for table in tables for chunk in table["shingles"].chunks]
