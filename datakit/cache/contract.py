@@ -1,9 +1,9 @@
 """The contract of a cache: what its tokens mean, stored with them and checked.
 
-Caches have been written without a begin-of-text token after a library changed its default, and nobody noticed until a
+It has happened that caches lacked a begin-of-text token after a library changed its default, and nobody noticed until a
 model was trained. So the cache records the tokenizer file's hash, the tokens added around each document, and a few
-strings with their ids; the first and last token of every document are checked as they are written. Needs only numpy and
-msgspec, because every reader of a cache reads the contract.
+strings with their ids; every document's first and last tokens are checked when it is written. This module needs only
+numpy and msgspec, because every reader of a cache reads the contract.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from datakit.errors import CorruptError, TokenizerError
 
 SMALL_VOCABULARY = 1 << 16  # largest vocabulary whose ids fit uint16
 SPECIAL_STRINGS = "as the tokenizer does"  # "<|endoftext|>" inside a text: the tokenizer file decides
-AS_TEXT = "ordinary text"  # it is encoded like any other text; only the contract adds special tokens
+AS_TEXT = "ordinary text"  # the string is encoded like any other text; only the contract adds special tokens
 WHOLE = "whole"
 PARTS = "parts"
 
@@ -37,10 +37,10 @@ class Golden(msgspec.Struct, frozen=True):
 class Contract(msgspec.Struct, frozen=True):
     """The contract of a cache.
 
-    bos, eos: the tokens before and after each document; None if there is none. vocabulary_size: the highest id + 1,
-    added tokens included. fallback: why fastokens could not encode, or empty. special_strings: how a special token's
-    string inside a text is encoded. long_texts: "parts" if long documents are encoded in parts that give the ids of the
-    whole, else "whole: <reason>".
+    bos, eos: the token before and after each document; None if there is none. vocabulary_size: the highest id + 1,
+    added tokens included. fallback: the reason why fastokens could not encode, or empty. special_strings: the way a
+    special token's string inside a text is encoded. long_texts: "parts" if long documents are encoded in parts, with
+    the same ids as in one piece, else "whole: <reason>".
     """
 
     tokenizer_sha256: str
@@ -56,7 +56,7 @@ class Contract(msgspec.Struct, frozen=True):
 
     @property
     def dtype(self) -> np.dtype:
-        """The type ids are stored in: uint16 if the vocabulary fits, else uint32."""
+        """The type in which ids are stored: uint16 if the vocabulary fits, else uint32."""
         return np.dtype(np.uint16 if self.vocabulary_size <= SMALL_VOCABULARY else np.uint32)
 
     def require(self, tokenizer_sha256: str, place: str) -> None:
@@ -87,7 +87,7 @@ def frame(ids: np.ndarray, lengths: np.ndarray, contract: Contract) -> tuple[np.
 def frame_mask(mask: np.ndarray, lengths: np.ndarray, contract: Contract) -> np.ndarray:
     """Extend a loss mask uint8 [T] of text tokens to the tokens that `frame` returns.
 
-    Begin-of-text is not a target; end-of-text is one if the token before it is.
+    Begin-of-text is not a target; end-of-text is a target if the token before it is one.
     """
     framed, ends, from_text = _positions(lengths, contract)
     out = np.zeros(len(from_text), np.uint8)
@@ -99,7 +99,7 @@ def frame_mask(mask: np.ndarray, lengths: np.ndarray, contract: Contract) -> np.
 
 
 def _positions(lengths: np.ndarray, contract: Contract) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Lengths and ends of documents with the contract's tokens, [N], and a mask that is True for tokens of the text."""
+    """Return documents' lengths and ends with the contract's tokens, [N], and a mask, True for tokens of the text."""
     framed = lengths + (int(contract.bos is not None) + int(contract.eos is not None))
     ends = np.cumsum(framed)
     from_text = np.ones(int(ends[-1]) if len(ends) else 0, bool)

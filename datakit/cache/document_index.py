@@ -1,7 +1,7 @@
-"""Looks up documents in a cache, by id or by row, reading as little of the documents' lists as possible.
+"""Looks up documents in a cache, by id or by row, reading as little of the lists of documents as possible.
 
-To find an id, only shards whose first and last id enclose it are searched (ids ascend within a shard, so that is about
-one per source), and in them only row groups whose statistics enclose it (64 Ki documents each).
+To find an id, only shards whose first and last ids enclose it are searched (about one per source, because ids ascend),
+and in these shards only row groups whose statistics enclose it (64 Ki documents each).
 
 Needs pyarrow, which a training machine may not have, so this module is imported on the first lookup.
 """
@@ -23,23 +23,23 @@ from datakit.storage.manifest import Partition
 from datakit.storage.parquet import open_shard, read_shard
 
 GROUPS_CACHED = 4
-SCHEMA = pa.schema([("id", pa.string()), ("tokens", pa.uint32())])  # of shard-00017.docs.parquet
+SCHEMA = pa.schema([("id", pa.string()), ("tokens", pa.uint32())])  # columns of shard-00017.docs.parquet
 
 
 def document_table(ids: pa.Array, lengths: np.ndarray) -> pa.Table:
-    """The rows of a docs.parquet for documents with these ids and lengths."""
+    """Return the rows of docs.parquet for documents with these ids and lengths."""
     return pa.table([ids.cast(pa.string()), pa.array(lengths.astype(np.uint32))], schema=SCHEMA)
 
 
 class DocumentIndex:
-    """Thread-safe. `row_starts`, int64 [N + 1]: number of documents before each shard."""
+    """Looks up documents; thread-safe. `row_starts`, int64 [shards + 1]: number of documents before each shard."""
 
     def __init__(self, directory: str, partitions: Sequence[Partition], row_starts: np.ndarray) -> None:
         self._directory, self._partitions, self._row_starts = directory, partitions, row_starts
         self._groups = LruCache[tuple[int, int], Any](GROUPS_CACHED)
 
     def ids(self, index: int) -> Any:
-        """All ids of a shard (an Arrow array), not cached. Raises CorruptError if the manifest gives another number."""
+        """Read all ids of a shard as an Arrow array, uncached. Raises CorruptError if the manifest's count differs."""
         ids = read_shard(self._url(index), ["id"]).column("id").combine_chunks()
         rows = self._partitions[index].rows
         if len(ids) != rows:
@@ -55,7 +55,7 @@ class DocumentIndex:
         return ids[row - int(ends[group]) + groups[group]].as_py()
 
     def find(self, identity: str) -> int | None:
-        """The row in the cache of the document with this id, or None; if several sources have it, the first."""
+        """Return the cache row of the document with this id, or None; if several sources have it, the first row."""
         for index, partition in enumerate(self._partitions):
             if _encloses(partition.first_id, identity, partition.last_id):
                 for row in self._rows_with(index, identity):

@@ -1,9 +1,9 @@
-"""Describes, in the manifest of an imported cache, tokens that stay where another program wrote them.
+"""Describes, in the manifest of an imported cache, tokens that are left where another program wrote them.
 
 A cache imported by reference has its own manifest, tokenizer and lists of documents, but its tokens are ranges of zarr
 arrays in the other program's directories, which datakit never writes to. `details["foreign"]` in the manifest holds,
 for each shard, the array's directory (relative to the manifest if both are on one store), its zarr.json, and the size
-and checksum of each of its files, so `datakit validate` detects altered originals as well.
+and checksum of each of the array's files, so `datakit validate` also detects altered originals.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from datakit.errors import CorruptError
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest
 
-KEY = "foreign"  # the name in manifests
+KEY = "foreign"  # the key in `details`
 
 
 class ExternalFile(msgspec.Struct, frozen=True):
-    """A file of the array: its path below the array's directory, its size and xxh3-128."""
+    """A file of an array: its path below the array's directory, its size and its xxh3-128."""
 
     path: str
     bytes: int
@@ -36,7 +36,7 @@ class ExternalShard(msgspec.Struct, frozen=True):
 
 
 class ExternalShards(msgspec.Struct, frozen=True):
-    """All imported shards, one per partition and in the same order; `forms` holds the distinct zarr.json."""
+    """All imported shards, one per partition and in the same order; `forms` holds the distinct zarr.json contents."""
 
     layout: str
     forms: list[dict[str, Any]]
@@ -44,7 +44,7 @@ class ExternalShards(msgspec.Struct, frozen=True):
 
 
 def read_external(directory: str, manifest: Manifest) -> ExternalShards | None:
-    """The manifest's description of external arrays; None if the cache holds its own tokens. Raises CorruptError."""
+    """Return the manifest's description of external arrays; None if the cache has its own. Raises CorruptError."""
     if KEY not in manifest.details:
         return None
     try:

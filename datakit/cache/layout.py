@@ -1,17 +1,18 @@
 """The token cache's file format: the manifest's details and each shard's zarr.json.
 
-    manifest.json                     shards in order, the contract, the arrays' form: all that opening needs
+    manifest.json                     shards in order, the contract, the arrays' form: all that is read on opening
     tokenizer.json                    the tokenizer, byte for byte
     <source>/shard-00017/             a zarr 3 array in one `sharding_indexed` file, c/0
-    <source>/shard-00017.docs.parquet id, tokens (uint32): one row per document, in order
+    <source>/shard-00017.docs.parquet id and number of tokens (uint32): one row per document, in order
     <source>/shard-00017.lengths      the same lengths, raw: 4 bytes per document, readable without Arrow
-    <source>/shard-00017.loss_mask/   which tokens are targets, if the source says: uint8 0 or 1, on the same chunk grid
+    <source>/shard-00017.loss_mask/   the tokens that are targets, if the source marks them: uint8 0 or 1, same chunks
 
 Shard 17 holds the documents of partition 17 of its source. A partition without documents has no shard, and a shard
 whose documents have no tokens has no array. A shard's array is cut into equal chunks of at most 256 Ki tokens: a block
-of 1 Mi tokens takes about five requests, a small shard has no padding (a full uint16 chunk is 512 KiB), and a large one
-at most one token per chunk. Ids are stored as raw uint16 if the vocabulary fits, because blosc would save only 3 % and
-cost a third of the read rate; otherwise as uint32 with blosc-lz4-bitshuffle, which halves the size.
+of 1 Mi tokens takes about five requests, a small shard has no padding (a full uint16 chunk is 512 KiB), and a large
+shard has at most one token of padding per chunk. Ids are stored as raw uint16 if the vocabulary fits, because blosc
+would save only 3 % and cost a third of the read rate; otherwise as uint32 with blosc-lz4-bitshuffle, which halves the
+size.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ TOKENIZER_FILE = "tokenizer.json"
 DOCUMENTS_SUFFIX = ".docs.parquet"
 LOSS_MASK_SUFFIX = ".loss_mask"
 REMEDY = "remove the cache's directory and make it again (`datakit run`)"
-FREQUENT = 32  # most frequent tokens in the manifest
-FREQUENT_IN_SHARD = 128  # candidates from each shard
+FREQUENT = 32  # number of most frequent tokens listed in the manifest
+FREQUENT_IN_SHARD = 128  # number of candidates from each shard
 
 LITTLE_ENDIAN = {"name": "bytes", "configuration": {"endian": "little"}}
 BLOSC = {
@@ -53,7 +54,7 @@ class ArrayForm(msgspec.Struct, frozen=True):
     codecs: list[dict[str, Any]]
 
     def metadata(self, tokens: int) -> dict[str, Any]:
-        """The zarr.json of a shard of `tokens` tokens, at least one."""
+        """Return the zarr.json of a shard of `tokens` tokens; at least one."""
         chunks = -(-tokens // self.chunk_tokens)
         chunk = -(-tokens // chunks)
         sharding = {
@@ -75,7 +76,7 @@ class ArrayForm(msgspec.Struct, frozen=True):
 
 
 def array_form(dtype: np.dtype) -> ArrayForm:
-    if dtype.itemsize == 1:  # a mask, which has long runs
+    if dtype.itemsize == 1:  # a mask; it has long runs of equal values
         configuration = {**BLOSC["configuration"], "typesize": 1, "shuffle": "noshuffle"}
         return ArrayForm(
             dtype.name, CHUNK_TOKENS, [{"name": "bytes"}, {"name": "blosc", "configuration": configuration}]
@@ -97,7 +98,7 @@ class SideFiles(msgspec.Struct, frozen=True):
 class ShardFiles(msgspec.Struct, frozen=True):
     """Size and checksum of a shard's files other than the data file, which its partition describes.
 
-    lengths_xxh3: of the lengths file, whose size is 4 bytes per document. loss_mask: None if every token is a target.
+    lengths_xxh3: for the lengths file, whose size is 4 bytes per document. loss_mask: None if every token is a target.
     """
 
     metadata_bytes: int
@@ -122,10 +123,10 @@ class SourceSums(msgspec.Struct, frozen=True):
 class CacheDetails(msgspec.Struct, frozen=True):
     """`details` in the manifest of a cache.
 
-    shards: one entry per partition, in the same order. lengths: number of documents with fewer tokens than the key and
-    at least half of it (under "1" the empty ones). frequent: the most frequent tokens, (id, count); a token is only
-    counted in shards where it is among the FREQUENT_IN_SHARD most frequent, so a count is exact or slightly low.
-    loss_mask: the form of the masks' arrays, None if no shard has one.
+    shards: one entry per partition, in the same order. lengths: number of documents with fewer tokens than the key but
+    at least half of it (key "1": empty documents). frequent: the most frequent tokens, (id, count); a token is counted
+    only in shards where it is among the FREQUENT_IN_SHARD most frequent, so a count is exact or slightly low.
+    loss_mask: the form of the loss masks' arrays; None if no shard has a mask.
     """
 
     format: str
@@ -139,7 +140,7 @@ class CacheDetails(msgspec.Struct, frozen=True):
 
 
 def read_details(directory: str, manifest: Manifest) -> CacheDetails:
-    """Return the cache's own part of the manifest, checked against the rest, on every open; reads no other file.
+    """Return the cache's own part of the manifest, checked against the rest. Called on every open; reads no file.
 
     Raises UsageError, CorruptError. `datakit validate` compares the files with the manifest.
     """
@@ -164,7 +165,7 @@ def read_details(directory: str, manifest: Manifest) -> CacheDetails:
 
 
 def _sums(manifest: Manifest, details: CacheDetails) -> Iterator[tuple[str, object, object]]:
-    """Pairs of values that must be equal, each with a name."""
+    """Yield pairs of values that must be equal, each with a name."""
     partitions, sources = manifest.partitions, details.sources.values()
     tokens = sum(partition.tokens or 0 for partition in partitions)
     rows = sum(partition.rows for partition in partitions)
@@ -178,12 +179,12 @@ def _sums(manifest: Manifest, details: CacheDetails) -> Iterator[tuple[str, obje
 
 
 def shard_name(source: str, partition: int) -> str:
-    """Path of a shard, such as `web/shard-00017`."""
+    """Return the path of a shard, such as `web/shard-00017`."""
     return f"{source}/shard-{partition:05d}"
 
 
 def length_histogram(lengths: np.ndarray) -> dict[str, int]:
-    """Number of documents by length in powers of two, as in `CacheDetails.lengths`.
+    """Count documents by length in powers of two, as in `CacheDetails.lengths`.
 
     >>> length_histogram(np.array([0, 1, 2, 3, 4]))
     {'1': 1, '2': 1, '4': 2, '8': 1}
@@ -194,7 +195,7 @@ def length_histogram(lengths: np.ndarray) -> dict[str, int]:
 
 
 def most_frequent(counts: np.ndarray, number: int) -> dict[str, int]:
-    """The `number` most frequent tokens by id, lower ids first among equals; `counts`: int64 by id [V].
+    """Return id -> count of the `number` most frequent tokens, lower ids first among equals; `counts`: int64 by id.
 
     >>> most_frequent(np.array([5, 0, 7, 5]), 2)
     {'2': 7, '0': 5}

@@ -1,8 +1,8 @@
-"""`shard-00017.lengths`: number of tokens of each document of a shard, raw little-endian uint32, in order.
+"""`shard-00017.lengths`: number of tokens in each document of a shard, raw little-endian uint32, in order.
 
 docs.parquet has the same numbers next to the ids. They are stored twice, at 4 bytes per document (a document of 600
 tokens takes 1,200 or more), because they are all that training needs to know about documents, and training machines may
-have no Arrow: document borders cost one file read and numpy.
+have no Arrow: finding document borders takes one file read and numpy.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def read_lengths(directory: str, partition: Partition) -> np.ndarray:
 
 
 def disagreement(data: bytes, partition: Partition) -> str | None:
-    """Difference between the file's bytes and the manifest's sums, as the end of a message; None if they agree."""
+    """Return the difference between the file and the manifest, as the end of a message; None if they agree."""
     if len(data) != lengths_bytes(partition.rows):
         return f"has {len(data)} bytes; {partition.rows} documents have {lengths_bytes(partition.rows)}"
     total = int(np.frombuffer(data, TYPE).sum(dtype=np.int64))
@@ -51,14 +51,14 @@ def disagreement(data: bytes, partition: Partition) -> str | None:
 
 
 def starts_of(lengths: np.ndarray | Sequence[int]) -> np.ndarray:
-    """Start of each document of these lengths, from 0, and the end of the last one: int64 [N + 1]."""
+    """Return the start of each document, counted from 0, and the end of the last one: int64 [N + 1]."""
     starts = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=starts[1:])
     return starts
 
 
 def stretches(starts: np.ndarray, limit: int) -> Iterator[tuple[int, int]]:
-    """Cut N documents into ranges [first, last) of at most `limit` tokens, or one longer document; starts: [N + 1]."""
+    """Yield ranges [first, last) of N documents: at most `limit` tokens, or one longer document. starts: [N + 1]."""
     first, count = 0, len(starts) - 1
     while first < count:
         fitting = int(np.searchsorted(starts, starts[first] + limit, "right")) - 1

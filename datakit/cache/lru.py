@@ -1,6 +1,6 @@
 """A thread-safe cache that drops the least recently used values.
 
-Not `functools.lru_cache`: on a method it would keep its object, and that object's open files, alive until the garbage
+`functools.lru_cache` on a method would keep the method's object, and that object's open files, alive until the garbage
 collector runs.
 """
 
@@ -16,7 +16,7 @@ Value = TypeVar("Value")
 
 
 class LruCache(Generic[Key, Value]):
-    """Keeps values whose sizes add up to at most `limit`, but always the newest; by default each value counts as 1."""
+    """Keeps values whose sizes add up to at most `limit`, and always the newest one; each has size 1 by default."""
 
     def __init__(self, limit: int, size_of: Callable[[Value], int] = lambda value: 1) -> None:
         self._limit, self._size_of = limit, size_of

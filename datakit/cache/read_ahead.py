@@ -1,8 +1,8 @@
 """Reads ranges of a cache ahead of their use, in any order, with bounded memory.
 
 Reading the next block while the current one is used hides the latency of the disk or the network: with four blocks in
-flight, an object store that answers after 50 ms delivers its full bandwidth. Memory: `in_flight` blocks that are being
-read or waiting, and the one in use.
+flight, an object store that answers after 50 ms delivers its full bandwidth. Memory: the `in_flight` blocks that are
+being read or waiting to be used, plus the one in use.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Range = tuple[int, int]
 
 
 def block_ranges(tokens: int, block_tokens: int = BLOCK_TOKENS) -> list[Range]:
-    """The ranges of the blocks of a cache of this many tokens, in order; the last one may be shorter.
+    """Return the block ranges for a cache of this many tokens, in order; the last one may be shorter.
 
     >>> block_ranges(5, 2)
     [(0, 2), (2, 4), (4, 5)]
@@ -32,7 +32,7 @@ def read_ahead(
 ) -> Iterator[np.ndarray]:
     """Yield `read(start, stop)` for each range, in the given order, reading up to `in_flight` ranges at a time.
 
-    An error is raised when its range is due. A caller that stops early waits for reads in flight; no new ones start.
+    An error is raised when its range is due. A caller that stops early waits for reads in flight; no new reads start.
     """
     waiting: deque[Future[np.ndarray]] = deque()
     pool = ThreadPoolExecutor(in_flight, thread_name_prefix="datakit-read")

@@ -2,18 +2,18 @@
 
     cache = open_cache("data/demo/tokenize-0123456789ab")
     cache.read(10_000, 14_096)                    # np.ndarray of 4096 tokens
-    for block in cache.blocks(): ...              # 1 Mi tokens at a time, with the next ones being read
+    for block in cache.blocks(): ...              # 1 Mi tokens at a time, while the next blocks are read
     for document in cache.documents(): ...        # document.id, document.tokens
     cache.document(cache.find("5f0c..."))         # the document with this id
 
 Opening reads only the manifest, which has the shards in order, their sizes and their arrays' metadata: 10,000 shards
-open in a fraction of a second, without any listing. A binary search maps a position to its shard, whose array is opened
-on its first read. Tokens and document borders need numpy, TensorStore and msgspec; document ids also need pyarrow.
-Inconsistent caches are refused: unfinished ones, other stages' output, sums that disagree, files missing or of the
-wrong size.
+open in a fraction of a second, without listing a directory. A binary search maps a position to its shard, whose array
+is opened on its first read. Tokens and document borders need numpy, TensorStore and msgspec; document ids also need
+pyarrow. Caches that are unfinished or inconsistent (sums that disagree, files missing or of the wrong size) are
+refused, and so is the output of other stages.
 
 A block of 1 Mi tokens takes one system call if the tokens are raw on a local disk, otherwise about five requests. Cut
-sequences out of blocks: reading them one by one costs ten times as much. Thread-safe.
+sequences out of blocks: reading sequences one by one costs ten times as much. Thread-safe.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ STARTS_CACHED = 32  # shards
 
 @dataclass(frozen=True)
 class Shard:
-    """Shard `index`: `tokens` tokens of the cache from `token_start`, and `rows` documents from `row_start`."""
+    """Shard `index`: `tokens` tokens from `token_start` in the cache on, `rows` documents from row `row_start` on."""
 
     index: int
     path: str
@@ -69,11 +69,11 @@ class Document:
 
 
 class Cache:
-    """An open token cache. Do not share it with forked processes after the first read; open one in each.
+    """An open token cache. Do not share it with forked processes after the first read; open a cache in each.
 
-    contract: what the tokens mean. details: totals by source, the histogram of document lengths, the form of the
-    arrays. has_loss_mask: True if some tokens are not targets. tokenizer_url: the tokenizer.json that the cache was
-    made with.
+    contract: the meaning of the tokens. details: totals by source, the histogram of document lengths, the form of the
+    arrays. has_loss_mask: True if some tokens are not targets. tokenizer_url: the tokenizer.json with which the
+    cache was made.
     """
 
     def __init__(self, directory: str, manifest: Manifest, cache_bytes: int = CACHE_BYTES) -> None:
@@ -97,11 +97,11 @@ class Cache:
         return self._arrays.requests + self._lists_read
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Tokens [start, stop) as a new array, uint16 or uint32 [stop - start]. Raises IndexError, CorruptError."""
+        """Return tokens [start, stop) as a new array of uint16 or uint32. Raises IndexError, CorruptError."""
         return self._arrays.read(self._offsets.locate(start, stop))
 
     def read_loss_mask(self, start: int, stop: int) -> np.ndarray:
-        """Loss mask of tokens [start, stop), bool [stop - start], True for targets. Raises IndexError, CorruptError."""
+        """Return the loss mask of tokens [start, stop): bool, True for targets. Raises IndexError, CorruptError."""
         return self._arrays.read_loss_mask(self._offsets.locate(start, stop))
 
     def read_async(self, start: int, stop: int) -> Future[np.ndarray]:
@@ -109,13 +109,13 @@ class Cache:
         return self._pool.submit(self.read, start, stop)
 
     def blocks(self, ranges: Iterable[Range] | None = None, in_flight: int = IN_FLIGHT) -> Iterator[np.ndarray]:
-        """Yield these ranges of tokens (by default all tokens, 1 Mi at a time), reading `in_flight` of them ahead."""
+        """Yield these ranges of tokens (by default all tokens, 1 Mi at a time), reading `in_flight` ranges ahead."""
         return read_ahead(self.read, block_ranges(self.tokens) if ranges is None else ranges, in_flight)
 
     def view(self) -> np.ndarray:
-        """All tokens as one read-only array: a memory map of a single raw shard on a local disk, else a copy.
+        """Return all tokens as one read-only array: a memory map for one raw shard on a local disk, else a copy.
 
-        For small caches; a copy takes 2 or 4 bytes of memory per token.
+        Intended for small caches: a copy takes 2 or 4 bytes of memory per token.
         """
         filled = np.flatnonzero(np.diff(self._offsets.token_starts))
         mapped = self._arrays.view(int(filled[0])) if len(filled) == 1 else None
@@ -124,11 +124,11 @@ class Cache:
         return whole
 
     def shard_view(self, index: int) -> np.ndarray | None:
-        """One shard's tokens as a read-only memory map; None unless they are stored raw on a local disk."""
+        """Return one shard's tokens as a read-only memory map; None unless they are stored raw on a local disk."""
         return self._arrays.view(index) if self.manifest.partitions[index].tokens else None
 
     def document(self, row: int) -> Document:
-        """The document in this row of the cache. Raises IndexError."""
+        """Return the document in this row of the cache. Raises IndexError."""
         index, local = self._offsets.shard_of_row(row)
         starts, base = self.document_starts(index), int(self._offsets.token_starts[index])
         tokens = self.read(base + int(starts[local]), base + int(starts[local + 1]))
@@ -147,31 +147,31 @@ class Cache:
                     yield Document(name, block[begin:end])
 
     def find(self, identity: str) -> int | None:
-        """The row of the document with this id (32 hex digits), or None; reads about one row group."""
+        """Return the row of the document with this id (32 hex digits), or None; reads about one row group."""
         return self._documents.find(identity)
 
     def row_at(self, position: int) -> int:
-        """The row of the document that contains the token at this position. Raises IndexError."""
+        """Return the row of the document that contains the token at this position. Raises IndexError."""
         index, local = self._offsets.shard_of_token(position)
         row = int(np.searchsorted(self.document_starts(index), local, "right")) - 1
         return int(self._offsets.row_starts[index]) + row
 
     def position_of(self, row: int) -> int:
-        """The position of the first token of the document in this row. Raises IndexError."""
+        """Return the position of the first token of the document in this row. Raises IndexError."""
         index, local = self._offsets.shard_of_row(row)
         return int(self._offsets.token_starts[index]) + int(self.document_starts(index)[local])
 
     def source_of(self, row: int) -> str:
-        """The source of the document in this row. Raises IndexError."""
+        """Return the source of the document in this row. Raises IndexError."""
         return self.manifest.partitions[self._offsets.shard_of_row(row)[0]].source
 
     def document_lengths(self, index: int) -> np.ndarray:
-        """Number of tokens of each document of a shard, uint32 [rows], in one read. Raises CorruptError."""
+        """Read each document's length in tokens in a shard, uint32 [rows], in one request. Raises CorruptError."""
         self._lists_read += 1
         return read_lengths(self.directory, self.manifest.partitions[index])
 
     def document_starts(self, index: int) -> np.ndarray:
-        """Start of each document in a shard, and the end of the last one, int64 [rows + 1]; cached for some shards."""
+        """Return each document's start in a shard, and the last one's end, int64 [rows + 1]; caches recent shards."""
         return self._starts.get(index, lambda: starts_of(self.document_lengths(index)))
 
     def require_tokenizer(self, sha256: str) -> None:
@@ -181,7 +181,7 @@ class Cache:
     def require_encoding(self, encode: Callable[[str], Sequence[int]]) -> None:
         """Raise TokenizerError if `encode` gives a golden string different ids than the cache's tokenizer did.
 
-        For tokenizers without a tokenizer.json, or whose file was saved again. `encode` must not add special tokens.
+        For tokenizers that have no tokenizer.json or whose file was saved again. `encode` must not add special tokens.
         """
         for golden in self.contract.golden:
             found = list(encode(golden.text))
@@ -218,7 +218,7 @@ class Cache:
 
 
 def open_cache(url: str, cache_bytes: int = CACHE_BYTES) -> Cache:
-    """Open the token cache in directory `url` by reading its manifest. `cache_bytes` bounds the pool of decoded chunks.
+    """Open the token cache in directory `url` by reading its manifest. `cache_bytes` limits the pool of decoded chunks.
 
     Raises NotFoundError (unfinished or missing), UsageError (not a token cache), CorruptError, RootError.
     """

@@ -1,4 +1,4 @@
-"""Opens and reads the arrays of a cache's shards on demand, keeping some of them open. Thread-safe.
+"""Opens and reads the arrays of a cache's shards on demand; keeps the recently used ones open. Thread-safe.
 
 Raw shards on a local disk are read by one system call straight into the result. TensorStore reads everything else:
 compressed shards and object stores. A shard whose file is missing, or differs in size from the manifest, is refused
@@ -23,7 +23,7 @@ from datakit.errors import CorruptError, NotFoundError, TokenizerError
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest
 
-OPEN_ARRAYS = 256  # a raw one holds a file descriptor; processes often have 1024
+OPEN_ARRAYS = 256  # each raw array holds a file descriptor; the limit is often 1024 per process
 
 
 class ShardArrays:
@@ -45,7 +45,7 @@ class ShardArrays:
         return self._direct_reads + zarr_arrays.requests_so_far() - self._before
 
     def read(self, stretches: Sequence[Stretch]) -> np.ndarray:
-        """The tokens of the stretches, end to end; those that TensorStore reads are read concurrently."""
+        """Return the tokens of the stretches, end to end; TensorStore reads its stretches concurrently."""
         out = np.empty(sum(last - first for _, first, last in stretches), self._dtype)
         pending, position = [], 0
         for index, first, last in stretches:
@@ -61,7 +61,7 @@ class ShardArrays:
         return out
 
     def read_loss_mask(self, stretches: Sequence[Stretch]) -> np.ndarray:
-        """The loss mask of the stretches as bool; all True where a shard has no mask."""
+        """Return the loss mask of the stretches as bool; True throughout a shard without a mask."""
         out = np.ones(sum(last - first for _, first, last in stretches), bool)
         pending, position = [], 0
         for index, first, last in stretches:
@@ -74,7 +74,7 @@ class ShardArrays:
         return out
 
     def view(self, index: int) -> np.ndarray | None:
-        """A shard's tokens as a memory map if they are stored raw on a local disk, else None."""
+        """Return a shard's tokens as a memory map if they are stored raw on a local disk, else None."""
         array = self._array(index)
         return array.view() if isinstance(array, RawShard) else None
 
@@ -117,7 +117,7 @@ class ShardArrays:
         return zarr_arrays.open_array(place, metadata, self._context)
 
     def _checked(self, found: np.ndarray, index: int) -> np.ndarray:
-        """Check an imported array for ids that its tokenizer does not have, or that the cache's type cannot hold."""
+        """Refuse ids in an imported array that its tokenizer does not have or that the cache's type cannot hold."""
         if self._external is None:
             return found
         size = self._details.contract.vocabulary_size
@@ -131,9 +131,9 @@ class ShardArrays:
 
 
 def _begin(array: Any, first: int, place: np.ndarray) -> list[tuple[np.ndarray, Any]]:
-    """Start reads of the tokens from `first` that fill `place`; each is returned with its part of `place`.
+    """Start reads that fill `place` with the tokens from `first` on; return (part of `place`, read) for each.
 
-    The read is cut at chunk borders because TensorStore decodes each read in one thread (1.5 times the rate).
+    Cutting at chunk borders gives 1.5 times the rate, because TensorStore decodes each read in a single thread.
     """
     last, (chunk,) = first + len(place), array.chunk_layout.read_chunk.shape
     cuts = [first, *range((first // chunk + 1) * chunk, last, chunk), last]

@@ -9,11 +9,11 @@ import numpy as np
 from datakit.cache.lengths import starts_of
 from datakit.storage.manifest import Partition
 
-Stretch = tuple[int, int, int]  # shard, its first token, the end
+Stretch = tuple[int, int, int]  # shard, first token in it, end
 
 
 class ShardOffsets:
-    """token_starts, row_starts: int64 [shards + 1], where each shard's tokens and documents start, and the totals."""
+    """The start of each shard in tokens and in rows (documents), each int64 [shards + 1] and ending with the total."""
 
     def __init__(self, directory: str, partitions: Sequence[Partition]) -> None:
         self._directory = directory

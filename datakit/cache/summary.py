@@ -1,6 +1,6 @@
 """Summarizes a cache: documents by length, tokens by source, the most frequent tokens.
 
-All of it is in the manifest, except that a cache imported by reference has no token counts: then every token is read
+The manifest has all of this, except the token counts of a cache imported by reference; for these, every token is read
 and counted.
 """
 
@@ -16,7 +16,7 @@ from datakit.cache.reader import Cache
 
 @dataclass(frozen=True)
 class CacheSummary:
-    """Totals and distributions. lengths: (from, below, documents). frequent: (id, count), most frequent first."""
+    """Totals and distributions. lengths: (at least, below, documents). frequent: (id, count), most frequent first."""
 
     directory: str
     documents: int
@@ -47,7 +47,7 @@ def summarize(cache: Cache) -> CacheSummary:
 
 
 def counted(cache: Cache, number: int = FREQUENT) -> list[tuple[int, int]]:
-    """The `number` most frequent tokens with their counts, lower ids first among equals, by reading all tokens."""
+    """Read all tokens; return the `number` most frequent with their counts, lower ids first among equals."""
     counts = np.zeros(cache.contract.vocabulary_size, np.int64)
     for block in cache.blocks():
         counts += np.bincount(block, minlength=len(counts))

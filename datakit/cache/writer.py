@@ -1,7 +1,7 @@
 """Writes one shard of the token cache: collects the tokens in memory, then writes each file once.
 
-The data file is written first, then the loss mask if there is one, then the documents' lengths and list, and zarr.json
-last, so that a shard with metadata is complete. The bytes depend on the documents alone, not on how they were batched.
+The loss mask, if any, is written first, then the data file, then the documents' lengths and list, and last zarr.json,
+so that a shard with metadata is complete. The bytes depend on the documents alone, not on how they were batched.
 
 Memory: three times the size of the shard's tokens, which take 2 bytes each if stored raw and 4 if compressed. A text
 of 1 GiB at 3.5 bytes per token takes 1.8 GiB or 3.6 GiB.
@@ -46,7 +46,7 @@ EMPTY_XXH3 = "99aa06d3014798d86001c324468d497f"  # xxh3-128 of zero bytes: the d
 class Documents:
     """Encoded documents in order: ids [N], tokens [T] end to end, lengths int64 [N].
 
-    mask: uint8 [T], 1 for a token that is a target; None if all are.
+    mask: uint8 [T], 1 for a token that is a target; None if all tokens are.
     """
 
     ids: pa.Array
@@ -57,13 +57,13 @@ class Documents:
 
 @dataclass
 class _Tokens:
-    """The tokens collected so far. A bytearray grows in place: the system remaps pages instead of copying."""
+    """The tokens collected so far, in a bytearray because the system grows it by remapping pages, without a copy."""
 
     dtype: np.dtype
     vocabulary_size: int
     tokens: bytearray = field(default_factory=bytearray)
     mask: bytearray = field(default_factory=bytearray)
-    listed: bytearray = field(default_factory=bytearray)  # the lengths as bytes of their file
+    listed: bytearray = field(default_factory=bytearray)  # the content of the lengths file
     lengths: Counter[str] = field(default_factory=Counter)
     counts: np.ndarray = field(init=False)
     count: int = 0
@@ -89,7 +89,7 @@ class _Tokens:
             self.first_id, self.last_id = self.first_id or part.ids[0].as_py(), part.ids[-1].as_py()
 
     def give_tokens(self) -> bytearray:
-        """Hand over all tokens to the caller."""
+        """Hand all tokens over to the caller."""
         given, self.tokens = self.tokens, bytearray()
         return given
 
@@ -101,10 +101,10 @@ class _Tokens:
 def write_shard(
     path: str, parts: Iterable[Documents], contract: Contract, context: TaskContext
 ) -> tuple[WrittenShard, tuple[OutputFile, ...]]:
-    """Write and commit the shard `path`, `<source>/shard-<number>` relative to the step.
+    """Write and commit the shard `path`, which is `<source>/shard-<number>` relative to the step.
 
-    Returns its description and its files in the order they were committed. Raises CorruptError if documents break the
-    contract. If `parts` raises, nothing is committed.
+    Returns the shard's description and its files. Raises CorruptError if documents violate the contract. If
+    `parts` raises, nothing is committed.
     """
     taken, absent = _Tokens(contract.dtype, contract.vocabulary_size), OutputFile("", 0, EMPTY_XXH3)
     data, late, mask, side = absent, None, (), None
@@ -149,7 +149,7 @@ def _write_mask(path: str, taken: _Tokens, context: TaskContext) -> tuple[tuple[
 def _write_array(path: str, values: bytearray, form: ArrayForm, context: TaskContext) -> tuple[OutputFile, bytes]:
     """Encode and commit the data; return the metadata for the caller to commit last.
 
-    The caller must keep no reference to `values`: its memory is freed when TensorStore releases it, which may
+    The caller must keep no reference to `values`: the memory is freed when TensorStore releases it, which may
     take a moment.
     """
     data, metadata = encode_array(np.frombuffer(values, form.dtype), form, context.cpus)

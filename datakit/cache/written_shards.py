@@ -1,4 +1,4 @@
-"""Describes the shards that were written, and adds them up to the details of a cache's manifest."""
+"""Describes the shards written, and adds them up to the details in a cache's manifest."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from datakit.storage.manifest import Partition
 class WrittenShard(msgspec.Struct, frozen=True):
     """One shard as its task reports it.
 
-    text_bytes: size of the text it was made from, without quarantined documents; None if unknown. bytes, xxh3: of the
-    data file. lengths: documents by number of tokens (layout.length_histogram). frequent: most frequent tokens by id.
+    text_bytes: size of the shard's text, without quarantined documents; None if unknown. bytes, xxh3: for the data
+    file. lengths: documents by number of tokens (layout.length_histogram). frequent: id -> count.
     """
 
     source: str
@@ -40,7 +40,7 @@ class WrittenShard(msgspec.Struct, frozen=True):
 
 
 def cache_details(shards: Sequence[WrittenShard], contract: Contract) -> CacheDetails:
-    """The `details` of the manifest of a cache of these shards, in order."""
+    """Return the manifest's `details` for a cache of these shards, in order."""
     lengths = sum((Counter(shard.lengths) for shard in shards), Counter[str]())
     by_source: dict[str, list[WrittenShard]] = {}
     for shard in shards:

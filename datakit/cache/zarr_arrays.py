@@ -6,7 +6,7 @@ about twice the size of each block being read while it is decoded.
 
 Writing encodes a whole shard in memory and writes each file once. TensorStore would rewrite a shard for each piece it
 is given (8.5 times the bytes, measured), and a scratch directory would write every token twice. Memory in addition to
-the tokens: twice their size if stored raw, one and a half times if compressed.
+the tokens: twice their size if stored raw, one and a half times their size if compressed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ READS = "/tensorstore/kvstore/"
 
 
 def read_context(cache_bytes: int, local: bool) -> tensorstore.Context:
-    """Resources shared by the arrays of one reader: a bounded pool of decoded chunks, threads, concurrent requests."""
+    """Return resources that one reader's arrays share: a bounded pool of decoded chunks, threads, parallel requests."""
     requests = {"limit": LOCAL_REQUESTS if local else REMOTE_REQUESTS}
     return tensorstore.Context(
         {
@@ -47,7 +47,7 @@ def open_array(
 ) -> tensorstore.TensorStore:
     """Open the array with this zarr.json in `directory` without reading.
 
-    sparse: treat a missing chunk as zeros, as other programs write them; ours are always present.
+    sparse: treat a missing chunk as zeros, because other programs omit such chunks; our own are always present.
     """
     specification = {
         "driver": "zarr3",
@@ -73,14 +73,14 @@ def finish(read: Any, place: str) -> np.ndarray:
 
 
 def requests_so_far() -> int:
-    """Reads of files and objects by TensorStore in this process, from its own metrics."""
+    """Count TensorStore's reads of files and objects in this process, using its own metrics."""
     found = tensorstore.experimental_collect_matching_metrics(READS)
     named = [metric for metric in found if metric["name"].endswith("/read")]
     return sum(value.get("value", 0) for metric in named for value in metric["values"])
 
 
 def key_value_store(directory: str) -> dict[str, Any]:
-    """TensorStore's specification of a directory. Raises RootError for an unsupported protocol."""
+    """Return TensorStore's specification of a directory. Raises RootError for an unsupported protocol."""
     if urls.is_local(directory):
         return {"driver": "file", "path": f"{urls.local_path(directory)}/"}
     protocol, _, rest = directory.partition(urls.SPLITTER)
@@ -110,7 +110,7 @@ def encode_array(values: np.ndarray, form: ArrayForm, cpus: int) -> tuple[bytes,
         "driver": "zarr3",
         "kvstore": {"driver": "memory"},
         "metadata": form.metadata(len(values)),
-        "store_data_equal_to_fill_value": True,  # store chunks of token 0, so that a missing chunk is an error
+        "store_data_equal_to_fill_value": True,  # chunks of token 0 are stored too, so a missing chunk is an error
         "context": {"data_copy_concurrency": {"limit": cpus}},
     }
     array = tensorstore.open(specification, create=True).result()

@@ -1,13 +1,13 @@
 """Makes a token cache from tokens that another program wrote, by copying them or by referring to its arrays.
 
-Either way the new directory gets a manifest, the tokenizer, and lists of documents. Copied tokens pass through the
+Either way, the new directory gets a manifest, the tokenizer, and lists of documents. Copied tokens pass through the
 regular shard writer, which checks every document's first and last token against the contract. Arrays left in place are
 described file by file, with checksums (cache/external_arrays.py); their documents are checked only if the contract adds
-tokens around them. The other formats have no document ids, so ours encode the position: 16 hex digits for the shard,
-16 for the row.
+tokens around them. The other formats have no document ids, so ids are made from the position: 16 hex digits for the
+shard, 16 for the row.
 
 Cost: a copy reads and writes every token once; a reference reads every byte once for its checksum.
-Memory: 8 bytes per document of one original; for a copy also three times the tokens of one shard.
+Memory: 8 bytes per document of one original; for a copy, also three times the size of one shard's tokens.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class ExternalTokens:
 
 @dataclass(frozen=True)
 class ImportedShard:
-    """A shard of the new cache; for an array left in place also its description and its zarr.json."""
+    """A shard of the new cache; for an array left in place, also its description and zarr.json."""
 
     shard: WrittenShard
     array: tuple[ExternalShard, dict[str, Any]] | None = None
@@ -88,8 +88,8 @@ def import_cache(
 ) -> Manifest:
     """Make a cache in `directory` from all originals, in order, as one source.
 
-    `ends`: the tokens around each document, as ("none" | "bos" | "eos" | "both", bos token, eos token); a token given
-    as None means the tokenizer's usual one. An interrupted import can be restarted and keeps finished shards.
+    `ends`: the tokens around each document, as ("none" | "bos" | "eos" | "both", bos token, eos token); None as a
+    token means the tokenizer's usual one. An interrupted import can be restarted; finished shards are kept.
     Raises UsageError, TokenizerError, CorruptError.
     """
     if find_manifest(directory) is not None:
@@ -166,7 +166,7 @@ def _refer(
 
 
 def _documents(original: ExternalTokens, first: int, last: int, number: int, contract: Contract) -> Iterator[Documents]:
-    """Rows [first, last) in batches, with their ids in shard `number`, whose row 0 is `first`."""
+    """Yield rows [first, last) in batches, with ids for shard `number`, whose row 0 is row `first`."""
     starts = starts_of(original.lengths)
     for begin, end in stretches(starts[first : last + 1], BATCH_TOKENS):
         start, stop = int(starts[first + begin]), int(starts[first + end])
@@ -193,7 +193,7 @@ def _ids(number: int, first: int, last: int) -> pa.StringArray:
 
 
 def _reference(place: str, directory: str) -> str:
-    """`place` relative to `directory` if both are on one store, so that they can be moved together."""
+    """Make `place` relative to `directory` if both are on one store, so that they can be moved together."""
     same = urls.protocol(place) == urls.protocol(directory) == "file" or (
         place.split("/")[:3] == directory.split("/")[:3] and not urls.is_local(place)
     )

@@ -1,8 +1,8 @@
 """Reads caches in the Levanter layout: jagged arrays in zarr 3, and a ledger.
 
-    <cache>/shard_ledger.json               is_finished, rows in total and by shard, the layout
+    <cache>/shard_ledger.json               is_finished, rows in total and per shard, the layout
     <cache>/<field>/data, offsets           consolidated: one pair of arrays for all documents
-    <cache>/<shard>/<field>/data, offsets   sharded: a pair for each shard of the ledger, in its order
+    <cache>/<shard>/<field>/data, offsets   sharded: one pair for each shard, in the order of the ledger
 
 `data` holds the tokens of all documents end to end. Element 0 of `offsets` is the number of documents; elements 1 to N
 are the documents' ends. Both arrays are declared much longer than their content, and chunks of zeros may be missing.
@@ -30,7 +30,7 @@ CACHE_BYTES = 16 << 20
 
 
 class Ledger(msgspec.Struct, frozen=True):
-    """The part of `shard_ledger.json` that we need; older ones do not name their layout."""
+    """The part of `shard_ledger.json` that we need; older ledgers do not name their layout."""
 
     total_num_rows: int
     is_finished: bool
@@ -44,7 +44,7 @@ def is_levanter(cache: str) -> bool:
 
 
 def read_levanter(cache: str, field: str = FIELD) -> Iterator[ExternalTokens]:
-    """Yield the arrays of a cache, one or one per shard; shards without documents are left out.
+    """Yield the tokens of a cache, whole or shard by shard; shards without documents are left out.
 
     Raises UsageError, CorruptError, NotFoundError.
     """

@@ -11,7 +11,7 @@
            int64[M]  first sequence of each document; the last entry is N
            int8[N]   modes, only in multimodal datasets
 
-Each document of the cache becomes one sequence. The format has no empty documents: they are left out and counted.
+Each document of the cache becomes one sequence. The format has no empty documents, so these are left out and counted.
 Memory: 20 bytes per document.
 """
 
@@ -105,7 +105,7 @@ def _write_index(path: Path, lengths: np.ndarray, dtype: np.dtype) -> None:
 
 
 def read_megatron(prefix: str) -> ExternalTokens:
-    """Open a dataset for import; its documents are those in the index, each of one or more sequences.
+    """Open a dataset for import; its documents are those in the index, each made of one or more sequences.
 
     Raises NotFoundError, CorruptError, UsageError.
     """

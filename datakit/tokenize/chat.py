@@ -1,11 +1,12 @@
 """Conversations: renders a column of messages (role and content) in a fixed format, with a loss mask.
 
-Each message becomes `head`, its content, `tail`. The three are encoded separately, so their borders are token borders,
-as they are when a model continues from a head. The mask is 1 on content and tail of the target roles (assistant), else
-0. Heads and tails come from the recipe and may contain special tokens. Contents are untrusted: a special token's string
-in one is encoded as ordinary text, so a message cannot end its own turn.
+Each message becomes `head`, its content and `tail`. The three are encoded separately, so no token spans two of them,
+just as when a model continues from a head. The mask is 1 on the content and tail of messages of the target roles
+(assistant), else 0. Heads and tails come from the recipe and may contain special tokens. Contents are untrusted: a
+special token's string in a content is encoded as ordinary text, so a message cannot end its own turn.
 
-Like every document, a conversation needs a text for its id and for dedup; the transform `with_text` below makes one.
+Like every document, a conversation needs a text from which its id is made and which dedup compares; the transform
+`with_text` below makes one.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from datakit.cache.lengths import starts_of
 from datakit.errors import CorruptError, RecipeError, suggestion
 from datakit.tokenize.encoders.base import Encoder
 
-FORMATS = {  # by name: head and tail
+FORMATS = {  # name: (head, tail)
     "simple": ("<|{role}|>\n", "\n"),
     "chatml": ("<|im_start|>{role}\n", "<|im_end|>\n"),
 }
@@ -55,7 +56,7 @@ def chat_format(form: str) -> ChatFormat:
 
 @dataclass(frozen=True)
 class Conversations:
-    """N conversations as columns: role and content of every message [M]; `turns`, int64 [N], messages in each."""
+    """N conversations as columns: role and content of all M messages; `turns`: messages per conversation, int64 [N]."""
 
     roles: list[str]
     contents: list[str]
@@ -85,9 +86,9 @@ def encode_chat(
     trusted: Encoder,
     content: Callable[[list[str]], tuple[np.ndarray, np.ndarray]],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Ids uint32 [T], lengths of the conversations int64 [N], mask uint8 [T].
+    """Return ids uint32 [T], lengths of the conversations int64 [N], mask uint8 [T].
 
-    trusted: encodes heads and tails; content: encodes contents.
+    `trusted` encodes heads and tails; `content` encodes contents.
     """
     roles = sorted(set(batch.roles))
     number_of = {role: number for number, role in enumerate(roles)}
@@ -98,7 +99,7 @@ def encode_chat(
     )
     inner, inner_lengths = content(batch.contents)
     lengths = np.stack([frame_lengths[heads], inner_lengths, frame_lengths[tails]], axis=1)
-    part = np.repeat(np.tile([0, 1, 2], len(heads)), lengths.ravel())  # of each token: head, content or tail
+    part = np.repeat(np.tile([0, 1, 2], len(heads)), lengths.ravel())  # per token: 0 head, 1 content, 2 tail
     ids = np.empty(len(part), np.uint32)
     ids[part == 1] = inner
     starts = starts_of(frame_lengths)
@@ -111,7 +112,7 @@ def encode_chat(
 
 
 def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Concatenate the ranges start, start + 1, ... of these lengths."""
+    """Concatenate the ranges that begin at `starts` and have these lengths."""
     ends = np.cumsum(lengths)
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
 
@@ -121,7 +122,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def with_text(records: pa.RecordBatch) -> pa.RecordBatch:
-    """A source's `transform`: make the column `text`, one JSON line per message, so dedup compares the words."""
+    """A source's `transform`: make the column `text`, one JSON line per message, so that dedup compares words."""
     lines = [
         "\n".join(json.dumps([turn["role"], turn["content"]], ensure_ascii=False) for turn in conversation or [])
         for conversation in records.column("messages").to_pylist()

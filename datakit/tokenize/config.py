@@ -10,7 +10,7 @@ from datakit.tokenize.chat import chat_format
 from datakit.tokenize.encoders.custom import is_custom
 from datakit.tokenize.encoders.tokenizer import ENCODERS, SPECIAL_STRINGS
 
-TEXT, CHAT, TOKENS = FORMATS = ("text", "chat", "tokens")  # what a source's documents are
+TEXT, CHAT, TOKENS = FORMATS = ("text", "chat", "tokens")  # kinds of documents in a source
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,11 @@ class Config:
     "package.module:function" for a custom tokenizer, with its tokenizer_version (tokenize/encoders/custom.py).
     encoder: "auto" (fastokens if it can load the tokenizer, else tokenizers), "fastokens" or "tokenizers".
     add: tokens to add around each document: "eos", "bos", "both" or "none". bos, eos: the names of these tokens; by
-    default the usual name that the vocabulary has. special_strings: a special token's string inside a text becomes that
-    token ("keep") or ordinary text ("text"). formats: by source, what its documents are: "text" (default), "chat"
+    default the one common name found in the vocabulary. special_strings: a special token's string inside a text becomes
+    that token ("keep") or ordinary text ("text"). formats: the kind of documents by source: "text" (default), "chat"
     (column `messages`, rendered by chat_format) or "tokens" (column `tokens`, lists of ids, with an optional column
-    loss_mask). max_quarantined: number, or share if below 1 (0.001), of documents to leave out if they crash the
-    encoder. quarantine: documents to leave out in addition, as "partition:row".
+    loss_mask). max_quarantined: maximum number, or share if below 1 (0.001), of documents that may be left out because
+    they crash the encoder. quarantine: documents to leave out in any case, as "partition:row".
     """
 
     tokenizer: str

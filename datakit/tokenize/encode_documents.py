@@ -1,7 +1,7 @@
-"""Encodes the documents of a partition, whatever its source holds: texts, conversations or lists of tokens.
+"""Encodes the documents of a partition: texts, conversations or lists of tokens, depending on its source.
 
-Each kind produces batches of encoded documents, with the contract's tokens around them. A sample of texts and
-conversations is verified; for prebuilt tokens there is nothing to compare with.
+All three kinds become batches of encoded documents, with the contract's tokens around each document. A sample of texts
+and conversations is verified; prebuilt tokens have no reference to compare with.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from datakit.tokenize.reference_check import Verification
 from datakit.tokenize.text_batches import TextBatch, text_batches
 
 EncodeBatch = Callable[[TextBatch, "Verification | None"], Documents]
-CHAT_STRIDE = 300  # one message in this many of a conversation source is verified
+CHAT_STRIDE = 300  # in a source of conversations, one message in this many is verified
 
 
 class PartitionToEncode(msgspec.Struct, frozen=True):
-    """A partition of the dataset as a task's argument: URL of its file, its name, and the path of its shard."""
+    """A partition of the dataset as a task argument. dataset: URL of its file; shard: path of its shard."""
 
     dataset: str
     name: str
@@ -41,7 +41,7 @@ class PartitionToEncode(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Encoding:
-    """The encoders of one task. texts: for documents; trusted, contents: for heads and contents of conversations."""
+    """The encoders of one task. texts: for documents; trusted: for heads and tails; contents: for chat contents."""
 
     contract: Contract
     texts: LongTexts
@@ -52,7 +52,7 @@ class Encoding:
 
     @classmethod
     def of(cls, tokenizer: AnyTokenizer, encoder: str, special_strings: str, contract: Contract) -> Encoding:
-        """Set up the encoders of a loaded tokenizer as the contract says."""
+        """Set up the encoders of a loaded tokenizer as the contract requires."""
         text, trusted, content = (tokenizer.encoder(encoder, policy) for policy in (special_strings, "keep", "text"))
         if contract.long_texts == PARTS:
             texts, contents = tokenizer.long_texts(text, special_strings), tokenizer.long_texts(content, "text")
@@ -65,7 +65,7 @@ class Encoding:
         )
 
     def verification(self, rows: int, text_bytes: int, place: str) -> Verification | None:
-        """A verification of one partition; None if there is no reference."""
+        """Return a verification for one partition, or None if there is no reference."""
         if self.reference is None:
             return None
         return Verification(self.reference, self.texts.encoder, rows, text_bytes, place)
@@ -81,7 +81,7 @@ def encoded_documents(
 
 
 def _encoder_for(kind: str, config: Config, encoding: Encoding, place: str) -> tuple[list[str], EncodeBatch]:
-    """The columns that documents of this format need, and the function that encodes a batch of them."""
+    """Return the columns that documents of this format need, and the function that encodes a batch of them."""
     if kind == CHAT:
         form = chat_format(config.chat_format)
         return [config.messages], lambda batch, check: _chat(batch, form, encoding, check, place)

@@ -22,7 +22,7 @@ GOLDEN = (
     "it's we'll THEY'VE \u00a0\u3000 end ",
     "before<|endoftext|>after",
 )
-PROBE_PART_BYTES = 48  # small enough for a probe of a few KiB to take every code path
+PROBE_PART_BYTES = 48  # small enough that a probe of a few KiB exercises every code path
 
 
 def make_contract(
@@ -34,7 +34,7 @@ def make_contract(
     *,
     special_strings: str = "keep",
 ) -> Contract:
-    """The contract, with golden strings on which reference and encoder agree. Raises TokenizerError."""
+    """Make the contract, with golden strings on which reference and encoder agree. Raises TokenizerError."""
     if add not in ADDED:
         raise TokenizerError(f"tokenize.add: {add!r} is not one of {', '.join(ADDED)}; {suggestion(add, ADDED)}")
     reference = tokenizer.reference_encoder(special_strings)
@@ -53,7 +53,7 @@ def make_contract(
 
 
 def _special(tokenizer: AnyTokenizer, side: str, named: str | None, usual: tuple[str, ...]) -> Special:
-    """The token of this name, or the only one of the usual names in the vocabulary."""
+    """Return the token of this name, or without a name the only usual one in the vocabulary."""
     found = {token: tokenizer.token_id(token) for token in ([named] if named else usual)}
     present = [(token, number) for token, number in found.items() if number is not None]
     if len(present) == 1:
@@ -81,7 +81,7 @@ def _golden(reference: Encoder, encoder: Encoder) -> list[Golden]:
 
 
 def _long_texts(tokenizer: AnyTokenizer, encoder: Encoder, special_strings: str) -> str:
-    """Decide whether long documents are encoded in parts: if known to be exact, and a probe in tiny parts agrees."""
+    """Return PARTS if encoding in parts is known to be exact and a probe in tiny parts confirms it; else the reason."""
     parts = tokenizer.long_texts(encoder, special_strings)
     reference = tokenizer.reference_encoder(special_strings)
     if parts.reason or reference is None:
@@ -94,6 +94,6 @@ def _long_texts(tokenizer: AnyTokenizer, encoder: Encoder, special_strings: str)
 
 
 def _probe(special: list[str]) -> str:
-    """A few KiB of everything: the golden strings, runs of one character, special tokens."""
+    """Return a few KiB of varied text: the golden strings, runs of one character, special tokens."""
     runs = [character * 200 for character in ("a", " ", "\n", "7", "-", "漢", "\u0301", "'s", "\r\n", "<|")]
     return "".join(text + run for text, run in zip(GOLDEN * 2, runs, strict=False)) + " x ".join([*runs, *special])

@@ -1,9 +1,10 @@
-"""Prebuilt tokens: passes a column of lists of integers through and checks every id.
+"""Prebuilt tokens: passes on a column of lists of integers and checks every id.
 
 An optional column of lists of the same lengths marks the targets (0 or 1). The contract's tokens are added around these
-documents like any others, but not twice: an end-of-text that is already present is removed first.
+documents as around any others, but never twice: a begin-of-text or end-of-text already present is removed first.
 
-Like every document, such a list needs a text for its id and for dedup; the transform `with_text` makes one.
+Like every document, such a list needs a text from which its id is made and which dedup compares; the transform
+`with_text` makes one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ TRANSFORM_VERSION = 1
 
 
 def prebuilt_tokens(column: pa.Array, contract: Contract, place: str) -> tuple[np.ndarray, np.ndarray]:
-    """Ids uint32 [T] and lengths int64 [N] of a list<int> column. Raises CorruptError, TokenizerError."""
+    """Return ids uint32 [T] and lengths int64 [N] of a list<int> column. Raises CorruptError, TokenizerError."""
     values, lengths = _lists(column, place)
     if len(values) and (int(values.min()) < 0 or int(values.max()) >= contract.vocabulary_size):
         raise TokenizerError(
@@ -30,7 +31,7 @@ def prebuilt_tokens(column: pa.Array, contract: Contract, place: str) -> tuple[n
 
 
 def prebuilt_mask(column: pa.Array, lengths: np.ndarray, place: str) -> np.ndarray:
-    """The mask uint8 [T] of a list<int> column of 0 and 1 for each token. Raises CorruptError."""
+    """Return the mask, uint8 [T], from a list<int> column with 0 or 1 for each token. Raises CorruptError."""
     values, found = _lists(column, place)
     if len(found) != len(lengths) or (found != lengths).any():
         raise CorruptError(f"{place}: a loss mask and its tokens have different lengths")
@@ -40,7 +41,7 @@ def prebuilt_mask(column: pa.Array, lengths: np.ndarray, place: str) -> np.ndarr
 
 
 def unframed(ids: np.ndarray, lengths: np.ndarray, contract: Contract) -> tuple[np.ndarray, np.ndarray]:
-    """Find the end tokens that the contract will add again: (mask of tokens to keep [T], remaining lengths)."""
+    """Return (mask of tokens to keep [T], remaining lengths), leaving out end tokens that the contract adds again."""
     kept = np.ones(len(ids), bool)
     left = lengths.copy()
     ends = np.cumsum(lengths)

@@ -1,12 +1,12 @@
 """Compares the encoder with the reference on a sample of each partition; the first difference stops the run.
 
-The sample depends on the partition alone, not on batches: 16 documents evenly spread over the rows, and a window of 8
-KiB in every 2.7 MB of the text laid end to end, which is 0.3 % of the bytes. A document that fits its window is
-compared whole, with the ids about to be written. Of a longer one both encode only a window; among the 16 documents this
-window moves from the start of the first to the end of the last. The reference takes 20 times as long as the encoder, so
-the windows of the 16 take only another 0.3 % of the bytes, 1 to 8 KiB each.
+The sample depends on the partition alone, not on its batches: 16 documents evenly spread over the rows, and a window of
+8 KiB in every 2.7 MB of the texts laid end to end, which is 0.3 % of the bytes. A document that fits in its window is
+compared whole, with the ids about to be written. For a longer document, both encode only the window; in the 16
+documents, the window moves from the start of the first to the end of the last. The reference takes 20 times as long as
+the encoder, so the windows of the 16 cover only another 0.3 % of the bytes, 1 to 8 KiB each.
 
-Cost: 0.6 % of the bytes, or at least 16 KiB per partition, at the reference's speed.
+Cost: encoding 0.6 % of the bytes, but at least 16 KiB per partition, at the reference's speed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PERIOD = round(WINDOW_BYTES / SHARE)
 
 @dataclass(frozen=True)
 class _Sample:
-    """Some bytes [start, stop) of the document in a row of the batch; `whole` if that is all of it."""
+    """Bytes [start, stop) of the document in row `row` of the batch; `whole` is True if they are the whole document."""
 
     row: int
     start: int
@@ -39,7 +39,7 @@ class _Sample:
 
 @dataclass
 class Verification:
-    """Checks, in order, the batches of a partition of `rows` documents and `partition_bytes` of text."""
+    """Checks the batches, in order, of a partition with `rows` documents and `partition_bytes` bytes of text."""
 
     reference: Encoder
     encoder: Encoder
@@ -57,7 +57,7 @@ class Verification:
         self._window = min(max(share, SMALLEST_WINDOW), WINDOW_BYTES)
 
     def check(self, batch: TextBatch, ids: np.ndarray, lengths: np.ndarray) -> None:
-        """Compare this batch's part of the sample with `ids` and `lengths` from the encoder. Raises TokenizerError."""
+        """Compare this batch's share of the sample with the encoder's `ids` and `lengths`. Raises TokenizerError."""
         samples = list(self._sample(batch))
         if not samples:
             return
@@ -77,7 +77,7 @@ class Verification:
             self.text_bytes += sample.stop - sample.start
 
     def compare(self, names: Sequence[str], texts: Sequence[str], ids: np.ndarray, lengths: np.ndarray) -> None:
-        """Compare texts with the ids the encoder gave them; `names` are their documents' ids. Raises TokenizerError."""
+        """Compare the encoder's ids for texts with the reference's; `names`: document ids. Raises TokenizerError."""
         expected, counts = self.reference.encode_batch(texts)
         for name, wanted, found in zip(names, _split(expected, counts), _split(ids, lengths), strict=True):
             if len(found) != len(wanted) or (found != wanted).any():

@@ -2,12 +2,12 @@
 
 Each partition that has documents becomes one shard, in order. First, one task copies the tokenizer next to the cache
 and makes its contract, so every node of a cluster reads the same file. Then each task encodes some partitions, verifies
-a sample of each against the reference and writes their shards. The step fails unless the cache has the dataset's
-documents in the same number and order.
+a sample of each against the reference and writes their shards. The step fails unless each shard accounts for all
+documents of its partition, in the dataset's order.
 
 A source's documents are texts, or, as `formats` says, conversations (chat.py) or lists of tokens (prebuilt.py);
-encode_documents.py encodes all three. Memory: about 300 MB for the tokenizers and a batch, and three times the shard's
-tokens.
+encode_documents.py encodes all three. Memory: about 300 MB for the tokenizers and a batch, plus three times the size of
+the shard's tokens.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ CONTRACT_SETTINGS = ("encoder", "add", "bos", "eos", "special_strings")
 def plan(step: Step) -> Plan:
     """Settle the contract, then encode all partitions."""
     (clean,) = step.inputs_of("consolidate")
-    config = config_of({"tokenizer": "", **step.parameters}, Config)  # of a file, the parameters have only its hash
+    config = config_of({"tokenizer": "", **step.parameters}, Config)  # the parameters hold only the hash of a file
     settings = {key: getattr(config, key) for key in CONTRACT_SETTINGS}
     task = Task("contract", f"{tasks.__name__}:settle_contract", settings)
     (settled,) = yield Phase("contract", (task,), shared={"tokenizer": _tokenizer_file(step)})
@@ -75,7 +75,7 @@ def _check_formats(config: Config, partitions: Sequence[Partition]) -> None:
 
 
 def _tokenizer_file(step: Step) -> bytes:
-    """Read the tokenizer.json, and check that it is the one the step was planned with."""
+    """Return the tokenizer.json, after checking that it is the one the step was planned with."""
     tokenizer = step.parameters.get("tokenizer") or ""
     if is_custom(tokenizer):
         return describe(tokenizer, step.parameters.get("tokenizer_version"))
@@ -90,7 +90,7 @@ def _tokenizer_file(step: Step) -> bytes:
 
 
 def _partitions(directory: str, partitions: Sequence[Partition]) -> Iterator[PartitionToEncode]:
-    """The dataset's partitions; a shard gets the number of its partition within the source."""
+    """Yield the dataset's partitions; each shard gets the number of its partition within the source."""
     numbers = Counter[str]()
     for partition in partitions:
         yield PartitionToEncode(

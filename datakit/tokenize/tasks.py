@@ -66,7 +66,7 @@ def encode(arguments: dict[str, Any], shared: dict[str, Any], context: TaskConte
 
 
 def _encoding(contract: Contract, config: Config, context: TaskContext) -> Encoding:
-    """The preloaded tokenizer with the contract's encoder."""
+    """Return the encoders of the preloaded tokenizer, with the library named in the contract."""
     tokenizer: AnyTokenizer = preloaded(LOAD, urls.join(context.step_directory, TOKENIZER_FILE))
     contract.require(tokenizer.sha256, context.step_directory)
     name = contract.encoder if contract.encoder in ENCODERS else "auto"
@@ -76,7 +76,7 @@ def _encoding(contract: Contract, config: Config, context: TaskContext) -> Encod
 
 
 def _limit_threads(tokenizer: AnyTokenizer, encoder: Encoder, context: TaskContext) -> None:
-    """Make both libraries start their threads now, no more than the task has CPUs."""
+    """Make both libraries start their threads now, at most one per CPU of the task."""
     for each in (encoder, tokenizer.reference_encoder()):
         if each is not None:
             limit_threads(each, context.cpus)

@@ -1,7 +1,7 @@
 """Reads the documents of a consolidated partition in batches of bounded size.
 
-The encoder needs Python strings, so documents become objects only here: 8 MiB of text at a time, sliced from a row
-group without a copy and dropped before the next batch. The output does not depend on the batch borders.
+The encoder needs Python strings, so documents become Python objects only here: 8 MiB of text at a time, sliced from
+a row group without a copy and dropped before the next batch. The output does not depend on the batch borders.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ BATCH_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class TextBatch:
-    """N documents. `data`: the UTF-8 bytes of all texts; `offsets`, int64 [N + 1]: the start of each text in them.
+    """N documents. `data`: UTF-8 bytes that include all texts; `offsets`, int64 [N + 1]: start of each text in them.
 
-    row, position: number of documents, and bytes of text, of the partition before this batch. columns: other columns
-    that were asked for.
+    row, position: the number of documents and bytes of text that precede this batch in the partition. columns: the
+    other columns requested.
     """
 
     ids: pa.Array
@@ -45,7 +45,7 @@ class TextBatch:
 
 
 def text_batches(url: str, columns: Sequence[str] = ()) -> Iterator[TextBatch]:
-    """Yield all documents of a Parquet file, in order, in batches of about BATCH_BYTES or one longer document."""
+    """Yield all documents of a Parquet file, in order, in batches of at most BATCH_BYTES, or one longer document."""
     row = position = 0
     for table in iterate_shard(url, ["id", "text", *columns]):
         if table.num_rows == 0:

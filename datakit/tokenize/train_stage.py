@@ -1,11 +1,12 @@
 """Train-tokenizer: trains a byte-level BPE on the dataset, so that a demonstration needs no network and no account.
 
-The sample is bounded: each source contributes its share of `sample_bytes`, the first documents in id order, which is a
-uniform sample because ids are hashes. The last document is cut at the end of the share. The result does not depend on
-the process or the number of threads: merges of equal count are taken in the order of their token ids, and the initial
+The sample is bounded: each source contributes, in proportion to its size, its first documents in id order, which are a
+uniform sample because ids are hashes. The last document is cut where the share ends. The result does not depend on the
+process or the number of threads: merges of equal count are taken in the order of their token ids, and the initial
 alphabet is all 256 bytes in a fixed order (a test trains several times).
 
-Cost: 20 s of CPU for 64 MiB of text, mostly counting words. Memory: the distinct words of the sample, about 0.6 GiB.
+Cost: 20 s of CPU time for 64 MiB of text, mostly to count words. Memory: the distinct words of the sample, about
+0.6 GiB.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ SCHEMA = pa.schema([("token", pa.string()), ("id", pa.uint32())])
 
 @dataclass(frozen=True)
 class Config:
-    """Parameters of the training.
+    """Training parameters.
 
     vocabulary: maximum number of tokens, including special tokens and the 256 bytes; a small text may yield fewer.
     special: special tokens, which get the first ids. sample_bytes: bytes of text to train on.
@@ -55,14 +56,14 @@ class Config:
 
 
 class Share(msgspec.Struct, frozen=True):
-    """Part of the sample: the first `bytes` bytes of text in the partitions at these URLs."""
+    """One source's part of the sample: the first `bytes` bytes of text in the partitions at these URLs."""
 
     bytes: int
     partitions: list[str]
 
 
 def plan(step: Step) -> Plan:
-    """Run one task: read the sample, train, write tokenizer.json."""
+    """Run one task, which reads the sample, trains and writes tokenizer.json."""
     (clean,) = step.inputs_of("consolidate")
     config = config_of(step.parameters, Config)
     shares = _shares(clean.directory, clean.manifest, config)

@@ -1,7 +1,8 @@
 """Compares every file of a token cache with its manifest, and the documents' lengths with the tokens.
 
-Reads every byte, at the speed of the disk or the network; xxh3 takes 0.1 s of CPU per GB. Damage does not stop it, so
-one pass lists every file to be made again. Without pyarrow, the lists of documents are checked by checksum only.
+Reads every byte, at the speed of the disk or the network; xxh3 takes 0.1 s of CPU per GB. Damage does not stop the
+comparison, so one pass lists every damaged file. Without pyarrow, only the checksums of the lists of documents are
+checked.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ LISTS = (LENGTHS_SUFFIX, DOCUMENTS_SUFFIX)
 
 @dataclass(frozen=True)
 class CacheFile:
-    """A file of a cache: its absolute URL and size, and its xxh3-128 (for the tokenizer, its sha256)."""
+    """A file of a cache: its absolute URL, its size, and its xxh3-128 (or sha256 for the tokenizer)."""
 
     url: str
     bytes: int | None
@@ -59,7 +60,7 @@ class Damage:
 
 
 def cache_files(directory: str, manifest: Manifest, details: CacheDetails) -> Iterator[CacheFile]:
-    """Every file of a cache except its manifest, including those that an imported cache leaves in place."""
+    """Yield every file of a cache except its manifest, including original files that an import left in place."""
     yield CacheFile(urls.join(directory, TOKENIZER_FILE), None, sha256=details.contract.tokenizer_sha256)
     external = read_external(directory, manifest)
     seen = set()
@@ -120,7 +121,7 @@ def require_intact(cache: Cache) -> int:
 
 
 def _compare(file: CacheFile) -> tuple[int, Damage | None]:
-    """Return (bytes read, damage or None) of one file."""
+    """Compare one file; return (bytes read, damage or None)."""
     try:
         if file.sha256 is not None:
             return _compare_tokenizer(file.url, file.sha256)
@@ -135,7 +136,7 @@ def _compare(file: CacheFile) -> tuple[int, Damage | None]:
 
 
 def _compare_lists(shard: tuple[str, Partition], read_list: ReadList | None) -> Damage | None:
-    """Compare the lengths of an undamaged shard's documents with its tokens and with its list of documents."""
+    """Compare an undamaged shard's document lengths with its number of tokens and with its list of documents."""
     place, partition = shard
     data = urls.read_bytes(place + LENGTHS_SUFFIX)
     difference = disagreement(data, partition)
@@ -146,9 +147,9 @@ def _compare_lists(shard: tuple[str, Partition], read_list: ReadList | None) -> 
 
 
 def _reader_of_lists() -> ReadList | None:
-    """A function that reads the lengths from a list of documents; None without pyarrow: checksums must then suffice.
+    """Return a function that reads the lengths from a list of documents; None without pyarrow.
 
-    Called once instead of in each thread: concurrent failing imports see each other's half-initialized modules.
+    Called once and not in each thread, because imports that fail concurrently see half-initialized modules.
     """
     try:
         from datakit.storage.parquet import read_shard

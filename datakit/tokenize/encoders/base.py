@@ -1,7 +1,7 @@
-"""Encoders from texts to ids with no tokens added: fastokens, and `tokenizers`, the reference.
+"""Encoders that turn texts into ids without adding tokens: fastokens, and `tokenizers`, the reference.
 
-Special tokens' strings inside a text are handled by the encoder: "keep" turns them into the token, as both libraries do
-by default; "text" encodes them as ordinary text. Other added tokens (runs of spaces, for example) are found either way.
+The encoder handles special tokens' strings inside a text: "keep" turns each into its token, as both libraries do by
+default; "text" encodes them as ordinary text. Other added tokens (runs of spaces, for example) are found in both cases.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ REFERENCE_BYTES = 1 << 20  # Encoding objects take about 100 bytes per token
 
 
 class Encoder(Protocol):
-    """Anything that turns texts into ids with no tokens added; implement it for other kinds of tokenizers.
+    """Anything that turns texts into ids without adding tokens; implement it for other kinds of tokenizers.
 
-    name, version: of the library, as recorded in the contract.
+    name, version: the library's, as recorded in the contract.
     """
 
     @property
@@ -31,13 +31,13 @@ class Encoder(Protocol):
     def version(self) -> str: ...
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """The ids of all texts, uint32 [T], and the number of ids of each, int64 [N]."""
+        """Return the ids of all texts, uint32 [T], and the number of ids per text, int64 [N]."""
         ...
 
 
 @dataclass(frozen=True)
 class FastEncoder:
-    """fastokens; returns ids as one buffer, without a Python object per token."""
+    """The fastokens encoder; it returns all ids in one buffer, without a Python object per token."""
 
     tokenizer: fastokens.Tokenizer
     special_as_text: bool = False
@@ -51,7 +51,7 @@ class FastEncoder:
 
 @dataclass(frozen=True)
 class ReferenceEncoder:
-    """tokenizers; creates an Encoding object per text, dropped after each MiB of text."""
+    """The `tokenizers` encoder; it creates an Encoding object per text and drops them after each MiB of text."""
 
     tokenizer: tokenizers.Tokenizer
     special_as_text: bool = False
@@ -59,7 +59,7 @@ class ReferenceEncoder:
     version = version("tokenizers")
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        self.tokenizer.encode_special_tokens = self.special_as_text  # an attribute others may share
+        self.tokenizer.encode_special_tokens = self.special_as_text  # set on each call: other encoders may share it
         parts = [np.empty(0, np.uint32)]
         for piece in _pieces(texts):
             encodings = self.tokenizer.encode_batch_fast(piece, add_special_tokens=False)

@@ -1,15 +1,15 @@
 """Tokenizers without a tokenizer.json: bytes, and any user package that implements a small protocol.
 
     [tokenize]
-    tokenizer = "bytes"                          # built in: one token per byte, and end-of-text
+    tokenizer = "bytes"                          # built in: one token per byte, plus end-of-text
 
     [tokenize]
     tokenizer = "my_package.dna:nucleotides"     # a function that returns a TextTokenizer
     tokenizer_version = "2"                      # enters the fingerprint; must be the tokenizer's own version
 
-Code cannot be hashed like a file, so the declared version takes its place. The tokenizer.json next to the cache states
-function, name, version, vocabulary and special tokens, and its hash is in the contract. Opening it checks that the
-installed tokenizer states the same.
+Code cannot be hashed like a file, so the declared version takes the place of a hash. The tokenizer.json next to the
+cache states the function, name, version, vocabulary size and special tokens, and its hash is in the contract. Loading
+this file checks that the installed tokenizer matches it.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ BYTE_VALUES = 256
 
 
 class TextTokenizer(Encoder, Protocol):
-    """The protocol of a custom tokenizer: an encoder with a vocabulary, whose version changes whenever an id does.
+    """The protocol of a custom tokenizer: an encoder with a vocabulary; its version must change whenever an id does.
 
-    vocabulary_size: the highest id + 1. special: ids by name of the tokens that do not represent text, including
+    vocabulary_size: the highest id + 1. special: name -> id of the tokens that do not represent text, including
     end-of-text.
     """
 
@@ -49,7 +49,7 @@ class TextTokenizer(Encoder, Protocol):
 
 @dataclass(frozen=True)
 class ByteTokenizer:
-    """One token per byte of UTF-8, ids 0 to 255; 256 is end-of-text. No string in a text is special."""
+    """One token per UTF-8 byte, with ids 0 to 255; 256 is end-of-text. No string in a text is special."""
 
     name: str = "bytes"
     version: str = "1"
@@ -107,7 +107,7 @@ class CustomTokenizer:
         return
 
     def long_texts(self, encoder: Encoder, special_strings: str = "keep") -> LongTexts:
-        """An encoder of whole documents, since it is unknown where a custom tokenizer's texts can be cut."""
+        """Return an encoder of whole documents, since it is unknown where texts can be cut for a custom tokenizer."""
         return LongTexts(encoder, None, None, "a custom tokenizer gets each document whole")
 
 
@@ -119,7 +119,7 @@ def is_custom(tokenizer: str) -> bool:
 
 
 def resolve(function: str) -> TextTokenizer:
-    """Call `package.module:function`. Raises TokenizerError if it cannot be imported."""
+    """Call `package.module:function` and return the tokenizer. Raises TokenizerError if it cannot be imported."""
     module, _, name = BUILT_IN.get(function, function).partition(":")
     try:
         return getattr(importlib.import_module(module), name)()
@@ -128,7 +128,7 @@ def resolve(function: str) -> TextTokenizer:
 
 
 def describe(function: str, version: str | int | None) -> bytes:
-    """The tokenizer.json of a custom tokenizer. Raises TokenizerError unless `version` is the installed one."""
+    """Return the tokenizer.json of a custom tokenizer. Raises TokenizerError unless this version is installed."""
     tokenizer = resolve(function)
     if function in BUILT_IN and version is None:
         version = tokenizer.version

@@ -1,10 +1,10 @@
-"""Encodes documents of any length: in parts if that cannot change an id, so that time is linear and memory bounded.
+"""Encodes documents of any length, in parts where this cannot change an id: time is linear and memory bounded.
 
-A document over PART_BYTES is cut at safe places (safe_cuts.py) and its parts are encoded like any other texts. A
+A document over PART_BYTES is cut at safe places (safe_cuts.py), and its parts are encoded like any other texts. A
 stretch of that length without a safe place (a character repeated a million times, a script without spaces) is encoded
-word by word (long_words.py). Both are proven for the tokenizers they support; with any other tokenizer, documents are
-encoded whole and the contract says why. Byte-pair encoding takes n log n for a word of n bytes, and more once it
-exceeds the CPU's caches: 16 MB at once took 2 to 5 times as long per byte as 1 MB, measured.
+word by word (long_words.py). Both methods are proven exact for the tokenizers they support; with any other tokenizer,
+documents are encoded whole, and the contract says why. Byte-pair encoding of a word of n bytes takes time proportional
+to n log n, and more once the word exceeds the CPU's caches: 16 MB took 2 to 5 times as long per byte as 1 MB, measured.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ UTF8_MOST = 4  # bytes per character
 
 @dataclass
 class LongTexts:
-    """One tokenizer's encoder for documents of any length. Without a splitter all are encoded whole, for `reason`."""
+    """One tokenizer's encoder for documents of any length. Without a splitter, they are encoded whole, for `reason`."""
 
     encoder: Encoder
     splitter: Splitter | None
@@ -41,7 +41,7 @@ class LongTexts:
         return self.make_words()
 
     def encode_documents(self, batch: TextBatch) -> tuple[np.ndarray, np.ndarray]:
-        """The ids of a batch of documents, uint32 [T], and the number of ids of each, int64 [N]."""
+        """Return the ids of a batch of documents, uint32 [T], and the number of ids per document, int64 [N]."""
         if self.splitter is None or int(np.diff(batch.offsets).max(initial=0)) <= self.part_bytes:
             return self.encoder.encode_batch(batch.strings())
         return self._encode(batch.data, batch.offsets, self.splitter)
@@ -73,7 +73,7 @@ class LongTexts:
     def _batches(
         self, data: np.ndarray, offsets: np.ndarray, splitter: Splitter
     ) -> Iterator[tuple[list[int], list[str]]]:
-        """Yield (documents, texts) of about BATCH_BYTES, in order; a text that could not be cut comes alone."""
+        """Yield (document numbers, texts) of about BATCH_BYTES, in order; a text that cannot be cut comes alone."""
         owners: list[int] = []
         texts: list[str] = []
         size = 0

@@ -1,10 +1,10 @@
-"""Encodes stretches without a safe place to cut exactly and in linear time: word by word, huge words in windows.
+"""Encodes a stretch that has no safe place to cut, exactly and in linear time: word by word, huge words in windows.
 
-A word (a piece of the pre-tokenizer) is encoded by byte-pair merges alone: lowest rank first, leftmost among equals.
-Any run of consecutive tokens of the result is the encoding of its own text, since no merge crossed its ends. Two
+A word (a pre-tokenizer piece) is encoded by byte-pair merges alone: lowest rank first, leftmost among equals.
+Any run of consecutive tokens in the result is the encoding of its own text, since no merge crossed its ends. Two
 encodings can be joined at a token that both have at the same place:
 
-    if BPE(AB) = A'B' and BPE(BC) = B'C', B' at least one token, then BPE(ABC) = A'B'C'.
+    if BPE(AB) = A'B' and BPE(BC) = B'C', and B' has at least one token, then BPE(ABC) = A'B'C'.
 
 Proof: run BPE(ABC) up to the first merge across a border, say that of A and B. Until then each part was merged as if it
 were alone, and the merges of A and B were in the order of their ranks, as in BPE(AB). So BPE(AB) reached the same state
@@ -38,7 +38,7 @@ UTF8_BYTES = [*range(0xC0), *range(0xC2, 0xF5)]
 
 
 def refusal(tokenizer: dict[str, Any]) -> str:
-    """Why words of this tokenizer.json cannot be encoded one by one; empty if they can. Stored in manifests."""
+    """Return why words of this tokenizer.json cannot be encoded one by one; "" if they can. Stored in manifests."""
     model = tokenizer["model"]
     if model.get("type") != "BPE" or model.get("dropout"):
         return "its model is not a deterministic BPE"
@@ -55,7 +55,7 @@ def refusal(tokenizer: dict[str, Any]) -> str:
 
 
 def bare(tokenizer: dict[str, Any]) -> dict[str, Any]:
-    """The tokenizer.json of the same merges alone: each text is one word."""
+    """Return a tokenizer.json with only the merges of this one, which takes each text as one word."""
     whole = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     model = {**tokenizer["model"], "ignore_merges": False}
     plain = {"normalizer": None, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
@@ -63,7 +63,7 @@ def bare(tokenizer: dict[str, Any]) -> dict[str, Any]:
 
 
 def byte_characters() -> list[str]:
-    """The character of each byte in a byte-level vocabulary: itself if printable, else one from U+0100."""
+    """Return the character for each byte in a byte-level vocabulary: itself if printable, else from U+0100."""
     shown = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     hidden = iter(range(0x100, 0x200))
     return [chr(byte) if byte in shown else chr(next(hidden)) for byte in range(256)]
@@ -75,7 +75,7 @@ class WordEncoder:
 
     renew: makes an encoder that encodes each text as one word. sizes: bytes of each token, by id.
     normalize, pieces: the tokenizer's own normalization and pre-tokenization (pieces as character ranges).
-    raw, normalized: ids of added tokens by string, those found before and those found after normalizing.
+    raw, normalized: string -> id of the added tokens that are found before and after normalizing.
     """
 
     renew: Callable[[], Encoder]
@@ -96,7 +96,7 @@ class WordEncoder:
         self.encoder = self.renew()
 
     def encode(self, text: str) -> np.ndarray:
-        """The ids of a stretch between two safe places, uint32."""
+        """Return the ids of a stretch between two safe places, uint32."""
         self._words, self._fixed, self._size = [], [], 0
         out: list[np.ndarray] = [np.empty(0, np.uint32)]
         for stretch, added in _cut(text, self.raw):
@@ -133,12 +133,12 @@ class WordEncoder:
     def _split(self, text: str) -> Iterator[str]:
         """Yield the words of a text, pre-tokenizing one view of it at a time.
 
-        Only words that the text after the view cannot change are taken. A piece depends on the characters up to the
-        next one, on the white space around it, and on what a contraction may need; so pieces are settled if they end
-        before a character that is not white space and has LOOK_BEYOND more after it.
+        Only words that the text after the view cannot change are taken. A piece depends on its own characters and the
+        next one, on the white space around it, and on the characters that a contraction may need. So a piece is settled
+        if it ends before a character that is not white space and has LOOK_BEYOND more characters after it.
         """
         if text.isascii() and text[1:].isalpha() and (text[0].isalpha() or text[0] == " "):
-            yield text  # letters, possibly after a space, are one piece: a frequent case
+            yield text  # a frequent case: letters, possibly after one space, are one piece
             return
         start, size = 0, self.look
         while start < len(text):
@@ -158,10 +158,10 @@ class WordEncoder:
             start, size = start + ranges[-1][1], self.look
 
     def _end_of_run(self, text: str, start: int, stop: int) -> int | None:
-        """If text[start:stop] is one piece, a run that may continue past `stop`, return where it ends; else None.
+        """Return the end of the piece text[start:stop], which may continue past `stop`; None if the view must grow.
 
-        The kind of such a run follows from its last two characters (except a line break after punctuation), so the
-        search continues from there, one view at a time.
+        The last two characters of such a run determine its kind (except a line break after punctuation), so the search
+        continues from them, one view at a time.
         """
         view = text[start:stop]
         if len(self.pieces(view)) != 1:
@@ -181,7 +181,7 @@ class WordEncoder:
         return None
 
     def encode_word(self, word: str) -> np.ndarray:
-        """The ids of one word, encoded in windows if it is long."""
+        """Return the ids of one word, encoded in windows if it is long."""
         data = np.frombuffer(word.encode(), np.uint8)
         window = self.window
         while window < len(data):
@@ -193,12 +193,12 @@ class WordEncoder:
 
     def _ids(self, data: np.ndarray, start: int, stop: int) -> np.ndarray:
         self._spent += stop - start
-        if self._spent > RENEW_BYTES:  # an encoder caches every word, and long ones hardly recur
+        if self._spent > RENEW_BYTES:  # an encoder caches every word, and long words rarely recur
             self.encoder, self._spent = self.renew(), stop - start
         return self.encoder.encode_batch([data[start:stop].tobytes().decode()])[0]
 
     def _in_windows(self, data: np.ndarray, window: int) -> np.ndarray | None:
-        """Encode in overlapping windows; None if two windows share no token."""
+        """Encode in overlapping windows; return None if two neighbouring windows share no token."""
         out: list[np.ndarray] = []
         stop = _character_start(data, window)
         ids = self._ids(data, 0, stop)
@@ -227,12 +227,12 @@ class WordEncoder:
 
 
 def _settled(view: str, whole: bool) -> int:
-    """Length of the prefix of a view in which pieces cannot be changed by text after the view."""
+    """Return the length of the prefix of a view in which text after the view cannot change the pieces."""
     return len(view) if whole else len(view[:-LOOK_BEYOND].rstrip()) - 1
 
 
 def _character_start(data: np.ndarray, place: int) -> int:
-    """The start of the character at this place; the end of the data if the place is beyond it."""
+    """Return the start of the character at this place, or the end of the data if the place is beyond it."""
     if place >= len(data):
         return len(data)
     while data[place] & 0xC0 == 0x80:
@@ -241,7 +241,7 @@ def _character_start(data: np.ndarray, place: int) -> int:
 
 
 def _cut(text: str, added: dict[str, int]) -> Iterator[tuple[str, int | None]]:
-    """Split a text into (stretch, None) and (token, id), leftmost and then longest token first."""
+    """Split a text at added tokens into (stretch, None) and (token, id); the leftmost, then the longest token wins."""
     if not added:
         if text:
             yield text, None
@@ -257,7 +257,7 @@ def _cut(text: str, added: dict[str, int]) -> Iterator[tuple[str, int | None]]:
 
 
 def token_sizes(vocabulary: dict[str, int]) -> np.ndarray:
-    """Bytes of each token of a byte-level vocabulary, int64 by id."""
+    """Return the size in bytes of each token in a byte-level vocabulary, int64, indexed by id."""
     sizes = np.zeros(max(vocabulary.values()) + 1, np.int64)
     for token, number in vocabulary.items():
         sizes[number] = len(token)
@@ -265,7 +265,7 @@ def token_sizes(vocabulary: dict[str, int]) -> np.ndarray:
 
 
 def added_by_string(tokens: Sequence[dict[str, Any]], special: bool) -> tuple[dict[str, int], dict[str, int]]:
-    """Added tokens found before and after normalizing, without the special ones if those are ordinary text."""
+    """Return string -> id of added tokens found before and after normalizing; special ones only if `special`."""
     wanted = [token for token in tokens if (special or not token["special"]) and token["content"]]
     raw, normalized = ([t for t in wanted if t.get("normalized") is flag] for flag in (False, True))
     return {t["content"]: t["id"] for t in raw}, {t["content"]: t["id"] for t in normalized}

@@ -1,9 +1,9 @@
 """Normalizes long texts in pieces, because the library takes about 40 bytes of memory per byte it normalizes.
 
-The text is cut before characters that no normalization form joins to what precedes them, so the pieces normalize to the
-whole. Python's Unicode tables tell which characters these are; only characters they know are used, whose decompositions
-and combining classes the standard's stability policy fixes. A piece grows until such a character is found: a megabyte
-of combining marks, which normalization may reorder from end to end, is one piece.
+The text is cut before characters that no normalization form joins to what precedes them, so the normalized pieces,
+joined, are the normalized text. Python's Unicode tables tell which characters these are; only characters in these
+tables are used, because Unicode's stability policy fixes their decompositions and combining classes. A piece grows
+until such a character is found: a megabyte of combining marks, all of which normalization may reorder, is one piece.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from functools import cache
 
 PIECE_CHARACTERS = 1 << 15
 ALONE_BELOW = "\u0300"  # the first combining character
-ALONE = frozenset(  # categories
+ALONE = frozenset(  # categories of such characters
     ["Lu", "Ll", "Lt", "Nd", "No", "Zs", "Zl", "Zp", "Po", "Pd", "Ps", "Pe", "Pi", "Pf", "Sm", "Sc", "So", "Cf"]
 )
-LETTERS = (  # safe ranges of category Lo; elsewhere in it some vowel signs compose
-    range(0x1100, 0x1160),  # leading consonants of Hangul, to which its syllables decompose
+LETTERS = (  # safe ranges in category Lo; elsewhere in this category some vowel signs compose
+    range(0x1100, 0x1160),  # leading consonants of Hangul: every decomposed syllable begins with one
     range(0x3041, 0x3097),
     range(0x30A1, 0x30FB),
     range(0x3400, 0x4DC0),

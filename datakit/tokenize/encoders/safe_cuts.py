@@ -1,20 +1,21 @@
-"""Finds places where a text can be cut so that the ids of the parts are the ids of the whole.
+"""Finds places where a text can be cut without changing its ids.
 
-A place between two bytes is safe if the pre-tokenizer always has a border there, whatever the text around it, and
-neither side looks across it. For the pre-tokenizers of the byte-level BPE family (GPT-2's expression and those of the
-cl100k kind) this follows from a table over pairs of neighbouring bytes:
+A place between two bytes is safe if the pre-tokenizer always has a border there, whatever the text around it, and no
+piece on one side depends on the other side. For the pre-tokenizers of the byte-level BPE family (GPT-2's expression and
+those of the cl100k kind), a table over pairs of neighbouring bytes gives the safe places:
 
-- a character that is not white space, then white space: no piece contains both, except that in the cl100k kind
-  punctuation takes the line breaks after it, so line breaks are not safe there;
+- between a character that is not white space and white space: no piece contains both, except that in the cl100k kind
+  a piece of punctuation includes the line breaks after it, so places before those are not safe;
 - between ASCII letters, digits and punctuation, in the orders that no piece spans (`a1`, `1a`, `a.`, `1.`, ...);
-- never before a letter after an apostrophe (contractions), never inside white space (the division of a run depends on
-  what follows it), never where one byte does not say enough (a character beyond ASCII before anything but white space).
+- never between an apostrophe and a letter (contractions), never inside white space (the division of a run depends on
+  the text after it), never where one byte does not identify the kind of character (one beyond ASCII, unless white space
+  follows).
 
 The right side starts with an ASCII character, which no normalization form composes with what precedes it, so
-normalizing the parts gives the normalized whole. Added tokens are matched before all this: pairs of bytes inside one,
-or at an end whose match depends on its surroundings, are removed from the table.
+normalizing the parts gives the normalized whole. Added tokens are matched before pre-tokenization, so pairs of bytes
+inside one, or at an end of one whose match depends on its surroundings, are removed from the table.
 
-With any other tokenizer documents are not split; `find_splitter` says why.
+With any other tokenizer, documents are not split; `find_splitter` says why.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import numpy as np
 
 FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-CL100K_KIND = {  # the expressions as tokenizer files write them: cl100k (1 to 3 digits), Qwen (1 digit), any number
+CL100K_KIND = {  # as written in tokenizer files: cl100k (1 to 3 digits), Qwen (1 digit), any number of digits
     rf"{contractions}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
     for contractions in ("(?i:'s|'t|'re|'ve|'m|'ll|'d)", "'(?i:[sdmt]|ll|ve|re)")
     for digits in (r"\p{N}{1,3}", r"\p{N}", r"\p{N}+")
@@ -48,11 +49,11 @@ class Splitter:
     safe: np.ndarray
 
     def points(self, data: np.ndarray) -> np.ndarray:
-        """All safe places in UTF-8 bytes [N], ascending, int64, between 1 and N - 1."""
+        """Return all safe places in UTF-8 bytes [N]: int64, ascending, between 1 and N - 1."""
         return np.flatnonzero(self.safe[data[:-1], data[1:]]) + 1
 
     def cuts(self, data: np.ndarray, size: int) -> Iterator[tuple[int, int]]:
-        """Parts (first byte, end) of at most about `size` bytes, longer only where there is no safe place."""
+        """Yield parts (first byte, end) of at most about `size` bytes, longer only where there is no safe place."""
         start, count = 0, len(data)
         while count - start > size:
             stop = self._last(data, start, start + size) or self._next(data, start + size, size) or count
@@ -62,7 +63,7 @@ class Splitter:
             yield start, count
 
     def _last(self, data: np.ndarray, start: int, stop: int) -> int | None:
-        """The last safe place in (start, stop], searched from the end in growing steps."""
+        """Return the last safe place in (start, stop], or None, searching backwards in growing steps."""
         reach = 1024
         while True:
             low = max(start, stop - reach)
@@ -82,7 +83,7 @@ class Splitter:
 
 
 def find_splitter(tokenizer: dict[str, Any]) -> tuple[Splitter | None, str]:
-    """The splitter of a parsed tokenizer.json, or None and the reason, which is stored in manifests: do not reword."""
+    """Return the splitter of a parsed tokenizer.json, or None and the reason (stored in manifests: do not reword)."""
     family, reason = _family(tokenizer.get("pre_tokenizer"))
     if family is None:
         return None, reason
@@ -95,7 +96,7 @@ def find_splitter(tokenizer: dict[str, Any]) -> tuple[Splitter | None, str]:
 
 
 def splitting_expression(tokenizer: dict[str, Any]) -> str:
-    """The regular expression of the pre-tokenizer of a tokenizer with a Splitter."""
+    """Return the regular expression with which a tokenizer that has a Splitter pre-tokenizes."""
     first = _steps(tokenizer["pre_tokenizer"], "pretokenizers")[0]
     return GPT2 if first["type"] == "ByteLevel" else first["pattern"]["Regex"]
 
@@ -155,13 +156,13 @@ def _table(family: str) -> np.ndarray:
 
 
 def _spare(safe: np.ndarray, token: dict[str, Any]) -> None:
-    """Remove the places that could be inside this added token, or at an end that depends on the text around it."""
+    """Remove pairs that could be inside this added token, or at an end of it that depends on the text around it."""
     content = token["content"].encode()
     pairs = np.frombuffer(content, np.uint8)
     safe[pairs[:-1], pairs[1:]] = False
     inner = content.translate(None, WHITE_SPACE) and any(white in content.strip() for white in WHITE_SPACE)
     if inner or token.get("rstrip") or token.get("single_word") or not content.isascii():
-        safe[0x80:, :] = False  # a character there may be normalized into one of the token's
+        safe[0x80:, :] = False  # normalization may turn a character beyond ASCII into one of the token's
     if content and token.get("rstrip"):
         safe[content[-1], list(WHITE_SPACE)] = False
     if content and token.get("single_word"):

@@ -1,7 +1,8 @@
 """Shows tokens as pieces of text with visible borders.
 
-A token may be part of a character (byte-level tokenizers) or carry a space that is lost when it is decoded alone. So
-tokens are decoded as a stream: a piece is the text added by one token, or by several that are only text together.
+A token may be part of a character (byte-level tokenizers), or carry a space that is lost when the token is decoded
+alone. So tokens are decoded as a stream: a piece is the text added by one token, or by several that form text only
+together.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tokenizers.decoders import DecodeStream
 from datakit.errors import TokenizerError
 from datakit.tokenize.encoders.tokenizer import Tokenizer, load
 
-LONGEST_CHARACTER = 8  # tokens per piece at most; if they still are not text, they are decoded anyway
+LONGEST_CHARACTER = 8  # maximum number of tokens per piece; they are then decoded even if they are not text
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ def load_reference(url: str) -> Tokenizer:
 
 
 def pieces(tokenizer: Tokenizer, tokens: Sequence[int] | np.ndarray) -> Iterator[Piece]:
-    """The text of the tokens, in order; every token is in exactly one piece."""
+    """Yield the text of the tokens in pieces, in order; every token is in exactly one piece."""
     stream, waiting = DecodeStream(skip_special_tokens=False), []
     for number in (int(token) for token in tokens):
         waiting.append(number)
@@ -52,7 +53,7 @@ def pieces(tokenizer: Tokenizer, tokens: Sequence[int] | np.ndarray) -> Iterator
 
 
 def token_text(tokenizer: Tokenizer, number: int) -> str:
-    """One token's text, or, if it has none on its own, its name in the vocabulary."""
+    """Return one token's text, or its name in the vocabulary if the token is not text on its own."""
     text = tokenizer.reference.decode([number], skip_special_tokens=False)
     if text and "\N{REPLACEMENT CHARACTER}" not in text:
         return text

@@ -1,13 +1,13 @@
 """Loads a tokenizer.json twice: with `tokenizers`, the reference, and with `fastokens`, which encodes.
 
-fastokens gives the same ids about fifty times as fast (docs/measurements.md), and every partition verifies that
-(tokenize/reference_check.py). If it cannot load a tokenizer (WordPiece, Unigram, an unknown pre-tokenizer, or a panic),
-the reference encodes, and the contract records why.
+fastokens gives the same ids about fifty times as fast (docs/measurements.md), and every partition verifies this
+on a sample (tokenize/reference_check.py). If fastokens cannot load a tokenizer (WordPiece, Unigram, an unknown
+pre-tokenizer) or panics, the reference encodes instead, and the contract records why.
 
 The fork server calls `load` once for all attempts, so it must start no thread; a helper process reads remote files.
-Truncation and padding in a tokenizer.json are switched off, because they would lose or invent tokens. fastokens creates
-its thread pool on its first call, as wide as the CPUs the process may use, ignoring RAYON_NUM_THREADS (three threads
-too many on four cores, measured); so that first call is made while only the task's CPUs are allowed.
+Truncation and padding in a tokenizer.json are switched off, because they would drop or add tokens. fastokens creates
+its thread pool on its first call, with one thread per CPU that the process may use, ignoring RAYON_NUM_THREADS (three
+threads too many on four cores, measured); so this first call is made while only the task's CPUs are allowed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TASKS = Path("/proc/self/task")
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A loaded tokenizer.json. `fast` is None if fastokens cannot load it, for the reason in `refusal`.
+    """A loaded tokenizer.json. `fast` is None if fastokens cannot load it; `refusal` gives the reason.
 
     definition: the parsed file.
     """
@@ -67,7 +67,7 @@ class Tokenizer:
         return self.reference.token_to_id(token)
 
     def encoder(self, wanted: str = "auto", special_strings: str = "keep") -> Encoder:
-        """The encoder of this name; "auto" is fastokens if it can load the tokenizer. Raises TokenizerError."""
+        """Return the encoder of this name; "auto" is fastokens if it can load the tokenizer. Raises TokenizerError."""
         if wanted not in ENCODERS:
             raise TokenizerError(f"tokenize.encoder: {wanted!r} is not one of {', '.join(ENCODERS)}")
         if special_strings not in SPECIAL_STRINGS:
@@ -122,7 +122,7 @@ def load(url: str) -> Tokenizer | CustomTokenizer:
 
 
 def parse(data: bytes, place: str) -> Tokenizer | CustomTokenizer:
-    """Parse the bytes of a tokenizer.json; `place` is for messages. Raises TokenizerError."""
+    """Parse the bytes of a tokenizer.json; `place` names it in messages. Raises TokenizerError."""
     if MARK.encode() in data[:100]:
         return CustomTokenizer.from_description(data, place)
     try:
@@ -151,7 +151,7 @@ def _load_fast(text: str) -> tuple[fastokens.Tokenizer | None, str]:
 
 
 def _read(url: str) -> bytes:
-    """Read a file; a remote one in another process, because drivers of object stores start threads."""
+    """Read a file; a remote file is read in another process, because object-store drivers start threads."""
     try:
         if urls.is_local(url):
             return urls.read_bytes(url)
@@ -167,16 +167,16 @@ def _read(url: str) -> bytes:
 
 
 def limit_threads(encoder: Encoder, cpus: int) -> None:
-    """Make the encoder start its threads, at most `cpus`. Call it in a task before the first batch."""
+    """Make the encoder start its threads, at most `cpus` of them. Call this in a task before the first batch."""
     with limited_cpus(cpus):
         encoder.encode_batch(["one", "two"])
 
 
 @contextmanager
 def limited_cpus(cpus: int) -> Iterator[None]:
-    """Allow this thread, and threads started within, only `cpus` CPUs, since libraries size their pools by that.
+    """Restrict this thread, and threads it starts, to `cpus` CPUs; libraries size their thread pools by this number.
 
-    Afterwards all of them may use every CPU again. Does nothing on systems without CPU affinity (macOS).
+    Afterwards, these threads may use all CPUs allowed before. Does nothing on systems without CPU affinity (macOS).
     """
     if not hasattr(os, "sched_setaffinity"):
         yield
