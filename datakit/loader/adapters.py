@@ -37,7 +37,7 @@ class BatchSource:
 class SequenceSource:
     """Element n is the sequence in slot n of the run, over all hosts, as a dictionary of arrays [length].
 
-    For pipelines that make their own batches. The sequences are shuffled already; shuffling again only costs reads.
+    Use it in pipelines that make their own batches. Its sequences are shuffled; shuffling again only adds reads.
     Raises LoaderError if the mixture is endless and `steps` is None.
     """
 

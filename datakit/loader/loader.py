@@ -1,14 +1,15 @@
 """Serves batches: `loader[step]` depends only on the mixture and the step, on any number of hosts.
 
     loader = Loader(mixture)
-    for batch in loader.iterate(start=step):     # reads ahead in threads, within the mixture's memory
+    for batch in loader.iterate(start=step):     # reads ahead in threads, within `memory_bytes`
         ...
 
-A host gets its rows of the same global batch (`host`, `hosts`), so the order does not depend on the number of hosts.
+Each host gets its share of the rows of one global batch (`host`, `hosts`), so the order does not depend on the number
+of hosts.
 To resume, call `iterate(start=step)`; there is no other state. Save `record()` in each checkpoint; `verify(record,
 step)` refuses to continue if the batches before `step` would have been different.
 
-Each host reads every block that holds one of its rows. With many hosts that is nearly every block: about 40 MB/s a
+Each host reads every block that holds one of its rows. With many hosts that is nearly every block: about 40 MB/s per
 host at 10 M tokens/s.
 """
 
@@ -57,7 +58,7 @@ class Loader:
     """Batches of this host: int32 tokens [batch_size / hosts, sequence_length], by step.
 
     Keyword arguments are the fields of `LoaderOptions`. Raises LoaderError for invalid options, a batch size that the
-    hosts cannot share evenly, and windows that do not fit in memory; `loader[step]` raises IndexError outside the run.
+    hosts cannot share evenly, or windows that do not fit in memory; `loader[step]` raises IndexError outside the run.
     Reading raises what the source raises.
     """
 
@@ -102,12 +103,12 @@ class Loader:
         return self.rows(step, *self._own_rows(step))
 
     def rows(self, step: int, first: int, last: int) -> Batch:
-        """Rows first..last-1 of the global batch `step`, for shardings other than by host."""
+        """Return rows first..last-1 of the global batch `step`, for sharding other than by host."""
         self._check_step(step)
         return self._assemble(step, last - first, self.order.picks(step, first, last))
 
     def iterate(self, start: int = 0, stop: int | None = None) -> Generator[Batch, None, None]:
-        """Yield batches start..stop-1 (to the end of the run if None) and read their blocks ahead."""
+        """Yield batches start..stop-1 (to the end of the run if `stop` is None) and read their blocks ahead."""
         ends = [end for end in (stop, self.steps) if end is not None]
         batches = self._batches(start, min(ends) if ends else None)
         if self.options.batches_ahead:
@@ -139,7 +140,7 @@ class Loader:
         return values | {f"epochs/{name}": epochs for name, epochs in self.epochs(step).items()}
 
     def packing_report(self) -> dict[str, dict[int, Counters]]:
-        """Packing counters by packed component and length, where the loader counted the blocks itself."""
+        """Return the packing counters by packed component and length, for blocks that the loader counted itself."""
         streams = zip(self.order.names, self.order.streams, strict=True)
         return {
             name: dict(stream.counts.packing_counters)
@@ -148,7 +149,7 @@ class Loader:
         }
 
     def outline(self, steps: int) -> list[tuple[int, int, int]]:
-        """The first `steps` batches as runs (number of batches, rows of each over all hosts, sequence length).
+        """Return the first `steps` batches as runs (number of batches, rows per global batch, sequence length).
 
         Raises LoaderError, naming the component that ends first, if the run is shorter.
         """

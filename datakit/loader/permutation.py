@@ -1,12 +1,12 @@
 """Computes keyed permutations of any size below 2^62, forwards and backwards, without storing them.
 
-A Feistel network works on the smallest power of two that holds n, as balanced as possible, with six rounds of a full
-64-bit mixing function and 64-bit keys. Cycle walking leads back into 0..n-1, in fewer than two walks on average. Up to
-4,096 elements a table is cheaper: the argsort of keyed hashes, uniform over all n! orders. A Feistel network on two or
-three bits reaches only some of them.
+A Feistel network, as balanced as possible, permutes the smallest power of two that holds n, with six rounds of a full
+64-bit mixing function and 64-bit keys. Cycle walking leads back into 0..n-1, in fewer than two walks on average. For up
+to 4,096 elements, a table is cheaper: the argsort of keyed hashes. It is uniform over all n! orders, of which a Feistel
+network on two or three bits reaches only some.
 
-Cost: 0.1-0.2 us per element in bulk and 50-100 us per call, so callers ask for a window at a time. Only integer
-arithmetic, so the results are the same on every machine and version of numpy.
+Cost: 0.1-0.2 us per element in bulk and 50-100 us per call, so callers ask for a whole window at a time. The arithmetic
+is all on integers, so the results are the same on every machine and version of numpy.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Order(Protocol):
 
 
 def derive_key(*parts: str | int) -> int:
-    """Hash a path of names and numbers to a 64-bit key: `derive_key(seed, "web", "epoch", 3)`."""
+    """Hash a path of names and numbers to a 64-bit key, as in `derive_key(seed, "web", "epoch", 3)`."""
     return xxhash.xxh3_64_intdigest(json.dumps(parts, separators=(",", ":")).encode())
 
 
@@ -47,7 +47,7 @@ def mix64(values: np.ndarray) -> np.ndarray:
 
 
 def keyed_hashes(key: int, count: int) -> np.ndarray:
-    """The first `count` outputs of SplitMix64 seeded with `key`: uint64."""
+    """Return the first `count` outputs of SplitMix64 seeded with `key`: uint64."""
     return mix64(np.uint64(key) + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(GOLDEN))
 
 

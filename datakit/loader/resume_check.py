@@ -1,9 +1,9 @@
-"""Describes what a run reads, for its checkpoints, and checks that a resumed run has read the same so far.
+"""Describes what a run reads, for its checkpoints, and checks that a resumed run would have read the same so far.
 
 The past is everything that decided the batches before the checkpoint's step: seed, sources, held-out documents, block
-sizes and windows, packing, and the stages, lengths and batch sizes in effect until then. If any of it differs, the run
-would silently read some tokens twice and others never, so that is an error that spells out the difference. Whatever
-starts at the step or later may differ: to change a mixture on purpose, add a stage. Such changes are returned, so that
+sizes and windows, packing, and the stages, lengths and batch sizes in effect until then. If any of these differs, the
+run would silently read some tokens twice and others never, so an error spells out the difference. Settings that take
+effect at that step or later may differ: to change a mixture on purpose, add a stage. Such changes are returned, so that
 the caller can log them.
 """
 
@@ -27,7 +27,7 @@ HINTS = {"window_blocks": " (derived from memory_bytes and the components; set t
 
 
 def describe(order: SequenceOrder) -> dict[str, Any]:
-    """Describe what an order reads as JSON values, equal for equal mixtures over equal content."""
+    """Describe what an order reads, as JSON values that are equal for equal mixtures over equal content."""
     mixture, simulate = order.mixture, order.mixture.simulate
     stages = [[slot, {n: float(w) for n, w in sorted(weights.items()) if w > 0}] for slot, weights in order.stages]
     settings: dict[str, Any] = {
@@ -65,7 +65,7 @@ def verify(saved: Mapping[str, Any], current: Mapping[str, Any], step: int) -> l
 
 
 def _differences(saved: Mapping[str, Any], current: Mapping[str, Any], step: int) -> tuple[list[str], list[str]]:
-    """Return (differences before `step`, differences from it on)."""
+    """Return (differences before `step`, differences from `step` on)."""
     past, future = [], []
     for name in sorted((set(saved) | set(current)) - {"format", "fingerprint", "components"}):
         if saved.get(name) == current.get(name):

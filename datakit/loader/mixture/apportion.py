@@ -1,18 +1,21 @@
-"""Turns weights into whole numbers of sequences, mixture block by mixture block, never more than one off in total.
+"""Turns weights into a whole number of sequences per mixture block; running totals are within one of the exact share.
 
-A mixture block of B sequences owes component i exactly w_i * B of them, rarely a whole number. Two simple rules fail.
-Rounding each block by itself never serves tiny weights. Rounding the running total (largest remainder of w_i * B * b)
-is not monotone: with many components, one can be owed less after more blocks, so a block would need a negative count.
+A mixture block of B sequences owes component i exactly w_i * B of them, rarely a whole number. Two simple rules fail:
+rounding each block by itself never serves tiny weights, and rounding the running total (largest remainder of
+w_i * B * b) is not monotone: with many components, one may be owed less after more blocks, so a block would need a
+negative count.
 
 So each component's debt is carried over, in fixed point (2^40 parts of a sequence, int64; the weights sum to exactly
 2^40), and paid as in fair scheduling: unit j of component i may be served once the running debt exceeds j - 1 and must
-be served when it reaches j. A block serves what is due, then fills up with what may be served, earliest deadline first.
-That order meets all deadlines if any schedule does, and here the fractional shares do. So after every block
+be served when it reaches j. A block serves the units that are due, then fills up with units that may be served,
+earliest deadline first. That order meets all deadlines if any schedule can, and the fractional shares can. So after
+every block
 
     floor(w_i * B * b) <= served_i <= ceil(w_i * B * b)          exactly, for every component
 
-and no count is negative. Cost: 20 us per block. For random access a checkpoint is kept every 256 blocks and the blocks
-in between are recomputed. The first visit to block b computes all blocks before it (a trillion tokens at 4096: 2 s).
+and no count is negative. Cost: 20 us per block. For random access, a checkpoint is kept every 256 blocks, and the
+blocks in between are recomputed. The first visit to block b computes all blocks before it: 2 s for a trillion tokens in
+sequences of 4,096.
 """
 
 from __future__ import annotations
@@ -27,11 +30,11 @@ SCALE_BITS = 40
 SCALE = 1 << SCALE_BITS
 MAX_BLOCK = 1 << 16  # keeps debts, up to MAX_BLOCK * 2^40, well within int64
 STRIDE = 256  # blocks between two checkpoints
-CACHED_RUNS = 8  # runs of STRIDE blocks that stay in memory, 2 KiB a component each
+CACHED_RUNS = 8  # runs of STRIDE blocks kept in memory, 2 KiB per run and component
 
 
 def fixed_point(weights: Sequence[float]) -> np.ndarray:
-    """Scale positive weights to int64 that sum to exactly 2^40; each gets at least one part.
+    """Scale positive weights to int64 values that sum to exactly 2^40; each weight gets at least one part.
 
     >>> fixed_point([3, 1]).tolist() == [3 * 2**38, 2**38]
     True
@@ -44,12 +47,12 @@ def fixed_point(weights: Sequence[float]) -> np.ndarray:
     missing = SCALE - sum(parts)
     for i in by_remainder[: max(0, missing)]:
         parts[i] += 1
-    parts[parts.index(max(parts))] += min(0, missing)  # the largest pays for raising the smallest to one part
+    parts[parts.index(max(parts))] += min(0, missing)  # raising tiny weights to one part costs the largest
     return np.array(parts, np.int64)
 
 
 def serve_block(debt: np.ndarray, owed: np.ndarray, block: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (counts, debt carried over) of this block by component, int64; `owed` is what it adds: parts * block."""
+    """Return (counts, debt after the block), int64 by component; `owed` is the debt a block adds: parts * block."""
     debt = debt + owed
     counts = np.maximum(debt >> SCALE_BITS, 0)
     debt = debt - (counts << SCALE_BITS)
@@ -75,18 +78,18 @@ class BlockCounts:
         self._served = lru_cache(CACHED_RUNS)(self._make_served)
 
     def before(self, number: int) -> np.ndarray:
-        """Sequences that blocks 0..number-1 serve, by component."""
+        """Return the number of sequences that blocks 0..number-1 serve, by component."""
         run, place = divmod(number, STRIDE)
         return self._served(run)[place]
 
     def of(self, number: int) -> np.ndarray:
-        """Sequences that block `number` serves, by component."""
+        """Return the number of sequences that block `number` serves, by component."""
         run, place = divmod(number, STRIDE)
         served = self._served(run)
         return served[place + 1] - served[place]
 
     def _make_served(self, run: int) -> np.ndarray:
-        """Running totals before each block of a run and after its last: [STRIDE + 1, components]."""
+        """Return the running totals before each block of a run and after the last one: [STRIDE + 1, components]."""
         while len(self._checkpoints) <= run:
             self._expand(len(self._checkpoints) - 1)
         return self._expand(run)

@@ -1,4 +1,4 @@
-"""Defines a mixture as frozen dataclasses and finds every contradiction in it before a token is read.
+"""Defines a mixture as frozen dataclasses and finds every contradiction in it before any token is read.
 
     Mixture(
         components={"web": Component(open_source("data/demo/tokenize-..."), packing=None), ...},
@@ -36,8 +36,8 @@ class Shuffle:
     """The shuffling of a component's sequences.
 
     `block` permutes blocks of tokens, then the sequences inside each window of blocks. `full` permutes all sequences of
-    an epoch and, unless the component fits in memory, reads each of them separately. `none` keeps the source's order.
-    `window_blocks` None uses as many blocks as the mixture's memory allows.
+    an epoch and, unless the component fits in memory, reads each sequence separately. `none` keeps the source's order.
+    If `window_blocks` is None, a window has as many blocks as the mixture's memory allows.
     """
 
     kind: str = "block"
@@ -60,9 +60,9 @@ class Shuffle:
 class Component:
     """One source in the mixture.
 
-    `packing` None lays documents end to end and cuts them; a Packing keeps them whole. `packing_counts` has the stored
-    number of sequences of each block, by sequence length: int32 [blocks]. About `validation_tokens` are held out.
-    `max_epochs` ends the run before the component would start another epoch.
+    If `packing` is None, documents are laid end to end and cut; a Packing keeps them whole. `packing_counts` has the
+    stored number of sequences in each block, by sequence length: int32 [blocks]. About `validation_tokens` tokens are
+    held out. The run ends before the component would exceed `max_epochs` epochs.
     """
 
     source: TokenSource
@@ -92,7 +92,7 @@ class Component:
 
 @dataclass(frozen=True)
 class Stage:
-    """Weights from a step or a slot on. They need not sum to one; a component that is not named has weight 0."""
+    """Weights from a step or slot on. They need not sum to 1; a component that is not named has weight 0."""
 
     weights: Mapping[str, float]
     start_step: int | None = None
@@ -106,7 +106,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class SimulatedEpochs:
-    """Shrinks each component so that `run_tokens` repeat the data as often as `target_tokens` would."""
+    """Shrinks each component so that a run of `run_tokens` repeats data as often as one of `target_tokens` would."""
 
     run_tokens: int
     target_tokens: int
@@ -164,7 +164,7 @@ class Mixture:
         return [Stage(self.stages)] if isinstance(self.stages, Mapping) else list(self.stages)
 
     def used(self) -> list[str]:
-        """Names of the components with a weight in some stage, in alphabetical order."""
+        """Return the names of the components with a positive weight in any stage, in alphabetical order."""
         return sorted({name for stage in self.stage_list() for name, weight in stage.weights.items() if weight > 0})
 
     def _check_stages(self) -> None:
@@ -192,7 +192,7 @@ class Mixture:
             raise LoaderError(f"stage {number}: no component has a weight above 0")
 
     def _check_held_out(self) -> None:
-        """Raise LoaderError if one component would train on what another holds out."""
+        """Raise LoaderError if one component would train on documents that another holds out."""
         used = self.used()
         for (a, one), (b, other) in combinations(sorted(self.components.items()), 2):
             at_risk = (a in used and other.validation_tokens) or (b in used and one.validation_tokens)

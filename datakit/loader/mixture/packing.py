@@ -2,16 +2,16 @@
 
 Packing may reorder documents inside a block but never changes them: a document that fits in a sequence is kept whole.
 Each block is packed independently, so a sequence can be found without packing anything before it. Only the number of
-sequences of every other block must be known (`count_blocks`; stored under the name `packing-<length>-<policy>`).
+sequences in each of the other blocks must be known (`count_blocks`; stored as `packing-<length>-<policy>`).
 
 The assignment of documents to blocks does not depend on the sequence length: a document belongs to the block in which
-it starts. One longer than a block is first cut into parts of a block's size, each treated as a document. So when the
-length grows, blocks that were read stay read, and nothing is lost or read twice.
+it starts. A document longer than a block is first cut into block-sized parts, each treated as a document. So when the
+length grows, blocks already read still count as read, and nothing is lost or read twice.
 
 Documents are placed longest first, each into the fullest sequence with room for it (best fit decreasing). That takes
-about 0.7 us per document and leaves 1-2 % padding on real texts if a block holds dozens of sequences. Of a document too
-long for a sequence, `split` makes full sequences and a remainder, `truncate` keeps the start, and `drop` keeps nothing;
-each is counted.
+about 0.7 us per document and leaves 1-2 % padding on real texts if a block holds dozens of sequences. If a document is
+too long for a sequence, `split` cuts it into full sequences and a remainder, `truncate` keeps its start, and `drop`
+omits it; each case is counted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ POLICIES = ("split", "truncate", "drop")
 
 @dataclass(frozen=True)
 class Packing:
-    """Policy for packing a component. `max_documents` limits the documents of one sequence; 0 is no limit."""
+    """Policy for packing a component. `max_documents` limits the documents per sequence; 0 means no limit."""
 
     too_long: str = "split"
     max_documents: int = 0
@@ -43,7 +43,7 @@ class Packing:
             raise LoaderError(f"component {name!r}: max_documents is {self.max_documents}; it must be 0 (none) or more")
 
     def counts_name(self, length: int) -> str:
-        """Name of the step that stores this packing's counts: `packing-4096-split`."""
+        """Return the name of the step that stores this packing's counts, such as `packing-4096-split`."""
         bound = f"-{self.max_documents}" if self.max_documents else ""
         return f"packing-{length}-{self.too_long}{bound}"
 
@@ -52,10 +52,10 @@ class Packing:
 class Counters:
     """The effect of packing on documents and tokens. Counters of several blocks are added field by field."""
 
-    documents: int = 0  # documents of the blocks, or parts of documents longer than a block
+    documents: int = 0  # a document longer than a block counts once per part
     tokens: int = 0
     kept: int = 0  # tokens in a sequence
-    split: int = 0  # too long documents, by what was done to them
+    split: int = 0  # documents too long for a sequence, by what was done to them
     truncated: int = 0
     dropped: int = 0
     padding: int = 0  # positions without a token
@@ -71,7 +71,7 @@ class Documents:
     starts: np.ndarray
     lengths: np.ndarray
     whole: np.ndarray  # length of the whole document
-    heads: np.ndarray  # bool: the start of a document, not a later part of one
+    heads: np.ndarray  # bool: True at the start of a document, False for its later parts
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Packed:
 
 
 def owned_documents(source: TokenSource, axis: BlockAxis, block: int) -> Documents:
-    """The documents that start in a block. Reads document borders but no tokens."""
+    """Return the documents that start in a block. Reads document borders but no tokens."""
     first, end = axis.range(block)
     borders = source.document_borders(first, end)
     sizes = np.full(len(borders) - 1, axis.block_tokens)
@@ -110,7 +110,7 @@ def pieces_of(documents: Documents, length: int, too_long: str) -> tuple[np.ndar
 def best_fit(lengths: np.ndarray, capacity: int, max_items: int = 0) -> np.ndarray:
     """Assign items to sequences of `capacity` tokens, at most `max_items` in each: int64 [items].
 
-    Longest first, each into the fullest sequence with room; of equals, the earlier one (best fit decreasing).
+    The longest item comes first; each goes into the fullest sequence with room, or the earliest of equally full ones.
 
     >>> best_fit(np.array([10, 15, 4, 10]), 20).tolist()
     [1, 0, 0, 1]
@@ -126,7 +126,7 @@ def best_fit(lengths: np.ndarray, capacity: int, max_items: int = 0) -> np.ndarr
 def pack(
     starts: np.ndarray, lengths: np.ndarray, capacity: int, max_items: int = 0, seen: Counters | None = None
 ) -> Packed:
-    """Pack pieces into sequences of `capacity` tokens. A sequence has its longest piece first."""
+    """Pack pieces into sequences of `capacity` tokens. Each sequence starts with its longest piece."""
     chosen = best_fit(lengths, capacity, max_items)
     sequences = int(chosen.max()) + 1 if len(chosen) else 0
     order = np.lexsort((np.arange(len(lengths)), -lengths, chosen))
@@ -143,7 +143,7 @@ def pack_block(source: TokenSource, axis: BlockAxis, block: int, length: int, pa
 
 @dataclass(frozen=True)
 class PackingCounts:
-    """The number of sequences of consecutive blocks, and what packing them did."""
+    """The number of sequences in each of several consecutive blocks, and the counters of packing them."""
 
     sequences: np.ndarray  # int32 [blocks]
     counters: Counters
@@ -160,7 +160,10 @@ def count_blocks(source: TokenSource, axis: BlockAxis, blocks: range, length: in
 
 
 def _place(lengths: list[int], capacity: int, opened: int, max_items: int) -> list[int]:
-    """Place descending lengths below the capacity by best fit. `rooms` holds (room << 32 | sequence), ascending."""
+    """Place lengths, descending and below the capacity, by best fit.
+
+    `rooms` holds (room << 32 | sequence), ascending.
+    """
     rooms: list[int] = []
     items: dict[int, int] = {}
     chosen = []

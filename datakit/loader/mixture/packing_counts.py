@@ -1,13 +1,14 @@
 """Finds and reads the stored sequence counts of packed components.
 
-A packed component must know how many sequences each of its blocks holds. `datakit mixture pack` counts them once for
-each sequence length, in a step `packing-<length>-<policy>` shared by all mixtures over the same tokens:
+The loader must know how many sequences each block of a packed component holds. `datakit mixture pack` counts them once
+per sequence length, in a step `packing-<length>-<policy>` shared by all mixtures over the same tokens:
 
     <root>/packing/packing-4096-split-<12 digits>/counts.npy        int32, one per block
 
 The step's fingerprint covers everything that decides the counts: the identity of the tokens that training sees (the
-cache or its source, without the held-out documents), the block size, the length and the packing. So the counts of
-another cache are never used, and changing the held-out documents requires new ones. Cost: two reads, 4 bytes per block.
+cache or its source, without the held-out documents), the block size, the length and the packing. So counts from another
+cache are never used, and changing the held-out documents requires new counts. Loading counts takes two reads, 4 bytes
+per block.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class CountsStep:
     directory: str
 
     def manifest(self) -> Manifest | None:
-        """The step's manifest; None if it is not done. Raises CorruptError if the manifest belongs to another step."""
+        """Return the step's manifest, or None if it has not finished. Raises CorruptError if it is another step's."""
         found = find_manifest(self.directory)
         if found is not None and found.fingerprint != self.fingerprint:
             raise CorruptError(
@@ -75,7 +76,7 @@ def counts_step(root: str, source: TokenSource, block_tokens: int, length: int, 
 
 
 def packed_components(mixture: Mixture) -> Iterator[tuple[str, Packing, TokenSource, list[int]]]:
-    """Yield (name, packing, source without held-out documents, the run's lengths) of each packed component."""
+    """Yield (name, packing, source without held-out documents, the run's lengths) for each packed component."""
     lengths = sorted({length for _, length in mixture.lengths.changes()})
     for name in mixture.used():
         component = mixture.components[name]
@@ -86,7 +87,7 @@ def packed_components(mixture: Mixture) -> Iterator[tuple[str, Packing, TokenSou
 def with_packing_counts(mixture: Mixture, root: str) -> Mixture:
     """Return the mixture with the stored counts of all packed components.
 
-    Raises LoaderError if the root does not have them, CorruptError if they are damaged.
+    Raises LoaderError if any are missing from the root, CorruptError if any are damaged.
     """
     components = dict(mixture.components)
     for name, packing, source, lengths in packed_components(mixture):

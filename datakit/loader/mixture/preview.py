@@ -16,21 +16,22 @@ from datakit.loader.mixture.sequence_order import SequenceOrder
 
 @dataclass(frozen=True)
 class Preview:
-    """Contributions at `steps` (ascending, from 0), by component. Tokens include padding, as the weights do."""
+    """Contributions at `steps` (ascending, from 0), by component. Tokens and weights both include padding."""
 
     names: list[str]
     steps: np.ndarray
-    tokens: np.ndarray  # so far: int64 [points, components]
-    epochs: np.ndarray  # so far: float [points, components]
-    share: np.ndarray  # of the tokens since the previous point: float [points - 1, components]
+    tokens: np.ndarray  # cumulative: int64 [points, components]
+    epochs: np.ndarray  # cumulative: float [points, components]
+    share: np.ndarray  # share of the tokens since the previous point: float [points - 1, components]
     changes: list[tuple[int, str]]  # (step, description)
     ending: str
 
 
 def contributions(order: SequenceOrder, steps: int | None = None, points: int = 200) -> Preview:
-    """Contributions over the first `steps` batches (all if None), at up to `points` steps and wherever settings change.
+    """Return the contributions over the first `steps` batches (all if None).
 
-    Raises LoaderError if there is no batch, or if the mixture is endless and `steps` is None.
+    They are computed at up to `points` steps, and also where settings change. Raises LoaderError if there is no batch,
+    or if the mixture is endless and `steps` is None.
     """
     steps = order.steps if steps is None else steps if order.steps is None else min(steps, order.steps)
     if steps is None:
@@ -51,7 +52,7 @@ def contributions(order: SequenceOrder, steps: int | None = None, points: int = 
 
 
 def tokens_before(order: SequenceOrder, step: int) -> np.ndarray:
-    """Tokens, padding included, of each component in the batches before `step`: int64 [components]."""
+    """Return the tokens of each component, padding included, in the batches before `step`: int64 [components]."""
     total, before = np.zeros(len(order.names), np.int64), np.zeros(len(order.names), np.int64)
     changes = [(at, length) for at, length in order.lengths.changes() if at < step]
     ends = [at for at, _ in changes[1:]] + [step]
@@ -62,7 +63,7 @@ def tokens_before(order: SequenceOrder, step: int) -> np.ndarray:
 
 
 def changes_of(order: SequenceOrder) -> list[tuple[int, str]]:
-    """Return (step, description) of every change of stage, length or batch size."""
+    """Return (step, description) for every change of stage, length or batch size."""
     named = [
         (order.axis.step_of(slot), f"stage {i + 1}: {_weights(weights)}")
         for i, (slot, weights) in enumerate(order.stages)

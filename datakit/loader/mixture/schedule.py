@@ -1,4 +1,4 @@
-"""Values that change at given steps, such as `Schedule(((0, 4096), (20_000, 32_768)))`, and the slots of steps."""
+"""Defines values by step, such as `Schedule(((0, 4096), (20_000, 32_768)))`, and converts steps to slots."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Schedule:
 
     @classmethod
     def of(cls, value: int | Schedule, name: str) -> Schedule:
-        """Make a schedule of a number, or check one.
+        """Make a schedule from a number, or check a given schedule.
 
-        Raises LoaderError, with `name`, if the steps do not ascend from 0 or a value is not positive.
+        Raises LoaderError, mentioning `name`, if the steps do not ascend from 0 or a value is not positive.
         """
         schedule = value if isinstance(value, Schedule) else cls(((0, value),))
         if not schedule.pairs or schedule.pairs[0][0] != 0:
@@ -41,7 +41,7 @@ class Schedule:
         return self.pairs[bisect_right(self._steps, step) - 1][1]
 
     def changes(self) -> list[tuple[int, int]]:
-        """Return (step, value) at step 0 and wherever the value changes."""
+        """Return (step, value) for step 0 and for each step at which the value changes."""
         found = [self.pairs[0]]
         found.extend(pair for pair in self.pairs[1:] if pair[1] != found[-1][1])
         return found
@@ -58,7 +58,7 @@ class SlotAxis:
             self._slots.append(self._slots[-1] + (self._steps[i] - self._steps[i - 1]) * self._sizes[i - 1])
 
     def first_slot(self, step: int) -> int:
-        """The slot of the first row of batch `step`."""
+        """Return the slot of the first row of batch `step`."""
         i = bisect_right(self._steps, step) - 1
         return self._slots[i] + (step - self._steps[i]) * self._sizes[i]
 

@@ -1,7 +1,7 @@
-"""Knows how many sequences of one length each block holds, and where the windows of an epoch's block order start.
+"""Computes how many sequences of one length each block holds, and where the windows of an epoch's block order start.
 
-A plain component needs no table: every block but the last holds the same number. A packed one needs one count per block
-(4 bytes for a million tokens). Either way an epoch costs one number per window.
+A plain component needs no table: every block but the last holds the same number of sequences. A packed component needs
+one count per block (4 bytes per million tokens). In both cases, an epoch takes one number per window.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from datakit.loader.mixture.packing import Counters, Packing, count_blocks
 from datakit.loader.permutation import Order
 from datakit.loader.sources.token_source import BlockAxis, TokenSource
 
-MAX_COUNTED_BLOCKS = 4096  # blocks the loader counts itself: 4 G tokens, about 3 s for documents of 1,000 tokens
+MAX_COUNTED_BLOCKS = 4096  # limit of what the loader counts itself: 4 G tokens, about 3 s for documents of 1,000 tokens
 
 
 class PlainCounts:
-    """Blocks cut into sequences of `length`, the last one of each padded if `length` does not divide the block."""
+    """Blocks cut into sequences of `length`; if `length` does not divide a block, its last sequence is padded."""
 
     def __init__(self, axis: BlockAxis, length: int) -> None:
         self.axis = axis
@@ -30,11 +30,11 @@ class PlainCounts:
         self.total = (axis.count - 1) * self._usual + self._last
 
     def counts(self, blocks: np.ndarray) -> np.ndarray:
-        """Sequences of each of these blocks."""
+        """Return the number of sequences in each of these blocks."""
         return np.where(blocks == self.axis.count - 1, self._last, self._usual)
 
     def window_starts(self, order: Order, window_blocks: int) -> np.ndarray:
-        """The first sequence of each window of `order`, then the total: int64 [windows + 1]."""
+        """Return the first sequence of each window of `order`, then the total: int64 [windows + 1]."""
         count = self.axis.count
         place = int(order.inverse(np.array([count - 1]))[0])
         blocks = np.minimum(np.arange(-(-count // window_blocks) + 1) * window_blocks, count)
@@ -67,13 +67,13 @@ class CountsByLength:
     def __init__(
         self, source: TokenSource, axis: BlockAxis, name: str, packing: Packing | None, stored: Mapping[int, np.ndarray]
     ) -> None:
-        self.packing_counters: dict[int, Counters] = {}  # by length, where the blocks were counted here
+        self.packing_counters: dict[int, Counters] = {}  # by length; only for blocks counted here
         self._source, self._axis, self._name, self._packing, self._stored = source, axis, name, packing, stored
         self._made: dict[int, SequenceCounts] = {}
         self._lock = threading.Lock()
 
     def of(self, length: int) -> SequenceCounts:
-        """Counts for sequences of `length` tokens. Raises LoaderError if there are none or stored ones do not fit."""
+        """Return the counts at `length` tokens. Raises LoaderError if there can be none or stored ones do not match."""
         with self._lock:
             if length not in self._made:
                 self._made[length] = self._make(length)

@@ -1,8 +1,8 @@
 """Computes which sequences of which components are in batch n, for any n, on any host.
 
-Built once from a Mixture: excludes held-out documents, grants windows, places the stages on the axis of slots, resolves
-each change of length (from how much of each component was served before it) and finds the end of the run, if any. No
-token is read.
+Creating the order from a Mixture excludes held-out documents, grants windows, places the stages on the axis of slots,
+resolves each change of length (from how much of each component was served before it), and finds the end of the run, if
+any. It reads no tokens.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Pick:
     stream: int
     window: Window
     units: np.ndarray  # index of each row's unit in the window
-    sequences: np.ndarray  # its sequence within the unit
-    rows: np.ndarray  # its row in the batch
+    sequences: np.ndarray  # index of each row's sequence within its unit
+    rows: np.ndarray  # index of each row in the batch
 
 
 class SequenceOrder:
@@ -61,7 +61,7 @@ class SequenceOrder:
 
     @property
     def steps(self) -> int | None:
-        """Number of batches of the run; None if it never ends."""
+        """Number of batches in the run; None if it never ends."""
         if self.slots is None:
             return None
         full = self.axis.step_of(self.slots)
@@ -69,7 +69,7 @@ class SequenceOrder:
         return full + partial
 
     def picks(self, step: int, first: int, last: int) -> list[Pick]:
-        """The sequences for rows first..last-1 of batch `step`. Rows after the end of the run are in no pick."""
+        """Return the picks for rows first..last-1 of batch `step`. Rows after the end of the run are in no pick."""
         slot = self.axis.first_slot(step)
         end = slot + last if self.slots is None else min(slot + last, self.slots)
         components, sequences = self.slot_order.rows(slot + first, max(slot + first, end))
@@ -93,7 +93,7 @@ class SequenceOrder:
             )
 
     def _windows(self, number: int, sequences: np.ndarray, rows: np.ndarray) -> list[Pick]:
-        """Split ascending sequences of one component by the window that serves them."""
+        """Make one pick per window from ascending sequences of one component."""
         picks, at, stream = [], 0, self.streams[number]
         while at < len(sequences):
             window = stream.window_at(int(sequences[at]))
@@ -117,7 +117,7 @@ class SequenceOrder:
         return Stream(source, settings, self.lengths.at(0), dict(component.packing_counts or {}))
 
     def _end(self) -> int | None:
-        """Number of slots of the run. Sets `ending`."""
+        """Return the number of slots in the run, or None if it never ends. Sets `ending`."""
         self.ending = "it never ends"
         ends = [(self.mixture.components[name].max_epochs, i) for i, name in enumerate(self.names)]
         limits = [(epochs, i) for epochs, i in ends if epochs is not None]
@@ -131,7 +131,10 @@ class SequenceOrder:
         return end
 
     def _first_to_end(self, limits: list[tuple[int, int]]) -> int | None:
-        """The first slot at which a component would exceed its limit, from (epochs, component) pairs. Sets `ending`."""
+        """Return the first slot at which a component would exceed its limit, if any. Sets `ending`.
+
+        `limits` are (epochs, component) pairs.
+        """
         bounds = []
         for epochs, i in limits:
             sequences = self.streams[i].end_of_epochs(epochs)

@@ -1,7 +1,7 @@
-"""Maps each slot to (component, number of its sequences before that slot).
+"""Maps each slot to a component and to the number of that component's sequences in earlier slots.
 
-A slot is a row of a batch, counted from the start of the run. From the start of each stage, slots are divided into
-mixture blocks (of 2,048 by default). A block's counts come from `apportion`, the order inside it from a keyed
+Slots number the rows of all batches from the start of the run. Each stage divides its slots into mixture blocks (of
+2,048 slots by default). A block's counts come from `apportion`, and the order inside the block from a keyed
 permutation. A component's sequences are numbered in slot order, so a new stage may cut a mixture block short: the
 numbering continues after the last sequence served.
 
@@ -22,12 +22,12 @@ from datakit.loader.mixture.apportion import SCALE, BlockCounts
 from datakit.loader.permutation import Permutation, derive_key
 
 CACHED_BLOCKS = 64  # 2 MB at 2,048 slots
-MAX_BLOCKS = 4_000_000  # how far ahead to search for the end of a component: 8 G slots, about a minute
+MAX_BLOCKS = 4_000_000  # limit of the search for a component's end: 8 G slots, about a minute
 
 
 @dataclass(frozen=True)
 class StageSlots:
-    """A stage from slot `first` on: the numbers of its components, ascending, and their counts in each block."""
+    """A stage that starts at slot `first`: its components' numbers, ascending, and their counts in each block."""
 
     first: int
     members: np.ndarray
@@ -35,7 +35,10 @@ class StageSlots:
 
 
 class SlotOrder:
-    """The slots of a mixture: component numbers index `names`; `stages` are (first slot, weights), ascending from 0."""
+    """The slots of a mixture. A component's number is its index in `names`.
+
+    `stages` are (first slot, weights) pairs, ascending from slot 0.
+    """
 
     def __init__(
         self, names: Sequence[str], stages: Sequence[tuple[int, Mapping[str, float]]], block: int, seed: int
@@ -46,12 +49,12 @@ class SlotOrder:
         self._stages = [self._stage(first, weights) for first, weights in stages]
         self._firsts = [stage.first for stage in self._stages]
         self._cached = lru_cache(CACHED_BLOCKS)(self._make_block)
-        self._served = [np.zeros(len(names), np.int64)]  # before each stage
+        self._served = [np.zeros(len(names), np.int64)]  # sequences before each stage
         for number, stage in enumerate(self._stages[1:]):
             self._served.append(self._served[number] + self._in_stage(number, stage.first - self._stages[number].first))
 
     def rows(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return (component, sequence of that component) of slots first..last-1: two int64 arrays [last - first]."""
+        """Return (component, sequence of that component) for slots first..last-1: two int64 arrays [last - first]."""
         components, sequences = [], []
         while first < last:
             number = self._stage_of(first)
@@ -69,26 +72,26 @@ class SlotOrder:
         return np.concatenate([nothing, *components]), np.concatenate([nothing, *sequences])
 
     def served(self, slot: int) -> np.ndarray:
-        """Sequences of each component in the slots before `slot`: int64 [components]."""
+        """Return the number of sequences of each component in the slots before `slot`: int64 [components]."""
         number = self._stage_of(slot)
         return self._served[number] + self._in_stage(number, slot - self._firsts[number])
 
     def shares(self, first: int, last: int) -> list[float]:
-        """The largest share of each component in the stages of slots first..last."""
+        """Return each component's largest share in any of the stages of slots first..last."""
         shares = np.zeros(len(self._names))
         for stage in self._stages[self._stage_of(first) : self._stage_of(last) + 1]:
             shares[stage.members] = np.maximum(shares[stage.members], stage.counts.parts / SCALE)
         return shares.tolist()
 
     def slot_of(self, component: int, sequence: int) -> int | None:
-        """The slot of a component's sequence; None if it is never served. Raises LoaderError if it is too far ahead."""
+        """Return the slot of a component's sequence, or None if never served. Raises LoaderError if too far ahead."""
         number, inside = self._stage_serving(component, sequence)
         stage = self._stages[number]
         member = np.flatnonzero(stage.members == component)
         return stage.first + self._place(number, int(member[0]), inside) if member.size else None
 
     def earliest(self, component: int, sequence: int) -> float:
-        """A slot at or before `slot_of`, found without computing the blocks up to it; infinite if never served."""
+        """Return a lower bound for `slot_of`, without computing the blocks up to it; infinite if never served."""
         number, inside = self._stage_serving(component, sequence)
         stage = self._stages[number]
         member = np.flatnonzero(stage.members == component)
@@ -96,7 +99,7 @@ class SlotOrder:
         return stage.first + low * self.block
 
     def _stage_serving(self, component: int, sequence: int) -> tuple[int, int]:
-        """Return (stage, sequence within it) of a component's sequence; the last stage if none before it serves it."""
+        """Return (stage that serves a component's sequence, sequence in it); the last stage if no earlier one does."""
         served = [int(totals[component]) for totals in self._served]
         number = bisect_right(served, sequence, 1) - 1
         return number, sequence - served[number]
@@ -110,7 +113,7 @@ class SlotOrder:
         return bisect_right(self._firsts, slot) - 1
 
     def _in_stage(self, number: int, slots: int) -> np.ndarray:
-        """Sequences of each component in the first `slots` slots of a stage."""
+        """Return the number of sequences of each component in the first `slots` slots of a stage."""
         stage = self._stages[number]
         number_of_block, place = divmod(slots, self.block)
         served = np.zeros(len(self._names), np.int64)
@@ -136,12 +139,12 @@ class SlotOrder:
         return components, sequences
 
     def _blocks_around(self, number: int, member: int, sequence: int) -> tuple[int, int]:
-        """Blocks low..high-1 of the stage can hold this sequence, as counts are within one of the exact share."""
+        """Return (low, high): the sequence is in blocks low..high-1, as counts are within one of the exact share."""
         owed = int(self._stages[number].counts.parts[member]) * self.block
         return sequence * SCALE // owed, -(-(sequence + 1) * SCALE // owed)
 
     def _place(self, number: int, member: int, sequence: int) -> int:
-        """The slot, within a stage, of the member's sequence number `sequence` in this stage."""
+        """Return the slot of a member's sequence, both counted from the start of the stage."""
         counts, component = self._stages[number].counts, int(self._stages[number].members[member])
         low, high = self._blocks_around(number, member, sequence)
         if high > MAX_BLOCKS:

@@ -1,12 +1,12 @@
-"""Presents one component as an endless row of sequences, any of which can be found without reading the ones before.
+"""Presents one component as an endless series of sequences; each can be found without reading those before it.
 
-    epoch     a keyed permutation of the component's blocks, a new one each time
-    window    the next K blocks of it; their sequences, permuted, keyed by (component, epoch, window)
+    epoch     a keyed permutation of the component's blocks, different in each epoch
+    window    the next K blocks of the epoch; their sequences, in an order keyed by (component, epoch, window)
     stretch   consecutive sequences of one length; the next stretch starts where the run changes the length
 
-A change of length closes the current window. Its unread sequences, in token order, are joined to the new length and
-become a window of their own; then the epoch continues with its next blocks, in the same order, cut to the new length.
-So each token of an epoch is served once, whatever the lengths.
+A change of length closes the current window. Its unread sequences, in token order, are joined into sequences of the new
+length, which form a window of their own; then the epoch continues with its next blocks, in the same order, cut to the
+new length. So each token of an epoch is served once, whatever the lengths.
 
 Memory: one number per window of an epoch, and the tables of the few windows in use. Time: about 1 ms per window of
 16,384 sequences.
@@ -36,7 +36,7 @@ from datakit.loader.sources.ranges import Pieces, plain
 from datakit.loader.sources.rows import Rows, View, rows_of_pieces, rows_of_range
 from datakit.loader.sources.token_source import BlockAxis, TokenSource
 
-CACHED_PACKINGS = 64  # packed blocks, 16 bytes per document
+CACHED_PACKINGS = 64  # packed blocks; they take 16 bytes per document
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Stretch:
 class UnitReader:
     """Reads a unit of a component: a plain or packed block, or sequences joined at a change of length.
 
-    `joined` has the joined sequences by stretch; its owner adds to it.
+    `joined` maps a stretch's number to its joined sequences; the caller adds to it at each change of length.
     """
 
     def __init__(
@@ -73,11 +73,11 @@ class UnitReader:
         return self._load_pieces(self.pieces_of(unit), unit.length, view)
 
     def load_sequence(self, unit: Unit, sequence: int, view: View) -> Rows:
-        """Read one sequence of a unit: for a full shuffle that does not fit in memory."""
+        """Read one sequence of a unit, for a full shuffle that does not fit in memory."""
         return self._load_pieces(self.pieces_of(unit).take(np.array([sequence])), unit.length, view)
 
     def pieces_of(self, unit: Unit) -> Pieces:
-        """The sequences of a unit as ranges of the token axis."""
+        """Return the sequences of a unit as ranges of the token axis."""
         if unit.joined >= 0:
             return self._joined[unit.joined].units[unit.number]
         if self._packing is None:
@@ -85,7 +85,7 @@ class UnitReader:
         return self._packed(unit.number, unit.length)
 
     def borders_near(self, pieces: Pieces) -> np.ndarray:
-        """Document borders of all blocks in which the pieces start."""
+        """Return the document borders of all blocks in which the pieces start."""
         blocks = np.unique(np.minimum(pieces.starts // self._axis.block_tokens, self._axis.count - 1))
         return np.concatenate([self._source.document_borders(*self._axis.range(block)) for block in blocks.tolist()])
 
@@ -98,9 +98,10 @@ class UnitReader:
 
 
 class Stream:
-    """The order of one component. `counts`: by length, the stored sequences of each block of a packed component.
+    """The order of one component.
 
-    Raises LoaderError where a length does not fit in a block or stored counts do not fit the source.
+    `counts` has the stored number of sequences in each block of a packed component, by length. Raises LoaderError if a
+    length does not fit in a block or stored counts do not match the source.
     """
 
     def __init__(
@@ -134,7 +135,7 @@ class Stream:
         return self._regular_window(first, stretch.length, epoch, window)
 
     def change_length(self, sequence: int, length: int) -> None:
-        """Make sequences `length` long from sequence `sequence` on, which must not precede earlier changes."""
+        """Change the length from sequence `sequence` on; it must not precede earlier changes."""
         window = self.window_at(sequence)
         stretch, place = self.stretches[-1], sequence - window.first
         joined_window = window.units[0].joined >= 0
@@ -146,7 +147,7 @@ class Stream:
         self.counts.of(length)
 
     def upcoming(self, sequence: int) -> list[tuple[int, Unit]]:
-        """Return (first sequence that needs it, unit) of units needed from `sequence` to the end of the next window."""
+        """Return (first sequence that needs it, unit) for units needed from `sequence` to the next window's end."""
         window = self.window_at(sequence)
         end = window.first + window.count
         later = self._stretch_at(sequence) + 1
@@ -160,7 +161,7 @@ class Stream:
         ]
 
     def epochs_at(self, sequence: int) -> float:
-        """Epochs completed once `sequence` sequences are served: 1.25 is a quarter into the second."""
+        """Return the epochs completed once `sequence` sequences are served; 1.25 is a quarter into the second epoch."""
         stretch = self.stretches[self._stretch_at(sequence)]
         offset, total, left = sequence - stretch.first, self.counts.of(stretch.length).total, self._left(stretch)
         if offset >= left:
@@ -168,7 +169,7 @@ class Stream:
         return stretch.epoch + 1 - (left - offset) / max(total, left)
 
     def end_of_epochs(self, epochs: int) -> int:
-        """Number of sequences served when `epochs` epochs are complete."""
+        """Return the number of sequences served when `epochs` epochs are complete."""
         for number, stretch in enumerate(self.stretches):
             total = self.counts.of(stretch.length).total
             end = stretch.first + self._left(stretch) + (epochs - 1 - stretch.epoch) * total
@@ -180,7 +181,7 @@ class Stream:
         return bisect_right([stretch.first for stretch in self.stretches], sequence) - 1
 
     def _left(self, stretch: Stretch) -> int:
-        """The number of sequences left in a stretch's first epoch, including the joined ones."""
+        """Return the number of sequences left in a stretch's first epoch, including the joined ones."""
         return stretch.joined_count + self.counts.of(stretch.length).total - self._begin_of(stretch)
 
     def _in_epoch(self, stretch: Stretch, offset: int) -> tuple[int, int, int]:
@@ -192,7 +193,7 @@ class Stream:
         return stretch.epoch + 1 + more, within, total - begin + more * total
 
     def _begin_of(self, stretch: Stretch) -> int:
-        """The first sequence of the stretch's first window, within its epoch."""
+        """Return the first sequence of the stretch's first window, counted within its epoch."""
         return int(self._epochs.window_starts(stretch.epoch, stretch.length)[stretch.window]) if stretch.window else 0
 
     def _number_of(self, window: Window, stretch: Stretch) -> int:
@@ -208,7 +209,7 @@ class Stream:
         return Window(stretch.first, stretch.epoch, units, stretch.joined.counts, order)
 
     def _join(self, window: Window, place: int, length: int) -> Joined:
-        """The window's sequences from `place` on, joined to a new length."""
+        """Join the window's sequences from `place` on into sequences of a new length."""
         units, rows = window.at(np.arange(place, window.count))
         numbers = np.unique(units).tolist()
         parts = [self.reader.pieces_of(window.units[i]).take(rows[units == i]) for i in numbers]

@@ -1,4 +1,4 @@
-"""Reads a mixture from a TOML file, which the command line and training scripts share.
+"""Reads a mixture from a TOML file that the command line and training scripts share.
 
     seed = 0
     sequence_length = [[0, 4096], [95_000, 32_768]]     # from step 0, from step 95,000; or one number
@@ -7,7 +7,7 @@
 
     [components.web]
     cache = "data/demo/tokenize-0123456789ab"           # relative to this file, or a URL
-    source = "web"                                      # one source of the cache; all of them by default
+    source = "web"                                      # one source in the cache; all of them by default
     validation_tokens = 2_000_000
 
     [components.code]
@@ -25,7 +25,7 @@
 
 Every other setting of a `Mixture` has the same name here: block, stop, memory_bytes, simulate, final_batch, pad_id. A
 component's `shuffle` is a word or a table: "none" or { block_tokens = 4_194_304 }. A cache that two components share is
-opened once. Reading the file costs one read a cache and, with `packing_root`, two for each packed component and length.
+opened once. Loading a mixture takes one read per cache and, with `packing_root`, two per packed component and length.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class MixtureTable:
 
 
 def load_mixture(path: str | os.PathLike[str], packing_root: str | None = None) -> Mixture:
-    """Load the mixture of a file. `packing_root` is the root with the counts of `datakit mixture pack`.
+    """Load the mixture in a file. `packing_root` is the root with the counts from `datakit mixture pack`.
 
     Raises LoaderError for an invalid file or missing counts, CorruptError for damaged counts.
     """
@@ -94,13 +94,13 @@ def load_mixture(path: str | os.PathLike[str], packing_root: str | None = None) 
 
 
 def load_mixture_file(path: str | os.PathLike[str], packing_root: str | None = None) -> MixtureFile:
-    """Load the mixture and the run length of a file. Raises LoaderError and CorruptError, as `load_mixture`."""
+    """Load the mixture and the run length in a file. Raises LoaderError and CorruptError, like `load_mixture`."""
     file = Path(path).expanduser()
     return mixture_of(read_toml(file, "give a mixture file (TOML)", LoaderError), file, packing_root)
 
 
 def mixture_of(document: Mapping[str, Any], file: Path, packing_root: str | None = None) -> MixtureFile:
-    """Make the mixture of a decoded TOML document; `file` resolves relative paths and is named in errors."""
+    """Make the mixture from a decoded TOML document. Paths are relative to `file`, which errors name."""
     table = decoded(document, MixtureTable, str(file), LoaderError)
     if table.steps is not None and table.steps < 1:
         raise LoaderError(f"{file}: steps is {table.steps}; it must be at least 1")
@@ -138,7 +138,7 @@ def _component(value: Any, place: str, file: Path, caches: dict[str, Cache]) -> 
 
 
 def _choice(value: str | dict[str, Any] | None, kind: Any, word: str, place: str) -> Any:
-    """Decode a table, or a single value, which is short for a table with only the key `word`."""
+    """Decode a table or a single string; a string is short for a table with only the key `word`."""
     if value is None:
         return None
     return decoded({word: value} if isinstance(value, str) else value, kind, place, LoaderError)

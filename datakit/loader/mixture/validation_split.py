@@ -5,7 +5,7 @@
         for batch in validation.iterate(): ...      # each held-out token once, in order, the last batch padded
 
 The choice of held-out documents depends only on the source and the number of tokens: no seed, mixture or sequence
-length can move one of them into training.
+length can move a held-out document into training.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from datakit.loader.sources.token_source import RangeSource, TokenSource
 
 
 def training_source(component: Component, name: str, simulate: SimulatedEpochs | None = None) -> TokenSource:
-    """A component's source without its held-out documents, reduced if `simulate` is given.
+    """Return a component's source without its held-out documents, reduced if `simulate` is given.
 
     Raises LoaderError if not enough documents can be held out.
     """
@@ -32,14 +32,14 @@ def training_source(component: Component, name: str, simulate: SimulatedEpochs |
 
 
 def validation_source(component: Component, name: str) -> TokenSource:
-    """The held-out documents of a component. Raises LoaderError if there are none."""
+    """Return the held-out documents of a component. Raises LoaderError if there are none."""
     if not component.validation_tokens:
         raise LoaderError(f"component {name!r} has no held-out documents: its validation_tokens is 0")
     return RangeSource(component.source, held_out(component.source, component.validation_tokens, "validation", name))
 
 
 def held_out_mixture(mixture: Mixture, name: str, *, sequence_length: int, batch_size: int) -> Mixture:
-    """A mixture that reads a component's held-out documents once, in order. Raises LoaderError if there are none."""
+    """Make a mixture that reads a component's held-out documents once, in order. Raises LoaderError if it has none."""
     component = mixture.components[name]
     in_order = Shuffle("none", block_tokens=component.shuffle.block_tokens)
     held = Component(validation_source(component, name), shuffle=in_order)
@@ -47,7 +47,7 @@ def held_out_mixture(mixture: Mixture, name: str, *, sequence_length: int, batch
 
 
 def one_pass(mixture: Mixture, name: str, component: Component, *, sequence_length: int, batch_size: int) -> Mixture:
-    """A mixture that reads `component` once, the last batch padded; memory and padding as in `mixture`."""
+    """Make a mixture that reads `component` once, with the last batch padded; memory and `pad_id` are `mixture`'s."""
     return Mixture(
         {name: component},
         {name: 1.0},

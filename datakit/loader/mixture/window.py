@@ -1,7 +1,7 @@
 """Orders the blocks of each epoch in windows, and joins sequences left unread when the sequence length changes.
 
-A unit is read as a whole: a block of the component's axis, or about a block's worth of the sequences joined at a change
-of length. A window is a list of units and a permutation of all their sequences. Memory: one number per window of
+A unit is read as a whole. It is a block of the component's axis, or about a block's worth of the sequences joined at a
+change of length. A window is a list of units and a permutation of all their sequences. Memory: one number per window of
 an epoch, for the epochs and lengths in use.
 """
 
@@ -20,12 +20,12 @@ from datakit.loader.permutation import InOrder, Order, Permutation, derive_key
 from datakit.loader.sources.ranges import Pieces, cut, groups_of, join, merged
 from datakit.loader.sources.token_source import BlockAxis
 
-MAX_TABLE = 1 << 20  # sequences of a window whose order is kept as a table, 16 bytes each
-CACHED_WINDOWS = 6  # the current and next windows, for each sequence length around a change of length
+MAX_TABLE = 1 << 20  # maximum number of sequences in a window whose order is kept as a table; 16 bytes each
+CACHED_WINDOWS = 6  # the current and next windows, for each of the lengths around a change of length
 
 
 class Unit(NamedTuple):
-    """Block `number` of the axis or, if `joined` is not -1, unit `number` of the sequences joined at that stretch."""
+    """Block `number` of the axis or, if `joined` >= 0, unit `number` of the sequences joined at stretch `joined`."""
 
     length: int
     number: int
@@ -33,7 +33,7 @@ class Unit(NamedTuple):
 
 
 class Window:
-    """Sequences first..first+count-1 of a component. `counts` has the sequences of each unit: int64 [units]."""
+    """Sequences first..first+count-1 of a component. `counts` has the number per unit: int64 [units]."""
 
     def __init__(self, first: int, epoch: int, units: Sequence[Unit], counts: np.ndarray, order: Order) -> None:
         self.first = first
@@ -49,7 +49,7 @@ class Window:
         return self._find(self._order(np.arange(self.count)))
 
     def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (index of the unit, sequence within it) for these places of the window: int64 arrays like `places`."""
+        """Return (index of the unit, sequence within it) for places in the window: int64 arrays like `places`."""
         if self.count <= MAX_TABLE:
             units, rows = self._table
             return units[places], rows[places]
@@ -69,7 +69,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Joined:
-    """The unread sequences at a change of length, joined to the new length, in units of about a block."""
+    """Sequences left unread at a change of length, joined to the new length, in units of about a block."""
 
     units: tuple[Pieces, ...]
 
@@ -81,11 +81,11 @@ class Joined:
 def join_unread(
     unread: Pieces, length: int, block_tokens: int, packing: Packing | None, borders: np.ndarray | None
 ) -> Joined:
-    """Join what is left of a window, in token order, to a new length.
+    """Join the unread rest of a window, in token order, into sequences of a new length.
 
     Plain sequences: adjacent pieces are merged, then all are laid end to end and cut; only the very last sequence is
-    padded. Packed sequences: adjacent pieces of one document are merged (never across `borders`), cut only if longer
-    than the new length, and packed again, about a block at a time. Nothing is dropped.
+    padded. Packed sequences: adjacent pieces of a document are merged (never across `borders`), cut only if longer
+    than the new length, and packed again, about a block at a time. No token is dropped.
     """
     starts, lengths = merged(unread.starts, unread.lengths, borders)
     if packing is None:
@@ -118,13 +118,13 @@ class EpochOrder:
         self.window_starts = lru_cache(CACHED_WINDOWS)(self._window_starts)
 
     def permutation(self, size: int, *purpose: str | int) -> Order:
-        """The component's order of `size` things for this purpose; the identity if it is not shuffled."""
+        """Return the order of `size` items for this purpose; the identity if the component is not shuffled."""
         if not self._settings.shuffled:
             return InOrder(size)
         return Permutation(size, derive_key(self._settings.seed, self._settings.name, *purpose))
 
     def window(self, first: int, length: int, epoch: int, number: int) -> Window:
-        """Window `number` of an epoch, whose first sequence is the component's sequence `first`."""
+        """Return window `number` of an epoch; its first sequence is the component's sequence `first`."""
         begin = number * self._settings.window_blocks
         places = np.arange(begin, min(begin + self._settings.window_blocks, self._axis.count))
         blocks = self._blocks(epoch)(places)

@@ -1,9 +1,9 @@
 """Decides how many blocks each component shuffles together, so that the current and next windows fit in memory.
 
-A component that fits is kept whole and read once for all epochs. The others share the rest equally: half of each share
-for the current window, half for the next. The result decides the order (more blocks shuffle better), so it is computed
-from the mixture alone and saved in checkpoints. A resumed run with a different `memory_bytes` is refused if that
-changes a window, unless it sets the old `window_blocks`.
+A component that fits is kept in memory whole and read only once, for all epochs. The others share the remaining memory
+equally: half of each share is for the current window, half for the next. The window sizes affect the order (more blocks
+shuffle better), so they are computed from the mixture alone and saved in checkpoints. A resumed run is refused if a
+different `memory_bytes` changes a window, unless the mixture sets the old `window_blocks`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ IN_ORDER_WINDOW = 2  # blocks; nothing is shuffled, so this only sets the read-a
 
 @dataclass(frozen=True)
 class Claim:
-    """A component's memory demand: its axis in blocks, the bytes of a token, and its Shuffle."""
+    """A component's memory demand: its axis in blocks, the bytes per token, and its Shuffle."""
 
     axis: BlockAxis
     token_bytes: int
@@ -32,7 +32,7 @@ class Claim:
 
     @property
     def pair(self) -> int:
-        """Bytes of one block of the window and one of the next."""
+        """Bytes of one block of the current window and one of the next window."""
         return 2 * self.axis.block_tokens * self.token_bytes
 
 
@@ -41,14 +41,14 @@ class Grant:
     """A component's window."""
 
     blocks: int
-    resident: bool  # blocks stay in memory while the window is served; otherwise sequences are read separately
+    resident: bool  # blocks are kept in memory while the window is served; otherwise sequences are read separately
     bytes: int
 
 
 def grant_windows(claims: Mapping[str, Claim], memory_bytes: int) -> dict[str, Grant]:
-    """Grant windows set by the mixture first, then small components whole, then equal shares.
+    """Grant first the windows that the mixture sets, then small components as a whole, then equal shares.
 
-    Raises LoaderError if they exceed `memory_bytes`.
+    Raises LoaderError if the windows exceed `memory_bytes`.
     """
     grants = {name: _fixed(claim) for name, claim in claims.items() if _is_fixed(claim)}
     left = memory_bytes - sum(grant.bytes for grant in grants.values())

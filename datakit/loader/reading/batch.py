@@ -1,12 +1,12 @@
-"""Assembles batches: tokens, and the arrays a model derives its attention, positions and loss from.
+"""Assembles batches: tokens, and the arrays from which a model derives its attention, positions and loss.
 
-    tokens     int32 [rows, length]   pad_id of the mixture in padding
+    tokens     int32 [rows, length]   the mixture's pad_id in padding
     segments   int32 [rows, length]   1, 2, ... for the documents in a row, from left to right; 0 in padding
     positions  int32 [rows, length]   position within the segment, from 0; 0 in padding
     loss_mask  bool  [rows, length]   True where the token should be predicted; False in padding
 
-The first token of a segment cannot be predicted from another document: a next-token loss counts token i + 1 where its
-mask is set and its segment is that of token i. Derived arrays are computed on first use.
+The first token of a segment cannot be predicted from another document, so a next-token loss counts token i + 1 only
+where its mask is set and its segment is that of token i. Derived arrays are computed on first use.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Batch:
     first_slot: int  # of the global batch
     names: Sequence[str]  # of the components
     tokens: np.ndarray
-    lengths: np.ndarray  # int64 [rows]: tokens before the padding
+    lengths: np.ndarray  # int64 [rows]: number of tokens before the padding
     components: np.ndarray  # int32 [rows]: index in `names`; -1 for a row of padding
-    run_counts: np.ndarray | None  # int64 [rows]: segments of each row; None with segments=False
+    run_counts: np.ndarray | None  # int64 [rows]: number of segments in each row; None with segments=False
     run_starts: np.ndarray | None  # int32: where each segment starts within its row
     source_mask: np.ndarray | None  # bool [rows, length]: the loss mask of the sources, if any has one
 
@@ -46,11 +46,11 @@ class Batch:
 
     @property
     def padding(self) -> int:
-        """Positions of this batch without a token."""
+        """Number of positions in this batch without a token."""
         return self.tokens.size - int(self.lengths.sum())
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The arrays [rows, length] by name; without `segments` and `positions` if they were not looked up."""
+        """Return the arrays [rows, length] by name, without `segments` and `positions` if the loader has none."""
         names = (
             ("tokens", "segments", "positions", "loss_mask") if self.run_counts is not None else ("tokens", "loss_mask")
         )
@@ -83,7 +83,7 @@ class Batch:
 
     @cached_property
     def _runs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return (runs of each row, their starts in the flattened batch, their sizes); a row's padding is a run."""
+        """Return (number of runs per row, their starts in the flattened batch, their sizes); padding is a run too."""
         if self.run_counts is None or self.run_starts is None:
             raise LoaderError("this loader was made with segments=False, so it does not look up document borders")
         length = self.tokens.shape[1]
@@ -97,7 +97,7 @@ class Batch:
 
 
 def empty_batch(rows: int, length: int, names: Sequence[str], view: View) -> Batch:
-    """Make a batch with all rows marked as padding and its tokens uninitialized."""
+    """Make a batch with all rows marked as padding and all tokens uninitialized."""
     return Batch(
         step=0,
         first_slot=0,
@@ -112,9 +112,10 @@ def empty_batch(rows: int, length: int, names: Sequence[str], view: View) -> Bat
 
 
 def fill(batch: Batch, picks: Sequence[Pick], sources: Sequence[Rows], resident: Sequence[bool], view: View) -> None:
-    """Copy the picked rows into the batch. `sources` has the read that holds each row, in the order of the picks.
+    """Copy the picked rows into the batch.
 
-    resident: for each stream, True if its reads are whole units, False if they are single sequences.
+    sources: the result of the read that holds each row, in the order of the picks. resident: for each stream, True if
+    its reads are whole units, False if they are single sequences.
     """
     runs: list[np.ndarray] = [_NO_DOCUMENT] * len(batch.tokens)
     reads = iter(sources)

@@ -1,6 +1,6 @@
-"""Keeps blocks in memory within a budget of bytes: reads them ahead in a few threads and evicts what is not needed.
+"""Keeps blocks in memory within a budget of bytes: reads them ahead in a few threads and evicts those not needed.
 
-The wanted keys, most urgent first, are protected; all others are evicted, least recently used first. At most
+The wanted keys, most urgent first, are protected; all others may be evicted, least recently used first. At most
 `in_flight` reads run ahead, and only if they fit in the budget. A block that a batch needs now is read immediately,
 even beyond the budget, as the batch cannot be served without it; the windows are sized so that it fits.
 """
@@ -29,7 +29,7 @@ class _Entry:
 class BlockPool:
     """A pool of `Rows` by key. `load(key)` reads them; `size(key)` estimates their bytes beforehand.
 
-    Errors of `load` are raised by `require`, and the read is tried again the next time.
+    `require` raises errors from `load`; the next call that needs the key reads again.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class BlockPool:
         return self._reading
 
     def want(self, keys: Sequence[Hashable]) -> None:
-        """Read these ahead, in this order, instead of what was wanted before."""
+        """Read these keys ahead, in this order, instead of those wanted before."""
         with self._lock:
             self._wanted, self._next, self._protected = keys, 0, set(keys)
             self._pump()
@@ -83,7 +83,7 @@ class BlockPool:
         return [entry.rows or entry.future.result() for entry in entries]
 
     def close(self) -> None:
-        """Wait for running reads, stop the threads and drop everything."""
+        """Wait for running reads, stop the threads and drop all blocks."""
         with self._lock:
             self._wanted, self._protected = (), set()
         self._threads.shutdown(wait=True, cancel_futures=True)
@@ -92,7 +92,7 @@ class BlockPool:
             self._bytes = 0
 
     def _pump(self) -> None:
-        """Request reads ahead while there are threads and room."""
+        """Request reads ahead while a thread is free and the next block fits in the budget."""
         while self._next < len(self._wanted) and self._reading < self._in_flight:
             key = self._wanted[self._next]
             if key not in self._entries:
@@ -135,7 +135,7 @@ class BlockPool:
             self._pump()
 
     def _make_room(self, nbytes: int) -> None:
-        """Evict what is neither wanted nor being read, least recently used first, until `nbytes` fit."""
+        """Evict blocks neither wanted nor being read, least recently used first, until `nbytes` fit."""
         if self._bytes + nbytes <= self._budget:
             return
         idle = [key for key, entry in self._entries.items() if key not in self._protected and entry.rows is not None]

@@ -1,6 +1,7 @@
 """Decides what to read ahead: each stream's current and next window, most urgent first.
 
-The list is recomputed only when a window or stage starts, so an ordinary batch costs a few comparisons.
+The list is recomputed when a window starts and once per mixture block, so an ordinary batch costs a few comparisons. It
+is recomputed for every batch if some sequences are read separately.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from datakit.loader.mixture.window import Unit
 from datakit.loader.reading.block_pool import BlockPool
 from datakit.loader.reading.row_reader import ReadKey, RowReader
 
-STAGE_AHEAD = 4  # mixture blocks: how long before a stage starts its components are first read
+STAGE_AHEAD = 4  # mixture blocks before the start of a stage at which its components are first read
 ROWS_AHEAD = 8  # batches whose separately read sequences (full shuffle) are read ahead
 
 
 class Lookahead:
-    """Keeps a pool's list of wanted reads up to date. `own_rows(step)` is this host's range of rows of a batch."""
+    """Keeps a pool's list of wanted reads up to date. `own_rows(step)` is this host's range of rows in a batch."""
 
     def __init__(
         self, order: SequenceOrder, reader: RowReader, pool: BlockPool, own_rows: Callable[[int], tuple[int, int]]
@@ -25,8 +26,8 @@ class Lookahead:
         self._order, self._reader, self._pool, self._own_rows = order, reader, pool, own_rows
         self._block = order.mixture.block
         self._windows: dict[int, int] = {}  # by stream: the first sequence of its current window
-        self._needs: dict[int, list[tuple[int, Unit]]] = {}  # by stream: what that window and the next one need
-        self._next_update = 0  # slot
+        self._needs: dict[int, list[tuple[int, Unit]]] = {}  # by stream: the units for that window and the next
+        self._next_update = 0  # slot at which the list is next recomputed
 
     def reset(self) -> None:
         self._windows.clear()
@@ -34,7 +35,7 @@ class Lookahead:
         self._pool.want(())
 
     def update(self, step: int, stop: int | None, picks: Sequence[Pick]) -> None:
-        """Prepare for batch `step`, made of `picks`, and its successors up to `stop`."""
+        """Prepare for batch `step`, which consists of `picks`, and for the batches after it, up to `stop`."""
         slot = self._order.axis.first_slot(step)
         current = {pick.stream: pick.window.first for pick in reversed(picks)}
         changed = any(self._windows.get(number) != first for number, first in current.items())
@@ -45,7 +46,7 @@ class Lookahead:
         self._pool.want([*singles, *self._units(slot)])
 
     def _units(self, slot: int) -> list[ReadKey]:
-        """Whole units, ordered by the estimated number of slots until they are needed."""
+        """List the reads of whole units, ordered by the estimated number of slots until they are needed."""
         served = self._order.slot_order.served(slot).tolist()
         shares = self._order.slot_order.shares(slot, slot + STAGE_AHEAD * self._block)
         urgent = [
@@ -57,7 +58,7 @@ class Lookahead:
         return [ReadKey(i, unit) for _, i, unit in sorted(urgent)]
 
     def _upcoming(self, number: int, served: int) -> list[tuple[int, Unit]]:
-        """Units a stream needs until the end of its next window; computed once a window."""
+        """Return the units that a stream needs until the end of its next window; computed once per window."""
         stream = self._order.streams[number]
         first = stream.window_at(served).first
         if self._windows.get(number) != first:

@@ -1,7 +1,7 @@
 """Lists and performs the reads that the rows of a batch need.
 
-A component whose window fits in memory is read a unit (usually a block) at a time. A full shuffle that does not fit
-reads each sequence separately.
+A component whose window fits in memory is read one unit (usually a block) at a time. With a full shuffle that does not
+fit, each sequence is read separately.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WHOLE_UNIT = -1
 
 
 class ReadKey(NamedTuple):
-    """One read: a stream's unit, or the single sequence `sequence` of it."""
+    """One read: a unit of a stream, or only its sequence `sequence`."""
 
     stream: int
     unit: Unit
@@ -26,7 +26,7 @@ class ReadKey(NamedTuple):
 
 
 class RowReader:
-    """Reads for one run. `resident`: for each stream, whether its units stay in memory."""
+    """Performs the reads of one run. `resident` says for each stream whether its units are kept in memory."""
 
     def __init__(self, order: SequenceOrder, view: View) -> None:
         self._streams: Sequence[Stream] = order.streams
@@ -35,7 +35,7 @@ class RowReader:
         self.all_resident = all(self.resident)
 
     def keys(self, pick: Pick) -> list[ReadKey]:
-        """The read that holds each row of a pick."""
+        """Return the read that holds each row of a pick."""
         units = [pick.window.units[unit] for unit in pick.units.tolist()]
         if self.resident[pick.stream]:
             return [ReadKey(pick.stream, unit) for unit in units]
@@ -49,7 +49,7 @@ class RowReader:
         return reader.load_sequence(key.unit, key.sequence, self._view)
 
     def size(self, key: ReadKey) -> int:
-        """Estimated bytes of memory that the read takes."""
+        """Estimate the bytes of memory that the read takes."""
         stream = self._streams[key.stream]
         tokens = stream.settings.block_tokens if key.sequence == WHOLE_UNIT else key.unit.length
         return tokens * (stream.source.dtype.itemsize + stream.source.has_loss_mask)

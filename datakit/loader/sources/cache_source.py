@@ -2,8 +2,9 @@
 
     source = open_source("data/demo/tokenize-0123456789ab", "web")
 
-Opening costs one read of the manifest. Document borders come from the shards' length files. Each is read whole on first
-use (4 bytes per document, one request) and the most recent are cached, up to 64 MB, at 8 bytes per document.
+Opening a source takes one read of the manifest. Document borders come from the shards' length files. Each file is read
+whole on first use (4 bytes per document, one request). The borders most recently used are cached: up to 64 MB, at 8
+bytes per document.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from datakit.cache.reader import Cache, open_cache
 from datakit.errors import LoaderError, suggestion
 from datakit.loader.sources.token_source import TokenSource, borders_touching
 
-CACHED_BYTES = 64 << 20  # of document borders: 8 M documents
+CACHED_BYTES = 64 << 20  # for the document borders of 8 M documents
 
 
 class CacheSource:
@@ -71,7 +72,7 @@ class CacheSource:
         return min(self._shards[index].tokens, stop - int(self._starts[index]))
 
     def _borders(self, index: int) -> np.ndarray:
-        """Starts of one shard's documents, from 0, and the end of the last; int64, without empty documents."""
+        """Return the starts of a shard's documents, from 0, and the end of the last; int64, without empty documents."""
 
         def read() -> np.ndarray:
             lengths = self._cache.document_lengths(self._shards[index].index)
@@ -83,7 +84,7 @@ class CacheSource:
 def open_source(url: str, source: str | None = None) -> CacheSource:
     """Open the token cache in directory `url`, or one of its sources.
 
-    Raises NotFoundError if there is no finished cache, LoaderError if it does not have the source.
+    Raises NotFoundError if there is no finished cache, LoaderError if the cache does not have the source.
     """
     return CacheSource(open_cache(url), source)
 

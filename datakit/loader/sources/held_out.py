@@ -1,12 +1,12 @@
 """Chooses the held-out documents: whole documents, spread over the source, the same for every seed and mixture.
 
-The axis is divided into up to 64 equal strata; each gives one run of consecutive documents at a keyed place. Documents
-are whole, so none is on both sides. They are consecutive, so a block of the remaining axis still takes one or two
-reads. They are spread out, so the choice is fair even if a source is not in id order. The choice depends only on the
-source: neither seed nor mixture nor sequence length can move a document from one side to the other.
+The axis is divided into up to 64 equal strata; each contributes one run of consecutive documents at a keyed place.
+Documents are held out whole, so none is on both sides. Those of a run are consecutive, so a block of the remaining axis
+still takes one or two reads. The runs are spread out, so the choice is fair even if a source is not in id order. No
+seed, mixture or sequence length can move a document from one side to the other.
 
-Simulated epochs use the same choice: a run of R tokens that simulates one of T keeps the share R / T of each component,
-and so repeats its data as often as the long run would.
+Simulated epochs choose documents in the same way: a run of R tokens that simulates one of T tokens keeps the share
+R / T of each component, and so repeats its data as often as the long run would.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from datakit.loader.permutation import derive_key
 from datakit.loader.sources.token_source import RangeSource, TokenSource
 
 MAX_STRATA = 64
-TOLERANCE = 0.1  # of the wanted tokens; documents are whole, so the amount is rarely exact
+TOLERANCE = 0.1  # share of the wanted tokens; documents are whole, so the amount is rarely exact
 Ranges = list[tuple[int, int]]
 
 
 def held_out(source: TokenSource, tokens: int, purpose: str, name: str) -> Ranges:
-    """Choose ranges of whole documents with about `tokens` tokens. `purpose` keys the places.
+    """Choose ranges of whole documents with about `tokens` tokens. Their places depend on `purpose`.
 
     Raises LoaderError, naming the component `name`, if no such choice leaves tokens on both sides.
     """
@@ -66,7 +66,7 @@ def _one_per_stratum(source: TokenSource, tokens: int, strata: int, purpose: str
 
 
 def _one_document(source: TokenSource, tokens: int) -> tuple[int, int]:
-    """The first document that starts in the last `tokens` tokens, or else the last document."""
+    """Return the first document that starts in the last `tokens` tokens, or else the last document."""
     start = _next_border(source, source.tokens - tokens)
     if start == source.tokens:
         start = int(source.document_borders(source.tokens - 1, source.tokens)[0])
@@ -74,7 +74,7 @@ def _one_document(source: TokenSource, tokens: int) -> tuple[int, int]:
 
 
 def _next_border(source: TokenSource, position: int) -> int:
-    """The first document border at or after `position`."""
+    """Return the first document border at or after `position`."""
     if position >= source.tokens:
         return source.tokens
     borders = source.document_borders(position, position + 1)

@@ -1,7 +1,7 @@
-"""Represents sequences as runs of pieces, a piece being a range of the token axis.
+"""Represents sequences as lists of pieces; a piece is a range of the token axis.
 
-A sequence of a plain block is one piece, one of a packed block has a piece for each document, and one joined at a
-change of length has the unread pieces that `join` put into it.
+A sequence from a plain block is one piece. A sequence from a packed block has one piece per document. A sequence joined
+at a change of length has the unread pieces that were joined or packed into it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from datakit.cache.lengths import starts_of
 
 @dataclass(frozen=True)
 class Pieces:
-    """Sequences of pieces: sequence s has the pieces pointer[s]..pointer[s + 1]-1, in this order."""
+    """Sequences made of pieces: sequence s has the pieces pointer[s]..pointer[s + 1]-1, in this order."""
 
     pointer: np.ndarray  # int64 [sequences + 1]
     starts: np.ndarray  # int64 [pieces]
@@ -82,7 +82,7 @@ def join(starts: np.ndarray, lengths: np.ndarray, length: int) -> Pieces:
 
 
 def groups_of(lengths: np.ndarray, size: int) -> list[slice]:
-    """Group consecutive items that start in the same `size` tokens."""
+    """Group consecutive items, laid end to end, by the span of `size` tokens in which they start."""
     group = (np.cumsum(lengths) - lengths) // size
     edges = np.flatnonzero(np.diff(group, prepend=-1, append=-1))
     return [slice(a, b) for a, b in pairwise(edges.tolist())]

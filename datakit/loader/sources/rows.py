@@ -1,8 +1,8 @@
-"""Reads a block as an array of sequences of one length, with the starts of the documents in each.
+"""Reads a block as an array of sequences of one length, with the starts of the documents in each sequence.
 
 A plain block takes one read and no copy: its sequences are the block, reshaped. Packed and joined sequences are
-gathered from the few ranges that hold their pieces. This is whole-array numpy in the reading threads, 1-20 ms per
-million tokens.
+gathered from the few ranges that hold their pieces. Gathering is whole-array numpy in the reading threads: 1-20 ms
+per million tokens.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Rows:
     """Sequences of one length. The segments of sequence s start at `runs[pointer[s] : pointer[s + 1]]`."""
 
     tokens: np.ndarray  # uint16 or uint32 [sequences, length]
-    lengths: np.ndarray  # int32 [sequences]: tokens before the padding
+    lengths: np.ndarray  # int32 [sequences]: number of tokens before the padding
     full: bool  # no sequence has padding
     pointer: list[int]
     runs: np.ndarray  # int32
@@ -93,14 +93,14 @@ def _padded(values: np.ndarray, sequences: int, length: int, fill: int) -> np.nd
 
 
 def _runs(starts: np.ndarray, sequences: int, length: int) -> tuple[list[int], np.ndarray]:
-    """Return (pointer, offsets within the sequence) of positions on the axis of all sequences laid end to end."""
+    """Return (pointer, offsets within the sequence) for positions on the axis of all sequences laid end to end."""
     starts = np.unique(starts)
     pointer = np.searchsorted(starts, np.arange(sequences + 1) * length)
     return pointer.tolist(), (starts % length).astype(np.int32)
 
 
 def _spans(pieces: Pieces) -> list[tuple[int, int]]:
-    """The ranges to read: those of the pieces in token order, merged if closer than GAP."""
+    """Return the ranges to read: those of the pieces in token order, merged where the gap is at most GAP."""
     order = np.argsort(pieces.starts, kind="stable")
     starts, ends = pieces.starts[order], np.maximum.accumulate(pieces.starts[order] + pieces.lengths[order])
     gaps = np.flatnonzero(starts[1:] > ends[:-1] + GAP)
@@ -133,7 +133,7 @@ class _Gather:
         return values.reshape(self.shape), size
 
     def inner_borders(self, source: TokenSource) -> list[np.ndarray]:
-        """Starts of documents inside pieces, on the axis of all sequences laid end to end."""
+        """Return the starts of documents inside pieces, on the axis of all sequences laid end to end."""
         order = np.argsort(self.pieces.starts, kind="stable")
         starts, lengths, places = self.pieces.starts[order], self.pieces.lengths[order], self.places[order]
         found = []

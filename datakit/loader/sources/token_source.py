@@ -1,8 +1,8 @@
-"""Defines what the loader reads from: an axis of tokens, the document borders on it, and a hash of its content.
+"""Defines what the loader reads: an axis of tokens, the document borders on the axis, and a hash of its content.
 
 `TokenSource` is the whole interface. The token cache (`cache_source.py`), an array in memory, and a selection of ranges
-of another source implement it. Sources know nothing of sequence lengths; the loader cuts sequences. `BlockAxis` divides
-an axis into blocks, the unit of reading and shuffling.
+of another source implement it. Sources do not depend on sequence lengths; the loader cuts the sequences. `BlockAxis`
+divides an axis into blocks, the unit of reading and shuffling.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class TokenSource(Protocol):
         ...
 
     def read_loss_mask(self, start: int, stop: int) -> np.ndarray:
-        """Read the loss mask of tokens start..stop-1, bool; only if `has_loss_mask`."""
+        """Read the loss mask of tokens start..stop-1, bool; call it only if `has_loss_mask` is True."""
         ...
 
     def document_borders(self, start: int, stop: int) -> np.ndarray:
-        """Starts of the documents that overlap start..stop-1, ascending, then the end of the last one: int64.
+        """Return the starts of the documents that overlap start..stop-1, ascending, then the last one's end: int64.
 
         The first border is at or before `start`, the last at or after `stop`. Empty documents have no border.
         """
@@ -57,9 +57,9 @@ class TokenSource(Protocol):
 
 
 class ArraySource:
-    """Tokens in memory, with the lengths of its documents (one document by default) and a loss mask, bool [tokens].
+    """Tokens in memory, with the lengths of their documents (one document by default) and a loss mask, bool [tokens].
 
-    Raises LoaderError if lengths or mask do not match the tokens.
+    Raises LoaderError if the lengths or the mask do not match the tokens.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class ArraySource:
 
 
 def borders_touching(borders: np.ndarray, start: int, stop: int) -> np.ndarray:
-    """From all borders of a source (0 to its end), select those of the documents that overlap start..stop-1."""
+    """Select the borders of the documents that overlap start..stop-1 from all borders of a source (0 to its end)."""
     first = int(np.searchsorted(borders, start, side="right")) - 1
     last = int(np.searchsorted(borders, stop, side="left"))
     return borders[first : last + 1]
@@ -135,7 +135,7 @@ class RangeSource:
         return self._base.has_loss_mask
 
     def pieces(self, start: int, stop: int) -> list[tuple[int, int, int]]:
-        """Return (start, stop, shift) on the base for a range of this axis; base position = own position + shift."""
+        """Return the parts of a range as (start, stop, shift) on the base; base position = own position + shift."""
         first = int(np.searchsorted(self._view, start, side="right")) - 1
         last = int(np.searchsorted(self._view, stop, side="left"))
         pieces = []
@@ -165,7 +165,7 @@ def _joined(parts: list[np.ndarray], dtype: np.dtype) -> np.ndarray:
 class BlockAxis:
     """Blocks 0..count-1 of an axis of `tokens` tokens; a remainder of less than half a block joins the last one.
 
-    Blocks do not depend on the sequence length, so 4,096 now and 131,072 later cut the same blocks.
+    Blocks do not depend on the sequence length: sequences of 4,096 now and of 131,072 later come from the same blocks.
     """
 
     tokens: int
