@@ -15,7 +15,7 @@ from datakit.engine.ray_backend import agreement
 from datakit.errors import DatakitError
 from datakit.storage import stale_files
 
-REFUSED_TOKEN = "InvalidAuthToken"  # Ray prints this repeatedly, but raises only that it failed to connect
+REFUSED_TOKEN = "InvalidAuthToken"  # Ray prints this repeatedly, but its exception says only that it failed to connect
 VERSION_MISMATCH = "Version mismatch"  # part of Ray's message for a different version of Ray or Python
 STATUS_REMEDY = "`ray status` on the head node; see docs/operations.md"
 
@@ -48,7 +48,7 @@ def _reach(address: str) -> None:
 
 
 def _join(address: str, root: str) -> Finding:
-    """Join the cluster. Also interprets errors that Ray prints but does not raise."""
+    """Join the cluster, and interpret errors that Ray prints but does not raise."""
     from datakit.engine.ray_backend.executor import RayExecutor
 
     remedy = STATUS_REMEDY
@@ -68,7 +68,7 @@ def _join(address: str, root: str) -> Finding:
 
 @contextlib.contextmanager
 def _captured_stderr() -> Iterator[Callable[[], str]]:
-    """Capture standard error, including what libraries write to it; yields a function that returns it."""
+    """Capture standard error, including what libraries write to it; yields a function that returns the text so far."""
     sys.stderr.flush()
     original = os.dup(2)
     with tempfile.TemporaryFile() as file:
@@ -81,7 +81,7 @@ def _captured_stderr() -> Iterator[Callable[[], str]]:
 
 
 def _authentication() -> Finding:
-    """Check that Ray's token mode and token fit together."""
+    """Check that Ray's token mode and token are consistent."""
     mode = os.environ.get("RAY_AUTH_MODE", "")
     file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")).expanduser()
     token = "RAY_AUTH_TOKEN" if os.environ.get("RAY_AUTH_TOKEN") else str(file) if file.exists() else None
@@ -95,7 +95,7 @@ def _authentication() -> Finding:
 
 
 def _auto_address() -> Finding:
-    """Check the address that `auto` resolves to; it may be that of a dead cluster."""
+    """Check the address that `auto` resolves to; it may belong to a dead cluster."""
     try:
         return Finding("ray address", State.OK, f"auto means {agreement.auto_address()}, which answers")
     except DatakitError as error:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from datakit.errors import DatakitError
 
-FULL, NEARLY_FULL = 0.95, 0.90  # Ray refuses work on a disk that is fuller than the first
-SPARE_BYTES = 2 << 30  # scratch files of attempts soon fill anything less, even on a large disk
+FULL, NEARLY_FULL = 0.95, 0.90  # Ray refuses work if its disk is fuller than FULL
+SPARE_BYTES = 2 << 30  # the scratch files of attempts soon fill less than this, even on a large disk
 GIB = 1 << 30
 
 

@@ -1,8 +1,8 @@
 """Checks this machine before a run: disk, memory, limits, libraries and caches.
 
-Each check returns one finding (`finding.py`). Whatever can be tried is tried instead of guessed. `examine` runs all
-checks, including those of the root (`root.py`) and of the cluster (`cluster.py`). It takes a second; three with a
-cluster, twenty if the cluster refuses us.
+Each check returns one finding (`finding.py`). Where possible, a check tries the operation itself instead of guessing.
+`examine` runs all checks, including those of the root (`root.py`) and of the cluster (`cluster.py`). It takes one
+second, three with a cluster, and twenty if the cluster refuses us.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def libraries() -> Finding:
 
 
 def temporary_disk() -> Finding:
-    """Check the disk for attempts' scratch. If TMPDIR cannot be written, Python silently uses another directory."""
+    """Check the disk for scratch files. If TMPDIR cannot be written, Python silently uses another directory."""
     check, remedy = "temporary disk", "free some space, or set TMPDIR to a larger disk"
     wanted = os.environ.get("TMPDIR")
     if wanted and os.path.isdir(wanted) and (found := disk_usage(check, wanted, remedy)).state is State.PROBLEM:

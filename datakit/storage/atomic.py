@@ -2,11 +2,11 @@
 
 A file is created only if its name is free. On a disk: a temporary file, fsync, then `link`, which fails if the name is
 taken, whereas `rename` would overwrite. In an object store: one conditional PUT (`If-None-Match: *`). If the name is
-taken, the checksums are compared. Equal means that another process did the same work; different means that the work is
-not deterministic, and the first file is kept. So two drivers, a retried task and a resumed run need no lock.
+taken, the checksums are compared. If they are equal, another process did the same work; if they differ, the work is not
+deterministic, and the first file is kept. So concurrent drivers, retried tasks and resumed runs need no lock.
 
-Cost: one fsync or one request per file; a file that already exists costs one read of it.
-Memory: an upload holds 65 MiB (measured).
+Cost: one fsync or one request per file; if the file already exists, also one read of it.
+Memory: an upload takes 65 MiB (measured).
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from datakit.storage.io_errors import SPACE, storage_errors, translated
 TEMPORARY_PREFIX = ".tmp-"
 HASH_CHUNK = 4 << 20
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)  # exFAT, some network mounts
-S3_PART_BYTES, S3_PARTS_AT_ONCE, S3_MOST_PARTS = 8 << 20, 4, 10_000  # s3fs alone would hold 500 MB in memory
+S3_PART_BYTES, S3_PARTS_AT_ONCE, S3_MOST_PARTS = 8 << 20, 4, 10_000  # s3fs's defaults would take 500 MB
 CONFLICT_WAITS = (0.1, 0.3, 1.0, 3.0)
 
 
 @dataclass(frozen=True)
 class Committed:
-    """A committed file: URL, size in bytes, xxh3-128. created: False if it existed already."""
+    """A committed file: URL, size in bytes, xxh3-128. created: False if it already existed."""
 
     url: str
     bytes: int
@@ -76,7 +76,7 @@ def temporary_name(name: str) -> str:
 
 
 def owner_of(temporary: str) -> int | None:
-    """Return the process that writes a temporary file, or None if it runs on another host."""
+    """Return the id of the process that writes a temporary file, or None if it runs on another host."""
     _, host, pid, *_ = [*temporary.split("-"), "", "", ""]
     return int(pid) if pid.isdigit() and host == os.uname().nodename.replace("-", "_") else None
 
@@ -103,7 +103,7 @@ def commit_bytes(data: bytes, url: str) -> Committed:
 
 
 def replace_bytes(data: bytes, url: str) -> None:
-    """Write or overwrite `url` atomically. Only for state such as a hash cache, never for outputs."""
+    """Write or overwrite `url` atomically. Use it only for state such as a hash cache, never for outputs."""
     with staging(url) as path:
         path.write_bytes(data)
         with storage_errors(url):
@@ -115,19 +115,19 @@ def replace_bytes(data: bytes, url: str) -> None:
 
 
 def hash_file(path: Path) -> tuple[str, int]:
-    """Return xxh3-128 (32 hex digits) and size in bytes of a local file, in constant memory."""
+    """Return the xxh3-128 (32 hex digits) and size in bytes of a local file, in constant memory."""
     with open(path, "rb") as file:
         return hash_open(file)
 
 
 def hash_url(url: str) -> tuple[str, int]:
-    """Return xxh3-128 and size in bytes of any file, streamed."""
+    """Return the xxh3-128 and size in bytes of any file, which is streamed."""
     with urls.open_read(url) as file:
         return hash_open(file)
 
 
 def hash_open(file: BinaryIO) -> tuple[str, int]:
-    """Return xxh3-128 and size in bytes of the rest of an open file."""
+    """Return the xxh3-128 and size in bytes of the rest of an open file."""
     digest, length = xxhash.xxh3_128(), 0
     while chunk := file.read(HASH_CHUNK):
         digest.update(chunk)

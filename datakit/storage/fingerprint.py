@@ -1,7 +1,7 @@
 """Identifies a step by the xxh3-128 of canonical JSON.
 
 A fingerprint covers the stage's name, its format version, every content parameter with its default written out, and the
-identities of its inputs. Recipes that mean the same share their steps. Since all parameters are always included, none
+identities of its inputs. Equivalent recipes share their steps. Since all parameters are always included, no parameter
 that changes the output can be forgotten.
 """
 
@@ -45,12 +45,12 @@ def fingerprint(stage: str, version: int, parameters: dict[str, Any], inputs: Se
 
 
 def identity(step_fingerprint: str, quarantined: Sequence[str]) -> str:
-    """Return what downstream steps depend on: the fingerprint, hashed with the list of skipped records if any."""
+    """Return what downstream steps depend on: the fingerprint, hashed with the skipped records if there are any."""
     if not quarantined:
         return step_fingerprint
     return xxhash.xxh3_128_hexdigest(canonical_json([step_fingerprint, sorted(quarantined)]))
 
 
 def short(value: str) -> str:
-    """Return the digits that are used in paths and messages."""
+    """Return the leading digits, which paths and messages use."""
     return value[:SHOWN_DIGITS]

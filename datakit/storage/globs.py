@@ -2,9 +2,9 @@
 
 A pattern is relative to the directory. `*` and `?` match within one path component, `[...]` matches one of its
 characters, `**` matches any number of components. A pattern without `/` matches file names at any depth. `{stdlib}` at
-the start of a URL is the standard library of the running Python, text that every machine has.
+the start of a URL stands for the standard library of the running Python: text that exists on every machine.
 
-Names that start with a dot are never listed. Linked directories are followed, each at most once per path.
+Names that start with a dot are never listed. Links to directories are followed, except to one that contains the link.
 Cost: one listing (a directory walk, or as few requests as the store's own listing needs).
 """
 
@@ -25,7 +25,7 @@ _MAGIC = re.compile(r"[*?\[]")
 
 @dataclass(frozen=True)
 class Place:
-    """A set of files: those below `base` that match `pattern` (None: all), or the single file `file` in it."""
+    """A set of files: those below `base` that match `pattern` (None: all), or the single file `file` in `base`."""
 
     base: str
     pattern: str | None = None
@@ -38,7 +38,7 @@ def expand(url: str) -> str:
 
 
 def locate(url: str) -> Place:
-    """Resolve `url`. Asks the disk or the store if it is a file; an existing name is never taken as a glob."""
+    """Resolve `url`. Asks the disk or the store whether it is a file; an existing name is never treated as a glob."""
     place = urls.absolute(expand(url))
     if _is_file(place):
         return Place(urls.parent(place) or "/", file=urls.name(place))

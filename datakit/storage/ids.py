@@ -2,7 +2,7 @@
 
 An id is the xxh3-128 of a document's text. Partition `i` of `2**bits` holds the ids whose top `bits` bits are `i`, so
 partitions of two sources nest and every join is a merge. Sorting and comparing pairs of uint64 is several times faster
-than comparing hex strings. Both orders are equal, since the digits are lower-case and zero-padded.
+than comparing hex strings. Both orders are the same, since the digits are lower-case and zero-padded.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def strictly_ascending(high: np.ndarray, low: np.ndarray) -> bool:
 
 
 def top_bits(values: np.ndarray, count: int) -> np.ndarray:
-    """Return the bucket, int64 [N], of each uint64 by its top bits; the number of buckets is a power of two."""
+    """Return the bucket, int64 [N], of each uint64 by its top bits; there are `count` buckets, a power of two."""
     bits = count.bit_length() - 1
     return (values >> np.uint64(64 - bits)).astype(np.int64) if bits else np.zeros(len(values), np.int64)
 
@@ -71,5 +71,5 @@ def partition_range(index: int, bits: int) -> tuple[str, str]:
 
 
 def partition_name(index: int, count: int, suffix: str = ".parquet") -> str:
-    """Return a name like `part-00017-of-00106.parquet`, the naming rule of every partitioned output."""
+    """Return a name like `part-00017-of-00106.parquet`, the form used for every partitioned output."""
     return f"part-{index:05d}-of-{count:05d}{suffix}"

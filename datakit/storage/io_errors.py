@@ -1,7 +1,7 @@
 """Translates failures of a disk or an object store to our errors, with the place and the next step.
 
-Operating systems raise OSError. Object store drivers also raise several trees of their own without a common root
-(botocore's, aiohttp's, ...). Only these are translated; a mistake in our code keeps its type.
+Operating systems raise OSError. Object store drivers also raise exceptions of their own without a common base class
+(botocore's, aiohttp's, ...). Only these and OSError are translated; an exception from a bug in our code keeps its type.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def translated(error: Exception, url: str, verb: str) -> DatakitError | None:
 
 def _of_system(error: OSError, url: str, verb: str) -> DatakitError:
     if error.errno in SPACE:
-        if "://" in url and not url.startswith("file://"):  # never full: its files are staged on the temporary disk
+        if "://" in url and not url.startswith("file://"):  # stores never fill; the temporary disk for staging does
             return _temporary_full(url, verb)
         where = f" ({error.filename})" if error.filename else ""
         advice = "free some, or choose another --root; the next run continues from here"

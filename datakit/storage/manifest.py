@@ -1,8 +1,8 @@
-"""Reads and writes `manifest.json`, a step's typed result. It is written last; a step without one does not exist.
+"""Reads and writes `manifest.json`, a step's typed result. It is written last; a step without one is unfinished.
 
-It is the only file that others may rely on. Its keys are sorted, its paths relative to its own directory, and it
-contains no time, host or library version (those are in the ledger), so that a step has the same bytes anywhere. Every
-counter that a reader needs is a required field: a missing one is an error, never a zero.
+It is the only file in a step's directory that others may rely on. Its keys are sorted, its paths relative to its own
+directory, and it contains no time, host or library version (those are in the ledger), so that a step has the same bytes
+everywhere. Every counter that a reader needs is a required field: a missing one is an error, never a zero.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Quarantine(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A step's result. `details` holds what only readers of this stage need, in a format of the stage."""
+    """A step's result. `details` holds what only readers of this stage need, in a format that the stage defines."""
 
     stage: str
     dataset: str
@@ -90,7 +90,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def totals_of(partitions: list[Partition]) -> Totals:
-    """Sum over `partitions`; a field that any of them lacks is None."""
+    """Sum each field over `partitions`; a field that any of them lacks is None."""
 
     totals: list[Any] = []
     for field in Totals.__struct_fields__:
@@ -102,7 +102,8 @@ def totals_of(partitions: list[Partition]) -> Totals:
 def pieces(manifest: Manifest) -> Iterator[bytes]:
     """Encode as canonical JSON, indented for people; equal manifests give equal bytes.
 
-    Encodes PIECE partitions at a time: 100,000 at once, and again with indents, would be a driver's memory peak.
+    Encodes PIECE partitions at a time: encoding 100,000 at once, and again with indents, would determine the driver's
+    peak memory.
     """
     plain = msgspec.to_builtins(msgspec.structs.replace(manifest, partitions=[])) | {"format": manifest.format}
     frame = msgspec.json.format(canonical_json(plain), indent=1) + b"\n"
@@ -119,7 +120,7 @@ def pieces(manifest: Manifest) -> Iterator[bytes]:
 
 
 def decode(data: bytes, url: str) -> Manifest:
-    """Decode a manifest. Raises CorruptError if it does not parse or has another format."""
+    """Decode a manifest. Raises CorruptError if it does not parse or has a different format."""
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
     except msgspec.DecodeError as error:

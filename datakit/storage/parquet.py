@@ -1,9 +1,10 @@
 """Reads and writes Parquet shards, the format of every table in the project.
 
-zstd-3 with page index. No dictionary encoding for text, ids and lists: their values are unique, and it would cost 17 %
-(measured). Statistics for all columns but texts, whose minimum and maximum are copies of whole documents: with one of
-200 MB the writer took 775 MB instead of 200 (measured). Row groups end at positions that depend only on the rows (their
-bytes and count), not on the batches they arrived in, so equal rows give equal bytes.
+Files are compressed with zstd-3 and have a page index. Text, ids and lists have no dictionary encoding: their values
+are unique, and it would cost 17 % (measured). All columns have statistics except texts, whose minimum and maximum are
+copies of whole documents: with a document of 200 MB, the writer took 775 MB of memory instead of 200 (measured). Row
+groups end at positions that depend only on the rows (their bytes and count), not on the batches they arrived in, so
+equal rows give equal bytes.
 
 Memory: the writer holds at most one row group (16 MiB of values or one longer document) plus the current batch; a
 reader decodes one row group at a time.
@@ -91,7 +92,7 @@ class ShardWriter:
             table = table.slice(cut)
 
     def _rows_that_fit(self, table: pa.Table) -> int:
-        """Number of rows of `table` that go into the open row group, including the one that fills it."""
+        """Return the number of rows of `table` that go into the open row group, including the one that fills it."""
         filled = self._pending_bytes + np.cumsum(row_sizes(table))
         by_bytes = int(np.searchsorted(filled, ROW_GROUP_BYTES)) + 1
         return min(by_bytes, ROW_GROUP_ROWS - self._pending_rows, table.num_rows)
@@ -138,7 +139,7 @@ def iterate_shard(url: str, columns: list[str] | None = None) -> Iterator[pa.Tab
 
 
 def read_shard(url: str, columns: list[str] | None = None) -> pa.Table:
-    """Read a whole shard as one table. For tables that are known to be small."""
+    """Read a whole shard as one table. Use it only for tables that are known to be small."""
     with open_shard(url) as shard:
         return shard.read(columns, use_threads=False)
 

@@ -1,7 +1,8 @@
 """Computes the size in bytes of each row of a table from the rows alone.
 
 Arrow's `nbytes` depends on how rows arrived (chunks, slices, validity bitmaps), so it must not decide where a file is
-cut. Exact for strings, lists, maps and structs at any depth. Costs a pass over the offsets and copies no data.
+cut. The sizes are exact for strings, lists, maps and structs at any depth. Computing them takes one pass over the
+offsets and copies no data.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def _sizes(array: pa.Array, name: str) -> np.ndarray:
 
 
 def _list_sizes(array: pa.ListArray | pa.LargeListArray | pa.MapArray, name: str) -> np.ndarray:
-    """Sum the sizes of each list's elements (by their running total), plus 4 bytes for the list's own offset."""
+    """Return each list's size: its elements' sizes (summed by a running total) plus 4 bytes for its own offset."""
     parts = [array.keys, array.items] if isinstance(array, pa.MapArray) else [array.values]
     before = np.zeros(len(parts[0]) + 1, np.int64)
     np.cumsum(sum(_sizes(part, name) for part in parts), out=before[1:])
@@ -54,7 +55,7 @@ def _list_sizes(array: pa.ListArray | pa.LargeListArray | pa.MapArray, name: str
 
 
 def _offsets(array: pa.Array) -> np.ndarray:
-    """Return int64 [rows + 1], absolute positions in the values' buffer or child."""
+    """Return the offsets, int64 [rows + 1]: absolute positions in the buffer or child array of the values."""
     if not len(array):
         return np.zeros(1, np.int64)
     kind = array.type

@@ -1,7 +1,7 @@
 """Removes temporary files and scratch directories of processes that were killed.
 
 The name of a temporary file states the host and process that write it. A later run on the same host removes the files
-of dead processes and never those of a concurrent run. Object stores have no temporary files.
+of dead processes, but never those of a concurrent run. Object stores have no temporary files.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def remove_dead_files(directory: str) -> list[Path]:
 
 
 def remove_dead_files_in(directory: str) -> list[Path]:
-    """Remove those directly in a local directory, not below it; return their paths."""
+    """Remove dead processes' files in a local directory but not in its subdirectories; return their paths."""
     folder = urls.local_path(directory)
     return _remove_dead(folder, os.listdir(folder))
 
@@ -45,12 +45,12 @@ def _remove_dead(folder: str, names: Iterable[str]) -> list[Path]:
 
 
 def scratch_directory() -> Path:
-    """Create a private directory for one attempt; its name states the process."""
+    """Create a private directory for one attempt; its name contains our process id."""
     return Path(tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{os.getpid()}-"))
 
 
 def remove_dead_scratch() -> list[Path]:
-    """Remove scratch directories and files staged for an object store of this host's dead processes."""
+    """Remove scratch directories of this host's dead processes, and the files they had staged for an object store."""
     removed = remove_dead_files_in(tempfile.gettempdir())
     for path in Path(tempfile.gettempdir()).glob(f"{SCRATCH_PREFIX}*"):
         owner = path.name.removeprefix(SCRATCH_PREFIX).partition("-")[0]

@@ -1,7 +1,7 @@
 """Names, reads, lists and removes files, on a disk or in an object store.
 
 Everything takes a URL string: a plain path, `file://`, or any protocol that fsspec knows (`s3://`, `gs://`, ...). Local
-files are accessed directly: for small files a call of fsspec's local layer costs more than the read itself. Directory
+files are accessed directly: for small files, a call to fsspec's local layer costs more than the read itself. Directory
 listings are never cached (`use_listings_cache=False`), since a stale listing would miss a finished shard or show a
 deleted one.
 """
@@ -47,12 +47,12 @@ def is_local(url: str) -> bool:
 
 
 def protocol(url: str) -> str:
-    """Return `s3`, `gs`, ...; `file` for a local URL."""
+    """Return the protocol (`s3`, `gs`, ...); `file` for a local URL."""
     return "file" if is_local(url) else url.partition(SPLITTER)[0]
 
 
 def local_path(url: str) -> str:
-    """Return the operating system's path of a local URL."""
+    """Return the absolute path of a local URL."""
     return os.path.abspath(os.path.expanduser(url.removeprefix("file://")))
 
 
@@ -95,7 +95,7 @@ def filesystem(url: str) -> tuple[Any, str]:
     Credentials and endpoints come from the environment (`AWS_ENDPOINT_URL`, ...), never from the URL, so that no
     manifest contains them.
     """
-    import fsspec  # heavy (60 ms) and needed by no local run
+    import fsspec  # takes 60 ms, and no local run needs it
 
     scheme = protocol(url)
     try:
@@ -142,7 +142,7 @@ def read_bytes(url: str) -> bytes:
 
 
 def read_range(url: str, start: int, stop: int | None) -> bytes:
-    """Read bytes `[start, stop)` of a file in one request, fewer if it ends sooner; `stop=None` means its end.
+    """Read bytes `[start, stop)` of a file in one request, fewer if it ends sooner; `stop=None` reads to its end.
 
     Raises NotFoundError, StorageError.
     """
@@ -163,7 +163,7 @@ def read_range(url: str, start: int, stop: int | None) -> bytes:
 
 
 def fetch_ahead(fetch: Callable[[str], T], places: Sequence[str], at_once: int = PARALLEL_REQUESTS) -> Iterator[T]:
-    """Yield `fetch(url)` of each place in order; from an object store `at_once` in parallel, slightly ahead."""
+    """Yield `fetch(url)` for each place in order; from an object store, fetch slightly ahead, `at_once` in parallel."""
     if not places or is_local(places[0]):
         yield from map(fetch, places)
         return
@@ -214,9 +214,9 @@ def _remote_listing(url: str) -> Iterator[FileInfo]:
 
 
 def last_change(url: str) -> float:
-    """Return when a file below a remote directory was last written, in seconds since 1970 by the store's clock.
+    """Return the time of the last write below a remote directory, in seconds since 1970 by the store's clock.
 
-    Takes one listing. 0 if the store does not provide times.
+    Takes one listing. Returns 0 if the store does not provide times.
     """
     with read_errors(url):
         file_system, root = filesystem(url)
@@ -233,7 +233,7 @@ def _seconds(moment: datetime | float | str) -> float:
 
 
 def checksum_of(info: dict[str, object]) -> str | None:
-    """Return the store's checksum of a file's content from its description, if any."""
+    """Return the checksum of a file's content from the store's description of the file, if it has one."""
     return next((str(info[key]).strip('"') for key in CHECKSUM_KEYS if info.get(key)), None)
 
 
@@ -248,7 +248,7 @@ def remove(url: str) -> None:
 
 
 def remove_tree(url: str) -> None:
-    """Remove a directory and all below it, if it exists. Raises RootError, StorageError."""
+    """Remove a directory and everything below it, if it exists. Raises RootError, StorageError."""
     with storage_errors(url):
         if is_local(url):
             _remove_local_tree(local_path(url))

@@ -1,8 +1,8 @@
-"""Checks what every node of a cluster must share with the driver: the root, and the versions that determine the bytes.
+"""Checks that every node of a cluster shares the driver's root and the versions that determine the output bytes.
 
-The driver writes a nonce under `<root>/.probe/`. A node that cannot read it has a different disk, and whatever it wrote
-there would be lost. Versions are compared because output bytes depend on them. All nodes are checked before the first
-task, and each worker process once more, since nodes may join later. Cost: one small read.
+The driver writes a nonce under `<root>/.probe/`. A node that cannot read the nonce sees a different disk, and its
+output would be lost. Versions are compared because output bytes depend on them. All nodes are checked before the first
+task, and each worker process checks once more, since nodes may join later. Cost: one small read per check.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from datakit.storage import atomic, stale_files, urls
 
 FOLDER = ".probe"
 AUTHENTICATION = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
-_TOKEN = secrets.token_hex(32)  # one per process: Ray keeps the first one it sees
-CONNECT_SECONDS = 5.0  # for a TCP connection; a reachable host needs milliseconds
-ADDRESS_VARIABLE, ADDRESS_FILE = "RAY_ADDRESS", "/tmp/ray/ray_current_cluster"  # as Ray's own `auto` reads them
+_TOKEN = secrets.token_hex(32)  # the same for the whole process, because Ray keeps the first token it sees
+CONNECT_SECONDS = 5.0  # to open a TCP connection; a reachable host takes milliseconds
+ADDRESS_VARIABLE, ADDRESS_FILE = "RAY_ADDRESS", "/tmp/ray/ray_current_cluster"  # Ray's own `auto` reads the same
 AUTO_REMEDY = (
     "start a cluster (`ray start --head`) or name one with --ray HOST:PORT; "
     f"`unset {ADDRESS_VARIABLE}` or `ray stop` removes the address of a dead cluster"
 )
-READ_TRIES, READ_WAIT_SECONDS = 4, 0.5  # a network mount may show a new file a little later
+READ_TRIES, READ_WAIT_SECONDS = 4, 0.5  # a new file may take a moment to appear on a network mount
 
 
 @dataclass(frozen=True)
 class Expected:
-    """The driver's state: the file `nonce_url` with the content `nonce` below `root`, and these versions."""
+    """The driver's values: the file `nonce_url` below `root`, its content `nonce`, and the versions."""
 
     root: str
     nonce_url: str
@@ -46,7 +46,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class NodeReport:
-    """A node's findings. nonce: None if the file could not be read; `trouble` says why."""
+    """A node's findings. nonce: None if the file could not be read; `trouble` then gives the reason."""
 
     host: str
     pid: int
@@ -57,7 +57,7 @@ class NodeReport:
 
 @contextmanager
 def nonce_below(root: str) -> Iterator[Expected]:
-    """Keep a nonce below `root` for the block. Raises RootError if the root cannot be written."""
+    """Keep a nonce file below `root` during the block. Raises RootError if the root cannot be written."""
     folder = urls.join(root, FOLDER)
     nonce, url = uuid.uuid4().hex, urls.join(folder, atomic.temporary_name("nonce"))
     atomic.commit_bytes(nonce.encode(), url)
@@ -81,13 +81,13 @@ def remove_dead_nonces(root: str) -> None:
 def _remove_if_empty(folder: Path) -> None:
     try:
         folder.rmdir()
-    except OSError as error:  # another driver's nonce is in it, or that driver has just removed the folder
+    except OSError as error:  # it holds another driver's nonce, or that driver has just removed it
         if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
             raise
 
 
 def assert_reachable(address: str) -> None:
-    """Raise UsageError if nothing listens at `address`. Ray takes 163 s to notice and then ends the process."""
+    """Raise UsageError if nothing listens at `address`. Ray itself takes 163 s to notice, then ends the process."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise UsageError(f"{address!r} is not the address of a Ray cluster; use local, auto or host:port")
@@ -100,7 +100,7 @@ def assert_reachable(address: str) -> None:
 def auto_address() -> str:
     """Resolve "auto": RAY_ADDRESS, or else the address that the last `ray start` left on this machine.
 
-    Either may name a dead cluster, so it is checked. Raises UsageError, for which AUTO_REMEDY is the next step.
+    Either may name a dead cluster, so the address is checked. Raises UsageError; AUTO_REMEDY is the advice for it.
     """
     address, origin = os.environ.get(ADDRESS_VARIABLE, ""), ADDRESS_VARIABLE
     if not address:
@@ -117,10 +117,10 @@ def auto_address() -> str:
 
 @contextmanager
 def private_token() -> Iterator[None]:
-    """Set a token for this process's private cluster in the environment, only for the block.
+    """Set an authentication token for this process's private cluster in the environment during the block.
 
-    Ray enables token authentication for such a cluster by itself. Left to itself, it would leave a token in the home
-    directory, which changes how clusters started later behave. Tokens set by the user are kept.
+    Ray enables token authentication for such a cluster on its own. Without this token, it would store one in the home
+    directory, which would change how clusters started later behave. Tokens set by the user are kept.
     """
     before = {name: os.environ.get(name) for name in AUTHENTICATION}
     if not any(before.values()):
@@ -134,7 +134,7 @@ def private_token() -> Iterator[None]:
 
 
 def examine(expected: Expected) -> NodeReport:
-    """Report what this node finds."""
+    """Read the nonce and the versions on this node."""
     host, pid, nonce, trouble = os.uname().nodename, os.getpid(), None, ""
     for attempt in range(READ_TRIES):
         time.sleep(READ_WAIT_SECONDS if attempt else 0)
@@ -149,7 +149,7 @@ def examine(expected: Expected) -> NodeReport:
 
 
 def require(expected: Expected, report: NodeReport, node: str) -> None:
-    """Raise RootError or InputError, naming the node, if it does not match the driver."""
+    """Raise RootError or InputError if the node does not match the driver; the message names the node."""
     if report.nonce != expected.nonce:
         trouble = report.trouble or "the file that the driver wrote has different content there"
         raise RootError(

@@ -1,9 +1,9 @@
-"""Connects to a cluster: joins one or starts a private one, and notices in time when its head is gone.
+"""Connects to a cluster: joins a running one or starts a private one, and notices in time if its head is gone.
 
-Ray ends a process whose head node has not answered for a minute: no exception, exit code 1, a line of its own. So we
-check every 2 seconds whether the head still listens (0.2 ms), wait for one that may come back, and end the run with a
-message before Ray does. `auto` is resolved here, since Ray takes minutes to notice that an address file it left behind
-names a dead cluster.
+If the head node has not answered for a minute, Ray ends the process: no exception, exit code 1, one line of its own. So
+we check every 2 seconds whether the head still listens (0.2 ms), give it time to come back, and end the run with a
+proper message before Ray does. `auto` is resolved here, since Ray takes minutes to notice that its leftover address
+file names a dead cluster.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from datakit.errors import StepFailedError, UsageError
 
 LOCAL, AUTO = "local", "auto"
 OBJECT_STORE_BYTES = 80 << 20  # Ray's minimum is 75 MiB; only results go through it
-RAY_TIMEOUT, RAY_TIMEOUT_SECONDS = "RAY_gcs_rpc_server_reconnect_timeout_s", 60.0  # then Ray ends the process
+RAY_TIMEOUT, RAY_TIMEOUT_SECONDS = "RAY_gcs_rpc_server_reconnect_timeout_s", 60.0  # after which Ray ends the process
 SHUTDOWN_SECONDS = 15.0  # upper bound for leaving a cluster that does not answer
 TOKEN_ADVICE = (
     "if the cluster requires a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN to its token; if it does not, "
@@ -45,10 +45,10 @@ RESUME_ADVICE = "run again when it is back: finished work is kept"
 
 
 class Head:
-    """The head of the cluster this process has joined, and our own node, through which all requests go."""
+    """The head node of the joined cluster, and this process's own node, through which all requests go."""
 
     def __init__(self) -> None:
-        """Ask Ray for both."""
+        """Ask Ray for the head's address and the id of our own node."""
         self.address = ray.get_runtime_context().gcs_address
         self._own = ray.get_runtime_context().get_node_id()
         self._silent_since: float | None = None
@@ -66,7 +66,7 @@ class Head:
         return True
 
     def nodes(self) -> list[dict[str, Any]]:
-        """Return all nodes the head knows. Raises StepFailedError if our own has died: Ray would wait forever."""
+        """Return all nodes the head knows. Raises StepFailedError if our own node has died: Ray would wait forever."""
         with connection_errors():
             nodes = ray.nodes()
         own = next((node for node in nodes if node["NodeID"] == self._own and not node["Alive"]), None)
@@ -106,7 +106,7 @@ def connected(address: str, workers: int | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _private_cluster(workers: int | None) -> Iterator[None]:
-    """Start Ray on this machine for this process alone, with its files in a directory removed at the end."""
+    """Start Ray on this machine for this process alone. The directory with Ray's files is removed at the end."""
     directory = tempfile.mkdtemp(prefix="datakit-ray-")
     try:
         with private_token():
@@ -146,7 +146,7 @@ def _resolve_auto() -> str:
 
 @contextlib.contextmanager
 def connection_errors() -> Iterator[None]:
-    """Raise StepFailedError for the exceptions with which Ray reports a lost connection."""
+    """Convert the exceptions with which Ray reports a lost connection to StepFailedError."""
     try:
         yield
     except ray.exceptions.RayError as error:

@@ -4,11 +4,11 @@ Ray leases slots, places tasks and notices lost nodes. It never sees data (resul
 through the root) and decides nothing: whatever it reports becomes an Outcome (`failures.py`). Only this package imports
 ray, and the driver imports it only for a cluster.
 
-Submitted attempts go to Ray at once. The driver's window is three attempts per slot, so the driver stays small whatever
-the number of tasks, and two thirds of the window wait in Ray, where an autoscaler sees them as demand. That allows it
-to triple the cluster each round; by its own default it at most doubles it.
+Submitted attempts go to Ray immediately. The driver submits at most three attempts per slot at a time, so its memory
+does not grow with the number of tasks. Two thirds of them wait in Ray, where an autoscaler sees them as demand: enough
+to triple the cluster in each round, while an autoscaler by default at most doubles it.
 
-Cost: 2 s to start a private cluster, 0.5 ms per task, 1.1 GB of processes.
+Cost: 2 s to start a private cluster, 0.5 ms per task, 1.1 GB of memory for Ray's processes.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-# Ray prints its nodes' complaints (a worker that died) to this process's standard output, which belongs to `--json`.
-# This pattern, read only when ray is imported, leaves them all out; each complaint is also an Outcome's message.
+# Ray prints its nodes' messages (such as a worker's death) to this process's standard output, reserved for `--json`.
+# This pattern, read only when ray is imported, suppresses them all; each also becomes the message of an Outcome.
 os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
 
 import ray
@@ -36,7 +36,7 @@ from datakit.engine.ray_backend.worker import run_encoded_attempt
 from datakit.engine.task import decode, encode
 from datakit.errors import StepFailedError
 
-REFRESH_SECONDS = 2.0  # each refresh takes 0.2 ms to reach the head, and a request for the node list
+REFRESH_SECONDS = 2.0  # each refresh costs 0.2 ms to reach the head, plus a request for the node list
 CANCEL_SECONDS = 3.0  # how long `abandon` waits for Ray to kill workers
 NO_NODE_SECONDS = 900.0  # an autoscaler takes minutes to start the first node
 
@@ -59,7 +59,7 @@ class RayExecutor(Executor):
         differ, UsageError if the cluster cannot be joined.
         """
         self._waiting = deque[Attempt]()
-        self._workers = None if address == LOCAL else workers  # a private cluster has no more CPUs than that
+        self._workers = None if address == LOCAL else workers  # a private cluster has only that many CPUs
         self._running: dict[ray.ObjectRef, _Sent] = {}
         self._recalled: set[ray.ObjectRef] = set()
         self._remote = ray.remote(max_retries=0, runtime_env=forwarded_environment())(run_encoded_attempt)
@@ -72,11 +72,11 @@ class RayExecutor(Executor):
             self._expected, self._head = encode(expected), Head()
             self._refresh_if_due()
             probe(self._refresh, expected)
-            self._closing = self._closing.pop_all()  # start-up succeeded: only close() undoes it
+            self._closing = self._closing.pop_all()  # start-up succeeded: from here on, only close() undoes it
 
     @property
     def slots(self) -> int:
-        """Number of one-CPU attempts that run at the same time; at least one, so an autoscaler sees demand."""
+        """Number of one-CPU attempts that can run at the same time; at least 1, so that an autoscaler sees demand."""
         self._refresh_if_due()
         return max(1, min(self._nodes.cpus, self._workers or self._nodes.cpus))
 
@@ -103,19 +103,19 @@ class RayExecutor(Executor):
         if self._running:
             for reference in self._running:
                 with contextlib.suppress(ray.exceptions.RayError, ValueError):
-                    ray.cancel(reference, force=True)  # kills the Ray worker, and so its fork server and children
+                    ray.cancel(reference, force=True)  # kills the Ray worker, and with it its fork server and children
             with contextlib.suppress(ray.exceptions.RayError):
                 ray.wait(list(self._running), num_returns=len(self._running), timeout=CANCEL_SECONDS)
             self._running.clear()
             self._recalled.clear()
 
     def close(self) -> None:
-        """Kill running attempts, leave the cluster (stop a private one), remove the nonce. May be called twice."""
+        """Kill running attempts, leave the cluster (stop a private one) and remove the nonce. May be called twice."""
         self.abandon()
         self._closing.close()
 
     def _collect(self, reference: ray.ObjectRef) -> Outcome | None:
-        """Return the outcome of an attempt; None if it never started and is waiting again."""
+        """Return the outcome of an attempt; None if the attempt never started and is queued again."""
         sent, recalled = self._running.pop(reference), reference in self._recalled
         self._recalled.discard(reference)
         try:
@@ -137,14 +137,14 @@ class RayExecutor(Executor):
             attempt = self._waiting.popleft()
             self._refresh_if_due()
             request = self._request_for(attempt)
-            name = f"{attempt.stage} {attempt.phase}".strip()  # Ray's dashboard groups by name, so only a few of them
+            name = f"{attempt.stage} {attempt.phase}".strip()  # Ray's dashboard groups by name, so names are few
             function = self._remote.options(name=name, **request.options())
             with connection_errors():
                 reference = function.remote(encode(attempt), self._expected, self._nodes.sparing)
             self._running[reference] = _Sent(attempt, request)
 
     def _has_room(self, attempt: Attempt) -> bool:
-        """Return True if the cap allows this attempt to run now; Ray would fill the cluster with whatever it gets."""
+        """Return True if the cap allows this attempt to run now; Ray itself would fill the whole cluster."""
         if self._workers is None or not self._running:
             return True
         return sum(sent.attempt.cpus for sent in self._running.values()) + attempt.cpus <= self._workers
@@ -152,8 +152,8 @@ class RayExecutor(Executor):
     def _request_for(self, attempt: Attempt) -> ResourceRequest:
         """Return the resources to request: at most what the largest node has.
 
-        An attempt that must run alone requests all of that node's memory (every attempt requests some), unless it needs
-        at most its CPUs' share of it.
+        An attempt that must run alone requests all of that node's memory, which keeps out all others since every
+        attempt requests some. An attempt that needs no more than its CPUs' share of the memory need not run alone.
         """
         cpus, memory = self._nodes.largest("CPU"), self._nodes.largest("memory")
         alone = attempt.exclusive and attempt.memory_bytes * cpus > attempt.cpus * memory
@@ -185,7 +185,7 @@ class RayExecutor(Executor):
         return self._nodes.used
 
     def _recall_impossible(self) -> None:
-        """Cancel attempts requested for a node that has left: they would wait forever. They are sent again."""
+        """Cancel attempts that no remaining node can run: they would wait forever. They are sent again."""
         for reference, sent in self._running.items():
             if reference not in self._recalled and not self._nodes.can_satisfy(sent.request):
                 self._recalled.add(reference)

@@ -1,6 +1,6 @@
 """Classifies Ray's errors: what happened, which cause it counts as, and the next step to take.
 
-Whatever Ray loses is "infrastructure" and is retried elsewhere. Two of its errors would recur at every try, so they are
+Whatever Ray loses is "infrastructure" and is retried elsewhere. Two of its errors would recur on every try, so they are
 "refused" and end the run at once: a runtime environment that cannot be created, and a node without datakit. The table
 is also in docs/operations.md.
 """
@@ -101,9 +101,9 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def describe(error: BaseException) -> str:
-    """Return one line: what happened and what to do.
+    """Return one line that says what happened and what to do.
 
-    Of an exception in a task it shows only the type, since the message may quote documents.
+    For an exception in a task, it shows only the type, since the message may quote documents.
     """
     failure = failure_of(error)
     if isinstance(error, exceptions.RayTaskError):

@@ -1,11 +1,11 @@
 """Publishes a run's metrics for Prometheus through the metrics endpoints of Ray's nodes.
 
-The driver publishes them from the events of `engine/observe/observer.py`. The labels are few: dataset, stage, phase,
-and the cause of an attempt, never a task or a record. Ray sends metrics every 10 seconds and once more when the driver
-leaves, so even a short run's counts arrive; gauges disappear with the driver. The driver's node needs `ray[default]`;
-without it Ray drops the metrics. docs/operations.md lists the names.
+The driver publishes them from the events of `engine/observe/observer.py`. The only labels are dataset, stage, phase,
+and the cause of an attempt; never a task or a record. Ray sends metrics every 10 seconds and once more when the driver
+leaves, so even the counts of a short run arrive; gauges disappear with the driver. The driver's node needs
+`ray[default]`; without it, Ray drops the metrics. docs/operations.md lists the names.
 
-Cost: 20 microseconds an attempt. Ray is imported when the first phase starts, when the executor has loaded it already.
+Cost: 20 microseconds per attempt. Ray is imported when the first phase starts; by then the executor has loaded it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from datakit.storage.manifest import Manifest
 LABELS = ("dataset", "stage", "phase")
 SECONDS_BUCKETS = [0.01, 0.1, 1.0, 10.0, 60.0, 600.0, 3600.0]
 BYTES_BUCKETS = [float(1 << power) for power in range(24, 38, 2)]  # 16 MiB to 64 GiB
-PUBLISH_SECONDS = 1.0  # Ray itself sends gauges every 10
+PUBLISH_SECONDS = 1.0  # Ray itself sends gauges every 10 seconds
 
 
 @dataclass
@@ -80,7 +80,7 @@ class RayMetrics(Observer):
             self._publish()
 
     def _publish(self) -> None:
-        """Publish the gauges; the running tasks are estimated as those left, at most one per slot."""
+        """Publish the gauges; the number of running tasks is estimated: all that are left, at most one per slot."""
         running = min(self._phase.left, self._phase.slots)
         self._set("slots", self._phase.slots)
         self._set("tasks_running", running)

@@ -1,12 +1,12 @@
 """Chooses the nodes of a cluster that a run uses.
 
-Nodes with accelerators are not used while any other node has CPUs, because one of our tasks could keep a training job
-from its CPUs for an hour. If all nodes have accelerators (a workstation with a GPU), they are used. A node started with
-`--num-cpus 0` never runs a task.
+Nodes with accelerators are not used while any other node has CPUs, because one of our tasks could deprive a training
+job of its CPUs for an hour. If all nodes have accelerators (a workstation with a GPU), they are used. A node started
+with `--num-cpus 0` never runs a task.
 
-Nodes are avoided by the label every node carries, its id: the accelerator type is a label only if Ray detects the
-device by itself. A node that joins while attempts wait in Ray is in none of their selectors, so the worker there checks
-again before it starts (`worker.py`) and returns the attempt. This module does not import ray.
+Nodes are excluded by their id, a label that every node carries: the accelerator type is a label only if Ray itself
+detects the device. Attempts that already wait in Ray cannot exclude a node that joins later, so its worker checks again
+before it starts one (`worker.py`), and returns the attempt if need be. This module does not import ray.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 ACCELERATORS = ("GPU", "TPU", "HPU", "NPU", "TTNPU", "RBLN", "FURIOSA", "MBLT", "neuron_cores")  # Ray's resource names
-ACCELERATOR_TYPE = "accelerator_type:"  # prefix of a resource that names a model
+ACCELERATOR_TYPE = "accelerator_type:"  # prefix of a resource named after a model
 ID_LABEL = "ray.io/node-id"
 
 Node = Mapping[str, Any]
@@ -40,7 +40,7 @@ class ResourceRequest:
 class Nodes:
     """All live nodes with CPUs, as `ray.nodes()` describes them, and those in use.
 
-    avoided: ids of the live nodes that are not used. sparing: True if nodes with accelerators are left free.
+    avoided: ids of the live nodes that are not used. sparing: True if nodes with accelerators are left unused.
     """
 
     alive: tuple[Node, ...] = ()
@@ -54,7 +54,7 @@ class Nodes:
         return int(sum(node["Resources"]["CPU"] for node in self.used))
 
     def largest(self, resource: str) -> int:
-        """Return the largest amount that a single node in use has; 0 if there is none."""
+        """Return the largest amount that a single node in use has; 0 if no node is in use."""
         return int(max((node["Resources"].get(resource, 0) for node in self.used), default=0))
 
     def can_satisfy(self, request: ResourceRequest) -> bool:
@@ -68,7 +68,7 @@ class Nodes:
 
 
 def choose(nodes: Iterable[Node]) -> Nodes:
-    """Choose the live nodes with CPUs, without accelerators if there are any such nodes."""
+    """Choose the live nodes with CPUs: those without accelerators, or all of them if each has accelerators."""
     alive = tuple(node for node in nodes if node["Alive"] and node["Resources"].get("CPU", 0) >= 1)
     plain = tuple(node for node in alive if not has_accelerators(node))
     if not plain:

@@ -1,7 +1,7 @@
-"""Asks every node, before the first attempt, whether it shares the root and our versions. Takes a second.
+"""Asks every node, before the first attempt, whether it shares the root and has our versions. Takes a second.
 
-A node that dies meanwhile need not answer; one that lost its worker process is asked again. Nodes that join later are
-checked when they get their first attempt (`worker.py`).
+A node that dies in the meantime need not answer; one that has lost its worker process is asked again. Nodes that join
+later are checked when they get their first attempt (`worker.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from datakit.errors import InputError
 
 FORWARDED = ("AWS_", "DATAKIT_", "FSSPEC_", "HF_TOKEN")  # prefixes of variables that storage needs on the nodes
 ANSWER_SECONDS = 90.0  # Ray notices after 60 s that a worker process died while starting, and starts another
-TRIES, WAIT_SECONDS = 6, 1.0  # between tries; a lost worker process is replaced at once
+TRIES, WAIT_SECONDS = 6, 1.0  # the wait is between tries; Ray replaces a lost worker process at once
 
 
 def forwarded_environment() -> dict[str, Any]:
@@ -45,7 +45,7 @@ def probe(find_nodes: Callable[[], Sequence[Node]], expected: Expected) -> None:
 
 
 def _ask(nodes: Sequence[Node], expected: Expected) -> dict[str, str]:
-    """Check the nodes; returns the error by node for those that died or lost their worker before answering."""
+    """Check the nodes; returns, by node, the errors of those that died or lost their worker before answering."""
     unanswered: dict[str, str] = {}
     for reference, node in _send_probes(nodes, expected).items():
         try:
@@ -63,7 +63,7 @@ def _ask(nodes: Sequence[Node], expected: Expected) -> dict[str, str]:
 
 
 def _send_probes(nodes: Sequence[Node], expected: Expected) -> dict[ray.ObjectRef, str]:
-    """Start a probe on each node and wait until all have ended; returns the node of each."""
+    """Start a probe on each node and wait until all have ended; returns the node of each probe."""
     data = encode(expected)
     remote = ray.remote(num_cpus=0, max_retries=0, runtime_env=forwarded_environment())(_probe_function())
     probes = {

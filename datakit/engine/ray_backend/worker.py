@@ -1,8 +1,8 @@
-"""The worker's end on a Ray cluster: runs attempts in children of a fork server owned by the Ray worker process.
+"""Runs attempts on the nodes of a Ray cluster, in children of a fork server owned by the Ray worker process.
 
-Ray reuses its worker processes, so a fork server boots once per worker process and an attempt costs the same as
-locally. The Ray worker itself has many threads and never forks. When it dies, its fork server sees the control socket
-close and kills the children. The only question it asks Ray, once per worker process, is which node it is on.
+Ray reuses its worker processes, so a fork server boots once per worker process and an attempt costs no more than it
+does locally. The Ray worker itself has many threads and never forks. When it dies, its fork server sees the control
+socket close and kills the children. The worker asks Ray only once per process: whether its node has accelerators.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CHECKED: set[bytes] = set()
 
 
 def run_encoded_attempt(data: bytes, expected: bytes, sparing: bool) -> bytes | None:
-    """Run one attempt, from msgpack to msgpack; returns None if it must not run on this node.
+    """Run one attempt, given as msgpack; returns its outcome as msgpack, or None if it must not run on this node.
 
     expected: an encoded Expected, which this node must match. sparing: do not run on a node with accelerators.
     """

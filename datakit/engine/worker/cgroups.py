@@ -1,8 +1,8 @@
 """Reads the control groups (version 1 or 2) that limit this process's memory: their limits and their OOM kills.
 
-A process belongs to one group of a tree, and each ancestor may have a limit. `/proc/self/cgroup` gives the group's path
-on the host. In a container that path may not exist because the container's own group is mounted instead, so every
-folder on the path that does exist counts. Cost: a few small reads.
+A process belongs to one group in a tree, and each ancestor of that group may have a limit. `/proc/self/cgroup` gives
+the group's path on the host. In a container that path may not exist because the container's own group is mounted
+instead, so every folder on the path that does exist counts. Cost: a few small reads.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ KILL_FILES = ("memory.events", "memory.oom_control")
 
 
 def group_limits() -> list[int]:
-    """Return the limit in bytes of each group around this process that has one."""
+    """Return the limits in bytes of all groups that contain this process and have one."""
     texts = [text.strip() for text in _contents(LIMIT_FILES)]
     return [int(text) for text in texts if text.isdigit()]  # "max" means no limit
 
 
 def oom_kills() -> int:
-    """Return how many processes of these groups the kernel has killed for lack of memory."""
+    """Return how many processes in these groups the kernel has killed for lack of memory."""
     lines = [line for text in _contents(KILL_FILES) for line in text.splitlines()]
     return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
 

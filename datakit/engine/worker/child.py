@@ -1,7 +1,8 @@
 """The forked child: checks its boot, runs the task functions, sends the result, exits.
 
 The child exits with `os._exit` once its result is written. Arrow's exit handlers abort 17 % of plain interpreter exits
-(7 of 40, measured), and a parent that trusted exit codes would call healthy work failed. So the result message decides.
+(7 of 40, measured), and a parent that trusted exit codes would count finished work as failed. So the result message
+decides.
 
 An exception that is not ours is reported by type and place, without its message, because libraries quote the input they
 fail on, which is document text. DATAKIT_DEBUG=1 shows the message.
@@ -30,13 +31,13 @@ from datakit.engine.worker.memory import limit_own_memory, used_memory
 from datakit.engine.worker.memory_watcher import die_with
 from datakit.errors import DatakitError, InputError, PartialError
 
-FORBIDDEN = ("ray", "jax", "datakit.cli")  # heavy, multi-threaded, or the parent's concern
+FORBIDDEN = ("ray", "jax", "datakit.cli")  # heavy, multi-threaded, or needed only by the parent
 BENIGN_THREADS = ("jemalloc_bg_thd",)  # started by `import pyarrow`; holds no lock that a child needs
 FAULT_FILE = "faults.txt"
 OUTPUT_FILE = "output.txt"
 DUMP_SIGNAL = signal.SIGUSR1
-OOM_SCORE = "900"  # of 1000: the kernel's OOM killer takes a child before the driver
-LONGEST_CHAIN = 20  # causes followed behind an exception; a cycle must not loop forever
+OOM_SCORE = "900"  # out of 1000: the kernel's OOM killer chooses a child before the driver
+LONGEST_CHAIN = 20  # maximum number of causes followed from an exception, which may form a cycle
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Request:
 
 
 def run(channel_descriptor: int, heartbeat_descriptor: int, preloads: tuple[Preload, ...]) -> None:
-    """Run one attempt, from the request to the exit. Never returns."""
+    """Receive a request, run its attempt, send the reply and exit. Never returns."""
     _die_with_the_server()
     channel = socket.socket(fileno=channel_descriptor)
     request = decode(receive_frame(channel), Request)
@@ -74,7 +75,7 @@ def run(channel_descriptor: int, heartbeat_descriptor: int, preloads: tuple[Prel
 
 
 def _divert_output(scratch: Path) -> None:
-    """Send what libraries print to a file: it may quote documents and would garble the progress display."""
+    """Redirect what libraries print to a file: it may quote documents, and would garble the progress display."""
     if not os.environ.get("DATAKIT_DEBUG"):
         output = os.open(scratch / OUTPUT_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(output, 1)
@@ -83,7 +84,7 @@ def _divert_output(scratch: Path) -> None:
 
 
 def _run_tasks(request: Request, scratch: Path, heartbeat: Heartbeat) -> Iterator[tuple[Any, float]]:
-    """Yield (result, seconds) of each task."""
+    """Yield (result, seconds) for each task."""
     attempt, shared = request.attempt, decode(request.shared) if request.shared is not None else {}
     skip = {(record.file, record.position): record.reason for record in attempt.skip}
     try_singly = frozenset((batch.file, batch.position) for batch in attempt.try_singly)
@@ -107,7 +108,7 @@ def _run_tasks(request: Request, scratch: Path, heartbeat: Heartbeat) -> Iterato
 
 
 def assert_clean_boot(preloads: tuple[Preload, ...]) -> None:
-    """Raise RuntimeError if a preload is missing, or the fork server imported a forbidden module or had threads."""
+    """Raise RuntimeError if a preload is missing, or if the fork server imported a forbidden module or had threads."""
     missing = [preload.module for preload in preloads if preload.module not in sys.modules]
     if missing:
         raise RuntimeError(f"the fork server did not preload {', '.join(missing)}")
@@ -179,7 +180,7 @@ def _is_memory(error: BaseException) -> bool:
     """Return True if an allocation failed.
 
     Python, numpy and Arrow raise MemoryError or a subclass, DuckDB its own exception, and TensorStore a general
-    exception whose text starts with a status.
+    exception whose text starts with a status code.
     """
     if isinstance(error, MemoryError):
         return True

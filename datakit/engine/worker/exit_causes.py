@@ -10,8 +10,8 @@
     any other signal, or an exit without a reply          crash
     no status: the fork server is gone                    infrastructure
 
-An allocation has failed if the child printed one of the runtimes' messages for it, had a hard limit because it grew
-fast, or was close to the backstop (`memory_watcher.py`). An exception raised in the last two cases also counts as
+An allocation counts as failed if the child printed a runtime's message about it, had a hard limit because it grew fast,
+or was close to the backstop limit (`memory_watcher.py`). An exception raised in the last two cases also counts as
 memory.
 """
 
@@ -34,7 +34,7 @@ from datakit.engine.worker.heartbeat import HeartbeatState
 from datakit.engine.worker.memory_watcher import MemoryUse
 
 FAILED_ALLOCATION = re.compile(rb"memory allocation of \d+ bytes failed|std::bad_alloc|out of memory", re.I)
-TAIL_BYTES = 64 << 10  # of a child's output: the message of an abort is among its last lines
+TAIL_BYTES = 64 << 10  # read from the end of a child's output, where the message of an abort is
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class ChildExit:
 
 
 def conclude(attempt: Attempt, ended: ChildExit, reply: bytes | None, started: float) -> Outcome:
-    """Return the outcome of an attempt whose child has exited. reply: None if it sent no complete one."""
+    """Return the outcome of an attempt whose child has exited. reply: None if the child sent no complete one."""
     status = ended.status or ExitStatus(0, 0, 0.0, 0.0)
     facts: dict[str, Any] = {
         "peak_memory": ended.memory.peak,
@@ -84,10 +84,10 @@ def conclude(attempt: Attempt, ended: ChildExit, reply: bytes | None, started: f
 
 
 def _reported_failure(reply: dict[str, Any], ended: ChildExit) -> tuple[Cause, str]:
-    """Return cause and message of an exception that the child reported."""
+    """Return the cause and message of an exception that the child reported."""
     cause, message = Cause(reply["cause"]), reply["message"]
     if cause is Cause.ERROR and ended.memory.met_hard_limit:
-        cause = Cause.MEMORY  # libraries report failed allocations in many ways; a retry with more memory will tell
+        cause = Cause.MEMORY  # libraries report failed allocations in many ways; a retry with more memory decides
     if cause is Cause.MEMORY:
         return cause, f"{_used(ended)}; {message}"
     return cause, message + (_records_in_progress(ended) if cause is Cause.ERROR else "")

@@ -1,17 +1,18 @@
 """The fork server: a single-threaded process, exec'ed once, that forks each attempt in a few milliseconds.
 
-A new interpreter with our imports costs 150-700 ms an attempt, a fork of this one 3-12 ms. It is started with
-`python -c`, so its `__main__` is empty. A server that re-imports the parent's `__main__` (as the standard library's
-does) would import the command line in every child, and inside a Ray worker all of Ray.
+A new interpreter with our imports would cost 150-700 ms per attempt; a fork of this process costs 3-12 ms. The server
+is started with `python -c`, so its `__main__` is empty. A server that re-imports the parent's `__main__` (as the
+standard library's does) would import the command line in every child, and inside a Ray worker all of Ray.
 
-It runs no user code itself. It imports the preloads and forks; each child checks that it has one thread, since a fork
-copies only the calling thread but every lock that other threads hold. When its parent dies, the server sees the end of
-the control socket, kills its children and exits, so no orphans remain even after `kill -9` of the parent.
+The server runs no user code itself. It imports the preloads and forks. Each child checks that it has a single thread,
+since a fork copies only the calling thread but all locks, including those that other threads hold. When its parent
+dies, the server sees the end of the control socket, kills its children and exits, so no orphans remain even after
+`kill -9` of the parent.
 
-Protocol, over a Unix socket pair: the parent sends the boot message, and the server answers whether its preloads work.
-Each request after that is a memory budget with three file descriptors: the attempt's channel (request in, result out),
-the status pipe (on which the server writes the child's pid and, when it exits, its exit status, resource usage and
-memory use) and the heartbeat (shared memory).
+Protocol, over a Unix socket pair: the parent sends the boot message, and the server replies whether its preloads
+succeeded. Each subsequent request is a memory budget with three file descriptors: the attempt's channel (request in,
+result out), the status pipe (on which the server writes the child's pid and, when it exits, its exit status, resource
+usage and memory use) and the heartbeat (shared memory).
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def serve(control: socket.socket) -> None:
 
 
 def _boot(preloads: tuple[Preload, ...]) -> dict[str, Any] | None:
-    """Import and call the preloads; returns None or the failure, described as a child would."""
+    """Import and call the preloads; returns None, or the failure in the form in which a child reports one."""
     try:
         for module in ALWAYS:
             importlib.import_module(module)
@@ -120,7 +121,7 @@ class _ForkServer:
                 os.close(other)
             child.run(channel, heartbeat, self._preloads)
         finally:
-            os._exit(1)  # reached only if the child could not even report; its parent sees a crash
+            os._exit(1)  # reached only if the child could not report its failure; the parent sees a crash
 
     def _reap(self) -> None:
         while True:
@@ -128,7 +129,7 @@ class _ForkServer:
             if pid == 0:
                 return
             if pid == self._watcher.pid:
-                self._exit()  # unwatched children must not run on; the client starts another server
+                self._exit()  # children must not run unwatched; the client starts another server
             if pid in self._children:
                 status, entry = self._children.pop(pid)
                 report = EXIT.pack(wait_status, usage.ru_maxrss * 1024, usage.ru_utime, usage.ru_stime)

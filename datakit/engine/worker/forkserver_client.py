@@ -1,4 +1,4 @@
-"""The parent's end of the fork servers: starts them, asks them for children, keeps the most recently used.
+"""The parent's end of the fork servers: starts them, asks them for children, keeps the most recently used ones.
 
 Thread safe. A server boots in 130-500 ms, once per worker process and set of preloads.
 """
@@ -20,13 +20,13 @@ from datakit.engine.worker.framing import receive_frame, send_frame
 from datakit.storage.stale_files import remove_dead_scratch
 
 SINGLE_THREADED = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-ARENA_BYTES = "64MiB"  # of mimalloc (Arrow) instead of 1 GiB: one such reservation could fill the hard limit's room
+ARENA_BYTES = "64MiB"  # per reservation of mimalloc (Arrow): the default, 1 GiB, could exceed the hard limit at once
 # Not `-m`: `__main__` must be neither this package's module under a second name nor the user's script.
 SERVER_PROGRAM = "from datakit.engine.worker.forkserver import main; main()"
 
 
 class BootError(Exception):
-    """A fork server whose preloads failed. `reply` describes the failure as a child would."""
+    """A fork server whose preloads failed. `reply` has the form in which a child reports a failure."""
 
     def __init__(self, reply: dict[str, Any]) -> None:
         super().__init__(reply["message"])
@@ -74,7 +74,7 @@ class ForkServer:
 
 
 class ForkServerPool:
-    """The fork servers of one worker process, one per set of preloads. The least recently used makes room."""
+    """Fork servers of a worker process, one per set of preloads. At `limit`, the least recently used idle one ends."""
 
     def __init__(self, limit: int = 2) -> None:
         self._limit, self._lock = limit, threading.Lock()
@@ -84,7 +84,7 @@ class ForkServerPool:
 
     @contextlib.contextmanager
     def use(self, preloads: tuple[Preload, ...]) -> Iterator[ForkServer]:
-        """Yield a server with these preloads, which stays open for the block. Raises BootError."""
+        """Yield a server with these preloads, and keep it open during the block. Raises BootError."""
         with self._lock:
             server = self._find_or_start(preloads)
             self._uses[preloads] = self._uses.get(preloads, 0) + 1

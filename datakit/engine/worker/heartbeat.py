@@ -1,10 +1,11 @@
 """Shared memory in which a child reports its progress and the records it is processing.
 
-The child writes a few KiB, and the parent reads them, even after the child's death. The parent learns the progress, the
-time of the last update (which tells a hang from hard work), and the records that the child was processing when it died.
+The child writes to a few KiB, which the parent can read even after the child's death. The parent learns the progress,
+the time of the last update (which tells a hang from hard work), and the records that the child was processing when it
+died.
 
 Two slots alternate in holding the records in progress, and one byte says which slot is valid. A child killed in the
-middle of a write leaves the old value or the new one, never a mixture. Cost: under a microsecond a call.
+middle of a write leaves the old value or the new one, never a mixture. Cost: under a microsecond per call.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from datakit.engine.task import RecordRange
 PROGRESS = struct.Struct("<QQQQ")  # last update (ns of the monotonic clock), records, bytes, task number
 VALID_SLOT = PROGRESS.size  # offset of the byte that selects the slot
 HELD = struct.Struct("<qQQ")  # position, records, length of the file's name
-NAME_BYTES = 4096  # PATH_MAX; longer names are cut
+NAME_BYTES = 4096  # PATH_MAX; longer names are truncated
 SLOTS = (64, 64 + HELD.size + NAME_BYTES)
 SIZE = SLOTS[1] + HELD.size + NAME_BYTES
 
@@ -40,7 +41,7 @@ class HeartbeatState:
 
 
 class Heartbeat:
-    """Either end of the shared memory behind `descriptor`. The caller keeps and closes the descriptor."""
+    """The child's or the parent's end of the shared memory behind `descriptor`, which the caller closes."""
 
     def __init__(self, descriptor: int) -> None:
         self._memory = mmap.mmap(descriptor, SIZE)
@@ -68,14 +69,14 @@ class Heartbeat:
         self._beat()
 
     def release(self) -> None:
-        """Mark no record as in progress."""
+        """Mark all records as no longer in progress."""
         self.hold("", 0, 0)
 
     def _beat(self) -> None:
         PROGRESS.pack_into(self._memory, 0, time.monotonic_ns(), self._records, self._bytes, self._task)
 
     def state(self) -> HeartbeatState:
-        """Read what the child reported last."""
+        """Read the child's last report."""
         updated, records, bytes_read, task = PROGRESS.unpack_from(self._memory, 0)
         start = SLOTS[self._memory[VALID_SLOT]]
         position, count, length = HELD.unpack_from(self._memory, start)

@@ -1,14 +1,14 @@
-"""Runs attempts on this machine, as many at a time as slots and memory allow.
+"""Runs attempts on this machine, as many at a time as the slots and the memory allow.
 
-Admission: the budgets of running attempts together stay under 85 % of the machine's memory (or its cgroup's), so the
-kernel never has to choose a victim. The oldest attempt goes first. An attempt that needs more than that runs alone.
-So does one that asks for it, if its budget exceeds its slot's share: below that share its neighbours cannot take memory
-from it, and running a hundred memory bombs one by one would hold up everything else. One thread waits for each child;
-the work is done in the children.
+Admission: the budgets of all running attempts add up to at most 85 % of the machine's memory (or its cgroup's), so the
+kernel never has to choose a victim. The oldest attempt is admitted first. An attempt whose budget exceeds that limit
+runs alone. So does an exclusive attempt whose budget exceeds its slots' share of the memory: below that share, its
+neighbours cannot take memory from it, and running a hundred memory bombs one by one would delay everything else. One
+thread waits for each child; the work is done in the children.
 
 An attempt that has been silent for a quarter of its `hang_seconds` lends its slot (not its memory) to the next one
-until it moves again. A hung task uses no CPU or wastes it, and a few of them would stop a machine for half an hour
-each. At most twice as many attempts as slots run.
+until it makes progress again. A hung task uses no CPU or wastes it, and a few of them could otherwise block a whole
+machine, for half an hour each. The number of running attempts is at most twice the number of slots.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from datakit.engine.worker.run_attempt import run_attempt
 
 
 class LocalExecutor(Executor):
-    """The default backend: forked children of this machine."""
+    """The default backend: forked children on this machine."""
 
     def __init__(self, workers: int | None = None, memory_bytes: int | None = None) -> None:
         """Run `workers` attempts at a time (default: one per usable CPU) within `memory_bytes` of memory in total."""
@@ -63,7 +63,7 @@ class LocalExecutor(Executor):
         with self._lock:
             self._waiting.clear()
             cancelled, self._cancelled = self._cancelled, threading.Event()
-            self._ended = queue.SimpleQueue()  # killed children report to the old one
+            self._ended = queue.SimpleQueue()  # killed children report to the old queue
             self._running.clear()
             self._lending.clear()
         cancelled.set()

@@ -1,19 +1,19 @@
-"""Measures the children's memory in a small process next to the fork server and kills what exceeds its budget.
+"""Measures the children's memory in a small process next to the fork server, and kills a child that exceeds its budget.
 
-So "out of memory" is a fact and not a guess from a signal number. A memory bomb fills 4 GiB a second, so what matters
-is how late a measurement may come. A driver thread waits for the interpreter's lock, and the fork server for its own
-forks (1 ms, but 20 to 40 ms with more runnable processes than CPUs); both let bombs exceed a small budget by half. The
-watcher does nothing else, yet no process is sure to run in time on a busy machine. So a child that grows fast enough to
-exceed its budget before the next measurement gets a hard limit: it may reserve its remaining budget plus 5 %. The
-kernel enforces that limit. It is lifted once the child grows slowly, since libraries may reserve more than they use.
-(`forkserver_client.py` makes Arrow reserve little at a time.) A budget below 128 MiB can be exceeded between two
-slightly late measurements, so such a child keeps its hard limit throughout. If it reserves too much, its next attempt
-has twice the budget, and the one after that no hard limit.
+So "out of memory" is a fact, not a guess based on a signal number. A memory bomb fills 4 GiB per second, so what
+matters is how late a measurement may come. A driver thread would wait for the interpreter's lock, and the fork server
+for its own forks (1 ms, but 20 to 40 ms with more runnable processes than CPUs); both would let bombs exceed a small
+budget by half. The watcher only measures, yet on a busy machine no process is certain to run in time. So a child that
+grows fast enough to exceed its budget before the next measurement gets a hard limit: it may reserve its remaining
+budget plus 5 % of the budget. The kernel enforces that limit. The watcher lifts it once the child grows slowly, since
+libraries may reserve more than they use. (`forkserver_client.py` makes Arrow reserve little at a time.) A budget below
+128 MiB can be exceeded between two slightly late measurements, so such a child keeps its hard limit throughout. If it
+reserves too much, the task's next attempt has twice the budget, and the one after that has no hard limit.
 
 A measurement costs 6 microseconds. The next one is due when the child could have used up its remaining budget at four
 times the fastest growth seen: every 50 ms far below the budget, every quarter of a millisecond close to it. The table
-is shared memory, so neither side waits for the other. Entries are used in turn, so a late measurement of a dead child
-does not affect a new one.
+of children is in shared memory, so neither side waits for the other. Entries are reused in rotation, so a late
+measurement of a dead child does not affect a new one.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from datakit.engine.worker.memory import (
     used_memory,
 )
 
-LONGEST_INTERVAL, SHORTEST_INTERVAL = 0.05, 0.00025  # seconds: 20 and 4,000 measurements a second, 0.01 % to 2.4 % CPU
-FASTEST_GROWTH = 16 << 30  # bytes a second: four times the fastest bomb seen
-LATENESS_SECONDS = 0.1  # of a measurement on a busy machine; with 0.02, fast new growth was often taken for slow
-HARD_LIMIT_SECONDS = 0.25  # how long a limit outlasts fast growth: a child that stops may only be waiting for a CPU
-NEAR_BACKSTOP = 0.95  # share of the backstop limit from which a failed allocation is put down to it
+LONGEST_INTERVAL, SHORTEST_INTERVAL = 0.05, 0.00025  # seconds: 20 and 4,000 measurements per second, 0.01 to 2.4 % CPU
+FASTEST_GROWTH = 16 << 30  # bytes per second: four times the growth of the fastest bomb seen
+LATENESS_SECONDS = 0.1  # delay of a measurement on a busy machine; with 0.02, sudden growth was often mistaken for slow
+HARD_LIMIT_SECONDS = 0.25  # how long a limit outlasts fast growth: a child that pauses may be waiting for a CPU
+NEAR_BACKSTOP = 0.95  # share of the backstop limit above which a failed allocation is attributed to it
 ENTRIES = 4096  # far more than the children of one fork server at any time
 CHILD = struct.Struct("<qqqq")  # a _Child, written by the fork server
 OBSERVED = struct.Struct("<qq??")  # an _Observed, written by the watcher
@@ -53,7 +53,7 @@ PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15  # <linux/prctl.h>
 
 
 class MemoryUse(NamedTuple):
-    """A child's memory until its exit: bytes inherited, the peak above them, and which limit it met."""
+    """A child's memory use up to its exit: bytes inherited, the peak above them, and which limits it met."""
 
     inherited: int = 0
     peak: int = 0
@@ -62,7 +62,7 @@ class MemoryUse(NamedTuple):
 
 
 class _Child(NamedTuple):
-    """A child's table entry: bytes in use and bytes reserved at its start. pid 0: the child has exited."""
+    """A child's table entry, with the bytes in use and the bytes reserved at its start. pid 0: the child has exited."""
 
     pid: int
     budget: int
@@ -97,7 +97,7 @@ class _Table:
 
 
 class MemoryWatcher:
-    """The fork server's handle on the watcher process `pid`, which it starts."""
+    """The fork server's handle on the watcher, which it starts as process `pid`."""
 
     def __init__(self) -> None:
         """Fork the watcher. Call this while the process is small."""
@@ -190,7 +190,7 @@ class _WatcherProcess:
 
 
 def _set_limit(child: _Child, reserved: int, left: int, limited: bool) -> None:
-    """Set a hard limit of the remaining budget plus 5 %, or lift it to the backstop."""
+    """Set a hard limit of the remaining budget plus 5 % of the budget, or lift it to the backstop limit."""
     limit = backstop_limit(child.reserved, child.budget)
     if limited or child.budget < SMALL_BUDGET:
         limit = min(limit, reserved + max(0, left) + int(HARD_LIMIT_MARGIN * child.budget))
@@ -207,7 +207,7 @@ def kill(pid: int) -> None:
 def die_with(parent: int) -> None:
     """Have the kernel kill this process when its parent ends.
 
-    The parent must be single-threaded: the kernel means the thread that forked.
+    The parent must be single-threaded: the kernel acts when the thread that forked ends.
     """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

@@ -1,7 +1,8 @@
 """Runs one attempt in one child: starts it, watches its heartbeat, collects its result.
 
 A child whose heartbeat has not changed for the phase's `hang_seconds` is made to dump its stack, then killed. The fork
-server watches its memory (`memory_watcher.py`), and `exit_causes.py` determines how it ended. Cost: 3-12 ms an attempt.
+server watches its memory (`memory_watcher.py`), and `exit_causes.py` determines how it ended. Cost: 3-12 ms per
+attempt.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from datakit.storage import urls
 from datakit.storage.stale_files import scratch_directory
 
 POLL_SECONDS = 0.05  # how often to check for hangs and cancellation; a result is noticed at once
-DUMP_SECONDS = 2.0  # for faulthandler to write a stack, which takes milliseconds on an idle machine
-SILENT_SHARE = 0.25  # of `hang_seconds`: an attempt silent for longer lends its slot
+DUMP_SECONDS = 2.0  # time for faulthandler to write a stack, which takes milliseconds on an idle machine
+SILENT_SHARE = 0.25  # share of `hang_seconds`; an attempt that is silent for longer lends its slot
 
 
 def run_attempt(
@@ -44,7 +45,7 @@ def run_attempt(
 ) -> Outcome:
     """Run one attempt to its end. Whatever the task does is reported as an outcome, never raised.
 
-    report_silence: called repeatedly with True once the heartbeat has been still for a quarter of `hang_seconds`.
+    report_silence: called repeatedly, with True while the heartbeat has been still for a quarter of `hang_seconds`.
     """
     started = time.monotonic()
     scratch = scratch_directory()
@@ -77,7 +78,7 @@ def _usable_memory() -> int:
 
 @dataclass(frozen=True)
 class _Request:
-    """A child's work. budget: the attempt's, capped at what this machine has for all attempts together."""
+    """A child's work. budget: the attempt's, but at most what all attempts on this machine may use together."""
 
     attempt: Attempt
     shared: bytes | None
@@ -140,7 +141,7 @@ def _forked(server: ForkServer, budget: int) -> Iterator[_Child]:
 
 
 def _await_reply(running: _Child, request: _Request, cancelled: threading.Event | None) -> bytes | None:
-    """Wait for the child's reply or its exit; None if it exited without a complete reply."""
+    """Wait for the child's reply or its exit; returns None if it exited without a complete reply."""
     poll = select.poll()
     poll.register(running.channel, select.POLLIN)
     poll.register(running.status, select.POLLIN)
@@ -156,7 +157,7 @@ def _await_reply(running: _Child, request: _Request, cancelled: threading.Event 
 
 
 def _kill_if_hung(running: _Child, request: _Request) -> None:
-    """Ask a silent child for its stack first, and kill it once that is written."""
+    """Ask a silent child for its stack, and kill it once the stack is written or 2 seconds have passed."""
     now, seconds = time.monotonic(), request.attempt.hang_seconds
     if seconds is None:
         return
