@@ -14,7 +14,7 @@ NEEDED = ("jax", "optax", "orbax")
 
 
 def require_jax() -> None:
-    """Raise UsageError if a library of the trainer is not installed."""
+    """Raise UsageError if a library that the trainer needs is not installed."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise UsageError(f"training needs {', '.join(missing)}; pip install 'datakit[train]'")

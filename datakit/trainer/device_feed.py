@@ -1,8 +1,8 @@
 """Moves batches from a loader to the devices, ahead of the training loop.
 
 A source is anything with the methods of `BatchSource`, such as `datakit.loader.Loader`. `Feed` runs in its own thread:
-while the devices compute a step, it fetches the next batches and places each device's rows. `waited` is the time the
-loop spent waiting; it should stay near zero.
+while the devices compute a step, it fetches the next batches and places each row on its device. `waited` is the time
+that the loop spent waiting; it should be near zero.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class BatchSource(Protocol):
         ...
 
     def outline(self, steps: int) -> list[tuple[int, int, int]]:
-        """Shapes of the first `steps` batches: (batches, sequences in each, length). Raises if there are fewer."""
+        """Shapes of the first `steps` batches: (batches, sequences per batch, length). Raises if there are fewer."""
         ...
 
     def record(self) -> dict[str, Any]:
@@ -53,11 +53,11 @@ class BatchSource(Protocol):
         ...
 
     def verify(self, saved: dict[str, Any], step: int) -> list[str]:
-        """Raise if batches before `step` differ from those of `saved`; return what differs from then on."""
+        """Raise if batches before `step` differ from those of `saved`; return the differences from `step` on."""
         ...
 
     def snapshot(self, step: int) -> Mapping[str, float]:
-        """Metrics of the reading."""
+        """Return metrics about the reading of data."""
         ...
 
 
@@ -66,14 +66,14 @@ class Placed(NamedTuple):
 
     batch: Tokens
     sequences: int
-    tokens: int  # not counting padding, assuming the same share of padding on every host
+    tokens: int  # without padding, whose share is assumed to be the same on every host
 
 
 class Feed:
-    """The batches `start` to `stop - 1`, placed ahead of use. A context manager."""
+    """A context manager that places the batches `start` to `stop - 1` on the devices before they are needed."""
 
     def __init__(self, source: BatchSource, mesh: Mesh, vocabulary: int, start: int, stop: int) -> None:
-        self.waited = 0.0  # seconds, in the last call of `next`
+        self.waited = 0.0  # seconds that the last call of `next` waited
         self._placed = in_background(_placed(source, mesh, vocabulary, start, stop), AHEAD)
 
     def next(self) -> Placed | None:
@@ -127,7 +127,7 @@ def _check_ids(tokens: Any, vocabulary: int) -> None:
 
 
 def stage_at(mixture: Mapping[str, Any], sequences: int) -> tuple[int, dict[str, float]] | None:
-    """Number and weights of the mixture's stage after `sequences`, or None if the mixture has no stages."""
+    """Return (number, weights) of the stage after `sequences` sequences, or None if the mixture has no stages."""
     stages: Iterable[Any] = mixture.get("stages") or ()
     started = [(number, weights) for number, (slot, weights) in enumerate(stages) if slot <= sequences]
     return (started[-1][0], dict(started[-1][1])) if started else None

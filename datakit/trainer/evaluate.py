@@ -1,22 +1,22 @@
-"""Evaluates loss and exact bits per byte, per tag, on held-out documents.
+"""Evaluates the loss and the exact bits per byte of each tag on held-out documents.
 
     metrics = evaluate(trainer, params, model_state, {"web": batches, "code/python": batches}, token_bytes)
 
-Bits per byte of a tag are total bits over total bytes: the sum of -log2 p of all predicted tokens over the sum of their
-lengths in bytes. (A mean of per-batch ratios, as printed elsewhere, depends on how tokens fall into batches.) Losses
-are means over predicted tokens. Sums are float64 on the host, in the order of the batches, so the result does not
-depend on the number of devices or the batch size, beyond the rounding of the losses themselves.
+A tag's bits per byte are its total bits divided by its total bytes: the sum of -log2 p of all predicted tokens over the
+sum of their lengths in bytes. (The mean of per-batch ratios, which other tools print, depends on the batches.) Losses
+are means over predicted tokens. Sums are computed in float64 on the host, in the order of the batches, so the number of
+devices and the batch size affect the result only through the rounding of the losses themselves.
 
 | name | what |
 |---|---|
 | eval/<tag>/loss, eval/<tag>/bpb | over all tokens of the tag |
-| eval/<parent>/micro_loss, .../bpb | of a parent tag (`code` of `code/python`): over all tokens below it |
-| eval/<parent>/macro_loss, .../macro_bpb | the plain mean over the leaves below it |
+| eval/<parent>/micro_loss, .../bpb | a parent tag (e.g. `code` for `code/python`): over all tokens of its leaves |
+| eval/<parent>/macro_loss, .../macro_bpb | the unweighted mean over its leaves |
 | eval/loss, eval/bpb, eval/macro_loss, eval/macro_bpb | over all tags |
-| eval/ema/... | all of these with the averaged weights, if `optimizer.ema` is set |
+| eval/ema/... | all of these for the averaged weights, if `optimizer.ema` is set |
 
-No token is dropped, as in training: a batch from one domain crowds few experts, and a capacity limit would then add
-about 0.1 nat.
+As in training, no token is dropped: a batch from one domain overloads a few experts, so a capacity limit would add
+about 0.1 nat to its loss.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ class Totals:
 
     @property
     def bits_per_byte(self) -> float | None:
-        """Total bits over total bytes, or None if the bytes are unknown."""
+        """Total bits divided by total bytes, or None if the bytes are unknown."""
         return self.nats / math.log(2) / self.bytes if self.bytes else None
 
 
 def check_tags(tags: Iterable[str]) -> None:
-    """Raise UsageError for a tag whose metrics would have the names of others."""
+    """Raise UsageError for a tag whose metrics would have the same names as others."""
     names = sorted(tags)
     for tag in names:
         if tag.split("/")[0] == AVERAGED:
@@ -86,7 +86,7 @@ def evaluate(
     token_bytes: np.ndarray | None = None,
     limit: int | None = None,
 ) -> dict[str, float]:
-    """Return the metrics of all tags, over at most `limit` batches of each.
+    """Return the metrics of all tags, over at most `limit` batches per tag.
 
     `token_bytes` [V] holds the length of each token in bytes. Raises UsageError for a tag with nothing to predict.
     """
@@ -106,7 +106,7 @@ def evaluate_all(
     token_bytes: np.ndarray | None = None,
     limit: int | None = None,
 ) -> dict[str, float]:
-    """Return the metrics of a state's weights, and under eval/ema/ those of its averaged weights if it has them."""
+    """Return the metrics of a state's weights, and those of its averaged weights, if any, under eval/ema/."""
     metrics = evaluate(trainer, state["params"], state["model"], tags, token_bytes, limit)
     if "ema" in state:
         averaged = evaluate(trainer, state["ema"]["params"], state["ema"]["model"], tags, token_bytes, limit)
@@ -117,7 +117,7 @@ def evaluate_all(
 def measure(
     trainer: Trainer, params: Tree, model_state: Tree, batches: Iterable[HostBatch], token_bytes: np.ndarray | None
 ) -> Totals:
-    """Sum over the batches of one tag."""
+    """Return the sums over the batches of one tag."""
     totals = Totals()
     for batch in batches:
         placed = place(batch, trainer.mesh, trainer.config.vocabulary).batch
@@ -127,7 +127,7 @@ def measure(
 
 
 def count(losses: np.ndarray, weights: np.ndarray, tokens: np.ndarray, token_bytes: np.ndarray | None) -> Totals:
-    """Sum over one batch of arrays [B, S]; position i predicts token i + 1."""
+    """Return the sums over one batch, given arrays [B, S]; position i predicts token i + 1."""
     counted = weights[:, :-1] > 0
     predicted = tokens[:, 1:][counted]
     return Totals(
@@ -138,7 +138,7 @@ def count(losses: np.ndarray, weights: np.ndarray, tokens: np.ndarray, token_byt
 
 
 def summary(totals: Mapping[str, Totals]) -> dict[str, float]:
-    """Return the metrics of tags, their parents and everything, by name."""
+    """Return the metrics of each tag, of each parent and of all tags together, by name."""
     metrics: dict[str, float] = {}
     for tag, total in totals.items():
         metrics |= _named(f"eval/{tag}", {"loss": total.loss, "bpb": total.bits_per_byte})
@@ -170,9 +170,9 @@ def _named(prefix: str, values: Mapping[str, float | None]) -> dict[str, float]:
 
 
 def token_byte_lengths(tokenizer: bytes, place: str) -> np.ndarray:
-    """Return the length of each token in bytes [V], from a byte-level tokenizer.json; special tokens have none.
+    """Return the length of each token in bytes [V], from a byte-level tokenizer.json; 0 for special tokens.
 
-    In a byte-level vocabulary, each character of an entry is one byte. Raises TokenizerError for other kinds.
+    In a byte-level vocabulary, each character of an entry stands for one byte. Raises TokenizerError for other kinds.
     """
     document: dict[str, Any] = json.loads(tokenizer)
     vocabulary = document.get("model", {}).get("vocab")
@@ -192,13 +192,13 @@ def token_byte_lengths(tokenizer: bytes, place: str) -> np.ndarray:
 
 
 def check_evaluations(tags: Mapping[str, BatchesOf], limit: int | None) -> None:
-    """Raise UsageError for a set with nothing to predict; reads until the first prediction, usually one batch."""
+    """Raise UsageError for a tag with nothing to predict. Reads up to the first prediction, usually one batch."""
     for tag, batches in tags.items():
         if not any(any_says(_has_prediction(batch))[0] for batch in islice(iter(batches()), limit)):
             raise UsageError(f"evaluation {tag!r} has no token to predict; give it more documents, or remove it")
 
 
 def _has_prediction(batch: HostBatch) -> bool:
-    """Return True if this host's rows have a token to predict, by the rule of `layers.next_tokens`."""
+    """Return True if this host's rows have a token to predict, by the rule in `layers.next_tokens`."""
     counted = batch.loss_mask[:, 1:] & (batch.segments[:, 1:] == batch.segments[:, :-1])
     return bool(counted.any())

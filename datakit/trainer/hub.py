@@ -1,7 +1,7 @@
 """Converts checkpoints from the model hub to parameters of `models/olmoe.py`: OLMoE, Mixtral, Qwen3-MoE.
 
-Input is the parsed `config.json` and a dict of numpy arrays, e.g. as read by the `safetensors` package. The hub stores
-matrices as [out, in] and experts separately or stacked; here all are [in, out] and stacked.
+The input is the parsed `config.json` and a dict of numpy arrays, e.g. as read by the `safetensors` package. The hub
+stores matrices as [out, in] and experts separately or stacked; here all matrices are [in, out] and experts stacked.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from datakit.trainer.models import olmoe
 from datakit.trainer.models.shapes import Array
 from datakit.trainer.models.weights import Tree
 
-FAMILIES = {"olmoe": "whole", "mixtral": "none", "qwen3_moe": "head"}  # model_type: how it norms queries and keys
+FAMILIES = {"olmoe": "whole", "mixtral": "none", "qwen3_moe": "head"}  # model_type: `query_key_norm`
 
 
 def config_from_hub(description: dict[str, Any], **changes: Any) -> olmoe.Config:
@@ -53,7 +53,7 @@ def config_from_hub(description: dict[str, Any], **changes: Any) -> olmoe.Config
 
 
 def parameters_from_hub(tensors: dict[str, np.ndarray], config: olmoe.Config) -> Tree:
-    """Convert a hub checkpoint's tensors by name, with separate or stacked experts; returns fp32 parameters."""
+    """Convert a hub checkpoint's named tensors, with separate or stacked experts, to fp32 parameters."""
     mixtral = any("block_sparse_moe" in name for name in tensors)
 
     def stacked(name: str, transpose: bool = True) -> Array:

@@ -1,4 +1,4 @@
-"""Coordinates the processes of one run: what all of them must do together, and what only the first one does.
+"""Coordinates the processes of one run: actions that all must take together, and those of only the first one.
 
 Each process computes its share of every step, so all must save, evaluate and stop at the same step. Their clocks
 and signals differ, so `any_says` makes them agree on an answer in one small exchange, which a single process skips.
@@ -17,7 +17,7 @@ def is_first() -> bool:
 
 
 def any_says(*answers: bool) -> tuple[bool, ...]:
-    """Return for each answer whether any process gave it; the result is the same in all processes."""
+    """Return, for each answer, True if any process gave it; the result is the same in all processes."""
     if jax.process_count() == 1:
         return answers
     return tuple(multihost_utils.process_allgather(np.array(answers)).any(axis=0).tolist())

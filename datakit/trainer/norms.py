@@ -1,8 +1,8 @@
 """Computes norms of parameter groups at every step, norms of single weights on request, and alarms.
 
-An embedding whose norm grew twenty-fold during a run was once found only by chance. So each group's norm is compared
-with its value at the start of the run, and leaving the allowed band is an alarm. AdamH keeps the norms of its matrices
-constant, so their band is 1 %.
+An embedding whose norm grew twenty-fold in a run was once noticed only by chance. So each group's norm is compared
+with its value at the start of the run, and a norm outside the allowed band raises an alarm. AdamH keeps the norms of
+its matrices constant, so their band is 1 %.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from datakit.trainer.models.shapes import Array
 from datakit.trainer.models.weights import Tree, Weight, leaves
 
 WATCHABLE = ("grad", "params", "updates", "opt_state")
-FIXED_BAND = (0.99, 1.01)  # for AdamH's groups: rounding alone stays far below 1 %
+FIXED_BAND = (0.99, 1.01)  # for AdamH's groups: rounding alone changes a norm by far less than 1 %
 
 
 def group_norms(table: Tree, params: Tree) -> dict[str, Array]:
-    """L2 norm of each optimizer group, and of the embedding alone."""
+    """Return the L2 norm of each optimizer group, and of the embedding alone."""
     embed = {"embed": _norm(params["embed"], stacked=False)} if "embed" in params else {}
     return embed | norms_by(lambda weight: weight.group, table, params)
 
 
 def norms_by(name_of: Callable[[Weight], str], table: Tree, values: Tree) -> dict[str, Array]:
-    """L2 norm of all values whose weights have the same name."""
+    """Return, by name, the L2 norm of all values whose weights have this name."""
     sums: dict[str, Any] = {}
     for weight, value in zip(jax.tree.leaves(table), jax.tree.leaves(values), strict=True):
         sums[name_of(weight)] = sums.get(name_of(weight), 0.0) + jnp.sum(value.astype(jnp.float32) ** 2)
@@ -43,7 +43,7 @@ def check_watch(names: tuple[str, ...]) -> None:
 
 
 def watched(names: tuple[str, ...], table: Tree, gradients: Tree, before: Tree, after: Tree) -> dict[str, Any]:
-    """Norm of every weight for each watched kind, e.g. {"grad/norm/blocks/query": [L]}; scalars outside of blocks."""
+    """Return each weight's norm for each watched kind, e.g. {"grad/norm/blocks/query": [L]}; scalars outside blocks."""
     updates = {path: value - leaves(before["params"])[path] for path, value in leaves(after["params"]).items()}
     trees = {
         "grad": leaves(gradients),
@@ -66,9 +66,9 @@ def _norm(value: Array, stacked: bool) -> Array:
 def alarms(
     norms: Mapping[str, float], first: Mapping[str, float], band: tuple[float, float], fixed: bool
 ) -> dict[str, float]:
-    """Return the groups whose norm left its band, with the norm as a multiple of its first value.
+    """Return the groups whose norm is outside its band, with the norm as a multiple of its first value.
 
-    `first` holds the norms at the start of the run; `fixed` is True if AdamH keeps its groups' norms.
+    `first` holds the norms at the start of the run; `fixed` is True if AdamH keeps the norms of its groups constant.
     """
     found = {}
     for name, norm in norms.items():

@@ -1,18 +1,18 @@
-"""Implements AdamH and Adam by groups of weights, or AdamW for all.
+"""Implements AdamH and Adam for different groups of weights, or AdamW for all weights.
 
 AdamH moves a matrix along Adam's direction by a *relative* step and rescales it to its old norm:
 
     u = m / (sqrt(v) + eps)                   bias-corrected moments, as in Adam
     p' = p - lr * |p| * u / |u|,  p <- p' * |p| / |p'|
 
-with the Frobenius norm of each matrix of each layer and expert. So matrices keep their initial norm, the learning rate
-is an angle, and weight decay would do nothing. Embeddings, routers, gates and vectors use Adam.
+where |.| is the Frobenius norm of one matrix of one layer and expert. So matrices keep their initial norm, the learning
+rate is an angle, and weight decay would have no effect. Embeddings, routers, gates and vectors use Adam.
 
-Clipping is per family of groups ({adam, router}, {adamh}, {adamh_expert}): the gradient of each family is scaled to a
-norm of at most `clip_norm`. So a spike in one family does not shrink the steps of the others; the published learning
-rates were fitted that way. AdamW has one family, which is the usual global clipping.
+Gradients are clipped per family of groups ({adam, router}, {adamh}, {adamh_expert}): each family's gradient is scaled
+to a norm of at most `clip_norm`. So a spike in one family does not shrink the steps of the others; the published
+learning rates were fitted with this rule. AdamW has a single family, so its clipping is the usual global one.
 
-The state is two fp32 copies of the parameters, sharded like them.
+The state has the size of two fp32 copies of the parameters, and is sharded like them.
 """
 
 from __future__ import annotations
@@ -83,12 +83,12 @@ class Optimizer:
         return {"adam": adam, "router": router, "adamh": self.learning_rate, "adamh_expert": expert}[group]
 
     def family(self, group: Group) -> str:
-        """Name of the family of groups that a group is clipped with."""
+        """Name of the family with which a group is clipped."""
         return FAMILIES[group] if self.kind == "adamh" else WHOLE
 
 
 def multiplier(optimizer: Optimizer, steps: int) -> Multiplier:
-    """Schedule from step (counted from 0) to a multiple of the peak learning rate; warm-up starts above zero."""
+    """Return the function from step (counted from 0) to a multiple of the peak rate; warm-up starts above zero."""
     warm, decay = round(optimizer.warmup * steps), round(optimizer.decay * steps)
     rest = max(steps - warm, 1)
     fall = {
@@ -105,7 +105,7 @@ def multiplier(optimizer: Optimizer, steps: int) -> Multiplier:
 
 
 def initial_moments(params: Tree) -> Tree:
-    """Both moments, zero, in the shapes of the parameters."""
+    """Return both moments as zeros in the shapes of the parameters."""
     return {"mu": jax.tree.map(jnp.zeros_like, params), "nu": jax.tree.map(jnp.zeros_like, params)}
 
 
@@ -120,7 +120,7 @@ def update(
 ) -> tuple[Tree, Tree, dict[str, Array]]:
     """Return (new parameters, new moments, metrics "grad_norm/<family>" and "learning_rate/<group>").
 
-    `step` counts from 0; `table` is the model's table of weights; all trees have its structure.
+    `step` counts from 0; `table` is the model's table of weights; the other trees have its structure.
     """
     norms = norms_by(lambda weight: optimizer.family(weight.group), table, gradients)
     share = schedule(step)

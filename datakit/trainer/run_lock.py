@@ -1,7 +1,7 @@
 """Lets only one process train a run: a second one in the same directory would corrupt the first one's checkpoints.
 
-The lock is the operating system's (flock) on a small file that names its holder. It is released however the process
-ends, so it is never stale and never has to be removed. If several hosts train a run, the first takes the lock.
+The lock is an operating system lock (flock) on a small file that names its holder. It is released however the process
+ends, so it is never stale and never has to be removed. If several hosts train a run, only the first takes the lock.
 """
 
 from __future__ import annotations

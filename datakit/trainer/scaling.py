@@ -2,14 +2,14 @@
 
     size(1e19, 1024) -> Plan
 
-A few formulas over one table of fitted constants (`Heuristic`); a new fit is a new table. With C the
-budget in FLOPs, d the width and F the forward FLOPs of a token without the output matrix:
+The formulas use one table of fitted constants (`Heuristic`), so a new fit needs only a new table. C is the budget in
+FLOPs, d the width, and F the forward FLOPs of a token without the output matrix:
 
     tokens T = C / (3 F)             batch B = the power of two that gives about 2**14 steps, at least 32
     steps = T / (B x sequence)       Adam's rate = 1.63 T**-0.2813 d**-0.3678 sqrt(B), AdamH's 13/3 of it, both <= 0.05
 
 Predictions are power laws in C, fitted between 1e18 and 1e23 FLOPs on one data mixture with a vocabulary of 128,256.
-Outside that range, or on other text, they are only a rough guide, and are marked `extrapolated`.
+Outside that range (marked `extrapolated`) or on other text, they are only a rough guide.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Heuristic:
     """The constants of a fit; these were published with the Grug recipe in April 2026."""
 
     name: str = "april-2026"
-    sequence: int = 4096  # sequence length that batch sizes refer to
+    sequence: int = 4096  # the sequence length that batch sizes refer to
     steps_exponent: int = 14
     smallest_batch: int = 32
     adam_scale: float = 1.63
@@ -128,7 +128,7 @@ def size(
     beta2_base: float | None = None,
     heuristic: Heuristic = APRIL,
 ) -> Plan:
-    """Plan the run that spends `flops` on a Grug of width `hidden`. Raises UsageError for an impossible size."""
+    """Plan the run that spends `flops` on a Grug model of width `hidden`. Raises UsageError for an impossible size."""
     if not flops > 0:
         raise UsageError(f"a budget of {flops} FLOPs is too small; give e.g. 1e19")
     model = model_of_width(hidden, vocabulary, sequence)
@@ -149,7 +149,7 @@ def size(
 
 
 def model_of_width(hidden: int, vocabulary: int = 128_256, sequence: int = 4096) -> grug.Config:
-    """Config of the Grug of a width, from which all other sizes follow. Raises UsageError."""
+    """Return the Grug config for a width, which sets all other sizes. Raises UsageError for an impossible width."""
     if hidden < 128 or hidden % 128:
         raise UsageError(f"hidden is {hidden}; it must be a multiple of 128, the width of a head")
     heads = hidden // 128
@@ -167,13 +167,13 @@ def model_of_width(hidden: int, vocabulary: int = 128_256, sequence: int = 4096)
 
 
 def batch_size(tokens: float, heuristic: Heuristic = APRIL) -> int:
-    """Batch size in sequences of the heuristic's length: the power of two that gives about 2**14 steps."""
+    """Return the batch size in sequences of the heuristic's length: the power of two that gives about 2**14 steps."""
     ideal = tokens / (2**heuristic.steps_exponent * heuristic.sequence)
     return max(heuristic.smallest_batch, 2 ** math.ceil(math.log2(ideal)))
 
 
 def critical_batch(flops: float, heuristic: Heuristic = APRIL) -> float:
-    """Sequences per batch above which a larger batch costs more tokens than it saves steps."""
+    """Return the batch size in sequences above which the steps saved no longer justify the extra tokens."""
     scale, exponent = heuristic.critical_batch
     return scale * flops**exponent
 

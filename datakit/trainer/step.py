@@ -1,10 +1,10 @@
-"""Compiles a training step as one function: loss, gradients, optimizer, average, next router biases, metrics.
+"""Compiles a training step as one function: loss, gradients, optimizer, averaged weights, next router biases, metrics.
 
     state = {"step", "params", "model", "moments", and "ema" if optimizer.ema is set}
 
-The state's buffers are donated, so a step needs no second copy. Parameters, moments and average are sharded as the
-model's table says, the batch by rows. `finite` in the results is True if the loss and all norms of gradients and
-parameters are finite.
+The state's buffers are donated, so a step needs no second copy. Parameters, moments and averages are sharded
+according to the model's table, the batch by rows. `finite` in the results is True if the loss and all norms of
+gradients and parameters are finite.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Trainer:
 
     @cached_property
     def advance(self) -> Callable[..., tuple[Tree, dict[str, Any]]]:
-        """(state, batch, watch=False) -> (next state, results); consumes the state passed in."""
+        """The compiled step: (state, batch, watch=False) -> (next state, results); consumes the state passed in."""
         return jax.jit(
             partial(_advance, self),
             static_argnames=("watch",),
@@ -75,12 +75,12 @@ class Trainer:
         )
 
     def measure_norms(self, params: Tree) -> dict[str, float]:
-        """Norm of each optimizer group and of the embedding; alarms compare later norms with these."""
+        """Return the norm of each optimizer group and of the embedding, with which alarms compare later norms."""
         return {name: float(norm) for name, norm in jax.jit(partial(group_norms, self.table))(params).items()}
 
     @cached_property
     def evaluate(self) -> Callable[[Tree, Tree, Tokens], tuple[Array, Array, Array]]:
-        """(params, model state, batch) -> (losses, weights, tokens), each [B, S] and replicated on every host."""
+        """Compiled evaluation: (params, model state, batch) -> (losses, weights, tokens), each [B, S] on all hosts."""
         return jax.jit(partial(_losses, self), out_shardings=NamedSharding(self.mesh, P()))
 
 

@@ -2,12 +2,13 @@
 
     <run>/checkpoints/step-000000400/state/...       orbax's files, each array sharded as on the devices
                                      commit.json     the marker, written last: step, run, mixture, files and checksums
-    <temporary>/<same names>                         rolling checkpoints, in storage that deletes by age
+    <temporary>/<same names>                         rolling checkpoints, in storage that deletes old files
 
-A rolling checkpoint is written every few minutes and the last two are kept. The final one, and one every `keep_every`
-steps if set, are permanent. A new checkpoint is committed before an older one is removed, and a marker is removed
-before the files. A directory does not count if it has another name, no marker, a missing or short file, or a wrong
-checksum: the next older checkpoint is used, with a warning. So the last good checkpoint survives a kill at any moment.
+A rolling checkpoint is written every few minutes and the last two are kept. The final checkpoint, and one every
+`keep_every` steps if that is set, are permanent. A new checkpoint is committed before an older one is removed, and a
+checkpoint's marker is removed before its files. A directory is ignored if its name does not match, the marker is
+missing, a file is missing or too short, or a checksum is wrong: the next older checkpoint is used, with a warning. So
+the last good checkpoint survives a kill at any moment.
 
 Saving costs the training loop one copy to host memory; the rest runs in the background. Restoring works on any number
 of devices: orbax reads each array into the requested sharding. Checksums cost one more read of the restored files.
@@ -40,7 +41,7 @@ MARKER = "commit.json"
 SET_ASIDE = "set-aside.json"  # the marker's name once a later start has passed over the checkpoint
 STATE = "state"
 NAME = re.compile(r"step-(\d{9,})")
-HASH_CHUNK = 4 << 20  # bytes read at once; larger ones hash no faster
+HASH_CHUNK = 4 << 20  # bytes per read; larger chunks are not faster
 Say = Callable[[str], None]  # shows a line to the user
 
 
@@ -91,7 +92,7 @@ class Candidate:
     marker: Marker
 
     def damage(self, checksums: bool) -> str | None:
-        """Describe the first damaged file, or return None. With `checksums`, read all files."""
+        """Describe the first damaged file, or return None. With `checksums`, read and hash every file."""
         for name, (length, xxh3) in self.marker.files.items():
             file = self.path / name
             if not file.exists():
@@ -103,12 +104,12 @@ class Candidate:
         return None
 
     def named(self) -> dict[str, Any]:
-        """Return what identifies it: path, training step and hash of its marker."""
+        """Return the checkpoint's identity: path, training step and hash of its marker."""
         return {"checkpoint": str(self.path), "step": self.marker.step, "marker": _hash(self.path / MARKER)}
 
 
 def step_folders(folder: str) -> Iterator[tuple[int, epath.Path]]:
-    """Yield (step, path) of every directory with a checkpoint's name, whole or not, in order of steps."""
+    """Yield (step, path) of every directory with a checkpoint's name, complete or not, in order of steps."""
     place = epath.Path(folder)
     for path in sorted(place.glob("step-*")) if place.exists() else []:
         match = NAME.fullmatch(path.name)
@@ -117,14 +118,14 @@ def step_folders(folder: str) -> Iterator[tuple[int, epath.Path]]:
 
 
 def candidates(folders: list[str], say: Say) -> list[Candidate]:
-    """Return all checkpoints in these folders that seem whole, newest first; checksums are not verified."""
+    """Return all checkpoints in these folders that seem complete, newest first; checksums are not verified."""
     read = [candidate_at(path, say) for folder in folders for _, path in step_folders(folder)]
     found = [candidate for candidate in read if candidate is not None]
     return sorted(found, key=lambda one: (one.marker.step, one.marker.permanent), reverse=True)
 
 
 def candidate_at(path: epath.Path, say: Say) -> Candidate | None:
-    """Return the checkpoint in a directory if it seems whole, otherwise None with a warning."""
+    """Return the checkpoint in a directory if it seems complete, otherwise None; warn unless it was set aside."""
     try:
         marker = msgspec.json.decode((path / MARKER).read_bytes(), type=Marker)
     except FileNotFoundError:
@@ -146,10 +147,10 @@ def candidate_at(path: epath.Path, say: Say) -> Candidate | None:
 
 
 def restore(candidate: Candidate, like: Tree, whole: bool = True) -> Tree:
-    """Restore a state, or, unless `whole`, a part of one: e.g. its "params" and "model", whatever its optimizer.
+    """Restore a state; unless `whole`, only the parts in `like`, e.g. "params" and "model", from any optimizer.
 
-    Each leaf of `like` is an array, or a ShapeDtypeStruct with a sharding. Raises CheckpointError if the checkpoint is
-    from another model or, for a whole state, another optimizer.
+    Each leaf of `like` is an array, or a ShapeDtypeStruct with a sharding. Raises CheckpointError if the checkpoint
+    comes from a different model or, for a whole state, a different optimizer.
     """
     place = candidate.path / STATE
     abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), like)
@@ -185,7 +186,7 @@ class Writer:
         return self.settings.keep_every is not None and step % self.settings.keep_every == 0
 
     def save(self, state: Tree, marker: Marker) -> None:
-        """Wait for the previous save and start this one. The state must be finite."""
+        """Wait for the previous save to finish, then start this one. The state must be finite."""
         self.wait()
         permanent = marker.permanent or self._kept(marker.step)
         marker = msgspec.structs.replace(marker, run=self.run, permanent=permanent)
@@ -210,7 +211,7 @@ class Writer:
             raise CheckpointError(f"a checkpoint could not be written: {failure}") from failure
 
     def close(self) -> None:
-        """Wait, and stop the threads."""
+        """Wait for the current save, and stop the threads."""
         try:
             self.wait()
         finally:
@@ -226,10 +227,10 @@ class Writer:
             self._failure = error
 
     def _prune(self, step: int) -> None:
-        """Remove all but the newest rolling checkpoints, and unfinished ones before `step`."""
+        """Remove all rolling checkpoints but the newest, and all unfinished checkpoints before `step`."""
         found = [one for one in candidates([self.temporary], lambda _: None) if not one.marker.permanent]
         for candidate in found[self.settings.keep_temporary :]:
-            (candidate.path / MARKER).unlink(missing_ok=True)  # first, so that a partly removed one does not count
+            (candidate.path / MARKER).unlink(missing_ok=True)  # first, so that a partly removed checkpoint is ignored
             candidate.path.rmtree()
         for folder in {self.permanent, self.temporary}:
             for number, path in step_folders(folder):

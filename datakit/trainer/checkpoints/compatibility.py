@@ -1,6 +1,6 @@
-"""Checks the names and shapes of a checkpoint's arrays before any is read.
+"""Checks the names and shapes of a checkpoint's arrays before reading them.
 
-Orbax's own error for an array that does not fit names neither the array nor the setting to change.
+Orbax's own error for an array that does not match names neither the array nor the setting to change.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ MODEL_PARTS = ("params/", "model/")  # the other parts of a state follow from th
 
 
 def check_fit(saved: Any, wanted: Tree, whole: bool, place: str) -> None:
-    """Raise CheckpointError if the trees differ; unless `whole`, `saved` may have further top-level parts."""
+    """Raise CheckpointError if the trees differ. Unless `whole`, `saved` may have additional top-level parts."""
     found, expected = _shapes(saved), _shapes(wanted)
     names = expected.keys() | {name for name in found if whole or name.split("/")[0] in wanted}
     wrong = sorted(name for name in names if expected.get(name) != found.get(name))

@@ -1,6 +1,6 @@
-"""Selects the checkpoint to restore: locates a run's checkpoints, takes the newest whole one, sets others aside.
+"""Selects the checkpoint to restore: finds a run's checkpoints, takes the newest valid one, and sets later ones aside.
 
-Everything that reads checkpoints goes through here: resuming, taking over weights, and `datakit eval`.
+All code that reads checkpoints uses this module: resuming, starting from another run's weights, and `datakit eval`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ FOLDER = "checkpoints"
 
 
 def checkpoint_folders(directory: str, temporary_root: str | None) -> tuple[str, str]:
-    """Folders of (permanent, rolling) checkpoints of the run in `directory`; equal without a temporary root.
+    """Return the checkpoint folders (permanent, rolling) of a run; without a temporary root they are the same.
 
-    Equal runs in two roots may share a temporary root, so a hash of the directory is part of the name.
+    Identical runs under two roots may share a temporary root, so the name contains a hash of the directory.
     """
     permanent = urls.join(directory, FOLDER)
     if temporary_root is None:
@@ -35,7 +35,7 @@ def checkpoint_folders(directory: str, temporary_root: str | None) -> tuple[str,
 
 
 def folders_of(place: str, temporary_root: str | None) -> list[str]:
-    """Folders with checkpoints of another run, given its directory or the checkpoint folder in it."""
+    """Return the checkpoint folders of another run, given its directory or the checkpoint folder in it."""
     directory = urls.absolute(place)
     directory = urls.parent(directory) if urls.name(directory) == FOLDER else directory
     return list(dict.fromkeys(checkpoint_folders(directory, temporary_root)))
@@ -48,9 +48,9 @@ def restore_newest(
     whole: bool = True,
     advice: str = "the warnings say why",
 ) -> tuple[Tree, Candidate]:
-    """Restore the newest readable state, or part of one, in the shapes and shardings of `like`, with its checkpoint.
+    """Restore the newest readable state, or part of it, as described by `like`; return it with its checkpoint.
 
-    Raises CheckpointError, ending in `advice`, if none can be read.
+    Raises CheckpointError, with a message that ends in `advice`, if no checkpoint can be read.
     """
     for candidate in found:
         damage = candidate.damage(checksums=True)  # on every host, so that all restore the same one
@@ -65,14 +65,14 @@ def restore_newest(
 
 
 def unreadable(count: int, folder: str, advice: str) -> CheckpointError:
-    """Error for checkpoints none of which can be read."""
+    """Return the error for the case that no checkpoint can be read."""
     return CheckpointError(f"none of the {count} checkpoints in {folder} can be read; {advice}")
 
 
 def set_aside(folders: list[str], step: int, say: Say) -> None:
-    """Stop counting checkpoints after `step`, at which the run resumes (-1: it starts afresh).
+    """Invalidate all checkpoints after `step`, the step at which the run resumes (-1: it starts afresh).
 
-    Only their markers are renamed. Otherwise the next start would restore them as the newest ones.
+    Only their markers are renamed. Without this, the next start would restore the newest of them.
     """
     meet("checkpoints are read")
     start = "afresh" if step < 0 else f"at step {step:,}"

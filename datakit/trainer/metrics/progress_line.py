@@ -1,6 +1,6 @@
 """Prints a progress line every few seconds: step, loss, tokens/s, MFU, time left.
 
-Its rates count all time, including the wait for data. If that wait is long, the line says so.
+The rates are per second of total time, including the wait for data. If that wait is long, the line says so.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-WINDOW = 20  # steps whose median duration gives rate and time left
-NOTABLE_WAIT = 0.05  # share of the time spent waiting for data that is worth a mention
+WINDOW = 20  # last steps, whose median duration determines the rate and the time left
+NOTABLE_WAIT = 0.05  # share of time waiting for data above which the line mentions it
 
 
 @dataclass
 class Progress:
-    """Durations of the last steps and their waits for data; `say` prints a line."""
+    """Holds the durations of the last steps and their waits for data; `say` prints a line."""
 
     steps: int
     seconds: float

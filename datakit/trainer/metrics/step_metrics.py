@@ -13,13 +13,13 @@ from datakit.trainer.models import load_model
 from datakit.trainer.norms import alarms
 from datakit.trainer.step import Trainer
 
-Outline = Sequence[tuple[int, int, int]]  # (batches, sequences in each, length), see `BatchSource.outline`
+Outline = Sequence[tuple[int, int, int]]  # (batches, sequences per batch, length), see `BatchSource.outline`
 PARTS = ("loss", "cross_entropy_loss", "aux_loss_weighted")
 NORM = "params_norm/"
 
 
 def training_flops(run: Run, outline: Outline, with_head: bool = True) -> float:
-    """FLOPs over every position, padding included: three forward passes (Kaplan et al. 2020, section 2.1)."""
+    """Return the FLOPs of all positions, padding included, as 3 forward passes (Kaplan et al. 2020, section 2.1)."""
     per_token = load_model(run.kind).flops_per_token
     return sum(
         3 * per_token(run.model, length, with_head=with_head) * batches * sequences * length
@@ -29,7 +29,7 @@ def training_flops(run: Run, outline: Outline, with_head: bool = True) -> float:
 
 @dataclass
 class StepMetrics:
-    """Builds the rows of one run. `norms` are those at its start; `counts` and `flops` are sums over all steps."""
+    """Builds the rows of one run. `norms` are the norms at its start; `counts` and `flops` are sums over all steps."""
 
     run: Run
     trainer: Trainer
@@ -37,7 +37,7 @@ class StepMetrics:
     norms: dict[str, float]
     counts: dict[str, int]
     flops: float
-    stage: tuple[int, dict[str, float]] | None  # of the mixture, as last logged
+    stage: tuple[int, dict[str, float]] | None  # the mixture's stage when last logged
     say: Callable[[str], None]
     _alarmed: set[str] = field(default_factory=set)
 
@@ -55,7 +55,7 @@ class StepMetrics:
         return row | self._changed_stage() | self._alarms(step, results["optim"])
 
     def _rates(self, placed: Placed, duration: float) -> dict[str, Any]:
-        """Return the rates; `trackers.py` defines them."""
+        """Return the rates, which `trackers.py` defines."""
         sequences, length = placed.sequences, placed.batch.tokens.shape[1]
         flops = training_flops(self.run, [(1, sequences, length)])
         self.flops += flops

@@ -1,4 +1,4 @@
-"""Writes the metrics of a run: one JSON line a step, and optionally to other trackers. Defines their names.
+"""Defines a run's metrics and writes them: one JSON line per step, and optionally to other trackers.
 
 | name | what |
 |---|---|
@@ -8,24 +8,24 @@
 | train/router/{routing_entropy_mean, load_balancing_loss, router_z_loss} | means over the layers |
 | train/router/layer_{i}/{routing_entropy, load_balancing_loss, router_z_loss, routing_hist} | each layer's |
 | optim/learning_rate/<group>, optim/grad_norm/<family>, optim/params_norm/<group> | see `optimizer.py` |
-| throughput/{duration, loading_time, hook_time} | seconds: the step, the wait for data, checkpoint and evaluation |
+| throughput/{duration, loading_time, hook_time} | seconds for the step; waiting for data; checkpoint and evaluation |
 | throughput/{examples_per_second, tokens_per_second, total_tokens, gflops_per_second, total_gflops, mfu} | see below |
-| mixture/stage, mixture/weight/<component> | when they change |
-| data/* | the loader's metrics, counted from the last start on, prefetched batches included |
+| mixture/stage, mixture/weight/<component> | logged when they change |
+| data/* | the loader's metrics since the last start, including prefetched batches |
 | eval/* | see `evaluate.py` |
 | alarm/<group> | a norm outside its band, as a multiple of its first value |
-| grad, params, updates, opt_state /norm/<weight> | if in `log.watch` |
+| grad, params, updates, opt_state /norm/<weight> | norms of single weights, if listed in `log.watch` |
 
 MFU is 100 x 3 x (forward FLOPs of a token, output matrix included, attention not halved) x tokens / (seconds x peak x
-devices), with the device's dense bf16 peak. Recomputation and routing do not count as useful work.
+devices), where peak is the device's dense bf16 rate. Recomputation and routing do not count as useful work.
 
-Rates are over `duration`, as in other trainers: they show what the devices achieve once they have a batch. A run that
-waits for data shows it in loading_time and in the progress line, whose rates count all time. FLOPs are those of all
-positions of a batch, padding included, because the devices compute it; tokens exclude padding. total_gflops and
-total_tokens cover the whole run, including the time before a restart.
+Rates are per second of `duration`, as in other trainers: they show what the devices achieve once they have a batch.
+Waiting for data shows in loading_time and in the progress line, whose rates are per second of total time. FLOPs include
+padding, because the devices process it; tokens exclude it. total_gflops and total_tokens cover the whole run, including
+the time before a restart.
 
-The row of a step with a checkpoint or an evaluation is written before them, and again, complete, after them: if a step
-has two lines in the file, the later one counts. A run that resumes moves rows of later steps to
+The row of a step with a checkpoint or an evaluation is written before these, and again, complete, after them: if a step
+has two lines in the file, the later one counts. A run that resumes moves the rows of later steps to
 metrics.set-aside.jsonl.
 """
 
@@ -48,7 +48,7 @@ from datakit.errors import UsageError, suggestion
 
 FILE_NAME = "metrics.jsonl"
 SET_ASIDE = "metrics.set-aside.jsonl"  # rows after the step at which a later start resumed
-TRACKERS = {"tensorboard": "tensorboardX", "trackio": "trackio", "wandb": "wandb"}  # and their packages
+TRACKERS = {"tensorboard": "tensorboardX", "trackio": "trackio", "wandb": "wandb"}  # tracker: its package
 PEAK_FLOPS = {  # dense bf16 FLOP/s from the vendors' data sheets, by prefix of the device name
     "NVIDIA H100 PCIe": 756e12,
     "NVIDIA H100": 989.5e12,
@@ -65,13 +65,13 @@ PEAK_FLOPS = {  # dense bf16 FLOP/s from the vendors' data sheets, by prefix of 
 
 
 def peak_flops(device_kind: str) -> float | None:
-    """Dense bf16 peak of a device in FLOP/s, or None if unknown (a CPU has no agreed peak)."""
+    """Return the dense bf16 peak of a device in FLOP/s, or None if unknown (a CPU has no agreed peak)."""
     known = [name for name in PEAK_FLOPS if device_kind.startswith(name)]
     return PEAK_FLOPS[max(known, key=len)] if known else None
 
 
 def flatten(prefix: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn arrays into numbers: a value per layer becomes layer_{i}/<name>, plus the mean as <name>."""
+    """Turn arrays into numbers: per-layer values become layer_{i}/<name>, and their mean becomes <name>."""
     flat: dict[str, Any] = {}
     for name, value in metrics.items():
         array = np.asarray(value)
@@ -103,8 +103,8 @@ class Tracker(Protocol):
 class JsonLines:
     """The tracker that every run has. NaN and infinity are written as null.
 
-    A process killed while writing leaves a torn last line, which is removed on opening. Rows after step `start`, at
-    which the run resumes, move to another file, since the run trains those steps again or ends before them.
+    A process killed while writing leaves an incomplete last line, which is removed on opening. Rows after `start`, the
+    step at which the run resumes, are moved to another file, since the run repeats those steps or ends before them.
     """
 
     def __init__(self, folder: str, start: int) -> None:
@@ -133,7 +133,7 @@ def _finite(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class TensorBoard:
-    """Event files in the run's directory."""
+    """Writes event files in the run's directory."""
 
     def __init__(self, folder: str) -> None:
         from tensorboardX import SummaryWriter  # pyright: ignore[reportMissingImports] - optional
@@ -150,9 +150,9 @@ class TensorBoard:
 
 
 class Hosted:
-    """Trackio or Weights & Biases, which have the same interface. A resumed run stays one run there.
+    """Trackio or Weights & Biases, which have the same interface. A resumed run continues as the same run there.
 
-    Both print a greeting on standard output, which is reserved for our results; it goes to standard error.
+    Both print a greeting to standard output, which is reserved for results, so it is redirected to standard error.
     """
 
     def __init__(self, package: Any, project: str, name: str, config: dict[str, Any]) -> None:
@@ -170,7 +170,7 @@ class Hosted:
 
 
 class Trackers:
-    """All trackers of a run as one."""
+    """Combines all trackers of a run into one."""
 
     def __init__(self, trackers: Sequence[Tracker]) -> None:
         self._trackers = trackers
@@ -215,18 +215,18 @@ def has_rows(folder: str) -> bool:
 
 
 def last_row(folder: str, step: int) -> dict[str, Any]:
-    """Return the row of `step` if it is the last one, otherwise an empty one."""
+    """Return the row of `step` if it is the last one, otherwise an empty dict."""
     rows = read_metrics(folder)
     return rows[-1] if rows and rows[-1]["global_step"] == step else {}
 
 
 def whole_lines(path: Path) -> list[str]:
-    """Return the lines that are complete."""
+    """Return the complete lines of a file."""
     return [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
 
 
 def read_metrics(folder: str) -> list[dict[str, Any]]:
-    """Return the rows of a run by step, the later one of duplicates. Raises UsageError if there is no such file."""
+    """Return a run's rows in order of steps; of duplicates, the later one. Raises UsageError if there is no file."""
     path = Path(folder) / FILE_NAME
     if not path.exists():
         raise UsageError(f"{path} does not exist; is {folder} the directory of a training run?")

@@ -1,4 +1,4 @@
-"""Holds the models, one complete file each, and finds a model by name. Copy a file to make a variant.
+"""Contains the models, one file per model, and finds them by name. To make a variant, copy a file.
 
 `grug.py` and `olmoe.py` are models. The other modules are their shared parts: the protocol of a model file, layers,
 routers and experts.
@@ -15,7 +15,7 @@ BUILT_IN = ("grug", "olmoe")
 
 
 def load_model(name: str) -> Any:
-    """Import a model by its built-in name, or your own by its import path. Raises UsageError if there is none."""
+    """Import a built-in model by name, or your own by import path. Raises UsageError if it cannot be imported."""
     path = f"{__name__}.{name}" if name in BUILT_IN else name
     if path == name and "." not in name:
         raise UsageError(f"no model {name!r}; {suggestion(name, BUILT_IN)} (give the import path of your own model)")

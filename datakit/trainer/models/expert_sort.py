@@ -1,8 +1,8 @@
 """Sorts assignments by expert, and moves values between tokens and sorted rows.
 
-`spread` copies each token to the rows of its assignments; `combine` sums a token's rows with their weights. Both have
-hand-written gradients that are gathers, not scatter-adds, so sums have one fixed order on every device and in every
-run. A token's rows are gathered one choice at a time: each gather fuses into the sum, and no [T, K, D] array is stored.
+`spread` copies each token to the rows of its assignments; `combine` computes the weighted sum of each token's rows.
+Their hand-written gradients are gathers, not scatter-adds, so every device and every run adds in the same fixed order.
+A token's rows are gathered one choice at a time: each gather is fused into the sum, and no [T, K, D] array is stored.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from datakit.trainer.models.shapes import Array, Float, Int
 class Sorted(NamedTuple):
     """Positions of assignments after sorting. Assignment a is choice a % K of token a // K."""
 
-    token: Int[Array, " R"]  # of each row; padding rows hold an arbitrary token
-    row: Int[Array, "T K"]  # of each assignment
+    token: Int[Array, " R"]  # the token of each row; arbitrary for padding rows
+    row: Int[Array, "T K"]  # the row of each assignment
     counts: Int[Array, " E"]  # assignments per expert
 
 
 def sort_by_expert(expert: Int[Array, "T K"], experts: int) -> Sorted:
-    """Sort stably and without padding, so an expert gets its tokens in order."""
+    """Sort stably and without padding, so that each expert receives its tokens in order."""
     flat = expert.reshape(-1)
     order = _argsort(flat, experts)
     row = jnp.zeros_like(order).at[order].set(jnp.arange(order.size, dtype=jnp.int32), unique_indices=True)
@@ -35,7 +35,7 @@ def sort_by_expert(expert: Int[Array, "T K"], experts: int) -> Sorted:
 
 
 def _argsort(expert: Int[Array, " A"], experts: int) -> Int[Array, " A"]:
-    """Stable argsort. Packing expert and position into one integer sorts three times as fast on a CPU."""
+    """Return a stable argsort. Packing expert and position into one integer makes it three times as fast on a CPU."""
     size = expert.size
     if experts * size > jnp.iinfo(jnp.uint32).max:
         return jnp.argsort(expert, stable=True).astype(jnp.int32)
@@ -55,7 +55,7 @@ def sum_rows(rows: Float[Array, "R D"], order: Sorted) -> Float[Array, "T D"]:
 
 
 def _chosen(rows: Float[Array, "R D"], order: Sorted) -> list[Float[Array, "T D"]]:
-    """Rows of each token's first choice, second choice, and so on, in fp32."""
+    """Return the rows of all tokens' first choices, then of their second choices, and so on, in fp32."""
     return [rows[row].astype(jnp.float32) for row in order.row.T]
 
 
@@ -74,7 +74,7 @@ spread.defvjp(lambda x, order: (spread(x, order), order), _spread_backward)
 
 @jax.custom_vjp
 def combine(rows: Float[Array, "R D"], share: Float[Array, "T K"], order: Sorted) -> Float[Array, "T D"]:
-    """Sum each token's rows, weighted, in fp32."""
+    """Return the weighted sum of each token's rows, computed in fp32."""
     weighted = (row * weight[:, None] for row, weight in zip(_chosen(rows, order), share.T, strict=True))
     return reduce(add, weighted).astype(rows.dtype)
 

@@ -2,15 +2,15 @@
 
 Cost: every expert's rows are padded to whole tiles (half a tile per expert on average), and an expert's weights are
 copied once per turn. In exchange, nothing is computed for experts that a token did not choose, and the loop ends after
-the last used tile. A turn handles as many tiles as keep the rows between the two products in a core's cache, which is
-enough work to use the other cores. On the CPU this is by far the fastest backend.
+the last used tile. A turn handles as many tiles as possible with the rows between the two products in one core's
+cache, which is enough work to use the other cores too. On the CPU this is by far the fastest backend.
 
 In most turns all tiles belong to one expert: those turns come first and use one product for all rows. The remaining
-tiles of each expert follow, with one product per tile. XLA:CPU parallelises a product over its rows only, in chunks as
-large as a small layer's tile, so one product per tile keeps only one core busy.
+tiles of each expert follow, with one product per tile. XLA:CPU parallelises a product only over its rows, in chunks as
+large as a small layer's tile, so with one product per tile only one core is busy.
 
 The backward pass is hand-written, since the gradient that JAX derives for a loop would add a weight-sized array of
-zeros per tile. Gradients of the weights accumulate in fp32, in place, product by product in a fixed order.
+zeros per tile. Weight gradients accumulate in fp32, in place, one product at a time in a fixed order.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from datakit.trainer.models.shapes import Array, Float, Int
 
 LARGEST_TILE = 256
 SMALLEST_TILE = 16
-MIDDLE_BYTES = 1 << 20  # rows between the two products in one turn: the size of a core's cache
-TILES_AT_ONCE = 8  # maximum
+MIDDLE_BYTES = 1 << 20  # limit for the rows between the two products in one turn: a core's cache
+TILES_AT_ONCE = 8  # maximum per turn
 
 
 class Tiles(NamedTuple):
-    """Sorted assignments with each expert's rows padded to whole tiles; tiles that fill single-expert turns first."""
+    """Sorted assignments with each expert's rows padded to whole tiles; tiles of single-expert turns come first."""
 
     order: Sorted
-    expert: Int[Array, " N"]  # of each tile
-    used: Int[Array, ""]  # tiles that hold any row
-    alone: Int[Array, ""]  # turns of the loop with a single expert
+    expert: Int[Array, " N"]  # the expert of each tile
+    used: Int[Array, ""]  # number of tiles that hold rows
+    alone: Int[Array, ""]  # number of turns with a single expert
 
 
 def tile_rows(assignments: int, experts: int) -> int:
-    """Rows per tile: about a quarter of an expert's even share, so that padding stays near an eighth."""
+    """Return the rows per tile: about a quarter of an expert's even share, so that padding is near an eighth."""
     size = SMALLEST_TILE
     while size < LARGEST_TILE and 4 * 2 * size * experts <= assignments:
         size *= 2
@@ -51,7 +51,7 @@ def tile_rows(assignments: int, experts: int) -> int:
 
 
 def at_once(tile: int, width_bytes: int) -> int:
-    """Tiles per turn of the loop, with `width_bytes` per row between the products."""
+    """Return the tiles per turn of the loop, given `width_bytes` per row between the products."""
     return min(TILES_AT_ONCE, max(1, MIDDLE_BYTES // (tile * width_bytes)))
 
 
@@ -75,39 +75,39 @@ def lay_tiles(expert: Int[Array, "T K"], experts: int, tile: int, together: int 
 
 
 def _holder(ends: Int[Array, " E"], rest_ends: Int[Array, " E"], most: int) -> Int[Array, " N"]:
-    """Expert of each tile, from the ends of each expert's tiles in single-expert turns and of the rest."""
+    """Return each tile's expert, given where each expert's tiles end in single-expert turns and in the others."""
     number = jnp.arange(most)[:, None]
     over = jnp.where(number < ends[-1], ends <= number, rest_ends <= number)
     return jnp.minimum(jnp.sum(over, axis=1, dtype=jnp.int32), ends.size - 1)
 
 
 class Turn(NamedTuple):
-    """The rows of one turn of the loop: all of one expert, or one tile from each of several."""
+    """The rows of one turn of the loop: all for one expert, or tiles of several experts."""
 
     expert: Int[Array, "*n"]
     start: Int[Array, ""]
-    shape: tuple[int, ...]  # of its rows: (rows,) or (tiles, rows)
+    shape: tuple[int, ...]  # of the turn's rows: (rows,) or (tiles, rows)
 
     def take(self, values: Any) -> Any:
-        """Slice its rows: [R, ...] -> [*n, rows, ...]."""
+        """Slice this turn's rows: [R, ...] -> [*n, rows, ...]."""
         rows = jax.lax.dynamic_slice_in_dim(values, self.start, math.prod(self.shape))
         return rows.reshape(*self.shape, *values.shape[1:])
 
     def take_halves(self, values: Any) -> Any:
-        """Like `take`, half by half: XLA:CPU does not vectorise over two halves of one slice (5 times slower)."""
+        """Like `take`, one half at a time: XLA:CPU does not vectorise over two halves of a slice (5 times slower)."""
         rows, width = math.prod(self.shape), values.shape[1] // 2
         at = ((self.start, column) for column in (0, width))
         halves = [jax.lax.dynamic_slice(values, start, (rows, width)).reshape(*self.shape, width) for start in at]
         return jnp.concatenate(halves, axis=-1)
 
     def put(self, values: Any, part: Any) -> Any:
-        """Return all rows with its own replaced by `part`."""
+        """Return all rows, with this turn's replaced by `part`."""
         rows = part.reshape(-1, *values.shape[1:])
         return jax.lax.dynamic_update_slice_in_dim(values, rows, self.start, 0)
 
 
 def _each_turn(do: Callable[[Turn, Any], Any], tiles: Tiles, together: int, tile: int, carry: Any) -> Any:
-    """Fold `carry` over all turns: first those of one expert, then those of several."""
+    """Fold `carry` over all turns: first those with one expert, then those with several."""
     rows = together * tile
 
     def alone(index: Any, carry: Any) -> Any:
@@ -203,7 +203,7 @@ def _tiled_backward(
 
 
 def _add_in_order(sums: Any, expert: Any, parts: Any) -> Any:
-    """Add each product to its expert's sum one after the other: in place and in a fixed order."""
+    """Add the products to their experts' sums one at a time, in place and in a fixed order."""
     for at, part in zip(expert.reshape(-1), parts.reshape(-1, *sums.shape[1:]), strict=True):
         sums = jax.lax.dynamic_update_index_in_dim(sums, jax.lax.dynamic_index_in_dim(sums, at, 0, False) + part, at, 0)
     return sums

@@ -1,4 +1,4 @@
-"""Sends every token through its K chosen feed-forward networks, without dropping any, behind one function.
+"""Sends every token through its K chosen feed-forward networks, without dropping any. One function, several backends.
 
     experts(x, expert, share, w_in, w_out, gate, backend) -> y
     y[t] = sum over k of share[t, k] * gate(x[t] @ w_in[expert[t, k]]) @ w_out[expert[t, k]]
@@ -10,8 +10,8 @@
 | tokamax | like ragged, with tokamax's grouped matmul (Triton or Mosaic) | GPU |
 | dense | every expert on every token, masked: E / K times the work | reference for tests |
 
-`auto` is tiles on a CPU (XLA:CPU expands ragged_dot to the dense computation: 5 times slower with 8 experts, and worse
-with more), tokamax on a GPU if installed, otherwise ragged. There is no capacity limit.
+`auto` means tiles on a CPU (XLA:CPU expands ragged_dot to the dense computation: 5 times slower with 8 experts, and
+worse with more), tokamax on a GPU if installed, ragged otherwise. There is no capacity limit.
 
 On a mesh each device routes its own tokens to all experts, whose weights are gathered first (FSDP).
 """
@@ -36,7 +36,7 @@ from datakit.trainer.models.weights import BATCH, current_mesh
 
 Backend = Literal["auto", "tiles", "ragged", "tokamax", "dense"]
 GroupedMatmul = Callable[[Any, Any, Any], Any]
-SAVED_NAME = "moe_rows"  # arrays that the remat policy "save_moe" keeps
+SAVED_NAME = "moe_rows"  # the arrays that the remat policy "save_moe" keeps
 
 
 def experts(
@@ -51,7 +51,7 @@ def experts(
     """Evaluate the formula above. `gate` is a name in `layers.GATES`; x and weights have one dtype, sums are fp32."""
     compute = partial(_BACKENDS[resolve(backend)], gate=GATES[gate])
     if current_mesh().size > 1:
-        # check_vma does not support custom gradients with integer inputs; tests compare with one device instead.
+        # check_vma does not support custom gradients with integer inputs; instead, tests compare with one device.
         compute = jax.shard_map(
             compute, in_specs=(P(BATCH), P(BATCH), P(BATCH), P(), P()), out_specs=P(BATCH), check_vma=False
         )

@@ -1,6 +1,6 @@
 """Defines Grug, this trainer's mixture-of-experts language model. Copy this file to change it.
 
-Every layer is attention, then experts; both read a gated RMS norm of the residual stream:
+Every layer is attention followed by experts; both read a gated RMS norm of the residual stream:
 
     x = gated(norm(embed[tokens]))
     x = x + attention(gated(norm(x)))
@@ -8,14 +8,14 @@ Every layer is attention, then experts; both read a gated RMS norm of the residu
     logits = gated(norm(x)) @ head
 
 Attention: grouped queries, parameter-free RMS norm on queries and keys, rotary positions, queries scaled by 1.3 (the
-norms removed their scale), every fourth layer with the full window and the others with half of it, the direction of a
+norms removed their scale), the full window in every fourth layer and half of it in the others, the direction of a
 position's own value removed from each head's output (XSA), and a head gate that starts at one. Experts: SwiGLU, K of E
-by a sigmoid router whose biases balance the load by quantiles (see `router.py`), plus one shared expert for every
-token. No biases, no tied weights, no dropout, no balancing loss. `experts = 0` makes a dense model with only the shared
-expert.
+chosen by a sigmoid router whose biases balance the load by quantiles (see `router.py`), plus one shared expert for
+every token. No biases, no tied weights, no dropout, no balancing loss. `experts = 0` makes a dense model with only the
+shared expert.
 
-Parameters are fp32 and compute is bf16. Layers are stacked on a first axis and run under one `scan`, so a model of 50
-layers compiles as fast as one of 5. `shapes.py` explains the letters of shapes.
+Parameters are fp32 and compute is bf16. Layers are stacked on a first axis and run under one `scan`, so a model with 50
+layers compiles as fast as one with 5. `shapes.py` explains the letters in shapes.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Config:
     moe_backend: Backend = "auto"
     remat: Literal["recompute_all", "save_moe", "none"] = "recompute_all"
     compute: Literal["bfloat16", "float32"] = "bfloat16"
-    loss_piece: int | None = None  # positions whose logits exist at a time; None: as many as fit `LOGIT_BYTES`
+    loss_piece: int | None = None  # positions whose logits are held at once; None: as many as fit in `LOGIT_BYTES`
 
     def __post_init__(self) -> None:
         check_sizes(self, SIZES)
@@ -144,12 +144,12 @@ def weights(config: Config) -> Tree:
 
 
 def initial_state(config: Config) -> Tree:
-    """Return the router's biases [L, E]: no gradient, set by `balanced_bias` after each step, saved in checkpoints."""
+    """Return the router biases [L, E]: set by `balanced_bias` after each step, without gradient; in checkpoints."""
     return {"router_bias": jnp.zeros((config.layers, config.experts), jnp.float32)} if config.experts else {}
 
 
 def apply(params: Tree, state: Tree, batch: Tokens, config: Config) -> Output:
-    """Run one pass over a batch: losses per position, and the next router biases."""
+    """Run one forward pass over a batch, with losses per position and the next router biases."""
     hidden, routers = encode(params, state, batch, config)
     labels, counted = next_tokens(batch.tokens, batch.segments, batch.loss_mask)
     losses, normalizer = cross_entropy(hidden, gathered(params["head"], hidden.dtype), labels, config.loss_piece)
@@ -164,7 +164,7 @@ def apply(params: Tree, state: Tree, batch: Tokens, config: Config) -> Output:
 
 
 def encode(params: Tree, state: Tree, batch: Tokens, config: Config) -> tuple[Float[Array, "B S D"], Any]:
-    """Return the final hidden states, and thresholds and statistics of the routers by layer (None if dense)."""
+    """Return the final hidden states, and the routers' thresholds and statistics by layer (None if dense)."""
     dtype = jnp.dtype(config.compute)
     x = gathered(params["embed"], dtype)[batch.tokens]
     x = constrain(_normed(x, params, "embed_norm", config), P(BATCH))
@@ -182,7 +182,7 @@ def encode(params: Tree, state: Tree, batch: Tokens, config: Config) -> tuple[Fl
 
 
 def windows(config: Config) -> Int[Array, " L"]:
-    """Number of positions that each layer attends to, including its own."""
+    """Return the number of positions that each layer attends to, including the current one."""
     full = np.arange(config.layers) % FULL_WINDOW_EVERY == FULL_WINDOW_EVERY - 1
     return jnp.asarray(np.where(full, config.window, max(1, config.window // 2)), jnp.int32)
 
@@ -192,7 +192,7 @@ def remat(layer: Callable[..., Any], policy: str) -> Callable[..., Any]:
     if policy == "none":
         return layer
     saved = jax.checkpoint_policies.save_only_these_names(SAVED_NAME) if policy == "save_moe" else None
-    return jax.checkpoint(layer, policy=saved, prevent_cse=False)  # unnecessary inside a scan
+    return jax.checkpoint(layer, policy=saved, prevent_cse=False)  # preventing CSE is unnecessary inside a scan
 
 
 def _normed(x: Float[Array, "B S D"], weights: Tree, name: str, config: Config) -> Float[Array, "B S D"]:
@@ -208,7 +208,7 @@ def attend(
     rotary: tuple[Float[Array, "S h"], Float[Array, "S h"]],
     config: Config,
 ) -> Float[Array, "B S D"]:
-    """Attention of one layer."""
+    """Compute one layer's attention."""
     c, dtype, rows = config, x_BSD.dtype, x_BSD.shape[:2]
     query_BSNH = (x_BSD @ gathered(block["query"], dtype)).reshape(*rows, c.heads, c.head_width)
     key_BSMH = (x_BSD @ gathered(block["key"], dtype)).reshape(*rows, c.kv_heads, c.head_width)
@@ -224,7 +224,7 @@ def attend(
 def feed_forward(
     x_BSD: Float[Array, "B S D"], block: Tree, state: Tree, valid: Bool[Array, "B S"], config: Config
 ) -> tuple[Float[Array, "B S D"], Any]:
-    """Experts of one layer: the shared one plus K routed ones per token; with router thresholds and statistics."""
+    """Compute one layer's experts, shared and routed; return the router's thresholds and statistics too."""
     c, dtype = config, x_BSD.dtype
     shared = GATES["swiglu"](x_BSD @ gathered(block["shared_in"], dtype)) @ gathered(block["shared_out"], dtype)
     if not c.experts:
@@ -241,9 +241,9 @@ def feed_forward(
 
 
 def flops_per_token(config: Config, sequence: int, with_head: bool = True) -> float:
-    """Forward FLOPs per token: all matrix products, with the chosen experts and attention over the full square.
+    """Return the forward FLOPs per token: all matrix products, with the chosen experts and full square attention.
 
-    Attention is not reduced for causality or windows, so that numbers compare with published ones.
+    Attention is not reduced for causality or windows, so that numbers are comparable with published ones.
     """
     c = config
     width, kv_width = c.heads * c.head_width, c.kv_heads * c.head_width
@@ -255,5 +255,5 @@ def flops_per_token(config: Config, sequence: int, with_head: bool = True) -> fl
 
 
 def active_parameters(config: Config) -> int:
-    """Number of parameters that a token uses: all but the experts it did not choose."""
+    """Return the number of parameters that a token uses: all but the experts that it did not choose."""
     return parameter_count(weights(config), config.experts_per_token)

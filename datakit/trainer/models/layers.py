@@ -1,10 +1,10 @@
 """Provides the building blocks of models: norms, rotary positions, attention, the loss. Pure functions on arrays.
 
-Norms, softmaxes and the loss compute in fp32 and return the input's type. Two blocks save memory: attention works on
-eight groups of queries in turn (no [S, S] scores are kept, and keys after the group or before the widest window are
-never read), and the loss on pieces of the sequence (no [B, S, V] logits). Both recompute their intermediate values in
-the backward pass. On a CPU that is also faster, since small arrays stay in cache (256 positions: attention 3 times as
-fast as in one go, the loss twice as fast).
+Norms, softmaxes and the loss are computed in fp32; norms and attention return the input's type. Two blocks save memory:
+attention processes eight groups of queries in turn (no [S, S] scores are kept, and keys after the group or before the
+widest window are never read), and the loss processes pieces of the sequence (no [B, S, V] logits are kept). Both
+recompute their intermediate values in the backward pass. On a CPU this is also faster, since small arrays fit in cache
+(at 256 positions, attention is 3 times and the loss twice as fast as in one piece).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from datakit.trainer.models.shapes import Array, Bool, Float, Int
 from datakit.trainer.models.weights import BATCH, current_mesh
 
 MASKED = -1e30  # finite, so that a fully masked row does not become NaN
-QUERY_BLOCKS, SMALLEST_BLOCK = 8, 32  # number of query groups, and queries in the smallest; measured on CPUs
-LOGIT_BYTES = {"cpu": 8 << 20, "accelerator": 512 << 20}  # a piece's fp32 logits: fit a CPU cache; small on a GPU
+QUERY_BLOCKS, SMALLEST_BLOCK = 8, 32  # number of query groups, minimum queries per group; tuned on CPUs
+LOGIT_BYTES = {"cpu": 8 << 20, "accelerator": 512 << 20}  # fp32 logits of a piece: fit a CPU's cache; small for a GPU
 
 
 def rms_norm(x: Float[Array, "*batch D"], scale: Float[Array, " D"] | None, eps: float) -> Float[Array, "*batch D"]:
@@ -50,7 +50,7 @@ def rotary_table(length: int, head_width: int, theta: float) -> tuple[Float[Arra
 def rotate(
     x: Float[Array, "B S N H"], table: tuple[Float[Array, "S h"], Float[Array, "S h"]]
 ) -> Float[Array, "B S N H"]:
-    """Rotary position embedding; the first half of the head's width pairs with the second."""
+    """Apply rotary position embedding; the first half of the head's width is paired with the second."""
     cosine, sine = (part[:, None, :] for part in table)
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     return jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1).astype(x.dtype)
@@ -64,9 +64,9 @@ def attention(
     window: Int[Array, ""] | int,
     widest: int,
 ) -> Float[Array, "B S N H"]:
-    """Causal softmax attention inside segments, over the last `window` positions; N / M queries share a key head.
+    """Causal softmax attention in segments over the last `window` positions; N / M query heads share a key head.
 
-    `window` may be traced (layers under one scan differ in it); `widest`, its upper bound, may not.
+    `window` may be traced (it differs between the layers of one scan); `widest`, its upper bound, may not.
     """
     batch, length, heads, width = query.shape
     kv_heads = key.shape[2]
@@ -103,7 +103,7 @@ def exclude_self(attended: Float[Array, "B S N H"], value: Float[Array, "B S M H
 
 
 def silu_gate(gate_up: Float[Array, "*rows F"]) -> Float[Array, "*rows I"]:
-    """SwiGLU (Shazeer 2020): silu(gate) * up, where `gate_up` has both side by side."""
+    """Return silu(gate) * up, where `gate_up` holds both side by side. SwiGLU: Shazeer 2020."""
     gate, up = jnp.split(gate_up, 2, axis=-1)
     return jax.nn.silu(gate) * up
 
@@ -120,9 +120,9 @@ GATES: dict[str, Callable[[Any], Any]] = {"swiglu": silu_gate, "bilinear": bilin
 def next_tokens(
     tokens: Int[Array, "B S"], segments: Int[Array, "B S"], loss_mask: Bool[Array, "B S"]
 ) -> tuple[Int[Array, "B S"], Float[Array, "B S"]]:
-    """Return (labels, weights) of the positions; position i predicts token i + 1.
+    """Return (labels, weights) for all positions; position i predicts token i + 1.
 
-    A prediction counts if the predicted token's mask is set and both tokens belong to one segment, since nothing
+    A prediction counts if the predicted token's mask is set and both tokens are in the same segment, since nothing
     predicts the first token of a document. The last position predicts nothing.
     """
     labels = jnp.concatenate([tokens[:, 1:], tokens[:, :1]], axis=1)
@@ -135,8 +135,8 @@ def cross_entropy(
 ) -> tuple[Float[Array, "B S"], Float[Array, "B S"]]:
     """Return (-log p(label), logsumexp of the logits) in nats, fp32.
 
-    Logits of `piece` positions exist at a time (None: as many as fit `LOGIT_BYTES`). On a mesh each device computes its
-    own rows, so the gradient of `head` is summed over the devices once instead of once per piece.
+    Only `piece` positions' logits are held at once (None: as many as fit in `LOGIT_BYTES`). On a mesh, each device
+    computes its own rows, so the gradient of `head` is summed over the devices once instead of once per piece.
     """
     compute = partial(_cross_entropy_of_rows, piece=piece)
     if current_mesh().size > 1:
@@ -189,7 +189,7 @@ _cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
 
 
 def _chosen(labels: Any, logits: Any) -> Any:
-    """Mask of each label's logit: comparing and summing instead of indexing avoids a scatter in the gradient."""
+    """Mask each label's logit: comparing and summing instead of indexing avoids a scatter in the gradient."""
     return jnp.arange(logits.shape[-1]) == labels[..., None]
 
 
@@ -205,7 +205,7 @@ def _joined(pieces: Any) -> Any:
 
 
 def largest_divisor(number: int, limit: int) -> int:
-    """The largest divisor of `number` that is at most `limit`.
+    """Return the largest divisor of `number` that is at most `limit`.
 
     >>> largest_divisor(96, 40)
     32

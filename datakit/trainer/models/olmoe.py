@@ -1,11 +1,11 @@
-"""Defines OLMoE, Mixtral and Qwen3-MoE as one family, from the same blocks as `grug.py`.
+"""Defines OLMoE, Mixtral and Qwen3-MoE as one family, built from the same blocks as `grug.py`.
 
     x = embed[tokens]
     x = x + attention(norm(x))
     x = x + routed(norm(x))
     logits = norm(x) @ head
 
-They differ in sizes and two settings. Queries and keys are normed over the whole projection (OLMoE), per head (Qwen3)
+They differ in size and in two settings. Queries and keys are normed over the whole projection (OLMoE), per head (Qwen3)
 or not at all (Mixtral); a token's expert weights are renormalised to sum to one (Mixtral, Qwen3) or not (OLMoE). The
 router is a softmax with one load-balancing loss over all layers. `hub.py` reads published checkpoints; tests compare
 logits, losses and every gradient with the published implementation.
@@ -62,7 +62,7 @@ class Config:
     moe_backend: Backend = "auto"
     remat: Literal["recompute_all", "save_moe", "none"] = "recompute_all"
     compute: Literal["bfloat16", "float32"] = "bfloat16"
-    loss_piece: int | None = None  # positions whose logits exist at a time; None: as many as fit `LOGIT_BYTES`
+    loss_piece: int | None = None  # positions whose logits are held at once; None: as many as fit in `LOGIT_BYTES`
 
     def __post_init__(self) -> None:
         check_sizes(self, ("vocabulary", "hidden", "layers", "heads", "kv_heads", "head_width", "expert_width"))
@@ -103,12 +103,12 @@ def weights(config: Config) -> Tree:
 
 
 def initial_state(config: Config) -> Tree:
-    """Return no state: a loss balances the load."""
+    """Return an empty state: the load is balanced by a loss."""
     return {}
 
 
 def apply(params: Tree, state: Tree, batch: Tokens, config: Config) -> Output:
-    """Run one pass over a batch."""
+    """Run one forward pass over a batch."""
     hidden, (stats, _) = encode(params, batch, config)
     labels, counted = next_tokens(batch.tokens, batch.segments, batch.loss_mask)
     losses, normalizer = cross_entropy(hidden, gathered(params["head"], hidden.dtype), labels, config.loss_piece)
@@ -144,7 +144,7 @@ def attend(
     rotary: tuple[Float[Array, "S h"], Float[Array, "S h"]],
     config: Config,
 ) -> Float[Array, "B S D"]:
-    """Attention of one layer."""
+    """Compute one layer's attention."""
     c, dtype, rows = config, x_BSD.dtype, x_BSD.shape[:2]
     query_BSNH = _heads(x_BSD @ gathered(block["query"], dtype), block.get("query_norm"), c)
     key_BSMH = _heads(x_BSD @ gathered(block["key"], dtype), block.get("key_norm"), c)
@@ -167,7 +167,7 @@ def _heads(x: Float[Array, "B S P"], scale: Float[Array, " W"] | None, config: C
 def feed_forward(
     x_BSD: Float[Array, "B S D"], block: Tree, valid: Bool[Array, "B S"], config: Config
 ) -> tuple[Float[Array, "B S D"], tuple[RouterStatistics, Float[Array, "T E"]]]:
-    """Experts of one layer, with the router's statistics and logits."""
+    """Compute one layer's experts; also return the router's statistics and logits."""
     c, dtype = config, x_BSD.dtype
     x_TD = x_BSD.reshape(-1, c.hidden)
     logits_TE = router_logits(x_TD, gathered(block["router"], jnp.float32))
@@ -178,7 +178,7 @@ def feed_forward(
 
 
 def flops_per_token(config: Config, sequence: int, with_head: bool = True) -> float:
-    """Forward FLOPs per token, counted as in `grug.flops_per_token`."""
+    """Return the forward FLOPs per token, counted as in `grug.flops_per_token`."""
     c = config
     width, kv_width = c.heads * c.head_width, c.kv_heads * c.head_width
     routed = 6 * c.hidden * c.expert_width * c.experts_per_token + 2 * c.hidden * c.experts
@@ -188,5 +188,5 @@ def flops_per_token(config: Config, sequence: int, with_head: bool = True) -> fl
 
 
 def active_parameters(config: Config) -> int:
-    """Number of parameters that a token uses."""
+    """Return the number of parameters that a token uses."""
     return parameter_count(weights(config), config.experts_per_token)

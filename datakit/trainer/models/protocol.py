@@ -1,7 +1,7 @@
 """Defines what a model file provides, and the values it exchanges with the training loop.
 
 A model is a module with a config dataclass `Config` and the four functions of `Model`. `load_model("grug")` finds one
-in `trainer/models/`; `load_model("my_package.my_variant")` finds yours.
+in `trainer/models/`; `load_model("my_package.my_variant")` finds your own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Output(NamedTuple):
     losses: Float[Array, "B S"]  # cross entropy in nats; position i predicts token i + 1
     weights: Float[Array, "B S"]  # 1 where that prediction counts
     auxiliary: Float[Array, ""]  # z-losses and balance losses, times their coefficients
-    state: Tree  # the next step's model state (router biases)
+    state: Tree  # the model state for the next step (router biases)
     metrics: dict[str, Any]  # scalars, [L] per layer, or [L, E] per layer and expert
 
 
@@ -48,7 +48,7 @@ class Model(Protocol):
         ...
 
     def apply(self, params: Tree, state: Tree, batch: Tokens, config: Any) -> Output:
-        """Run one pass over a batch."""
+        """Run one forward pass over a batch."""
         ...
 
     def flops_per_token(self, config: Any, sequence: int, with_head: bool = True) -> float:
@@ -57,7 +57,7 @@ class Model(Protocol):
 
 
 def check_sizes(config: Any, names: Iterable[str]) -> None:
-    """Raise UsageError for a field among `names` that is below 1, and for heads that do not fit together."""
+    """Raise UsageError if a field in `names` is below 1, or if the head counts or the head width do not fit."""
     for name in names:
         if getattr(config, name) < 1:
             raise UsageError(f"model.{name} is {getattr(config, name)}; every size of a model is at least 1")

@@ -1,14 +1,15 @@
-"""Routes tokens to experts: which experts a token gets, with what weight, and how the load stays even.
+"""Routes tokens to experts: chooses each token's experts and their weights, and keeps the load even.
 
 `sigmoid_route` is the quantile-balanced router. It chooses the K largest of logit + bias and weights each by the
-sigmoid of its unbiased logit. The bias is set so that every expert would get the same share of this batch; no auxiliary
+sigmoid of its unbiased logit. The bias is set so that every expert would get the same share of the batch; no auxiliary
 loss acts on the weights. `softmax_route` is the classical router with a load-balancing loss.
 
-Balancing needs, per expert, the q-th largest of its scores over all tokens of the batch. It is found bit by bit, by 32
-counts over [T, E], each a sum that is exact under any sharding. So the bias does not depend on the number of devices,
-no scores are gathered, and nothing is sorted.
+Balancing needs, per expert, the q-th largest of its scores over all tokens of the batch. It is found bit by bit, with
+32 counts over [T, E], each a sum that is exact under any sharding. So the bias does not depend on the number of
+devices, no scores are gathered, and nothing is sorted.
 
-Logits are fp32 from fp32 inputs: the router is a thousandth of the work, and near ties decide which expert trains.
+Logits are computed in fp32 from fp32 inputs: this is a thousandth of the work, and near-ties decide which expert a
+token trains.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class RouterStatistics(NamedTuple):
 
 
 def router_logits(hidden: Float[Array, "T D"], weight: Float[Array, "D E"]) -> Float[Array, "T E"]:
-    """Router logits, in fp32 throughout."""
+    """Compute the router logits, in fp32 throughout."""
     return jnp.dot(hidden.astype(jnp.float32), weight.astype(jnp.float32), precision=jax.lax.Precision.HIGHEST)
 
 
@@ -71,14 +72,14 @@ def statistics(logits: Float[Array, "T E"], expert: Int[Array, "T K"], valid: Bo
 
 
 def load_entropy(load: Float[Array, "*layers E"]) -> Float[Array, "*layers"]:
-    """Entropy of a load, in nats; log(E) if perfectly even."""
+    """Return the entropy of a load in nats; log(E) for a perfectly even load."""
     return -jnp.sum(load * jnp.log(jnp.maximum(load, 1e-30)), axis=-1)
 
 
 def balance_loss(
     load: Float[Array, "*layers E"], probability: Float[Array, "*layers E"], choices: int
 ) -> Float[Array, "*layers"]:
-    """E * sum(load * K * probability), K for an even load: Switch Transformer (Fedus et al. 2021), equation 4."""
+    """Return E * sum(load * K * probability), K for an even load: Switch Transformer (Fedus et al. 2021), eq. 4."""
     return load.shape[-1] * choices * jnp.sum(load * probability, axis=-1)
 
 
@@ -95,13 +96,13 @@ def router_metrics(stats: RouterStatistics, choices: int) -> dict[str, Array]:
 def quantile_thresholds(
     logits: Float[Array, "T E"], bias: Float[Array, " E"], choices: int, valid: Bool[Array, " T"]
 ) -> Float[Array, " E"]:
-    """Return per expert the excess over a token's bar that T * K / E tokens reach.
+    """Return, for each expert, the excess over a token's bar that T * K / E tokens reach.
 
     A token's bar is its (K + 1)-th largest biased logit. The threshold is the q-th largest excess of a logit over the
     bar, with q = max(1, floor(T * K / E)).
     """
     logits = jax.lax.stop_gradient(logits)
-    # min, not the last entry: slicing top_k makes XLA sort everything on the CPU.
+    # min instead of the last entry: slicing top_k makes XLA:CPU sort everything.
     bar = jnp.min(jax.lax.top_k(logits + bias, choices + 1)[0], axis=-1, keepdims=True)
     wanted = jnp.maximum(1, jnp.sum(valid) * choices // logits.shape[-1])
     return kth_largest(jnp.where(valid[:, None], logits - bar, -jnp.inf), wanted)

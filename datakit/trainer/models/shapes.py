@@ -1,7 +1,7 @@
 """Provides shape annotations from jaxtyping if it is installed, otherwise placeholders.
 
-Tests check every annotation in `datakit.trainer.models` and `optimizer` at run time; a training machine needs no
-jaxtyping. A name in an annotation is one axis and has one size throughout a function:
+Tests check every annotation in `datakit.trainer.models` and `optimizer` at run time; a training machine does not
+need jaxtyping. Each name in an annotation is an axis, with the same size throughout a function:
 
     B batch    S sequence    T tokens (B x S)    D hidden    V vocabulary    L layers
     N query heads    M key/value heads    H head width    E experts    K experts per token

@@ -1,8 +1,8 @@
-"""Describes a model's weights as a table: shape, sharding, initialisation and optimizer group in one row.
+"""Describes a model's weights as a table with one row per weight: shape, sharding, initialisation, optimizer group.
 
 A model file builds one nested dict of `Weight`s, from which arrays, shardings, optimizer groups and parameter counts
-follow. Each weight has its own random key, derived from its path, so adding a weight changes no other, and the values
-do not depend on the mesh.
+follow. Each weight has its own random key, derived from its path, so adding a weight does not change the others, and
+values do not depend on the mesh.
 
 The mesh has two axes: "replica" holds full copies (data parallel), "data" shards the weights (FSDP). The batch is split
 over both. `gathered` collects a sharded weight at the point of use, after the cast, which halves the traffic.
@@ -50,7 +50,7 @@ class Weight:
 
 
 def make_mesh(replicas: int = 1, devices: Sequence[Any] | None = None) -> Mesh:
-    """Mesh for full copies of the weights, each sharded over its devices. Raises UsageError if uneven."""
+    """Return a mesh for full copies of the weights, each sharded over its devices. Raises UsageError if uneven."""
     devices = jax.devices() if devices is None else devices
     if len(devices) % replicas:
         raise UsageError(f"{len(devices)} devices cannot hold {replicas} replicas; choose a divisor of {len(devices)}")
@@ -67,7 +67,7 @@ _name = partial(jax.tree_util.keystr, simple=True, separator="/")
 
 
 def parameter_count(table: Tree, chosen: int | None = None) -> int:
-    """Number of parameters of a model; with `chosen`, counting only that many of the routed experts."""
+    """Return the number of parameters of a model; with `chosen`, count only that many of the routed experts."""
     return sum(
         weight.size // weight.shape[1] * chosen if chosen is not None and "/expert_" in path else weight.size
         for path, weight in leaves(table).items()
@@ -75,7 +75,7 @@ def parameter_count(table: Tree, chosen: int | None = None) -> int:
 
 
 def initialize(table: Tree, key: Array) -> Tree:
-    """Draw fp32 parameters. Use `jit` with `out_shardings=shardings(...)` if they do not fit on one device."""
+    """Draw fp32 parameters. Use it under `jit` with `out_shardings=shardings(...)` if they do not fit on one device."""
 
     def draw(path: Any, weight: Weight) -> Array:
         if not weight.std:
@@ -87,7 +87,7 @@ def initialize(table: Tree, key: Array) -> Tree:
 
 
 def shardings(table: Tree, mesh: Mesh) -> Tree:
-    """Sharding of each weight on the mesh. Raises UsageError if an axis cannot be split evenly."""
+    """Return the sharding of each weight on the mesh. Raises UsageError if an axis cannot be split evenly."""
     for path, weight in leaves(table).items():
         for axis, name in enumerate(weight.sharding):
             if name is not None and weight.shape[axis] % mesh.shape[name]:
@@ -109,5 +109,5 @@ def constrain(x: Shaped[Array, "*shape"], spec: P) -> Shaped[Array, "*shape"]:
 
 
 def current_mesh() -> AbstractMesh:
-    """Mesh of the surrounding `jax.set_mesh`; its size is at most 1 outside of one."""
+    """Return the mesh of the surrounding `jax.set_mesh`; its size is at most 1 if there is none."""
     return jax.sharding.get_abstract_mesh()
