@@ -27,7 +27,7 @@ def test_folders_hold_at_most_sixteen_modules(root: Path) -> None:
 
 
 def test_test_files_are_named_after_modules_or_promises() -> None:
-    """A test file is in the folder that mirrors the package, so whoever changes a module looks in one place."""
+    """Every test file is in the folder that mirrors its package, so it is found without a search."""
     stray = [
         path.relative_to(TESTS)
         for path in TESTS.rglob("test_*.py")

@@ -21,7 +21,7 @@ def run_command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[in
 
 
 def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    """What a command prints with --json."""
+    """Return the JSON object that a command prints with --json."""
     code, out, _ = run_command(capsys, *arguments, "--json")
     assert code == 0
     return json.loads(out)

@@ -1,4 +1,4 @@
-"""What a language model must keep whatever its size: causality, separate documents, equal results by every route."""
+"""Checks properties every language model must have: causality, separate documents, equal results by every route."""
 
 from __future__ import annotations
 
@@ -15,26 +15,7 @@ from datakit.errors import UsageError
 from datakit.trainer.models import grug, layers, olmoe, weights
 from datakit.trainer.models.protocol import Tokens
 from datakit.trainer.models.weights import Tree, leaves
-
-SMALL = grug.Config(
-    vocabulary=97,
-    hidden=32,
-    layers=4,
-    heads=4,
-    kv_heads=2,
-    head_width=8,
-    experts=8,
-    experts_per_token=2,
-    expert_width=24,
-    shared_width=32,
-    gate_rank=8,
-    window=64,
-    compute="float32",
-    remat="none",
-    moe_backend="dense",  # compiles fastest
-    init_scale=2.0,  # larger than in training, so that every part of the model matters
-)
-
+from tests.support.small_models import SMALL
 
 FAMILY = olmoe.Config(
     vocabulary=97,

@@ -9,24 +9,7 @@ import numpy as np
 
 from datakit.trainer.models import grug, weights
 from datakit.trainer.models.weights import leaves
-
-SMALL = grug.Config(
-    vocabulary=97,
-    hidden=32,
-    layers=4,
-    heads=4,
-    kv_heads=2,
-    head_width=8,
-    experts=8,
-    experts_per_token=2,
-    expert_width=24,
-    shared_width=32,
-    gate_rank=8,
-    window=64,
-    compute="float32",
-    remat="none",
-    init_scale=2.0,  # larger than in training, so that every part of the model matters
-)
+from tests.support.small_models import SMALL
 
 
 def test_parameters_depend_only_on_their_path() -> None:
