@@ -20,6 +20,8 @@ from tests.support.trainer_runs import checkpoints_of, largest_file, silent
 pytest.importorskip("pyarrow")
 from tests.support.run_files import write_run_file
 
+pytestmark = pytest.mark.xdist_group("train-commands")  # one worker trains the run for all of them
+
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -43,15 +43,12 @@ def start_pair(out: Path, stop: int = 0) -> list[tuple[int, str]]:
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = str(free.getsockname()[1])
-    fast = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-    flags = f"--xla_force_host_platform_device_count=2 {fast}"
     # JAX lets only the first process write the compilation cache. With it, the first one would wait for the other one's
     # compiler until the connection between them times out (30 s).
     environment = {
         **os.environ,
         "PYTHONPATH": str(REPOSITORY),
-        "XLA_FLAGS": flags,
-        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2",  # the last count wins
         "JAX_ENABLE_COMPILATION_CACHE": "0",
     }
     processes = [

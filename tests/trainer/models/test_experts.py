@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from typing import Any
 
@@ -16,8 +15,6 @@ from benchmarks.trainer.gpu_check import compiled_text, dense_buffers
 from benchmarks.trainer.moe_layer import Shape, moe_step
 from datakit.trainer.models import experts as expert_layer
 from datakit.trainer.models import router
-from datakit.trainer.scaling import size
-from tests.support.trainer_runs import small_run
 
 HIDDEN, WIDTH, EXPERTS, CHOICES = 24, 16, 6, 3
 
@@ -114,24 +111,10 @@ def test_ragged_stays_grouped_on_a_gpu() -> None:
     assert program.count("stablehlo.dot_general") == 3  # the router's
 
 
-def test_the_gpu_check_measures_training_speed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def small(*arguments: Any, **options: Any) -> Any:
-        plan = size(*arguments, **options)
-        model = dataclasses.replace(small_run().model, vocabulary=plan.model.vocabulary)
-        return dataclasses.replace(plan, model=model)
-
-    monkeypatch.setattr(gpu_check, "size", small)
-    check_train_speed()
-
-
 @pytest.mark.soak
-def test_the_gpu_check_measures_the_sized_model() -> None:
-    assert check_train_speed()["model"]["experts"] == 64
-
-
-def check_train_speed() -> dict[str, Any]:
-    """Measure a few steps as `make gpu-check` does."""
+def test_the_gpu_check_measures_training_speed() -> None:
+    """Measure a few steps of the sized model as `make gpu-check` does."""
     found = gpu_check.train_speed(sequences=8, length=32, steps=3, flops=1e14, hidden=128)
+    assert found["model"]["experts"] == 64
     assert found["tokens_per_second"] == pytest.approx(8 * 32 / found["seconds"])
     assert found["mfu"] is None  # a CPU has no agreed peak
-    return found
