@@ -48,7 +48,7 @@ def test_reads_equal_a_plain_concatenation(small: Path) -> None:
 
     check()
     for start, stop in [(-1, 1), (2, 1), (0, cache.tokens + 1)]:
-        with pytest.raises(IndexError, match=f"which has {cache.tokens}"):
+        with pytest.raises(IndexError, match=f"has {cache.tokens} tokens"):
             cache.read(start, stop)
 
 
