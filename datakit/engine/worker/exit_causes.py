@@ -108,7 +108,11 @@ def _cause_of_death(attempt: Attempt, ended: ChildExit) -> tuple[Cause, str, str
     how = signal.Signals(-code).name if code < 0 else f"exit code {code} without a result"
     if code == -signal.SIGKILL and ended.kernel_killed:
         used = f"{_mib(ended.memory.peak)} of its {_mib(ended.budget)} budget"
-        return Cause.MEMORY, "KernelKill", f"the kernel killed it for lack of memory; it used {used}, others the rest"
+        return (
+            Cause.MEMORY,
+            "KernelKill",
+            f"the kernel killed it for lack of memory; it used {used}; other processes used the rest",
+        )
     if code == -signal.SIGKILL:
         return Cause.KILLED, how, f"killed by an external SIGKILL{_progress(ended)}"
     if ended.memory.met_hard_limit or FAILED_ALLOCATION.search(_tail(ended.scratch / child.OUTPUT_FILE)):
