@@ -203,7 +203,7 @@ def test_unfinished_cache_says_how_to_finish_it(copied: Path) -> None:
 
 def test_unsupported_protocols_are_refused() -> None:
     for url in ("http://example.org/cache", "hf://datasets/a/b"):
-        with pytest.raises(RootError, match="from a disk, from s3:// or from gs://"):
+        with pytest.raises(RootError, match="from a file system, s3:// or gs://"):
             open_cache(url)
 
 
