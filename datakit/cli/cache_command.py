@@ -33,7 +33,7 @@ def show(
     ids: Flag = False,
     json: Flag = False,
 ) -> int:
-    """Decode a document or a sequence of a token cache, and mark the borders of its tokens.
+    """Decode a document or a sequence of a token cache and mark token borders.
 
     On a terminal, adjacent tokens have different colors; otherwise (or with NO_COLOR=1) each is in ⟦brackets⟧.
     By default, shows the first document.

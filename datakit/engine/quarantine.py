@@ -80,6 +80,6 @@ def complaint(skipped: Sequence[QuarantinedRecord], allowed: int | float, count:
     first = "\n".join(f"  {record.file}:{record.position}: {record.reason}" for record in skipped[:SHOWN])
     return (
         f"{count} records cannot be used, but max_quarantined allows {allowed}; the first of them (file:position, in "
-        f"uncompressed bytes, or in rows of Parquet and Arrow files):\n{first}\n"
+        f"uncompressed bytes, or in rows for Parquet and Arrow files):\n{first}\n"
         "fix or exclude these files, or raise max_quarantined to skip the records"
     )

@@ -89,7 +89,7 @@ class ExchangeWriter:
             return
         if bucket.min() < 0 or bucket.max() >= self._buckets:
             raise ValueError(
-                f"bucket numbers range from {bucket.min()} to {bucket.max()}; the range is 0 to {self._buckets - 1}"
+                f"bucket numbers range from {bucket.min()} to {bucket.max()}; only 0 to {self._buckets - 1} exist"
             )
         _refuse_dictionaries(table.schema)
         if self._tables and not self._tables[0].schema.equals(table.schema, check_metadata=True):

@@ -118,10 +118,7 @@ def _create_metrics() -> dict[str, Any]:
         "tasks_waiting": "Tasks that wait for a slot: the unfinished ones beyond the number of slots",
         "last_done_time": "Time at which a task was last done, in seconds since 1970",
     }
-    seconds, peak = (
-        "Time for which an attempt held its slot",
-        "Peak memory of an attempt, as counted against its budget",
-    )
+    seconds, peak = "Time an attempt held its slot", "Peak memory of an attempt, as counted against its budget"
     return (
         {
             name: Counter(f"datakit_{name}", text, (*LABELS, *(("cause",) if name == "attempts" else ())))
