@@ -27,10 +27,10 @@ HERE = Path(__file__).parent
 RUN = HERE / "train_text.toml"
 HEAD = """# Twenty minutes of training
 
-`python -m benchmarks.trainer.train_text --docs docs`, on two CPU cores: the mixture-of-experts model of
-`benchmarks/trainer/train_text.toml` on three sources (novels, Python's PEPs, PHP's manual; weights 0.5, 0.3, 0.2),
-and n-gram models fitted on the same batches. Bits per byte of held-out documents, on which nothing was trained; less
-is better.
+`python -m benchmarks.trainer.train_text --docs docs` trains the mixture-of-experts model of
+`benchmarks/trainer/train_text.toml` on two CPU cores with text from three sources (novels, Python's PEPs and PHP's
+manual, with weights 0.5, 0.3 and 0.2). It also fits n-gram models on the same batches. The table gives bits per byte of
+held-out documents, on which nothing was trained; lower is better.
 
 """
 

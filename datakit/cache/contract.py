@@ -73,7 +73,10 @@ def frame(ids: np.ndarray, lengths: np.ndarray, contract: Contract) -> tuple[np.
     Raises TokenizerError for an id outside the vocabulary.
     """
     if len(ids) and int(ids.max()) >= contract.vocabulary_size:
-        raise TokenizerError(f"encoder {contract.encoder!r} returned id {int(ids.max())}, beyond the vocabulary")
+        raise TokenizerError(
+            f"encoder {contract.encoder!r} returned the id {int(ids.max())}, but the vocabulary has only "
+            f"{contract.vocabulary_size} ids"
+        )
     framed, ends, from_text = _positions(lengths, contract)
     tokens = np.empty(len(from_text), contract.dtype)
     tokens[from_text] = ids
@@ -118,5 +121,5 @@ def check_ends(tokens: np.ndarray, lengths: np.ndarray, contract: Contract, plac
     for special, places, side in ((contract.bos, ends - lengths, "begin"), (contract.eos, ends - 1, "end")):
         if special is not None and not (lengths.all() and (tokens[places] == special.id).all()):
             raise CorruptError(
-                f"{place}: a document does not {side} with {special.token!r} ({special.id}); shard not written"
+                f"{place}: a document does not {side} with {special.token!r} ({special.id}); the shard was not written"
             )

@@ -35,7 +35,7 @@ METADATA_FILE = "zarr.json"
 TOKENIZER_FILE = "tokenizer.json"
 DOCUMENTS_SUFFIX = ".docs.parquet"
 LOSS_MASK_SUFFIX = ".loss_mask"
-REMEDY = "remove the cache's directory and make it again (`datakit run`)"
+REMEDY = "remove the cache's directory and make the cache again (`datakit run`)"
 FREQUENT = 32  # number of most frequent tokens listed in the manifest
 FREQUENT_IN_SHARD = 128  # number of candidates from each shard
 
@@ -149,8 +149,8 @@ def read_details(directory: str, manifest: Manifest) -> CacheDetails:
     form = manifest.details.get("format")
     if form is not None and form != FORMAT:
         raise CorruptError(
-            f"{directory} has format {form!r}; this version reads {FORMAT!r}: make it again (`datakit run` its "
-            f"recipe, or `datakit cache import`), or read it with the version that made it"
+            f"{directory} has format {form!r}; this version reads {FORMAT!r}; make the cache again (with "
+            f"`datakit run` or `datakit cache import`), or read it with the version that made it"
         )
     try:
         details = msgspec.convert(manifest.details, CacheDetails)
@@ -159,7 +159,8 @@ def read_details(directory: str, manifest: Manifest) -> CacheDetails:
     for what, one, other in _sums(manifest, details):
         if one != other:
             raise CorruptError(
-                f"{directory}: sums in its manifest disagree ({what}: {one} and {other}), so it was altered; {REMEDY}"
+                f"{directory}: two values in its manifest disagree ({what}: {one} and {other}), so the manifest was "
+                f"altered; {REMEDY}"
             )
     return details
 
@@ -169,12 +170,12 @@ def _sums(manifest: Manifest, details: CacheDetails) -> Iterator[tuple[str, obje
     partitions, sources = manifest.partitions, details.sources.values()
     tokens = sum(partition.tokens or 0 for partition in partitions)
     rows = sum(partition.rows for partition in partitions)
-    yield "tokens of the shards and in total", tokens, manifest.totals.tokens
-    yield "documents of the shards and in total", rows, manifest.totals.rows
-    yield "tokens of the shards and of the sources", tokens, sum(entry.tokens for entry in sources)
-    yield "documents of the shards and of the sources", rows, sum(entry.documents for entry in sources)
-    yield "documents of the shards and in the histogram of lengths", rows, sum(details.lengths.values())
-    yield "shards and descriptions of their files", len(partitions), len(details.shards)
+    yield "tokens in the shards and in total", tokens, manifest.totals.tokens
+    yield "documents in the shards and in total", rows, manifest.totals.rows
+    yield "tokens in the shards and in the sources", tokens, sum(entry.tokens for entry in sources)
+    yield "documents in the shards and in the sources", rows, sum(entry.documents for entry in sources)
+    yield "documents in the shards and in the histogram of lengths", rows, sum(details.lengths.values())
+    yield "number of shards and of descriptions of their files", len(partitions), len(details.shards)
     yield "type of the ids and of the arrays", details.contract.dtype.name, details.array.dtype
 
 

@@ -33,7 +33,7 @@ def read_lengths(directory: str, partition: Partition) -> np.ndarray:
     try:
         data = urls.read_bytes(url)
     except NotFoundError as error:
-        raise CorruptError(f"{url} is missing; remove the cache's directory and make it again") from error
+        raise CorruptError(f"{url} is missing; remove the cache's directory and make the cache again") from error
     difference = disagreement(data, partition)
     if difference is not None:
         raise CorruptError(f"{url} {difference}; run `datakit validate`")
@@ -43,10 +43,10 @@ def read_lengths(directory: str, partition: Partition) -> np.ndarray:
 def disagreement(data: bytes, partition: Partition) -> str | None:
     """Return the difference between the file and the manifest, as the end of a message; None if they agree."""
     if len(data) != lengths_bytes(partition.rows):
-        return f"has {len(data)} bytes; {partition.rows} documents have {lengths_bytes(partition.rows)}"
+        return f"has {len(data)} bytes; the lengths of {partition.rows} documents take {lengths_bytes(partition.rows)}"
     total = int(np.frombuffer(data, TYPE).sum(dtype=np.int64))
     if total != (partition.tokens or 0):
-        return f"lists documents of {total} tokens in total; the manifest says {partition.tokens or 0}"
+        return f"lists documents with {total} tokens in total; the manifest says {partition.tokens or 0}"
     return None
 
 

@@ -187,8 +187,8 @@ class Cache:
             found = list(encode(golden.text))
             if found != golden.ids:
                 raise TokenizerError(
-                    f"the tokenizer gives {found} for {golden.text!r}; {self.directory} was made with one that gives "
-                    f"{golden.ids}. Use the tokenizer.json next to the cache, or make the cache again"
+                    f"the tokenizer encodes {golden.text!r} as {found}, but {self.directory} was made with one that "
+                    f"encodes it as {golden.ids}; use the tokenizer.json next to the cache, or make the cache again"
                 )
 
     @cached_property

@@ -125,7 +125,7 @@ class ShardArrays:
             wrong = int(found.max()) if found.min() >= 0 else int(found.min())
             raise TokenizerError(
                 f"{self.place(index)} holds the id {wrong}, but the tokenizer given at import has {size} ids; "
-                f"import it again with the tokenizer that made these tokens"
+                f"import the array again with the tokenizer that made these tokens"
             )
         return found
 
@@ -145,9 +145,9 @@ def _check_size(url: str, expected: int) -> None:
     try:
         size = urls.size(url)
     except NotFoundError as error:
-        raise CorruptError(f"{url} is missing; remove the cache's directory and make it again") from error
+        raise CorruptError(f"{url} is missing; remove the cache's directory and make the cache again") from error
     if size != expected:
         raise CorruptError(
-            f"{url} has {size} bytes, the manifest says {expected}: it was altered after it was written; "
-            f"remove the cache's directory and make it again"
+            f"{url} has {size} bytes, but the manifest says {expected}: it was altered after it was written; "
+            f"remove the cache's directory and make the cache again"
         )

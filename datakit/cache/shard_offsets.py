@@ -24,7 +24,7 @@ class ShardOffsets:
     def locate(self, start: int, stop: int) -> list[Stretch]:
         """Return the stretches of shards that make up tokens [start, stop). Raises IndexError."""
         if not 0 <= start <= stop <= self.tokens:
-            raise IndexError(f"tokens [{start}, {stop}) of {self._directory}, which has {self.tokens}")
+            raise IndexError(f"tokens [{start}, {stop}) are out of range: {self._directory} has {self.tokens} tokens")
         return list(self._stretches(start, stop))
 
     def _stretches(self, start: int, stop: int) -> Iterator[Stretch]:
@@ -38,13 +38,13 @@ class ShardOffsets:
     def shard_of_row(self, row: int) -> tuple[int, int]:
         """Return (shard, row in that shard) of a document. Raises IndexError."""
         if not 0 <= row < self.rows:
-            raise IndexError(f"document {row} of {self._directory}, which has {self.rows}")
+            raise IndexError(f"document {row} is out of range: {self._directory} has {self.rows} documents")
         index = int(np.searchsorted(self.row_starts, row, "right")) - 1
         return index, row - int(self.row_starts[index])
 
     def shard_of_token(self, position: int) -> tuple[int, int]:
         """Return (shard, position in that shard) of a token. Raises IndexError."""
         if not 0 <= position < self.tokens:
-            raise IndexError(f"token {position} of {self._directory}, which has {self.tokens}")
+            raise IndexError(f"token {position} is out of range: {self._directory} has {self.tokens} tokens")
         index = int(np.searchsorted(self.token_starts, position, "right")) - 1
         return index, position - int(self.token_starts[index])

@@ -76,7 +76,7 @@ class _Tokens:
     def add(self, part: Documents, path: str) -> None:
         """Append a batch. Raises CorruptError if only some batches have masks."""
         if self.count and (part.mask is None) == bool(self.mask) and len(part.tokens):
-            raise CorruptError(f"{path}: some of its documents have a loss mask and some do not; shard not written")
+            raise CorruptError(f"{path}: only some of its documents have a loss mask; the shard was not written")
         tokens = np.ascontiguousarray(part.tokens, self.dtype)
         self.tokens += tokens.data.cast("B") if len(tokens) else b""
         if part.mask is not None and len(part.mask):

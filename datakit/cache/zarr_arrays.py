@@ -89,7 +89,8 @@ def key_value_store(directory: str) -> dict[str, Any]:
         return {"driver": "gcs", "bucket": bucket, "path": f"{path}/"}
     if protocol != "s3":
         raise RootError(
-            f"{directory}: token caches are read from a disk, from s3:// or from gs://; copy it to one of them"
+            f"{directory}: token caches can only be read from a file system, s3:// or gs://; copy the cache to one of "
+            f"them"
         )
     store: dict[str, Any] = {"driver": "s3", "bucket": bucket, "path": f"{path}/", "aws_region": _region()}
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")

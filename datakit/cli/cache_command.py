@@ -33,10 +33,10 @@ def show(
     ids: Flag = False,
     json: Flag = False,
 ) -> int:
-    """Decode a document or a sequence of a token cache, with token borders.
+    """Decode a document or a sequence of a token cache and mark token borders.
 
-    On a terminal, adjacent tokens have different colours; otherwise (or with NO_COLOR=1) each is in ⟦brackets⟧.
-    By default, the first document.
+    On a terminal, adjacent tokens have different colors; otherwise (or with NO_COLOR=1) each is in ⟦brackets⟧.
+    By default, shows the first document.
 
     Examples:
       datakit cache show data/demo/tokenize-0123456789ab
@@ -50,15 +50,15 @@ def show(
     document
         A document's id (32 hex digits), or its row (a smaller number).
     step
-        Sequence N of the cache in stored order, without a mixture: tokens N * length to (N + 1) * length.
+        The number N of a sequence in stored order, without a mixture: tokens N * length to (N + 1) * length.
     position
-        The document that contains the token at this position of the cache.
+        A token's position in the cache; shows the document that contains it.
     length
-        Tokens per sequence.
+        Number of tokens per sequence.
     limit
         Maximum number of tokens to show; 0 shows all.
     ids
-        Also list the ids.
+        Also list the token ids.
     json
         Print one JSON object.
     """
@@ -67,7 +67,7 @@ def show(
     from datakit.tokenize.encoders.token_text import load_reference, pieces
 
     if sum(choice is not None for choice in (document, step, position)) > 1:
-        raise UsageError("give one of --document, --step and --position")
+        raise UsageError("--document, --step and --position exclude each other; give only one of them")
     opened = open_cache(cache)
     try:
         found = _sequence(opened, step, length) if step is not None else _document(opened, document, position)
@@ -157,7 +157,9 @@ def _sequence(cache: Cache, step: int, length: int) -> dict[str, Any]:
 
     if length < 1 or not 0 <= step * length < cache.tokens:
         count = -(-cache.tokens // length) if length >= 1 else 0
-        raise UsageError(f"--step {step}: {cache.directory} has {count:,} sequences of {length:,} tokens, from 0 on")
+        raise UsageError(
+            f"--step {step}: {cache.directory} has {count:,} sequences of {length:,} tokens, numbered from 0"
+        )
     tokens = cache.read(step * length, min((step + 1) * length, cache.tokens))
     return {"step": step, "position": step * length, "tokens": tokens}
 
@@ -167,7 +169,7 @@ def _in_colour() -> bool:
 
 
 def _coloured(parts: Iterable[Piece]) -> str:
-    """Give each piece a background colour, line by line, so that no colour extends to the window's edge."""
+    """Give each piece a background color, line by line, so that no color extends to the window's edge."""
     shown = []
     for number, part in enumerate(parts):
         background = JOINED if len(part.ids) > 1 else BACKGROUNDS[number % len(BACKGROUNDS)]

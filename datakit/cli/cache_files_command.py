@@ -16,7 +16,7 @@ PAUSE = 0.5
 def validate(cache: str, /, *, json: Flag = False) -> int:
     """Compare every file of a token cache with the checksums in its manifest.
 
-    Lists all damage. Exit code 2 if anything is missing, altered or unfinished.
+    Lists all damage. The exit code is 2 if anything is missing, altered or unfinished.
 
     Examples:
       datakit validate data/demo/tokenize-0123456789ab
@@ -71,8 +71,8 @@ def import_cache(
 ) -> int:
     """Make a token cache from tokens that another program wrote.
 
-    Reads caches in the Levanter layout (a directory with shard_ledger.json) and Megatron indexed datasets (the common
-    prefix of .bin and .idx; always copied).
+    Reads caches in the Levanter layout (a directory with shard_ledger.json) and Megatron indexed datasets (named
+    by the common prefix of .bin and .idx; always copied).
 
     Examples:
       datakit cache import old/cache/train data/imported --tokenizer tokenizer.json
@@ -94,11 +94,11 @@ def import_cache(
     field
         The array of a Levanter cache to import.
     add
-        The tokens around each document (eos, bos, both, none); checked and recorded.
+        The special tokens that surround each document (eos, bos, both, none); checked and recorded.
     bos
-        The first token's name; the tokenizer's usual one by default.
+        The name of the token that begins a document; by default the tokenizer's usual one.
     eos
-        The last token's name; the tokenizer's usual one by default.
+        The name of the token that ends a document; by default the tokenizer's usual one.
     json
         Print one JSON object.
     """
@@ -124,7 +124,7 @@ def import_cache(
         say_json({"cache": target, "layout": layout, "copied": copy, "documents": totals.rows, "tokens": totals.tokens})
         return 0
     say(target)
-    how = "copied" if copy else "left where they are"
+    how = "copied" if copy else "left in place"
     note(
         f"{totals.rows:,} documents, {totals.tokens or 0:,} tokens, {how}; `datakit cache show {directory}` decodes one"
     )

@@ -16,7 +16,7 @@ def catalog(name: str | None = None, /, *, json: Flag = False) -> int:
     Parameters
     ----------
     name
-        Print the file of this recipe, to copy and edit.
+        Print this recipe's file, to copy and edit.
     json
         Print one JSON object.
     """

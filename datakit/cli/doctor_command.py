@@ -14,9 +14,9 @@ def doctor(
     ray: str | None = None,
     json: Flag = False,
 ) -> int:
-    """Check before a run what fails in practice: disks, memory, limits, the root, the clock, a cluster.
+    """Check, before a run, what often goes wrong: disks, memory, limits, the root, the clock, a cluster.
 
-    Prints one line per check: ok, warning or problem, with the next step. Exit code 2 if there is a problem.
+    Prints one line per check: ok, warning or problem, with the next step. The exit code is 2 if there is a problem.
 
     Examples:
       datakit doctor
@@ -25,9 +25,9 @@ def doctor(
     Parameters
     ----------
     root
-        A root as for `datakit run`. The check writes, reads and deletes a file there.
+        The root, as for `datakit run`. The check writes, reads and deletes a file there.
     ray
-        A cluster as for `datakit run`. The check joins it.
+        The cluster, as for `datakit run`. The check joins it.
     json
         Print one JSON object.
     """

@@ -16,8 +16,8 @@ def gc(
 ) -> int:
     """List or delete what killed runs left behind.
 
-    Leftovers are files no manifest refers to: temporary files of dead processes, exchange files of finished steps, and
-    unfinished steps that no run is working on. Finished steps are never touched.
+    Leftovers are files that no manifest refers to: temporary files of dead processes, exchange files of finished
+    steps, and unfinished steps that no run is working on. Finished steps are never touched.
 
     Examples:
       datakit gc data
@@ -28,9 +28,9 @@ def gc(
     root
         The root given to `datakit run`.
     delete
-        Delete what is listed.
+        Delete the listed leftovers.
     older_than
-        Include unfinished steps unchanged for this many hours; a resumed run would reuse their work.
+        Include unfinished steps that have not changed for this many hours; a resumed run would reuse their work.
     json
         Print one JSON object.
     """

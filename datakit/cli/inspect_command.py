@@ -19,8 +19,8 @@ FILES_SHOWN = 3
 def inspect(target: str, /, *, draft: Flag = False, json: Flag = False) -> int:
     """Show what a finished step or a raw source contains.
 
-    For a step: counts, schema, three ids, and its lineage up to the raw files. For a raw source: formats, columns,
-    sizes and a draft recipe. Text is never shown.
+    For a step: counts, schema, three sample ids, and its lineage back to the raw files. For a raw source: formats,
+    columns, sizes and a draft recipe. Text is never shown.
 
     Examples:
       datakit inspect data/demo
@@ -50,7 +50,7 @@ def inspect(target: str, /, *, draft: Flag = False, json: Flag = False) -> int:
         else:
             _show_source(found, recipe)
     elif draft:
-        raise UsageError(f"{target} is a finished step; --draft is for raw sources")
+        raise UsageError(f"{target} is a finished step, but --draft is for raw sources; leave it out")
     elif json:
         say_json(found)
     else:

@@ -30,9 +30,9 @@ def preview(
     root: str | None = None,
     json: Flag = False,
 ) -> int:
-    """Show what each component of a mixture contributes over a run: share, tokens, epochs, changes and the end.
+    """Show what each component contributes over a run (share, tokens, epochs), the changes, and the end of the mixture.
 
-    Reads no tokens. Without --root, the blocks of packed components are packed once to count them.
+    Reads no tokens. Without --root, packed components are packed once, to count their sequences.
 
     Examples:
       datakit mixture preview mix.toml
@@ -64,7 +64,7 @@ def preview(
     steps
         Length of the run in batches; by default the file's `steps`, or the whole mixture if it ends.
     points
-        Number of points in time to show, in addition to those where something changes.
+        Number of points in time to show, in addition to those at which something changes.
     plot
         Also plot the shares to this file (.png, .svg or .pdf); needs `pip install 'datakit[report]'`.
     root
@@ -120,7 +120,8 @@ def pack(mixture: str, /, *, root: str = "./data", workers: int | None = None, j
       datakit mixture pack mix.toml --root data
       datakit mixture pack mix.toml --root s3://bucket/data --workers 16
 
-    Then `datakit mixture preview mix.toml --root data`, and in Python load_mixture("mix.toml", packing_root="data").
+    To use the counts: `datakit mixture preview mix.toml --root data`, and in Python
+    load_mixture("mix.toml", packing_root="data").
 
     Parameters
     ----------
@@ -149,7 +150,7 @@ def pack(mixture: str, /, *, root: str = "./data", workers: int | None = None, j
         say(table(PACK_HEADERS, [_pack_row(result) for result in results]))
         say()
         say(f"{mixture}: {'everything was already done' if done else 'packed'}")
-        say(f"look:      datakit mixture preview {mixture} --root {root}")
+        say(f"preview:   datakit mixture preview {mixture} --root {root}")
         say(f'use it:    Loader(load_mixture("{mixture}", packing_root="{root}"))')
     return 0
 
@@ -192,7 +193,7 @@ def _step_json(result: PackingResult) -> dict[str, Any]:
 def _ending(order: SequenceOrder, wanted: int | None) -> str:
     if order.steps is not None and (wanted is None or order.steps <= wanted):
         return f"ends after {order.steps:,} steps: {order.ending}"
-    alone = order.ending if order.steps is None else f"it would end after {order.steps:,}: {order.ending}"
+    alone = order.ending if order.steps is None else f"it would end after {order.steps:,} steps: {order.ending}"
     return f"{wanted:,} steps ({alone})"
 
 

@@ -11,7 +11,7 @@ from datakit.cli.parameters import Flag, Settings
 if TYPE_CHECKING:
     from datakit.pipeline import PlannedStep, RunPlan
 
-HEADERS = ("stage", "of", "state", "text", "tasks", "at a time", "memory a task", "disk", "why")
+HEADERS = ("stage", "of", "state", "text", "tasks", "at a time", "memory per task", "disk", "why")
 
 
 def plan(

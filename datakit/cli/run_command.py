@@ -50,7 +50,7 @@ def run(
     offline
         Do not list remote sources; use the last download.
     fresh
-        First remove this recipe's own steps (steps of its sources are shared with other recipes and stay).
+        First remove this recipe's own steps. Steps of its sources are kept: other recipes share them.
     json
         Print one JSON object instead of the table.
     """

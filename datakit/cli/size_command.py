@@ -15,7 +15,7 @@ def size(
     beta2_base: float = 0.999,
     json: Flag = False,
 ) -> int:
-    """Size a training run for a budget: model, batch, steps, learning rates, expected loss.
+    """Size a training run for a compute budget: model, batch, steps, learning rates, expected loss.
 
     Examples:
       datakit size --flops 1e19 --hidden 1024
@@ -24,13 +24,13 @@ def size(
     Parameters
     ----------
     flops
-        Budget in floating-point operations of forward and backward passes.
+        Budget in floating-point operations, for forward and backward passes.
     hidden
         Width of the model; its other sizes follow.
     vocabulary
         Number of tokens in the vocabulary.
     sequence
-        Length of sequences in tokens.
+        Sequence length in tokens.
     beta2_base
         Decay of the second moment for a batch of 32 sequences; a later sweep found 0.998 better.
     json

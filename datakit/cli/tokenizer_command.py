@@ -29,8 +29,8 @@ def train(
 ) -> int:
     """Train a byte-level BPE tokenizer.
 
-    Reads text files of any readable format, or a recipe's clean dataset; duplicate documents count once. The same input
-    always gives the same file.
+    Reads text files of any supported format, or a recipe's clean dataset; duplicate documents count once. The same
+    input always gives the same file.
 
     Examples:
       datakit tokenizer train texts/ more.jsonl.gz --vocabulary 16384
@@ -45,9 +45,9 @@ def train(
     vocabulary
         Maximum number of tokens.
     special
-        Special tokens; can be repeated.
+        A special token of the vocabulary. Can be repeated.
     root
-        Root for intermediate steps; by default they are removed at the end.
+        Where to keep intermediate steps; by default they are removed at the end.
     workers
         Number of tasks to run at a time.
     json

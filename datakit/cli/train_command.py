@@ -23,16 +23,16 @@ def train_model(
       datakit train my-run.toml --root /big/disk --set steps=5000
       datakit train plot data/demo-train/train-0123456789ab
 
-    Exit code 4: loss is NaN or infinite; the last good checkpoint is kept.
+    Exit code 4: the loss is NaN or infinite; the last good checkpoint is kept.
 
     Parameters
     ----------
     run
         A run file (TOML), or the name of a built-in run.
     root
-        Directory of runs, and of caches that a run file names with {root}.
+        Directory of the runs, and of the caches whose paths in the run file start with {root}.
     set_
-        Set a value of the run, e.g. optimizer.learning_rate=0.01. Can be repeated.
+        Override a value of the run, for example optimizer.learning_rate=0.01. Can be repeated.
     json
         Print the result as one JSON object.
     """
@@ -52,7 +52,7 @@ def train_model(
 
 
 def plot(directory: str, /, *, output: str | None = None) -> int:
-    """Plot a run: losses, bits per byte, learning rates, speed. Works while the run is in progress, too.
+    """Plot a run: losses, bits per byte, learning rates, speed. Also works while the run is in progress.
 
     Examples:
       datakit train plot data/demo-train/train-0123456789ab
@@ -63,7 +63,7 @@ def plot(directory: str, /, *, output: str | None = None) -> int:
     directory
         The directory of a training run.
     output
-        File to write (.png, .svg, .pdf); plot.png in the directory by default.
+        File to write (.png, .svg, .pdf); by default plot.png in the directory.
     """
     from datakit.plots.training import plot_run
 
@@ -91,11 +91,11 @@ def evaluate(
     run
         The run file (TOML), or the name of a built-in run.
     root
-        Directory of runs, as for `datakit train`.
+        Directory of the runs, as for `datakit train`.
     checkpoint
-        Directory of a checkpoint; the run's newest by default.
+        Directory of a checkpoint; by default the run's newest.
     set_
-        Set a value of the run. Can be repeated.
+        Override a value of the run. Can be repeated.
     json
         Print one JSON object.
     """

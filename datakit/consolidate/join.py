@@ -22,7 +22,7 @@ from datakit.errors import CorruptError
 from datakit.storage.ids import ids_from_arrow, strictly_ascending
 from datakit.storage.parquet import iterate_shard
 
-ADVICE = "it is damaged or was not written by datakit; remove that step's directory and run again"
+ADVICE = "the file is damaged or was not written by datakit; remove its step's directory and run again"
 
 
 @dataclass(frozen=True)

@@ -243,8 +243,8 @@ def _consolidate_one(pair: Pair, drop: frozenset[str], context: TaskContext) -> 
     info = writer.info
     if rows_in != pair.rows or info.rows != rows_in - dropped.total():
         raise CorruptError(
-            f"{pair.dataset}: its manifest says {pair.rows} rows, {rows_in} were read, {dropped.total()} dropped "
-            f"and {info.rows} written; remove the step that wrote it and run again"
+            f"{pair.dataset}: its manifest says {pair.rows} rows, but {rows_in} were read, {dropped.total()} "
+            f"dropped and {info.rows} written; remove the step that wrote it and run again"
         )
     first, last = ends or (None, None)
     partition = Partition(

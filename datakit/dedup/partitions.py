@@ -58,7 +58,7 @@ def _parts_of(number: int, documents: StepInput, signatures: StepInput, row: int
     ours, theirs = documents.manifest.partitions, signatures.manifest.partitions
     if [part.rows for part in ours] != [part.rows for part in theirs]:
         raise CorruptError(
-            f"{signatures.directory} has different rows from {documents.directory}; remove it and run again"
+            f"{signatures.directory} and {documents.directory} have different rows; remove the former and run again"
         )
     here, there = (urls.relative(entry.directory, directory) for entry in (documents, signatures))
     for index, (text, signature) in enumerate(zip(ours, theirs, strict=True)):

@@ -23,7 +23,7 @@ def check_prefer(prefer: Sequence[str]) -> None:
     for entry in prefer:
         if entry not in (LONGEST, SOURCE) and (not entry.startswith(SCORE) or entry == SCORE):
             known = suggestion(entry, [LONGEST, SOURCE, SCORE + "<column>"])
-            raise ValueError(f"prefer has unknown key {entry!r}; {known}")
+            raise ValueError(f"prefer has the unknown key {entry!r}; {known}")
 
 
 def score_columns(prefer: Sequence[str]) -> list[str]:

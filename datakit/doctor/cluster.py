@@ -34,8 +34,8 @@ def check_cluster(address: str, root: str | None) -> Iterator[Finding]:
             return
     if root is None and address != "local":
         yield try_action("cluster", f"{address} answers", STATUS_REMEDY, lambda: _reach(address))
-        text = "not joined, so not checked whether all nodes share a root and our versions"
-        yield Finding("cluster", State.WARNING, text, "also give --root")
+        text = "not joined, so the root and the versions on its nodes were not compared with ours"
+        yield Finding("cluster", State.WARNING, text, "give --root to compare them")
     else:
         with tempfile.TemporaryDirectory() as folder:
             yield _join(address, root or folder)
@@ -58,7 +58,7 @@ def _join(address: str, root: str) -> Finding:
         except (DatakitError, OSError) as error:
             text, cause = str(error), " ".join(str(error.__cause__).split())
             if REFUSED_TOKEN in printed():
-                text = f"{address} requires a token, and ours is missing or wrong"
+                text = f"{address} requires a token, but ours is missing or wrong"
                 remedy = "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to the token the cluster was started with"
             elif VERSION_MISMATCH in cause:
                 text, remedy = f"{address}: {cause}", "install the same versions of Ray and Python on all machines"

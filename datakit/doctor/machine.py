@@ -61,7 +61,7 @@ def temporary_disk() -> Finding:
     except FileNotFoundError as error:
         return Finding(check, State.PROBLEM, error.strerror or str(error), remedy)
     if wanted and not os.path.samefile(nearest_existing(Path(wanted)), used):
-        text = f"TMPDIR is {wanted}, which cannot be written: {used} would be used"
+        text = f"TMPDIR is {wanted}, which cannot be written, so {used} would be used"
         return Finding(check, State.PROBLEM, text, "set TMPDIR to a writable directory")
     return disk_usage(check, used, remedy)
 
@@ -73,7 +73,7 @@ def memory() -> Finding:
     slots, usable = len(os.sched_getaffinity(0)), usable_memory()
     text = (
         f"{memory_limit() / GIB:.1f} GiB for this process (machine and cgroup), {MEMORY_SHARE:.0%} of it for tasks: "
-        f"{usable / GIB:.1f} GiB for {slots} CPUs; a task may use {budget / GIB:.1f} GiB and more"
+        f"{usable / GIB:.1f} GiB for {slots} CPUs; a task may use {budget / GIB:.1f} GiB or more"
     )
     if usable < budget:
         remedy = "raise the container's memory limit or use a larger machine"

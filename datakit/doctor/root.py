@@ -35,7 +35,7 @@ def check_local_root(root: str) -> Iterator[Finding]:
 def check_store(root: str) -> Iterator[Finding]:
     """Check a root in an object store."""
     folder = f"{root}/.probe"
-    remedy = "check AWS_ENDPOINT_URL, the credentials, the bucket's name, and permissions to get, put, list, delete"
+    remedy = "check AWS_ENDPOINT_URL, the credentials, the bucket's name, and permissions to get, put, list and delete"
     found = try_action("root", f"{root}: put, read, listed and deleted", remedy, lambda: _write_and_read(folder))
     yield found
     if found.state is State.OK:
@@ -83,7 +83,7 @@ def _clock(protocol: str) -> Finding:
     if date is None:
         return _not_compared(f"{endpoint} sends no Date header")
     skew = time.time() - parsedate_to_datetime(date).timestamp()
-    remedy = "set the clock (chrony, ntpd): stores refuse requests 15 min off"
+    remedy = "set the clock (chrony, ntpd): stores refuse requests that are more than 15 minutes off"
     state = State.PROBLEM if abs(skew) > REFUSED_SECONDS else State.WARNING if abs(skew) > SKEW_SECONDS else State.OK
     return Finding("clock", state, f"{skew:+.0f} s against {endpoint}", remedy if state is not State.OK else "")
 

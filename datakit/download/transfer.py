@@ -48,7 +48,7 @@ def fetch(url: str, target: str, size: int, checksum: str, progress: Callable[[i
                     raise _refusal(url, error) from error
                 if breaks >= ATTEMPTS:
                     raise StorageError(
-                        f"{url} failed {breaks} times in a row, last with: {error}; run again"
+                        f"the download of {url} failed {breaks} times in a row; the last error is: {error}; run again"
                     ) from error
                 time.sleep(2.0 ** (breaks - 1) * random.uniform(0.75, 1.25))
         return atomic.commit_file(local, target)

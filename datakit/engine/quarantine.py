@@ -79,7 +79,7 @@ def complaint(skipped: Sequence[QuarantinedRecord], allowed: int | float, count:
     """Return the message for too many unusable records: the first few, by file and position, and what to do."""
     first = "\n".join(f"  {record.file}:{record.position}: {record.reason}" for record in skipped[:SHOWN])
     return (
-        f"{count} records cannot be used, and max_quarantined allows {allowed}; the first of them (file:position, in "
-        f"uncompressed bytes or, in Parquet and Arrow files, in rows):\n{first}\n"
+        f"{count} records cannot be used, but max_quarantined allows {allowed}; the first of them (file:position, in "
+        f"uncompressed bytes, or in rows for Parquet and Arrow files):\n{first}\n"
         "fix or exclude these files, or raise max_quarantined to skip the records"
     )

@@ -172,7 +172,7 @@ def _documents(original: ExternalTokens, first: int, last: int, number: int, con
         start, stop = int(starts[first + begin]), int(starts[first + end])
         tokens = original.read(start, stop)
         if len(tokens) != stop - start:
-            raise CorruptError(f"{original.place}: {len(tokens)} tokens where its index says {stop - start}")
+            raise CorruptError(f"{original.place} has {len(tokens)} tokens where its index says {stop - start}")
         _check_ids(tokens, contract, original.place)
         lengths = original.lengths[first + begin : first + end]
         yield Documents(_ids(number, begin, end), tokens.astype(contract.dtype), lengths)

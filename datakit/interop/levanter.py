@@ -62,7 +62,7 @@ def read_levanter(cache: str, field: str = FIELD) -> Iterator[ExternalTokens]:
     rows = {name: ledger.shard_rows.get(name) for name in named} if sharded else {"": ledger.total_num_rows}
     expected = sum(count or 0 for count in rows.values())
     if expected != ledger.total_num_rows:
-        raise CorruptError(f"{place}: its shards have {expected} rows, the total says {ledger.total_num_rows}")
+        raise CorruptError(f"{place}: its shards have {expected} rows, but the total says {ledger.total_num_rows}")
     for name, count in rows.items():
         if count is None:
             raise CorruptError(f"{place} has no row count for shard {name!r}")
@@ -75,7 +75,9 @@ def _jagged_array(place: str, rows: int) -> ExternalTokens:
     offsets, _ = _open_array(place, "offsets", context)
     found = zarr_arrays.finish(offsets[: rows + 1].read(), urls.join(place, "offsets"))
     if int(found[0]) != rows:
-        raise CorruptError(f"{place}: its offsets say {int(found[0])} rows, the ledger {rows}; one of them was altered")
+        raise CorruptError(
+            f"{place}: its offsets say {int(found[0])} rows, but the ledger says {rows}; one of them was altered"
+        )
     lengths = np.diff(found[1:], prepend=0).astype(np.int64)
     if len(lengths) and lengths.min() < 0:
         raise CorruptError(f"{place}: its offsets descend at row {int(np.argmin(lengths))}")

@@ -73,11 +73,11 @@ def export_megatron(cache: Cache, prefix: str, source: str | None = None) -> Exp
         known = [shard.source for shard in cache.shards]
         raise UsageError(f"{cache.directory} has no source {source!r}; {suggestion(source or '', set(known))}")
     if cache.contract.vocabulary_size > MOST:
-        raise UsageError(f"{cache.directory}: this format cannot store ids above {MOST}")
+        raise UsageError(f"{cache.directory}: the Megatron format cannot store ids above {MOST}")
     dtype = np.dtype(TYPES[CODES[cache.contract.dtype]])
     lengths = np.concatenate([cache.document_lengths(index) for index in chosen]).astype(np.int64)
     if len(lengths) and lengths.max() > MOST:
-        raise UsageError(f"{cache.directory}: a document of {lengths.max()} tokens is too long for this format")
+        raise UsageError(f"{cache.directory}: a document of {lengths.max()} tokens is too long for the Megatron format")
     filled = lengths[lengths > 0]
     with ExitStack() as stack:
         data, index = (stack.enter_context(atomic.staging(f"{prefix}.{ending}")) for ending in ("bin", "idx"))
@@ -113,7 +113,7 @@ def read_megatron(prefix: str) -> ExternalTokens:
     item = index.dtype.itemsize
     needed = int((index.pointers + index.lengths * item).max()) if len(index.lengths) else 0
     if urls.size(data) < needed:
-        raise CorruptError(f"{data} has {urls.size(data)} bytes; its index needs {needed}: copy it again")
+        raise CorruptError(f"{data} has {urls.size(data)} bytes, but its index requires {needed}; copy the file again")
     starts = np.concatenate([[0], np.cumsum(index.lengths)])
     straight = index.pointers[1:] == index.pointers[:-1] + index.lengths[:-1] * item
 
@@ -141,11 +141,13 @@ def read_index(url: str) -> Index:
         raise UsageError(f"{url} is not the index of a Megatron dataset: it does not begin with {MAGIC!r}")
     _, version, code, sequences, borders = HEADER.unpack_from(data)
     if version != VERSION or code not in TYPES:
-        raise UsageError(f"{url} has version {version} and type {code}; only version {VERSION} with integers is read")
+        raise UsageError(
+            f"{url} has version {version} and type {code}; only version {VERSION} with integer tokens can be read"
+        )
     size = HEADER.size + 12 * sequences + 8 * borders
     if len(data) not in (size, size + sequences):
         raise CorruptError(
-            f"{url} has {len(data)} bytes; {sequences} sequences and {borders - 1} documents need {size}"
+            f"{url} has {len(data)} bytes, but {sequences} sequences and {borders - 1} documents need {size}"
         )
     lengths = np.frombuffer(data, "<i4", sequences, HEADER.size).astype(np.int64)
     pointers = np.frombuffer(data, "<i8", sequences, HEADER.size + 4 * sequences)

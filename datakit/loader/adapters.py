@@ -60,7 +60,7 @@ class SequenceSource:
 
 def _length(loader: Loader, steps: int | None) -> int:
     if steps is None and loader.steps is None:
-        raise LoaderError("this mixture never ends; pass `steps`, the number of batches")
+        raise LoaderError("this mixture never ends; pass the number of batches as `steps`")
     return min(end for end in (steps, loader.steps) if end is not None)
 
 

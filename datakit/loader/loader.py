@@ -47,7 +47,7 @@ class LoaderOptions:
 
     def __post_init__(self) -> None:
         if not 0 <= self.host < self.hosts:
-            raise LoaderError(f"host {self.host} of {self.hosts}: hosts are numbered from 0")
+            raise LoaderError(f"host is {self.host}; it must be at least 0 and less than hosts, {self.hosts}")
         if self.in_flight < 1:
             raise LoaderError(f"in_flight is {self.in_flight}; it must be at least 1")
         if self.batches_ahead < 0:
@@ -95,7 +95,7 @@ class Loader:
 
     def __len__(self) -> int:
         if self.steps is None:
-            raise TypeError("this mixture never ends: stop is 'restart' and no component has max_epochs")
+            raise TypeError("the number of batches is unlimited: stop is 'restart' and no component has max_epochs")
         return self.steps
 
     def __getitem__(self, step: int) -> Batch:
@@ -185,7 +185,9 @@ class Loader:
 
     def _assemble(self, step: int, rows: int, picks: Sequence[Pick]) -> Batch:
         if os.getpid() != self._process:
-            raise LoaderError("this loader was made before a fork; make one in each process, or start workers by spawn")
+            raise LoaderError(
+                "this loader was made before a fork; make a loader in each process, or start workers with spawn"
+            )
         keys = [key for pick in picks for key in self._reader.keys(pick)]
         batch = empty_batch(rows, self.order.lengths.at(step), self.order.names, self._view)
         fill(batch, picks, self._pool.require(keys), self._reader.resident, self._view)
@@ -199,13 +201,13 @@ class Loader:
 
     def _check_step(self, step: int) -> None:
         if step < 0 or (self.steps is not None and step >= self.steps):
-            raise IndexError(f"there is no batch {step}; the run has {self.steps} ({self.order.ending})")
+            raise IndexError(f"there is no batch {step}; the run has {self.steps} batches ({self.order.ending})")
 
     def _check_batch_sizes(self) -> None:
         for step, size in self.mixture.batches.pairs:
             if size % self.options.hosts:
                 raise LoaderError(
-                    f"{self.options.hosts} hosts cannot share batch_size {size} (from step {step} on) evenly"
+                    f"batch_size {size} (from step {step} on) cannot be split evenly over {self.options.hosts} hosts"
                 )
 
 

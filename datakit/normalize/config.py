@@ -39,7 +39,7 @@ class Config:
             raise RecipeError(f"transform {self.transform!r} must have the form package.module:function")
         if (self.transform is None) != (self.transform_version is None):
             raise RecipeError(
-                "transform and transform_version must be set together, since steps are identified by the version"
+                "transform and transform_version must be set together, because the version identifies the step"
             )
         for name in ("max_document_bytes", "whitespace_run", "partition_bytes"):
             if getattr(self, name) is not None and getattr(self, name) < 1:

@@ -87,8 +87,8 @@ def check_head(path: str, head: bytes, expected: str | None) -> None:
     if head[: len(magic)] != magic[: len(head)]:
         found = kind_of(head)
         raise UnreadableError(
-            f"{path} is not {_a(expected)} file: its first bytes are {found or 'plain text or something else'}; rename "
-            "or exclude it, or set the source's format"
+            f"{path} is not {_a(expected)} file: its first bytes are {found or 'plain text or of an unknown kind'}; "
+            "rename or exclude it, or set the source's format"
         )
 
 

@@ -34,7 +34,7 @@ def unite(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
             if joined is None:
                 clash = f"{describe(known)} in {origin[field.name]} and {describe(field.type)} in {file}"
                 raise ColumnError(
-                    f"column {shown(field.name)} is {clash}; fix one, or leave the column out "
+                    f"column {shown(field.name)} is {clash}; fix one of them, or leave the column out "
                     f"(drop = [{shown(field.name)}] under [normalize])"
                 )
             if joined != known:

@@ -101,7 +101,7 @@ def _tokenize_tables(table: dict[str, Any] | None, place: str) -> Iterator[_Tabl
         yield _Table(train_stage.NAME, None, training or {}, train_stage.Config, f"{place}, [tokenize.train]")
     elif training is not None:
         raise RecipeError(
-            f'{place}, [tokenize.train]: the tokenizer is not trained; write tokenizer = "train" or remove the table'
+            f'{place}, [tokenize.train]: the recipe trains no tokenizer; set tokenizer = "train", or remove the table'
         )
     values, place = _without(table, [TRAIN_TABLE]), f"{place}, [tokenize]"
     yield _Table(tokenize.NAME, None, values, tokenize.Config, place, (ENABLED, TRAIN_TABLE))

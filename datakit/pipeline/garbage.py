@@ -115,4 +115,4 @@ def _temporary_files(root: str, age_seconds: float) -> Iterator[Leftover]:
         if owner is not None and not psutil.pid_exists(owner):
             yield Leftover(str(path), state.st_size, "a temporary file of a dead process")
         elif owner is None and time.time() - state.st_mtime >= age_seconds:
-            yield Leftover(str(path), state.st_size, "an old temporary file of another host")
+            yield Leftover(str(path), state.st_size, "an old temporary file from another host")

@@ -71,8 +71,8 @@ def _require_all_tokens(step: Step, parameters: CountParameters, counted: Sequen
     seen = sum(result.counters["packing/tokens"] for result in counted)
     if seen != parameters.tokens:
         raise CorruptError(
-            f"{step.stage}: the blocks' documents hold {seen:,} tokens, but the source has {parameters.tokens:,}; "
-            f"check the cache with `datakit validate {step.operations['cache']}`"
+            f"{step.stage}: the documents in its blocks have {seen:,} tokens, but the source has "
+            f"{parameters.tokens:,}; check the cache with `datakit validate {step.operations['cache']}`"
         )
 
 

@@ -205,4 +205,4 @@ def _concurrency(located: LocatedStep, phase: Phase | None, available: Resources
         return Concurrency(None, None, None, "known once its files are listed")
     if not located.settled:
         return Concurrency(None, None, None, "known once its inputs are done")
-    return Concurrency(0, 0, 0, "nothing to run: files are read in place")
+    return Concurrency(0, 0, 0, "nothing to run: the files are read in place")

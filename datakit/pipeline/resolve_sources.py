@@ -59,7 +59,10 @@ def resolve_source(source: Source, selection: dict[str, Any], root: str, options
     url = pinned(source.url, source.revision)
     local = urls.is_local(globs.expand(url))
     if local and source.revision:
-        raise RecipeError(f"source {source.name!r}: a local source has no revision; its content identifies it")
+        raise RecipeError(
+            f"source {source.name!r}: a local source has no revision, because its content identifies it; "
+            f"remove the setting"
+        )
     if source.revision:
         return _pinned(source, url, selection, root, options)
     if options.offline and not local:

@@ -76,7 +76,7 @@ def _of_system(error: OSError, url: str, verb: str) -> DatakitError:
         if "://" in url and not url.startswith("file://"):  # stores never fill; the temporary disk for staging does
             return _temporary_full(url, verb)
         where = f" ({error.filename})" if error.filename else ""
-        advice = "free some, or choose another --root; the next run continues from here"
+        advice = "free some space, or choose another --root; the next run continues from here"
         return NoSpaceError(f"no space left to {verb} {url}{where}; {advice}")
     if isinstance(error, PermissionError) or error.errno in PERMISSION:
         advice = "choose another --root or change its permissions" if verb == "write" else "change its permissions"
@@ -89,7 +89,7 @@ def _of_system(error: OSError, url: str, verb: str) -> DatakitError:
 
 
 def _temporary_full(what: str, verb: str) -> NoSpaceError:
-    advice = "free some, or set TMPDIR to a larger disk; the next run continues from here"
+    advice = "free some space, or set TMPDIR to a larger disk; the next run continues from here"
     return NoSpaceError(f"no space left to {verb} {what} on the temporary disk ({tempfile.gettempdir()}); {advice}")
 
 

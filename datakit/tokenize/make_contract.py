@@ -64,7 +64,7 @@ def _special(tokenizer: AnyTokenizer, side: str, named: str | None, usual: tuple
         raise TokenizerError(f"tokenize.{side}: the tokenizer has no token {named!r}; {has}")
     names = ", ".join(token for token, _ in present)
     what = f"more than one usual name ({names})" if present else "none of the usual names"
-    raise TokenizerError(f"the tokenizer has {what} for {side}; {has}: set tokenize.{side} to one of them")
+    raise TokenizerError(f"the tokenizer has {what} for {side}; {has}; set tokenize.{side} to one of them")
 
 
 def _golden(reference: Encoder, encoder: Encoder) -> list[Golden]:

@@ -85,7 +85,9 @@ def _tokenizer_file(step: Step) -> bytes:
     data = urls.read_bytes(path)
     found, planned = hashlib.sha256(data).hexdigest(), step.parameters["tokenizer_sha256"]
     if found != planned:
-        raise TokenizerError(f"{path} has sha256 {found}, the step was planned with {planned}: run the recipe again")
+        raise TokenizerError(
+            f"{path} has sha256 {found}, but the step was planned with {planned}; run the recipe again"
+        )
     return data
 
 
@@ -117,7 +119,9 @@ def _output(shards: Sequence[WrittenShard], partitions: Sequence[PartitionToEnco
         raise EmptyStageError("tokenize has no document to encode: the consolidated dataset is empty")
     for shard, partition in zip(shards, partitions, strict=True):
         if (shard.path, shard.rows + shard.quarantined) != (partition.shard, partition.rows):
-            raise CorruptError(f"{partition.dataset} has {partition.rows} documents, its shard {shard.rows}")
+            raise CorruptError(
+                f"{partition.dataset} has {partition.rows} documents, but its shard {shard.path} has {shard.rows}"
+            )
     return Output(
         partitions=[shard.partition for shard in shards],
         schema=pa.schema([("token", pa.from_numpy_dtype(contract.dtype))]),

@@ -32,7 +32,8 @@ def load_run(name_or_path: str | Path, root: str = "./data", overrides: Iterable
     smallest = max(cache.contract.vocabulary_size for cache in data.caches.values())
     if run.model.vocabulary < smallest:
         raise UsageError(
-            f"{file.path}: model.vocabulary is {run.model.vocabulary}, but the caches hold ids below {smallest}"
+            f"{file.path}: model.vocabulary is {run.model.vocabulary}, but the caches need {smallest}; "
+            f"raise it, or leave it out"
         )
     return run, data
 

@@ -157,7 +157,9 @@ def _evaluations(mixture: Mixture, sets: Mapping[str, CacheSource]) -> dict[str,
     }
     for tag, source in sets.items():
         if tag in passes:
-            raise UsageError(f"[data.evaluation.{tag}] has the name of a component with validation_tokens; rename it")
+            raise UsageError(
+                f"[data.evaluation.{tag}] has the same name as a component with validation_tokens; rename it"
+            )
         passes[tag] = one_pass(
             mixture, tag, Component(source, shuffle=Shuffle("none")), sequence_length=length, batch_size=rows
         )

@@ -179,7 +179,7 @@ def token_byte_lengths(tokenizer: bytes, place: str) -> np.ndarray:
     if not isinstance(vocabulary, dict) or "ByteLevel" not in json.dumps(document.get("decoder")):
         raise TokenizerError(
             f"{place} is not a byte-level vocabulary, so the lengths of its tokens are unknown; "
-            "bits per byte need a table of your own"
+            "for bits per byte, pass your own `token_bytes`"
         )
     added = document.get("added_tokens", [])
     size = 1 + max([*vocabulary.values(), *(token["id"] for token in added)])

@@ -49,7 +49,7 @@ def begin(run: Run, place: RunPlace, trainer: Trainer, source: BatchSource, say:
     places = list(dict.fromkeys(folders))
     found = candidates(places, say)
     if any(one.marker.run != place.fingerprint for one in found):
-        raise CheckpointError(f"{folders[1]} holds checkpoints of another run; give this one a folder of its own")
+        raise CheckpointError(f"{folders[1]} holds checkpoints of another run; give this run its own folder")
     if run.checkpoint.load is False:
         set_aside(places, -1, say)
         return _start_fresh(run, trainer, folders, say)
@@ -66,13 +66,13 @@ def begin(run: Run, place: RunPlace, trainer: Trainer, source: BatchSource, say:
         if reached > run.steps:
             raise UsageError(
                 f"resume_from = {run.resume_from!r} is at step {reached:,}, but this run has only "
-                f"{run.steps:,} steps; give it more, or resume from an earlier run"
+                f"{run.steps:,} steps; raise `steps`, or resume from a shorter run"
             )
         return _resume(others, trainer, source, folders, say, "resume_from")
     if run.checkpoint.load:
         raise CheckpointError(
             f"checkpoint.load is true, but there is no valid checkpoint in {' or '.join(places)}; check the run's name "
-            "and settings (any change of its content is another run), or leave load out to start afresh"
+            "and settings (changing any of its content makes it another run), or leave load out to start afresh"
         )
     return _start_fresh(run, trainer, folders, say)
 

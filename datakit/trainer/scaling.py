@@ -85,7 +85,7 @@ class Plan:
         if self.batch > self.critical_batch:
             found.append(
                 f"batch {self.batch:,} is above the critical batch size of {self.critical_batch:,.0f} sequences: "
-                "each step gains less than its tokens are worth (without a sharp limit)"
+                "above it, larger batches need more tokens for the same loss (the limit is not sharp)"
             )
         if self.prediction.extrapolated:
             found.append("the budget is outside the fitted range, so the predictions are only a rough guide")
@@ -105,7 +105,7 @@ class Plan:
         """Return the plan as text."""
         m, o, counts = self.model, self.optimizer, self.document()
         return [
-            f"budget      {self.flops:.3g} FLOPs ({counts['flops_per_token']:.4g} a token, forward, without the head)",
+            f"budget      {self.flops:.3g} FLOPs ({counts['flops_per_token']:.4g} per token, forward, no head)",
             f"model       hidden {m.hidden}, {m.layers} layers, {m.heads} heads ({m.kv_heads} for keys and values), "
             f"{m.experts} experts of {m.expert_width}, {m.experts_per_token} per token, shared {m.shared_width}",
             f"parameters  {counts['parameters'] / 1e9:.3f} B, {counts['active_parameters'] / 1e9:.3f} B active",

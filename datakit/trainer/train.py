@@ -224,7 +224,7 @@ class _Loop:
         if step > self.start.step + 1:
             self.writer.save(state, self._marker(state, permanent=False))
         return UsageError(
-            f"the data end before step {step:,} of {self.run.steps:,}; train for fewer steps, or let the mixture repeat"
+            f"the data ends before step {step:,} of {self.run.steps:,}; train for fewer steps, or let the data repeat"
         )
 
     def _evaluate(self, state: Tree) -> dict[str, Any]:
@@ -256,7 +256,7 @@ class _Loop:
             self.say(f"warning: {error}")
         good = candidates(list(dict.fromkeys(self.start.folders)), lambda _: None)
         kept = f"the last good checkpoint is {good[0].path}" if good else "there is no checkpoint yet"
-        cause = "a gradient or a weight is NaN or infinite" if math.isfinite(loss) else "loss is NaN or infinite"
+        cause = "a gradient or a weight is NaN or infinite" if math.isfinite(loss) else "the loss is NaN or infinite"
         return DivergedError(
             f"step {step:,}: {cause}; {kept}. Lower the learning rate, or check the metrics in {self.directory} before "
             "this step"

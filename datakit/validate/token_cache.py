@@ -131,7 +131,7 @@ def _compare(file: CacheFile) -> tuple[int, Damage | None]:
     if size != file.bytes:
         return size, Damage(file.url, f"has {size} bytes; the manifest says {file.bytes}")
     if found != file.xxh3:
-        return size, Damage(file.url, f"has xxh3 {found}; the manifest says {file.xxh3}, with the same size")
+        return size, Damage(file.url, f"has the same size, but xxh3 {found}; the manifest says {file.xxh3}")
     return size, None
 
 

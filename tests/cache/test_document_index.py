@@ -50,5 +50,5 @@ def test_empty_documents_are_found_but_have_no_position(tmp_path: Path) -> None:
     for row, document in enumerate(every):
         assert cache.find(document.id) == row
         assert cache.document(row).tokens.tolist() == document.tokens.tolist()
-    with pytest.raises(IndexError, match="token 8 of"):
+    with pytest.raises(IndexError, match="token 8 is out of range"):
         cache.row_at(8)

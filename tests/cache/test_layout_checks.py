@@ -28,7 +28,7 @@ def test_altered_manifest_is_refused(small: Path) -> None:
         msgspec.structs.replace(manifest, partitions=longer, totals=totals_of(longer)),
         msgspec.structs.replace(manifest, partitions=manifest.partitions[1:]),
     ):
-        with pytest.raises(CorruptError, match="sums in its manifest disagree"):
+        with pytest.raises(CorruptError, match="two values in its manifest disagree"):
             Cache("somewhere", altered)
     with pytest.raises(CorruptError, match="does not describe a token cache"):
         Cache("somewhere", msgspec.structs.replace(manifest, details={"form": 1}))
@@ -40,11 +40,12 @@ def test_altered_manifest_is_refused(small: Path) -> None:
 def test_disagreeing_sums_are_named(small: Path) -> None:
     manifest = read_manifest(str(small))
     details = {**manifest.details, "lengths": {"2": 1}}
-    with pytest.raises(CorruptError, match=r"documents of the shards and in the histogram of lengths: 211 and 1"):
+    with pytest.raises(CorruptError, match=r"documents in the shards and in the histogram of lengths: 211 and 1"):
         Cache("somewhere", msgspec.structs.replace(manifest, details=details))
 
 
 def test_older_format_is_refused_with_next_step() -> None:
     """`datakit.cache/1` had no lengths files."""
-    with pytest.raises(CorruptError, match=r"'datakit\.cache/1'; this version reads 'datakit\.cache/2': make it again"):
+    words = r"'datakit\.cache/1'; this version reads 'datakit\.cache/2'; make the cache again"
+    with pytest.raises(CorruptError, match=words):
         open_cache(str(FIXTURES / "cache-1"))

@@ -48,7 +48,7 @@ def test_reads_equal_a_plain_concatenation(small: Path) -> None:
 
     check()
     for start, stop in [(-1, 1), (2, 1), (0, cache.tokens + 1)]:
-        with pytest.raises(IndexError, match=f"which has {cache.tokens}"):
+        with pytest.raises(IndexError, match=f"has {cache.tokens} tokens"):
             cache.read(start, stop)
 
 
@@ -203,7 +203,7 @@ def test_unfinished_cache_says_how_to_finish_it(copied: Path) -> None:
 
 def test_unsupported_protocols_are_refused() -> None:
     for url in ("http://example.org/cache", "hf://datasets/a/b"):
-        with pytest.raises(RootError, match="from a disk, from s3:// or from gs://"):
+        with pytest.raises(RootError, match="from a file system, s3:// or gs://"):
             open_cache(url)
 
 

@@ -59,11 +59,11 @@ def test_show_step_is_a_sequence_of_the_cache(cache: str, capsys: pytest.Capture
     ("choice", "message"),
     [
         (["--document", "0" * 31 + "a"], "has no document '0000"),
-        (["--document", "99999"], "document 99999 of"),
-        (["--position", "99999999"], "token 99999999 of"),
-        (["--step", "99999"], r"has \d+ sequences of 4,096 tokens, from 0 on"),
+        (["--document", "99999"], "document 99999 is out of range"),
+        (["--position", "99999999"], "token 99999999 is out of range"),
+        (["--step", "99999"], r"has \d+ sequences of 4,096 tokens, numbered from 0"),
         (["--step", "0", "--length", "0"], "sequences of 0 tokens"),
-        (["--step", "0", "--position", "0"], "give one of"),
+        (["--step", "0", "--position", "0"], "give only one of"),
     ],
 )
 def test_missing_documents_are_usage_errors(

@@ -47,7 +47,7 @@ def test_all_damage_is_listed_with_remedies(cache: str, tmp_path: Path, capsys: 
     assert code == 2
     assert "2 damaged files" in err
     lines = out.splitlines()[1:]
-    assert [str(copy) in line and "make it again" in line for line in lines] == [True, True]
+    assert [str(copy) in line and "make the cache again" in line for line in lines] == [True, True]
     code, out, _ = run_command(capsys, "validate", str(copy), "--json")
     found = json.loads(out)
     assert (code, found["intact"]) == (2, False)
@@ -80,7 +80,7 @@ def test_imported_cache_is_shown_like_any_other(tmp_path: Path, capsys: pytest.C
     code, out, err = run_command(capsys, "cache", "import", str(tmp_path / "old"), new, "--tokenizer", tokenizer)
     assert (code, out) == (0, f"{new}\n")
     assert "30 documents" in err
-    assert "left where they are" in err
+    assert "left in place" in err
     assert run_command(capsys, "cache", "show", new, "--document", "3")[0] == 0
     found = run_json(capsys, "cache", "stats", new)  # its manifest has no token counts: every token is read
     assert found["frequent"][0]["id"] == counted(open_cache(new), 1)[0][0]

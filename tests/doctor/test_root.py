@@ -76,7 +76,7 @@ def test_a_read_only_bucket_is_a_problem(guarded: str) -> None:
     checks = findings(guarded)
     found = checks["root"]
     assert found.state is State.PROBLEM and f"no permission to write {guarded}" in found.message
-    assert "get, put, list, delete" in found.next_step
+    assert "get, put, list and delete" in found.next_step
     assert "conditional put" not in checks, "it cannot be tried without writing"
 
 

@@ -64,7 +64,7 @@ def test_unreadable_and_killing_records_share_one_limit(tmp_path: Path) -> None:
     lines(tmp_path / "in.jsonl", [*TEXTS[:5], f"x {HASH}", *TEXTS[5:9]])
     with (tmp_path / "in.jsonl").open("a") as file:
         file.write("not json\n")
-    with pytest.raises(PartialError, match="2 records cannot be used, and max_quarantined allows 1"):
+    with pytest.raises(PartialError, match="2 records cannot be used, but max_quarantined allows 1"):
         normalize(tmp_path, tmp_path / "in.jsonl", 1)
     assert normalize(tmp_path, tmp_path / "in.jsonl", 2).quarantine.records == 2
 

@@ -40,10 +40,10 @@ def test_altered_original_is_found(tmp_path: Path, tokenizer: str) -> None:
     data = original / "input_ids/data/c/0"
     whole = data.read_bytes()
     data.write_bytes(whole[:9] + bytes([whole[9] ^ 1]) + whole[10:])
-    with pytest.raises(CorruptError, match=r"data/c/0 has xxh3 \w+; the manifest says \w+, with the same size"):
+    with pytest.raises(CorruptError, match=r"data/c/0 has the same size, but xxh3 \w+; the manifest says \w+"):
         require_intact(cache)
     data.write_bytes(whole[:-1])
-    with pytest.raises(CorruptError, match=rf"data/c/0 has {len(whole) - 1} bytes, the manifest says {len(whole)}"):
+    with pytest.raises(CorruptError, match=rf"data/c/0 has {len(whole) - 1} bytes, but the manifest says {len(whole)}"):
         open_cache(str(tmp_path / "new")).read(0, 10)
 
 

@@ -82,11 +82,11 @@ def test_broken_datasets_are_refused(tmp_path: Path, tokenizer: str) -> None:
     write_by_hand(old, rows, [0, 1, 2])
     index, data = (old.with_suffix(ending).read_bytes() for ending in (".idx", ".bin"))
     old.with_suffix(".bin").write_bytes(data[:-1])
-    with pytest.raises(CorruptError, match=r"old\.bin has 19 bytes; its index needs 20"):
+    with pytest.raises(CorruptError, match=r"old\.bin has 19 bytes, but its index requires 20"):
         read_megatron(str(old))
     for broken, error, message in (
         (b"NOT AN INDEX" + index[12:], UsageError, "is not the index of a Megatron dataset"),
-        (index[:-1], CorruptError, r"bytes; 2 sequences and 2 documents need"),
+        (index[:-1], CorruptError, r"bytes, but 2 sequences and 2 documents need"),
         (index[:17] + bytes([6]) + index[18:], UsageError, "version 1 and type 6"),
         (index[:-8] + struct.pack("<q", 1), CorruptError, "do not cover its 2 sequences"),
     ):

@@ -20,7 +20,7 @@ def test_sources_serve_batches_and_sequences_by_index() -> None:
         for source in (batches, sequences):
             with pytest.raises(IndexError):
                 source[len(source)]
-    with Loader(plain_and_packed()) as endless, pytest.raises(LoaderError, match="pass `steps`"):
+    with Loader(plain_and_packed()) as endless, pytest.raises(LoaderError, match="as `steps`"):
         BatchSource(endless)
 
 

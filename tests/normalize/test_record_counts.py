@@ -20,7 +20,7 @@ from tests.support.normalize.sources import check_contract, normalize
 
 def test_unusable_records_are_listed_by_position(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_bytes(b'{"text": "good"}\nsecret\n{"text": 5}\n')
-    with pytest.raises(PartialError, match=r"2 records cannot be used, and max_quarantined allows 1") as caught:
+    with pytest.raises(PartialError, match=r"2 records cannot be used, but max_quarantined allows 1") as caught:
         normalize(tmp_path / "one", tmp_path / "in.jsonl", max_quarantined=1)
     assert "in.jsonl:17: not JSON" in str(caught.value) and "in.jsonl:24: 'text' holds" in str(caught.value)
     assert "secret" not in str(caught.value)
@@ -37,7 +37,7 @@ def test_share_applies_to_all_records(tmp_path: Path, places: range) -> None:
     (tmp_path / "in.jsonl").write_bytes(b"\n".join(lines))
     result = normalize(tmp_path / "enough", tmp_path / "in.jsonl", max_quarantined=0.01)
     assert (result["records_out"], result["quarantined"]) == (9975, 25)
-    with pytest.raises(PartialError, match=r"25 records cannot be used, and max_quarantined allows 20;"):
+    with pytest.raises(PartialError, match=r"25 records cannot be used, but max_quarantined allows 20;"):
         normalize(tmp_path / "too little", tmp_path / "in.jsonl", max_quarantined=0.002)
 
 
@@ -79,6 +79,6 @@ def test_hopeless_stream_is_given_up_early(tmp_path: Path, line: bytes, limit: f
 def test_hopeless_slice_of_long_documents_is_given_up(tmp_path: Path) -> None:
     """Otherwise a mistake in the recipe would show only after all slices were read."""
     (tmp_path / "in.jsonl").write_bytes((b'{"text": 5, "body": "%s"}\n' % (b"word " * 400)) * 200)  # 400 kB
-    words = r"200 of the first 200 records cannot be used, and max_quarantined .* 0\.5"
+    words = r"200 of the first 200 records cannot be used, but max_quarantined .* 0\.5"
     with patch.object(route, "WHOLE_SLICE_BYTES", 400_000), pytest.raises(PartialError, match=words):
         normalize(tmp_path, tmp_path / "in.jsonl", max_quarantined=0.5)

@@ -52,7 +52,7 @@ def test_mistakes_are_found_before_anything_runs(shelf: Path, tmp_path: Path) ->
         ("tokenize.vocabulary=3", "[tokenize]: unknown key 'vocabulary'"),
         ("tokenize.train.vocab=3", "[tokenize.train]: unknown key 'vocab'; did you mean 'vocabulary'?"),
         ("tokenize.train=3", "[tokenize.train] must be a table"),
-        ("tokenize.tokenizer=gpt2.json", "the tokenizer is not trained"),
+        ("tokenize.tokenizer=gpt2.json", "the recipe trains no tokenizer"),
         ("normalize.txt=body", "[normalize] of source 'novels': unknown key 'txt'; did you mean 'text'?"),
         ("sources.letters.format=pdf", "source 'letters': format 'pdf' is unknown"),
         ('consolidate.drop=["fuzy"]', "did you mean 'fuzzy'?"),

@@ -169,7 +169,7 @@ def test_a_changed_mixture_is_checked_on_resume(tmp_path: Path, lines: list[str]
 
 
 def test_resuming_beyond_the_end_is_refused(finished: str, tmp_path: Path, lines: list[str]) -> None:
-    with pytest.raises(UsageError, match=r"is at step 12, but this run has only 11 steps; give it more"):
+    with pytest.raises(UsageError, match=r"is at step 12, but this run has only 11 steps; raise `steps`"):
         train(saving_run(steps=STEPS - 1, resume_from=finished), TextBytes(), str(tmp_path))
     at_the_end, tags = saving_run(resume_from=finished), {"t": lambda: TextBytes(seed=5).iterate(0, 1)}
     outcome = train(at_the_end, TextBytes(), str(tmp_path), evaluations=tags, say=lines.append)
@@ -229,5 +229,7 @@ def test_another_model_s_checkpoint_is_refused(
 ) -> None:
     run = saving_run(**{setting: finished})
     other = dataclasses.replace(run, model=dataclasses.replace(run.model, **change))
-    with pytest.raises(CheckpointError, match=r"does not fit this run: .* there and .* here .*\[model\]"):
+    with pytest.raises(
+        CheckpointError, match=r"does not fit this run: .* in the checkpoint and .* in this run .*\[model\]"
+    ):
         train(other, TextBytes(), str(tmp_path))

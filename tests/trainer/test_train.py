@@ -215,7 +215,7 @@ def test_norms_profile_and_evaluations_are_written(tmp_path: Path) -> None:
 def test_impossible_runs_say_why(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="a batch of 6 sequences cannot be split evenly over 8 devices"):
         train(saving_run(), TextBytes(rows=6), str(tmp_path))
-    with pytest.raises(UsageError, match="the data end before step 2 of 12"):
+    with pytest.raises(UsageError, match="the data ends before step 2 of 12"):
         train(saving_run(), Ending(1, quiet=True), str(tmp_path))
     with pytest.raises(UsageError, match=r"log.watch: unknown name 'grads'; did you mean 'grad'"):
         Log(watch=("grads",))
@@ -344,7 +344,7 @@ def test_too_little_data_is_found_first(tmp_path: Path) -> None:
 
 
 def test_data_that_end_early_leave_a_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="the data end before step 6 of 12"):
+    with pytest.raises(UsageError, match="the data ends before step 6 of 12"):
         start(EVALUATED, tmp_path, Ending(5, quiet=True))
     assert saved(tmp_path)[0] == 5
 

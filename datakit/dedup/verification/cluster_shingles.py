@@ -73,7 +73,9 @@ def _clustered(
         assert keys_of is not None
         signed = keys_of.slice(places.start, documents.num_rows)
         if not documents["id"].equals(signed["id"]):
-            raise CorruptError(f"{part.signatures} has different ids from {part.documents}; remove it and run again")
+            raise CorruptError(
+                f"{part.signatures} and {part.documents} have different ids; remove the former's step and run again"
+            )
         high, low = ids_from_arrow(documents["id"])
         lengths = np.diff(string_buffers(documents["text"])[1])
         offsets, shingles = shingle_sets(documents["text"], shared.ngram)

@@ -57,7 +57,7 @@ class ExchangeWriter:
         reruns of the task are compared with it.
         """
         if buckets < 1 or buckets & (buckets - 1) or buckets > 1 << 31:
-            raise ValueError(f"{buckets} buckets: it must be a power of two up to 2**31")
+            raise ValueError(f"the number of buckets is {buckets}; it must be a power of two up to 2**31")
         self._directory, self._prefix, self._buckets = context.step_directory, f"exchange/{phase}/{key}", buckets
         self._run_bytes = min(max(1, budget_bytes // 2), 1 << 30)  # a column of 32-bit offsets must be below 2 GiB
         self._before_commit = before_commit
@@ -84,12 +84,12 @@ class ExchangeWriter:
     def write(self, table: pa.Table, bucket: np.ndarray) -> None:
         """Append rows; `bucket` has one integer per row, in [0, buckets). A change of schema starts a new run."""
         if len(bucket) != table.num_rows:
-            raise ValueError(f"{table.num_rows} rows and {len(bucket)} bucket numbers")
+            raise ValueError(f"there are {table.num_rows} rows, but {len(bucket)} bucket numbers; give one per row")
         if not table.num_rows:
             return
         if bucket.min() < 0 or bucket.max() >= self._buckets:
             raise ValueError(
-                f"bucket numbers {bucket.min()} to {bucket.max()}: they must be in 0 to {self._buckets - 1}"
+                f"bucket numbers range from {bucket.min()} to {bucket.max()}; only 0 to {self._buckets - 1} exist"
             )
         _refuse_dictionaries(table.schema)
         if self._tables and not self._tables[0].schema.equals(table.schema, check_metadata=True):

@@ -82,7 +82,7 @@ def read_index(url: str, first: int = 0, stop: int | None = None) -> RunIndex:
     begin, end = table_start + first * segments * 8, table_start + (last * segments + 1) * 8
     table = head[begin:end] if end <= len(head) else urls.read_range(place, begin, end)
     if len(table) != end - begin:
-        raise CorruptError(f"{place} is cut short: it has {len(table)} of {end - begin} bytes of offsets")
+        raise CorruptError(f"{place} is cut short: only {len(table)} of {end - begin} bytes of offsets exist")
     schemas = _decode_schemas(head[_FIXED.size : table_start], distinct, segments)
     return RunIndex(buckets, rows, schemas, np.frombuffer(table, "<i8"), first)
 
@@ -115,7 +115,7 @@ def pieces(url: str, start: int, stop: int) -> Iterator[bytes]:
         end = min(begin + PIECE_BYTES, stop)
         piece = urls.read_range(url, begin, end)
         if len(piece) != end - begin:
-            raise CorruptError(f"{url} is cut short: {len(piece)} of the bytes {begin} to {end} exist")
+            raise CorruptError(f"{url} is cut short: only {len(piece)} of the bytes {begin} to {end} exist")
         yield piece
 
 
@@ -123,7 +123,7 @@ def _map_file(path: str, start: int, stop: int) -> pa.Buffer:
     try:
         with pa.memory_map(path) as file:
             if file.size() < stop:
-                raise CorruptError(f"{path} is cut short: it has {file.size()} bytes, its index needs {stop}")
+                raise CorruptError(f"{path} is cut short: it has {file.size()} bytes, but its index requires {stop}")
             file.seek(start)
             return file.read_buffer(stop - start)
     except FileNotFoundError as error:

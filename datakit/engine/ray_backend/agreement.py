@@ -157,12 +157,12 @@ def require(expected: Expected, report: NodeReport, node: str) -> None:
             "nodes of the cluster: an object store (s3://..., gs://...) or a network mount at the same path"
         )
     differences = [
-        f"{library} is {report.versions.get(library, 'not installed')}, the driver has {version}"
+        f"{library} is {report.versions.get(library, 'not installed')}, but the driver has {version}"
         for library, version in expected.versions.items()
         if report.versions.get(library) != version
     ]
     if differences:
         raise InputError(
-            f"node {node} could write different bytes than the driver expects: {'; '.join(differences)}; install the "
+            f"node {node} could write bytes that differ from the driver's: {'; '.join(differences)}; install the "
             "same versions on all nodes"
         )

@@ -51,8 +51,8 @@ FAILURES = (
     ),
     Failure(
         exceptions.OutOfMemoryError,
-        "Ray's memory monitor killed its worker because the whole node was nearly out of memory",
-        "find out what else uses memory there; start the node with a smaller --memory or fewer --num-cpus",
+        "Ray's memory monitor killed its worker because the node was nearly out of memory",
+        "find out what else uses memory on that node; start the node with a smaller --memory or fewer --num-cpus",
     ),
     Failure(
         exceptions.WorkerCrashedError,
@@ -66,8 +66,8 @@ FAILURES = (
     ),
     Failure(
         exceptions.TaskUnschedulableError,
-        "no node can run it: the one it was sent to is gone",
-        "see `ray status` for the remaining nodes",
+        "no node can run it: the node to which it was sent is gone",
+        "look at the remaining nodes with `ray status`",
     ),
     Failure(
         exceptions.AuthenticationError,

@@ -114,11 +114,11 @@ def _create_metrics() -> dict[str, Any]:
     }
     gauges = {
         "slots": "CPUs that the run may use",
-        "tasks_running": "Tasks left, at most one per slot",
-        "tasks_waiting": "Tasks left in addition to those running",
-        "last_done_time": "When the last task was done, in seconds since 1970",
+        "tasks_running": "Tasks that are running: the unfinished ones, up to the number of slots",
+        "tasks_waiting": "Tasks that wait for a slot: the unfinished ones beyond the number of slots",
+        "last_done_time": "Time at which a task was last done, in seconds since 1970",
     }
-    seconds, peak = "Slot time of an attempt", "Peak memory of an attempt, as counted against its budget"
+    seconds, peak = "Time an attempt held its slot", "Peak memory of an attempt, as counted against its budget"
     return (
         {
             name: Counter(f"datakit_{name}", text, (*LABELS, *(("cause",) if name == "attempts" else ())))

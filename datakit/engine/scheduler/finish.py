@@ -103,8 +103,8 @@ def _require_output(step: Step, path: str, size: int) -> None:
         ) from error
     if found != size:
         raise CorruptError(
-            f"{path} in {step.directory} has {found} bytes, its task wrote {size}; it was changed during the "
-            "run; remove it and run again"
+            f"{path} in {step.directory} has {found} bytes, but its task wrote {size}; it was changed during "
+            "the run; remove it and run again"
         )
 
 

@@ -294,7 +294,10 @@ class PhaseRun:
         known = any(history.proposed or history.causes[Cause.QUARANTINE] for history in failed.values())
         if not self._results and not known:
             raise StepFailedError(text)
-        advice = f"the others are kept; `datakit status {self._step.directory}` lists all; the next run retries these"
+        advice = (
+            f"the others are kept; `datakit status {self._step.directory}` lists all tasks; the next run retries the "
+            "failed ones"
+        )
         raise PartialError(f"{text}\n{advice}")
 
 

@@ -107,8 +107,8 @@ def _cause_of_death(attempt: Attempt, ended: ChildExit) -> tuple[Cause, str, str
     code = os.waitstatus_to_exitcode(ended.status.wait_status)
     how = signal.Signals(-code).name if code < 0 else f"exit code {code} without a result"
     if code == -signal.SIGKILL and ended.kernel_killed:
-        used = f"{_mib(ended.memory.peak)} of its {_mib(ended.budget)} budget"
-        return Cause.MEMORY, "KernelKill", f"the kernel killed it for lack of memory; it used {used}, others the rest"
+        used = f"it used {_mib(ended.memory.peak)} of its {_mib(ended.budget)} budget, other processes the rest"
+        return Cause.MEMORY, "KernelKill", f"the kernel killed it for lack of memory; {used}"
     if code == -signal.SIGKILL:
         return Cause.KILLED, how, f"killed by an external SIGKILL{_progress(ended)}"
     if ended.memory.met_hard_limit or FAILED_ALLOCATION.search(_tail(ended.scratch / child.OUTPUT_FILE)):

@@ -78,7 +78,7 @@ class Component:
             self.packing.check(name)
         if self.source.tokens < 1:
             raise LoaderError(
-                f"component {name!r} has no tokens; check that its cache is complete and its source's name"
+                f"component {name!r} has no tokens; check its source's name, and that its cache is complete"
             )
         if self.max_epochs is not None and self.max_epochs < 1:
             raise LoaderError(f"component {name!r}: max_epochs is {self.max_epochs}; it must be at least 1")
@@ -87,7 +87,9 @@ class Component:
                 f"component {name!r}: validation_tokens is {self.validation_tokens}; it must be 0 or more"
             )
         if self.packing_counts is not None and self.packing is None:
-            raise LoaderError(f"component {name!r} has packing_counts but no packing")
+            raise LoaderError(
+                f"component {name!r} has packing_counts but no packing; set packing, or remove packing_counts"
+            )
 
 
 @dataclass(frozen=True)

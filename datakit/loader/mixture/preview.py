@@ -35,9 +35,9 @@ def contributions(order: SequenceOrder, steps: int | None = None, points: int = 
     """
     steps = order.steps if steps is None else steps if order.steps is None else min(steps, order.steps)
     if steps is None:
-        raise LoaderError("this mixture never ends; say how many steps to preview")
+        raise LoaderError("this mixture never ends; pass the number of steps to preview as `steps`")
     if steps < 1:
-        raise LoaderError("there is no batch to preview")
+        raise LoaderError("there is no batch to preview; the number of steps must be at least 1")
     changes = [change for change in changes_of(order) if change[0] < steps]
     marks = np.linspace(0, steps, min(points, steps + 1)).astype(np.int64)
     marks = np.union1d(marks, [step for step, _ in changes])

@@ -30,7 +30,7 @@ class Schedule:
                 raise LoaderError(f"{name}: step {after} follows step {before}; list steps in ascending order")
         for step, number in schedule.pairs:
             if number < 1:
-                raise LoaderError(f"{name}: {number} from step {step} on; it must be at least 1")
+                raise LoaderError(f"{name} is {number} from step {step} on; it must be at least 1")
         return schedule
 
     @cached_property

@@ -102,7 +102,7 @@ class CountsByLength:
     def _count(self, length: int, packing: Packing) -> np.ndarray:
         if self._axis.count > MAX_COUNTED_BLOCKS:
             raise LoaderError(
-                f"component {self._name!r}: {self._axis.count:,} blocks are too many to pack while a run waits; "
+                f"component {self._name!r}: {self._axis.count:,} blocks are too many to pack at the start of a run; "
                 f"count {packing.counts_name(length)} once with `datakit mixture pack`"
             )
         table = count_blocks(self._source, self._axis, range(self._axis.count), length, packing)

@@ -150,7 +150,7 @@ class SlotOrder:
         if high > MAX_BLOCKS:
             raise LoaderError(
                 f"component {self._names[component]!r}: at its weight, sequence {sequence:,} comes after slot "
-                f"{low * self.block:,}, too far ahead to compute its end; raise its weight or change `stop`"
+                f"{low * self.block:,}, which is too far ahead to compute the end; raise its weight or change `stop`"
             )
         while high - low > 1:
             middle = (low + high) // 2

@@ -26,7 +26,9 @@ def held_out(source: TokenSource, tokens: int, purpose: str, name: str) -> Range
     Raises LoaderError, naming the component `name`, if no such choice leaves tokens on both sides.
     """
     if not 0 < tokens < source.tokens:
-        raise LoaderError(f"component {name!r}: {purpose} needs {tokens:,} of its {source.tokens:,} tokens")
+        raise LoaderError(
+            f"component {name!r}: {purpose} would take {tokens:,} of its {source.tokens:,} tokens; some must remain"
+        )
 
     def error(found: Ranges) -> float:
         return abs(total(found) - tokens) if 0 < total(found) < source.tokens else float("inf")

@@ -89,4 +89,4 @@ def require_unique_columns(path: str, names: Sequence[str]) -> None:
     """Raise ColumnError if two columns share a name."""
     repeated = next((name for name in names if names.count(name) > 1), None)
     if repeated is not None:
-        raise ColumnError(f"{path} has two columns named {shown(repeated)}; rename one")
+        raise ColumnError(f"{path} has two columns named {shown(repeated)}; rename one of them")

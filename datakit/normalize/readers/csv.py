@@ -143,7 +143,7 @@ class _ChunkParser:
         table = _table(data, self._names, self._delimiter, bad)
         if table.num_rows != good.sum():
             raise UnreadableError(
-                f"{self._path}: from byte {offset} on it is ambiguous where records end; check the file's quotes"
+                f"{self._path}: from byte {offset} on, the ends of its records are ambiguous; check the file's quotes"
             )
         return table, positions[good]
 

@@ -81,7 +81,10 @@ class CustomTokenizer:
         installed = json.loads(describe(function, described["version"]))
         if installed != described:
             keys = ", ".join(key for key in described if described[key] != installed.get(key))
-            raise TokenizerError(f"{place}: the installed {function} differs from this description in {keys}")
+            raise TokenizerError(
+                f"{place}: the installed {function} differs from this description in {keys}; "
+                f"install the described version"
+            )
         return cls(hashlib.sha256(data).hexdigest(), resolve(function))
 
     @property
@@ -136,7 +139,7 @@ def describe(function: str, version: str | int | None) -> bytes:
         raise TokenizerError(f"tokenizer {function!r} is code: also set tokenizer_version = {tokenizer.version!r}")
     if str(version) != tokenizer.version:
         raise TokenizerError(
-            f"tokenizer {function!r} has version {tokenizer.version!r}, the recipe says {str(version)!r}: set "
+            f"tokenizer {function!r} has version {tokenizer.version!r}, but the recipe says {str(version)!r}; set "
             "tokenize.tokenizer_version to the installed version, or install the recipe's"
         )
     facts: dict[str, Any] = {

@@ -57,9 +57,9 @@ class Checkpoints:
 
     def __post_init__(self) -> None:
         if not self.interval_minutes >= 0:
-            raise UsageError(f"checkpoint.interval_minutes is {self.interval_minutes}; give minutes between saves")
+            raise UsageError(f"checkpoint.interval_minutes is {self.interval_minutes}; it must be 0 or more")
         if self.keep_temporary < 1:
-            raise UsageError("checkpoint.keep_temporary must be at least 1: a run cannot resume without a checkpoint")
+            raise UsageError("checkpoint.keep_temporary must be at least 1: without a checkpoint, a run cannot resume")
         if self.keep_every is not None and self.keep_every < 1:
             raise UsageError(f"checkpoint.keep_every is {self.keep_every}; use at least 1 step, or leave it out")
         root = self.temporary_root
@@ -136,7 +136,7 @@ def candidate_at(path: epath.Path, say: Say) -> Candidate | None:
         say(f"warning: {path / MARKER} does not parse ({error}); ignored")
         return None
     if marker.format != FORMAT:
-        say(f"warning: {path} has format {marker.format!r}, this version reads {FORMAT!r}; ignored")
+        say(f"warning: {path} has format {marker.format!r}, but this version reads {FORMAT!r}; ignored")
         return None
     candidate = Candidate(path, marker)
     damage = candidate.damage(checksums=False)

@@ -22,8 +22,8 @@ def check_fit(saved: Any, wanted: Tree, whole: bool, place: str) -> None:
         name = next((name for name in wrong if name.startswith(MODEL_PARTS)), wrong[0])
         table = "[model]" if name.startswith(MODEL_PARTS) else "[optimizer]"
         raise CheckpointError(
-            f"{place} does not fit this run: {name} is {_shown(found.get(name))} there and "
-            f"{_shown(expected.get(name))} here ({len(wrong)} of {len(names)} arrays differ); "
+            f"{place} does not fit this run: {name} is {_shown(found.get(name))} in the checkpoint and "
+            f"{_shown(expected.get(name))} in this run ({len(wrong)} of {len(names)} arrays differ); "
             f"use the {table} of the run that wrote it"
         )
 

@@ -46,7 +46,7 @@ def restore_newest(
     like: Tree,
     say: Say,
     whole: bool = True,
-    advice: str = "the warnings say why",
+    advice: str = "the warnings above say why",
 ) -> tuple[Tree, Candidate]:
     """Restore the newest readable state, or part of it, as described by `like`; return it with its checkpoint.
 

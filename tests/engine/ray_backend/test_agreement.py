@@ -26,7 +26,7 @@ def test_nodes_must_match_root_and_versions() -> None:
     with pytest.raises(InputError) as other:
         require(expected, NodeReport("b", 1, "abc", "", expected.versions | {"pyarrow": "25.0.0"}), "b (10.0.0.2)")
     assert "node b (10.0.0.2)" in str(other.value)
-    assert "pyarrow is 25.0.0, the driver has 26.0.1" in str(other.value)
+    assert "pyarrow is 25.0.0, but the driver has 26.0.1" in str(other.value)
     with pytest.raises(RootError, match="different content"):
         require(expected, NodeReport("b", 1, "xyz", "", expected.versions), "b")
     assert {"python", "pyarrow", "numpy"} <= set(comparable_versions())

@@ -30,7 +30,7 @@ def test_nodes_with_other_versions_are_named(
 ) -> None:
     ours = comparable_versions() | {"zstandard": "0.0.1"}
     monkeypatch.setattr(agreement, "comparable_versions", lambda: ours)
-    with pytest.raises(InputError, match=r"node .* zstandard is .*, the driver has 0\.0\.1; install the same"):
+    with pytest.raises(InputError, match=r"node .* zstandard is .*, but the driver has 0\.0\.1; install the same"):
         RayExecutor("auto", str(tmp_path))
 
 

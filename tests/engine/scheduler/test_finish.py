@@ -62,7 +62,9 @@ def test_output_removed_during_the_run_is_noticed(tmp_path: Path) -> None:
 
 def test_output_changed_during_the_run_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "number-002.txt"
-    with pytest.raises(CorruptError, match=r"number-002\.txt .* has 4 bytes, its task wrote 1; .* remove it and run"):
+    with pytest.raises(
+        CorruptError, match=r"number-002\.txt .* has 4 bytes, but its task wrote 1; .* remove it and run"
+    ):
         run_meddled(tmp_path, lambda: path.write_text("else"))
     path.unlink()
     assert run_meddled(tmp_path, lambda: None)[1] == ["number-002"]

@@ -37,7 +37,7 @@ EVEN = {"web": 1.0, "code": 1.0}
         ({"stages": [Stage(EVEN, start_step=5)]}, "the first stage must start at 0"),
         ({"stages": [Stage(EVEN), Stage(EVEN, start_slot=9), Stage(EVEN, start_slot=9)]}, "stage 2 starts at slot 9"),
         ({"stages": [Stage(EVEN), Stage(EVEN, start_slot=9, start_step=9)]}, "both start_step and start_slot"),
-        ({"sequence_length": 0}, "sequence_length: 0 from step 0"),
+        ({"sequence_length": 0}, "sequence_length is 0 from step 0"),
         ({"sequence_length": Schedule(((1, 5),))}, "sequence_length: a schedule must start at step 0"),
         ({"batch_size": Schedule(((0, 5), (3, 2), (3, 1)))}, "batch_size: step 3 follows step 3"),
         ({"block": 0}, "block is 0"),

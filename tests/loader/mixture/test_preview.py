@@ -33,7 +33,7 @@ def test_contributions_add_up_to_what_is_served() -> None:
 
 
 def test_endless_mixture_needs_a_number_of_steps() -> None:
-    with pytest.raises(LoaderError, match="say how many steps"):
+    with pytest.raises(LoaderError, match="pass the number of steps"):
         contributions(SequenceOrder(plain_and_packed()))
     assert (
         contributions(SequenceOrder(plain_and_packed(stop="first_exhausted"))).steps[-1]
