@@ -11,6 +11,7 @@ import shutil
 import signal
 import tempfile
 
+import pytest
 from hypothesis import settings
 
 from tests.support.faults.shared_cluster import shared_cluster, token_cluster  # noqa: F401 - fixtures
@@ -56,6 +57,14 @@ elif importlib.util.find_spec("jaxtyping") and importlib.util.find_spec("beartyp
     from jaxtyping import install_import_hook
 
     install_import_hook([f"datakit.trainer.{name}" for name in SHAPED], "beartype.beartype")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Fail if pytest-xdist ignores the groups. With pytest 9.2 it did so silently, and each worker started a cluster."""
+    grouped = [item.nodeid for item in items if item.get_closest_marker("xdist_group")]
+    if config.getoption("loadgroup", False) and not all("@" in name for name in grouped):
+        raise pytest.UsageError("this pytest-xdist does not group tests with this pytest; install constraints.txt")
 
 
 def pytest_report_header() -> str:

@@ -35,6 +35,9 @@ MOST_REQUESTS = 300  # for a run of 7 steps; 345 were counted with three sources
 UNTIL = ["normalize", pytest.param(None, marks=pytest.mark.soak)]
 
 
+pytestmark = pytest.mark.xdist_group("running-on-s3")  # one worker makes the root
+
+
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recipe of one source."""

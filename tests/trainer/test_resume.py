@@ -31,6 +31,8 @@ from tests.support.trainer_runs import (
     stopped,
 )
 
+pytestmark = pytest.mark.xdist_group("training-runs")  # as in test_train.py
+
 
 def rolling(root: Path, **more: Any) -> Checkpoints:
     return Checkpoints(interval_minutes=0.0, temporary_root=str(root), **more)

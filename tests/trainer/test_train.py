@@ -48,6 +48,7 @@ from tests.support.trainer_runs import (
     stopped,
 )
 
+pytestmark = pytest.mark.xdist_group("training-runs")  # one worker makes the finished run and compiles its step
 HELD_OUT = TextBytes(seed=5)
 
 

@@ -66,4 +66,4 @@ def test_kills_by_rays_memory_monitor_are_named(executor: RayExecutor, shared_cl
     message = describe(killed.value)
     assert "Ray's memory monitor killed its worker" in message
     assert "(OutOfMemoryError: 1 worker(s) were killed" in message
-    assert "next: find out what else uses memory there" in message
+    assert "next: find out what else uses memory on that node" in message
