@@ -61,7 +61,7 @@ elif importlib.util.find_spec("jaxtyping") and importlib.util.find_spec("beartyp
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Fail if pytest-xdist ignores the groups. With pytest 9.2 it did so silently, and each worker started a cluster."""
+    """Fail if pytest-xdist ignores the groups. With pytest 9.2 it did, so each worker started a cluster."""
     grouped = [item.nodeid for item in items if item.get_closest_marker("xdist_group")]
     if config.getoption("loadgroup", False) and not all("@" in name for name in grouped):
         raise pytest.UsageError("this pytest-xdist does not group tests with this pytest; install constraints.txt")

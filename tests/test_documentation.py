@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import module_index
 from tests.support.paths import REPOSITORY
 
 PAGES = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")])
@@ -38,6 +39,10 @@ def test_every_link_and_path_exists(page: Path) -> None:
 def test_no_paragraph_is_long(page: Path) -> None:
     long = [part.strip()[:60] for part in paragraphs(page.read_text()) if len(part.split()) > PARAGRAPH_WORDS]
     assert long == []
+
+
+def test_the_list_of_modules_is_current() -> None:
+    assert module_index.written() == module_index.index(), "run `python -m tests.support.module_index`"
 
 
 def test_messages_in_operations_are_those_of_the_code() -> None:

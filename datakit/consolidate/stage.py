@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from datakit.consolidate import card
 from datakit.consolidate.join import Joined, join
+from datakit.engine.partition_grouping import neighbours
 from datakit.engine.quarantine import check_limit
 from datakit.engine.task import (
     BATCH_HANG_SECONDS,
@@ -36,7 +37,6 @@ from datakit.engine.task import (
     TaskResult,
     tolerance_of,
 )
-from datakit.engine.task_grouping import neighbours
 from datakit.errors import CorruptError, EmptyStageError, RecipeError, suggestion
 from datakit.storage import atomic, urls
 from datakit.storage.fingerprint import config_of
@@ -171,10 +171,12 @@ def _counts(entry: StepInput, written: list[Written]) -> card.SourceCounts:
 
 def _check_conservation(sources: list[card.SourceCounts]) -> None:
     for source in sources:
-        if source.records_in - sum(source.dropped.values()) != source.records_out:
+        dropped = sum(source.dropped.values())
+        if source.records_in - dropped != source.records_out:
             raise CorruptError(
-                f"source {source.name!r}: of {source.records_in} records, {source.dropped} were dropped and "
-                f"{source.records_out} written, which does not add up; remove this step's directory and run again"
+                f"source {source.name!r}: of {source.records_in} records, {dropped} were dropped "
+                f"({source.dropped}) and {source.records_out} written, which does not add up; remove this step's "
+                "directory and run again"
             )
     if not any(source.records_out for source in sources):
         raise EmptyStageError(

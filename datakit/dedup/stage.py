@@ -32,8 +32,8 @@ from datakit.dedup.report import check_removal, cluster_report, removal_report
 from datakit.dedup.survivors import check_columns, check_prefer
 from datakit.dedup.verification.rules import COUNTED, MEASURES
 from datakit.engine.exchange.exchange import merged
+from datakit.engine.partition_grouping import neighbours
 from datakit.engine.task import Output, Phase, Plan, Step, Task, TaskResult
-from datakit.engine.task_grouping import neighbours
 from datakit.errors import suggestion
 from datakit.storage.fingerprint import config_of
 from datakit.storage.manifest import Partition

@@ -10,7 +10,7 @@ from datakit.storage import atomic, urls
 
 KINDS = ("png", "svg", "pdf")
 DOTS_PER_INCH = 120
-INK = "#333333"  # colour of text and lines
+INK = "#333333"  # color of text and lines
 
 
 def check_target(url: str) -> None:
@@ -18,9 +18,9 @@ def check_target(url: str) -> None:
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
-        raise UsageError("--plot needs matplotlib; pip install 'datakit[report]'") from error
+        raise UsageError("plots need matplotlib; pip install 'datakit[report]'") from error
     if _kind(url) not in KINDS:
-        raise UsageError(f"--plot {url}: the name must end in .png, .svg or .pdf")
+        raise UsageError(f"plot {url}: the name must end in .png, .svg or .pdf")
 
 
 def new_figure(url: str, inches: tuple[float, float]) -> Any:

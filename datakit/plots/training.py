@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from datakit.errors import UsageError
+from datakit.plots import files
 from datakit.trainer.metrics.trackers import read_metrics
 
 SMOOTHED_OVER = 50  # the loss is averaged over a 50th of the run, so that the curve of a short run does not lag
@@ -19,12 +19,9 @@ SMOOTHED_OVER = 50  # the loss is averaged over a 50th of the run, so that the c
 
 def plot_run(directory: str, target: str | None = None) -> str:
     """Draw the run in `directory` to `target` (default: its plot.png) and return the file's path. Raises UsageError."""
-    try:
-        from matplotlib.figure import Figure  # heavy, optional
-    except ImportError as error:
-        raise UsageError("a plot needs matplotlib; pip install 'datakit[report]'") from error
+    path = target or str(Path(directory) / "plot.png")
+    figure = files.new_figure(path, (12, 8))
     rows = read_metrics(directory)
-    figure = Figure(figsize=(12, 8), layout="constrained")
     axes = figure.subplots(2, 2)
     _losses(axes[0][0], rows)
     _lines(axes[0][1], rows, _tags(rows), "bits per byte")
@@ -34,8 +31,7 @@ def plot_run(directory: str, target: str | None = None) -> str:
     for axis in axes.flat:
         axis.set_xlabel("step")
         axis.grid(alpha=0.3)
-    path = target or str(Path(directory) / "plot.png")
-    figure.savefig(path, dpi=120)
+    files.save(figure, path)
     return path
 
 

@@ -22,8 +22,8 @@ import pyarrow as pa
 from datakit.cache.contract import Contract
 from datakit.cache.layout import STAGE, TOKENIZER_FILE, shard_name
 from datakit.cache.written_shards import WrittenShard, cache_details
+from datakit.engine.partition_grouping import neighbours
 from datakit.engine.task import Output, Phase, Plan, Preload, Step, Task, tolerance_of
-from datakit.engine.task_grouping import neighbours
 from datakit.errors import CorruptError, EmptyStageError, RecipeError, TokenizerError, suggestion
 from datakit.storage import urls
 from datakit.storage.fingerprint import config_of, spelled_out

@@ -12,7 +12,7 @@ from datakit.cache.layout import TOKENIZER_FILE
 from datakit.cache.writer import write_shard
 from datakit.cache.written_shards import WrittenShard
 from datakit.engine.task import OutputFile, TaskContext, TaskResult
-from datakit.engine.worker.preload import preloaded
+from datakit.engine.worker.preloaded_values import preloaded
 from datakit.storage import atomic, urls
 from datakit.tokenize.config import Config
 from datakit.tokenize.encode_documents import Encoding, PartitionToEncode, encoded_documents

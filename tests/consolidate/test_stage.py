@@ -125,6 +125,6 @@ def test_bytes_are_independent_of_partition_grouping(tmp_path: Path, monkeypatch
     reasons = {identity(text): "exact" for text in texts[::7]}
     inputs = [normalized(tmp_path / "n", "novels", texts, 3), attributes(tmp_path / "dedup", {"novels": reasons}, 3)]
     consolidate(tmp_path / "a", inputs)
-    monkeypatch.setattr("datakit.engine.task_grouping.SMALLEST", 1)
+    monkeypatch.setattr("datakit.engine.partition_grouping.SMALLEST", 1)
     consolidate(tmp_path / "b", inputs)
     assert contents(tmp_path / "a" / "out") == contents(tmp_path / "b" / "out")

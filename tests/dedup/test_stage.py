@@ -77,8 +77,8 @@ def test_result_is_independent_of_task_cuts_and_order(tmp_path: Path, monkeypatc
     assert reasons.count("exact") > 30
     assert reasons.count("fuzzy") > 30
     monkeypatch.setattr(stage, "TASK_BYTES", 2000)
-    monkeypatch.setattr("datakit.engine.task_grouping.LARGEST", 2000)
-    monkeypatch.setattr("datakit.engine.task_grouping.SMALLEST", 2000)
+    monkeypatch.setattr("datakit.engine.partition_grouping.LARGEST", 2000)
+    monkeypatch.setattr("datakit.engine.partition_grouping.SMALLEST", 2000)
     monkeypatch.setattr(stage, "FAN_IN", 3)
     monkeypatch.setattr("datakit.dedup.clusters.bands.FOLD_ROWS", 50)
     monkeypatch.setattr("datakit.dedup.exact_duplicates.TARGET_BYTES", 500)

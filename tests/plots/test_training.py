@@ -25,3 +25,10 @@ def test_metrics_of_an_unfinished_run_are_drawn(tmp_path: Path) -> None:
 def test_directory_without_metrics_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         plot_run(str(tmp_path))
+
+
+def test_kind_of_file_follows_the_name(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_text('{"global_step": 1, "train/cross_entropy_loss": 9.0}\n')
+    assert Path(plot_run(str(tmp_path), str(tmp_path / "a.svg"))).read_bytes().startswith(b"<?xml")
+    with pytest.raises(UsageError, match=r"a\.gif: the name must end in"):
+        plot_run(str(tmp_path), str(tmp_path / "a.gif"))

@@ -56,7 +56,7 @@ def test_bytes_do_not_depend_on_batches_or_groups(tmp_path: Path, monkeypatch: p
     source, tokenizer = clean(tmp_path, {"web": words(1, 400)}, bits=3), write_tokenizer(tmp_path, trained())
     run(tokenize_step(tmp_path / "a", [source], tokenizer))
     monkeypatch.setattr(text_batches_module, "BATCH_BYTES", 777)
-    monkeypatch.setattr("datakit.engine.task_grouping.SMALLEST", 1)
+    monkeypatch.setattr("datakit.engine.partition_grouping.SMALLEST", 1)
     run(tokenize_step(tmp_path / "b", [source], tokenizer))
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
 

@@ -23,8 +23,8 @@ from datakit.engine.scheduler import retry_policy
 from datakit.engine.scheduler.attempt_queue import AttemptQueue
 from datakit.engine.scheduler.bisect_input import InputBisection
 from datakit.engine.scheduler.finish import write_partial
-from datakit.engine.scheduler.memory_estimates import TaskEstimates
 from datakit.engine.scheduler.retry_policy import DEATHS, Breaker, TaskHistory
+from datakit.engine.scheduler.task_estimates import TaskEstimates
 from datakit.engine.task import Phase, Step, Task, TaskResult
 from datakit.errors import InputError, NoSpaceError, PartialError, StepFailedError
 from datakit.storage.manifest import Manifest, find_manifest

@@ -32,7 +32,7 @@ from datakit.engine.task import Preload, decode, encode
 from datakit.engine.worker import child
 from datakit.engine.worker.framing import receive_frame, send_frame
 from datakit.engine.worker.memory_watcher import MEMORY_USE, MemoryWatcher, kill
-from datakit.engine.worker.preload import preloaded
+from datakit.engine.worker.preloaded_values import preloaded
 
 ALWAYS = ("pyarrow", "pyarrow.compute", "pyarrow.parquet", "datakit.storage.parquet")  # every stage imports them
 BUDGET = struct.Struct("<q")

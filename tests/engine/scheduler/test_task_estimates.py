@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datakit.engine.executor import Attempt, Cause, Outcome
-from datakit.engine.scheduler.memory_estimates import LEARN_FROM, TaskEstimates
 from datakit.engine.scheduler.retry_policy import TaskHistory, judge, next_attempt
+from datakit.engine.scheduler.task_estimates import LEARN_FROM, TaskEstimates
 from datakit.engine.task import Phase, Task
 
 TASK = Task("t", "m:f", {}, input_bytes=100 << 20)
