@@ -1,1 +1,1 @@
-"""Reads and assembles batches: read-ahead, block pool, metrics."""
+"""Holds the part of the loader that reads blocks ahead, keeps them in memory, assembles batches and counts."""
