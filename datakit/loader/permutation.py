@@ -26,7 +26,7 @@ MASK64 = (1 << 64) - 1
 
 
 class Order(Protocol):
-    """A bijection of 0..size-1 onto itself."""
+    """A permutation of 0..size-1 and its inverse."""
 
     size: int
 

@@ -87,7 +87,7 @@ def packed_components(mixture: Mixture) -> Iterator[tuple[str, Packing, TokenSou
 
 
 def with_packing_counts(mixture: Mixture, root: str) -> Mixture:
-    """Return a copy of the mixture to which the stored counts of all packed components have been added.
+    """Return a copy of the mixture that includes the stored counts of all packed components.
 
     Raises LoaderError if any counts are missing from the root, and CorruptError if any are damaged.
     """

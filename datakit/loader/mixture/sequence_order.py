@@ -92,7 +92,7 @@ class SequenceOrder:
             )
 
     def _windows(self, number: int, sequences: np.ndarray, rows: np.ndarray) -> list[Pick]:
-        """Make one pick per window. `sequences` are sequences of one component, in ascending order."""
+        """Make one pick per window from sequences of one component, which must be in ascending order."""
         picks, at, stream = [], 0, self.streams[number]
         while at < len(sequences):
             window = stream.window_at(int(sequences[at]))

@@ -1,4 +1,4 @@
-"""Reads a mixture and the number of steps from a TOML file: its keys, the paths of its caches, and its error messages.
+"""Reads a mixture and the number of steps from a TOML file: defines the file's keys and resolves relative cache paths.
 
     seed = 0
     sequence_length = [[0, 4096], [95_000, 32_768]]     # pairs [first step, length], or one length for the whole run

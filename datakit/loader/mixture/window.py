@@ -48,7 +48,7 @@ class Window:
         return self._find(self._order(np.arange(self.count)))
 
     def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (index of the unit, sequence within the unit) for each place in the window: two int64 arrays."""
+        """Return (index of the unit, sequence within the unit) for the given places in the window: int64 arrays."""
         if self.count <= MAX_TABLE:
             units, rows = self._table
             return units[places], rows[places]

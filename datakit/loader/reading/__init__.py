@@ -1,1 +1,1 @@
-"""Holds the part of the loader that reads blocks ahead, keeps them in memory, assembles batches and counts."""
+"""Holds the reading half of the loader: read-ahead, the pool of blocks, the assembly of batches, and metrics."""

@@ -1,4 +1,4 @@
-"""Opens a token cache, or one of its sources, as a TokenSource; keeps document boundaries; detects overlapping sources.
+"""Opens a token cache (or one source of it) as a TokenSource, caches document boundaries, and detects shared tokens.
 
     source = open_source("data/demo/tokenize-0123456789ab", "web")
 
