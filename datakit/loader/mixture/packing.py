@@ -60,7 +60,7 @@ class Counters:
     split: int = 0  # `split`, `truncated` and `dropped` count the documents too long for a sequence
     truncated: int = 0
     dropped: int = 0
-    padding: int = 0  # positions of the sequences that hold no token
+    padding: int = 0  # positions in the sequences that hold no token
 
     def __add__(self, other: Counters) -> Counters:
         return Counters(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))

@@ -16,7 +16,7 @@ from datakit.loader.mixture.packing import Counters, Packing, count_blocks
 from datakit.loader.permutation import Order
 from datakit.loader.sources.token_source import BlockAxis, TokenSource
 
-MAX_COUNTED_BLOCKS = 4096  # most blocks the loader counts itself: 4 G tokens, about 3 s for documents of 1,000 tokens
+MAX_COUNTED_BLOCKS = 4096  # limit for counting at startup: 4 G tokens, about 3 s for documents of 1,000 tokens
 
 
 class PlainCounts:

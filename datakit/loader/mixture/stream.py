@@ -37,7 +37,7 @@ from datakit.loader.sources.ranges import Pieces, plain
 from datakit.loader.sources.rows import Rows, View, rows_of_pieces, rows_of_range
 from datakit.loader.sources.token_source import BlockAxis, TokenSource
 
-CACHED_PACKINGS = 64  # number of packed blocks whose packing is kept; it takes 16 bytes per document
+CACHED_PACKINGS = 64  # how many blocks' packings are kept; each takes 16 bytes per document
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Stream:
         axis = BlockAxis(source.tokens, settings.block_tokens)
         self.counts = CountsByLength(source, axis, settings.name, settings.packing, counts or {})
         self._epochs = EpochOrder(axis, settings, self.counts)
-        self._joined: dict[int, Joined] = {}  # by stretch
+        self._joined: dict[int, Joined] = {}  # by number of the stretch
         self.reader = UnitReader(source, axis, settings.packing, self._joined)
         self._joined_window = lru_cache(CACHED_WINDOWS)(self._make_joined_window)
         self._regular_window = lru_cache(CACHED_WINDOWS)(self._epochs.window)

@@ -14,7 +14,7 @@ from datakit.loader.reading.block_pool import BlockPool
 from datakit.loader.reading.row_reader import ReadKey, RowReader
 
 STAGE_AHEAD = 4  # how many mixture blocks before the start of a stage its components are first read
-ROWS_AHEAD = 8  # how many batches ahead single sequences are read (full shuffle)
+ROWS_AHEAD = 8  # how many batches ahead sequences are read that are read one at a time (full shuffle)
 
 
 class Lookahead:
