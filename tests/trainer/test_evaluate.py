@@ -112,7 +112,7 @@ TEXT = b"It was the best of times, it was the worst of times. " * 40
             "'code' is the parent of 'code/python'.*rename the parent, e.g. to 'code/all'",
         ),
         (["a/b", "a/b/c/d"], "'a/b' is the parent of 'a/b/c/d'"),
-        (["ema", "web"], "'ema': eval/ema/ holds the metrics of averaged weights; rename it"),
+        (["ema", "web"], "'ema': eval/ema/ holds the metrics of averaged weights; rename this evaluation"),
         (["ema/late"], "'ema/late': eval/ema/"),
     ],
 )
