@@ -16,7 +16,7 @@
     every = 100
     [log]
     trackers = ["tensorboard"]
-    [data]                    # the mixture; see `data.py`
+    [data]                    # the mixture and validation sets; see `data.py`
 
 The fingerprint covers the settings that decide the result: model, optimizer, steps, seed, mixture, `initialize_from`
 and `resume_from`. It does not cover how the run is executed (devices, checkpoints, evaluation, logging).

@@ -1,7 +1,7 @@
-"""Opens the `[data]` table of a run file: finds each cache, checks that their tokenizers agree, builds mixture and
-validation sets, and rounds up the default vocabulary.
+"""Opens the `[data]` table of a run file: finds the caches, checks that all have the same tokenizer, builds the mixture
+and the validation sets, and rounds up the default vocabulary.
 
-    [data]                                  # either the keys of a mixture file (see loader/mixture/toml_file.py) ...
+    [data]                                  # holds the keys of a mixture file (see loader/mixture/toml_file.py) ...
     sequence_length = 4096
     batch_size = 512
 
@@ -17,10 +17,10 @@ validation sets, and rounds up the default vocabulary.
     [[data.stages]]
     weights = { web = 0.9, code = 0.1 }
 
-    [data.evaluation."exams/law"]           # further validation sets
+    [data.evaluation."exams/law"]           # a further validation set, in addition to held-out documents
     cache = "data/exams"
 
-    [data]                                  # ... or the path of a mixture file; only `evaluation` may be added
+    [data]                                  # ... or names a mixture file; then only `evaluation` may be added
     mixture = "mix.toml"
 
 All caches must have been written with the same tokenizer. Paths are relative to the run file. In them, {root} stands

@@ -26,7 +26,7 @@ AHEAD = 2  # batches kept ready on the devices: one for the next step, and one t
 
 
 class HostBatch(Protocol):
-    """This host's rows of a batch as numpy arrays [rows, length]; see `protocol.Tokens` for their meaning."""
+    """This host's rows of a batch as numpy arrays [rows, length]. `protocol.Tokens` explains the fields."""
 
     @property
     def tokens(self) -> Any: ...

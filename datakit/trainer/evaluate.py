@@ -1,4 +1,4 @@
-"""Computes loss and exact bits per byte of validation sets and their parent tags, rejects sets with clashing names or
+"""Computes the loss and bits per byte of validation sets and their parent tags, rejects sets with clashing names or
 nothing to predict, and reads tokens' byte lengths.
 
     metrics = evaluate(trainer, params, model_state, {"web": batches, "code/python": batches}, token_bytes)

@@ -1,4 +1,4 @@
-"""Converts configs and checkpoints of OLMoE, Mixtral and Qwen3-MoE in the model hub's layout to those of
+"""Converts OLMoE, Mixtral and Qwen3-MoE configs and checkpoints from the model hub to the Config and parameters of
 `models/olmoe.py`, and rejects unsupported models.
 
 The input is the parsed `config.json` and a dict of numpy arrays, e.g. as read by the `safetensors` package. The hub

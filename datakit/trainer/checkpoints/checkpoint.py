@@ -44,7 +44,7 @@ MARKER = "commit.json"
 SET_ASIDE = "set-aside.json"  # the marker is renamed to this when a start sets the checkpoint aside
 STATE = "state"
 NAME = re.compile(r"step-(\d{9,})")
-HASH_CHUNK = 4 << 20  # bytes per read; larger chunks are not faster
+HASH_CHUNK = 4 << 20  # number of bytes per read; larger chunks are not faster
 Say = Callable[[str], None]  # shows one line of text to the user
 
 
@@ -82,7 +82,7 @@ class Marker(msgspec.Struct, frozen=True):
 
     step: int
     run: str  # the run's fingerprint
-    mixture: dict[str, Any]  # the loader's description of it (`BatchSource.record`)
+    mixture: dict[str, Any]  # the mixture as the loader describes it (`BatchSource.record`)
     counts: dict[str, int]  # tokens and sequences trained on so far
     norms: dict[str, float]  # norms of the parameters at the start of the run
     permanent: bool

@@ -12,10 +12,10 @@ optionally TensorBoard, Trackio or Weights & Biases.
 | throughput/{duration, loading_time, hook_time} | seconds for the step; for its data; for checkpoint and evaluation |
 | throughput/{examples_per_second, tokens_per_second, total_tokens, gflops_per_second, total_gflops, mfu} | see below |
 | mixture/stage, mixture/weight/<component> | number of the current stage and its weights; logged when they change |
-| data/* | the loader's metrics since the last start, including prefetched batches |
+| data/* | the loader's metrics, counted from the last start and including prefetched batches |
 | eval/* | see `evaluate.py` |
 | alarm/<group> | the norm of a group, if outside its band, as a multiple of its first value |
-| grad, params, updates, opt_state /norm/<weight> | norms of single weights, if listed in `log.watch` |
+| grad, params, updates, opt_state /norm/<weight> | norms of single weights, for each kind listed in `log.watch` |
 
 MFU is 100 x 3 x (forward FLOPs of a token, output matrix included, attention not halved) x tokens / (seconds x peak x
 devices), where peak is the device's dense bf16 rate. Recomputation and routing are not counted as useful work.
