@@ -60,9 +60,9 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Log:
-    """Metrics to log during the run."""
+    """Settings of the metrics and traces that a run logs."""
 
-    every: int = 1  # steps between rows
+    every: int = 1  # number of steps from one row to the next
     trackers: tuple[str, ...] = ()  # trackers to use in addition to the JSON lines
     project: str = "datakit"
     watch: tuple[str, ...] = ()  # kinds of norms to log, a subset of norms.WATCHABLE

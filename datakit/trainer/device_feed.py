@@ -1,9 +1,9 @@
 """Places a loader's batches on the devices ahead of the training loop, rejects unknown token ids and uneven batches,
 and finds the current stage of the mixture.
 
-A source is anything with the methods of `BatchSource`, such as `datakit.loader.Loader`. `Feed` runs in its own thread:
-while the devices compute a step, it fetches the next batches and places each row on its device. `waited` is the time
-that the loop spent waiting for a batch; it should be near zero.
+A source is anything with the methods of `BatchSource`, such as `datakit.loader.Loader`. `Feed` starts a thread that
+fetches the next batches, and places each row on its device, while the devices compute a step. `waited` is the time that
+the loop spent waiting for a batch; it should be near zero.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Computes the loss and bits per byte of validation sets and their parent tags, rejects sets with clashing names or
-nothing to predict, and reads tokens' byte lengths.
+nothing to predict, and derives token lengths in bytes from a tokenizer.json.
 
     metrics = evaluate(trainer, params, model_state, {"web": batches, "code/python": batches}, token_bytes)
 
@@ -57,12 +57,12 @@ class Totals:
 
     @property
     def loss(self) -> float:
-        """Nats per token."""
+        """The mean loss, in nats per token."""
         return self.nats / self.tokens
 
     @property
     def bits_per_byte(self) -> float | None:
-        """Total bits divided by total bytes, or None if the bytes are unknown."""
+        """The total bits divided by the total bytes, or None if the number of bytes is unknown."""
         return self.nats / math.log(2) / self.bytes if self.bytes else None
 
 
@@ -121,7 +121,7 @@ def evaluate_all(
 def measure(
     trainer: Trainer, params: Tree, model_state: Tree, batches: Iterable[HostBatch], token_bytes: np.ndarray | None
 ) -> Totals:
-    """Return the sums over the batches of one tag."""
+    """Return the sums over the predicted tokens in the batches of one tag."""
     totals = Totals()
     for batch in batches:
         placed = place(batch, trainer.mesh, trainer.config.vocabulary).batch

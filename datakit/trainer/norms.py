@@ -23,7 +23,7 @@ FIXED_BAND = (0.99, 1.01)  # allowed ratios for AdamH's groups, as rounding alon
 
 
 def group_norms(table: Tree, params: Tree) -> dict[str, Array]:
-    """Return the L2 norm of each optimizer group, and of the embedding alone."""
+    """Return the L2 norm of each optimizer group and, in addition, that of the embedding."""
     embed = {"embed": _norm(params["embed"], stacked=False)} if "embed" in params else {}
     return embed | norms_by(lambda weight: weight.group, table, params)
 

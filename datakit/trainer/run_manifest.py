@@ -66,7 +66,7 @@ def write_prediction(directory: str, run: Run, outline: Outline) -> None:
 
 
 def read_prediction(directory: str) -> dict[str, Any]:
-    """Read the prediction that was written before the run."""
+    """Read the prediction that was written before the run started."""
     return json.loads(urls.read_bytes(urls.join(directory, PREDICTION)))
 
 

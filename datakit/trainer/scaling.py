@@ -31,7 +31,7 @@ class Heuristic:
     """The constants of a fit. The defaults were published with the Grug recipe in April 2026."""
 
     name: str = "april-2026"
-    sequence: int = 4096  # the sequence length that batch sizes refer to
+    sequence: int = 4096  # length of the sequences in which batch sizes are counted
     steps_exponent: int = 14
     smallest_batch: int = 32
     adam_scale: float = 1.63

@@ -53,7 +53,7 @@ class Trainer:
         return state | ({"ema": {"params": split, "model": model}} if self.optimizer.ema else {})
 
     def fresh(self, seed: int) -> Tree:
-        """Return a state at step 0, created in place on the devices."""
+        """Return a state at step 0, created directly on the devices, already sharded."""
         return self._initialize(jax.random.key(seed))
 
     @cached_property
@@ -67,7 +67,7 @@ class Trainer:
 
     @cached_property
     def advance(self) -> Callable[..., tuple[Tree, dict[str, Any]]]:
-        """The compiled step: (state, batch, watch=False) -> (next state, results). It consumes `state`."""
+        """The compiled step: (state, batch, watch=False) -> (next state, results). It reuses the buffers of `state`."""
         return jax.jit(
             partial(_advance, self),
             static_argnames=("watch",),

@@ -1,5 +1,5 @@
-"""Runs the training loop: decides when to log, save, evaluate, profile and stop, and ends the run if the loss diverges
-or the data ends early.
+"""Runs the training loop: decides when to log, evaluate, profile and stop, in which order this happens, and what a
+signal, divergence or missing data does.
 
     outcome = train(run, loader, "data", evaluations={"web": batches}, token_bytes=lengths)
 

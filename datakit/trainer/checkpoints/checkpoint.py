@@ -78,7 +78,7 @@ class Checkpoints:
 
 
 class Marker(msgspec.Struct, frozen=True):
-    """Contents of `commit.json`."""
+    """The contents of `commit.json`, the marker of a complete checkpoint."""
 
     step: int
     run: str  # the run's fingerprint
@@ -93,7 +93,7 @@ class Marker(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Candidate:
-    """A checkpoint with a readable marker."""
+    """A checkpoint whose marker has been read."""
 
     path: epath.Path
     marker: Marker
@@ -164,7 +164,7 @@ def restore(candidate: Candidate, like: Tree, whole: bool = True) -> Tree:
 
     If `whole` is false, restore only the parts in `like` (e.g. "params" and "model"), whichever optimizer the
     checkpoint was trained with. Each leaf of `like` is an array or a ShapeDtypeStruct, with the sharding to restore to.
-    Raises CheckpointError if the checkpoint comes from a different model or, for a whole state, a different optimizer.
+    Raises CheckpointError if the checkpoint comes from a different model or, if `whole` is true, a different optimizer.
     """
     place = candidate.path / STATE
     abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), like)
@@ -177,7 +177,7 @@ def restore(candidate: Candidate, like: Tree, whole: bool = True) -> Tree:
 
 @dataclass
 class Writer:
-    """Saves the states of one run; a save starts only after the previous one has finished."""
+    """Saves the states of one run in the background, one save at a time."""
 
     settings: Checkpoints
     permanent: str

@@ -86,5 +86,5 @@ def set_aside(folders: list[str], step: int, say: Say) -> None:
 
 
 def committed(folders: list[str]) -> list[tuple[int, epath.Path]]:
-    """Return (step, path) of all checkpoints with a marker, even if the marker or the files are damaged."""
+    """Return (step, path) of all checkpoints that have a marker, even if the marker or other files are damaged."""
     return [(step, path) for folder in folders for step, path in step_folders(folder) if (path / MARKER).exists()]

@@ -17,8 +17,9 @@ optionally TensorBoard, Trackio or Weights & Biases.
 | alarm/<group> | the norm of a group, if outside its band, as a multiple of its first value |
 | grad, params, updates, opt_state /norm/<weight> | norms of single weights, for each kind listed in `log.watch` |
 
-MFU is 100 x 3 x (forward FLOPs of a token, output matrix included, attention not halved) x tokens / (seconds x peak x
-devices), where peak is the device's dense bf16 rate. Recomputation and routing are not counted as useful work.
+MFU is a percentage: 100 x 3 x (forward FLOPs of a token, output matrix included, attention not halved) x tokens /
+(seconds x peak x devices), where peak is the device's dense bf16 rate. Recomputation and routing are not counted as
+useful work.
 
 Rates are per second of `duration`, as in other trainers, so they show what the devices achieve once they have a batch.
 Time spent waiting for data appears in loading_time and in the progress line, whose rates are per second of total time.
