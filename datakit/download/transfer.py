@@ -134,7 +134,7 @@ def _refusal(url: str, error: Exception) -> Exception:
 
 
 def _credentials(url: str) -> str:
-    """Return the advice in an error message on the credentials that a store needs."""
+    """Return the part of an error message that says which credentials to check for a store."""
     protocol = url.partition("://")[0]
     return {
         "s3": "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE)",

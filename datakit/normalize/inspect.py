@@ -38,7 +38,7 @@ from datakit.text.string_buffers import string_buffers
 SAMPLED_FILES = 3  # per format: the first, the middle and the last file
 SHOWN_IDS = 3
 SHOWN_PROBLEMS = 3
-TOLERATED = 1 << 30  # limit of quarantined records; more than a chunk can hold
+TOLERATED = 1 << 30  # limit on quarantined records; more than a chunk can hold
 TEXT_NAMES = ("text", "content", "raw_content", "body", "markdown", "document", "article", "code", "story")
 ID_NAMES = ("id", "doc_id", "document_id", "docid", "uuid", "guid", "key", "hash", "sha", "url", "path")
 

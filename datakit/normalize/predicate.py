@@ -26,7 +26,7 @@ class Predicate:
     """A parsed `where`. Creating it raises RecipeError if the SQL is not a predicate."""
 
     def __init__(self, sql: str) -> None:
-        import duckdb  # imported only here: importing it is slow, and few sources have a predicate
+        import duckdb  # imported only here, because this is slow and few sources have a predicate
 
         self._sql, self._duckdb = sql, duckdb
         self._database = duckdb.connect(config={"threads": 1, "enable_external_access": False})
@@ -59,12 +59,12 @@ class Predicate:
         return fit_column(column, unify(column.type, self._wanted[name]) or column.type)
 
     def _reason(self, error: Exception) -> str:
-        """Return DuckDB's message if it is about the SQL, else only the error's type, as others may quote values."""
+        """Return DuckDB's message if it is about the SQL, else the error's type, since other messages quote values."""
         about_sql = (self._duckdb.BinderException, self._duckdb.CatalogException, self._duckdb.ParserException)
         return str(error).split("\n")[0] if isinstance(error, about_sql) else type(error).__name__
 
     def _referenced(self) -> dict[str, pa.DataType]:
-        """Return the columns that the predicate reads. Their types hold the struct fields that the predicate reads."""
+        """Return the columns that the predicate reads. Their types have the struct fields that it reads."""
         query = f"SELECT 1 FROM records WHERE ({self._sql})"
         rows = self._database.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
         tree = json.loads(rows[0][0])

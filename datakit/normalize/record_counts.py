@@ -28,8 +28,8 @@ REMOVED = (
     QUARANTINED,
 )
 REPAIRED = ("normalize/invalid_utf8", "normalize/nul", "normalize/whitespace_runs")
-ENOUGH = 1000  # least entries in quarantine for a task to give up, since a slice may merely start with a small bad file
-NEARLY_ALL = 0.9  # not 1: some of the lines may be blank, and blank lines are readable in any format
+ENOUGH = 1000  # fewest quarantined entries with which a task gives up; its slice may merely start with a bad file
+NEARLY_ALL = 0.9  # share of unusable records; below 1, because the others may be blank lines, which any format allows
 
 
 @dataclass
@@ -67,10 +67,11 @@ class RecordCounts:
             raise PartialError(complaint(self.quarantined, limit, f"more than {limit + SHOWN}"))
 
     def give_up_if_hopeless(self, enough: int = ENOUGH) -> None:
-        """Raise PartialError if the limit is a share and nearly all records are in quarantine, with `enough` entries.
+        """Raise PartialError if the limit is a share and nearly all records are in quarantine.
 
-        Call this between chunks, because within a chunk, bad records may be counted before good ones. A row
-        group that fails to decode is one entry, regardless of how many records it holds.
+        Quarantine must have at least `enough` entries. Call this between chunks, because within a chunk, bad records
+        may be counted before good ones. A row group that fails to decode is one entry, regardless of how many records
+        it holds.
         """
         limit, read = self.tolerance.limit, self.counters[IN]
         most = max(limit, NEARLY_ALL) * read

@@ -45,7 +45,7 @@ PHASE = "route"
 HIGH, LOW, TEXT = "high", "low", "text"  # our columns in the exchange
 UPSTREAM = "."  # prefix for the names of upstream columns in the exchange
 BUDGET_BYTES = 256 << 20  # for the exchange writer; a decompressed slice of 64 MiB usually makes one run
-WHOLE_SLICE_BYTES = SLICE_BYTES // 2  # a task with a smaller slice (as of text files) never gives up at its end
+WHOLE_SLICE_BYTES = SLICE_BYTES // 2  # a task gives up at the end of its slice only if the slice is at least this large
 
 Texts: TypeAlias = "pa.LargeStringArray | pa.LargeBinaryArray"
 
@@ -103,7 +103,10 @@ class Router:
         return self._short_enough(rows, texts)
 
     def _without_wrong_types(self, rows: Chunk, kind: pa.DataType) -> Chunk:
-        """Quarantine JSON records whose text is not a string. Raises ColumnError for a file that has a schema."""
+        """Quarantine JSON records whose text is not a string.
+
+        Raises ColumnError if the file has another format or a transform was applied.
+        """
         if self._transform is not None or formats.format_of(rows.file, self._config.format) != formats.JSON:
             raise ColumnError(
                 f"{rows.file}: column {self._config.text!r} is {kind}, not text; set the source's text to another "
@@ -146,7 +149,7 @@ def _json_kind(kind: pa.DataType) -> str:
 
 
 def hash_texts(texts: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the xxh3-128 hash of each text's bytes as (high, low), uint64 [texts] each."""
+    """Return the xxh3-128 hash of each text's bytes as two arrays (high, low), uint64 [texts] each."""
     data, offsets = string_buffers(texts)
     view, ends = data.data, offsets.tolist()
     # with `map` over slices of one buffer, the loop runs in C

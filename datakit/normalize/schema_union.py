@@ -126,7 +126,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    """Return True for types whose values are arbitrary bytes."""
+    """Return True for a type whose values are arbitrary bytes."""
     return types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
 
 

@@ -2,8 +2,8 @@
 exact duplicates.
 
 The rows of a range of ids are read from the exchange (memory-mapped) in source order and sorted by id with a stable
-sort. So of several equal texts, the one with the first position is kept, and the other texts are never read. The output
-is cut into row groups while it is gathered.
+sort. Therefore, of several equal texts, the one with the first position is kept, and the other texts are never read.
+The output is cut into row groups while it is gathered.
 
 Cost: mostly zstd (150 to 250 MB/s of text per core). Memory: one copy of the partition's kept rows, or two if
 duplicates or rows of other partitions had to be dropped.
@@ -30,7 +30,7 @@ from datakit.storage.parquet import ShardInfo, ShardWriter
 from datakit.text.string_buffers import string_buffers
 
 PHASE = "sort"
-GATHER_BYTES = 16 << 20  # rows gathered at once; limits the size of the copy that is made of the rows for writing
+GATHER_BYTES = 16 << 20  # bytes of rows gathered at once; limits the size of the copy that is made for writing
 DUPLICATES = pa.schema([("id", pa.string()), ("source_id", pa.string()), ("kept_source_id", pa.string())])
 
 

@@ -45,7 +45,7 @@ NAME = "normalize"
 FORMAT_VERSION = 1
 OURS = ("id", "text", "source", "source_id")
 RENAMED = "upstream_"  # prefix for the name of an upstream column that has one of our names
-MOST_BITS = 20  # a million partitions, which hold more text than exists at 1 GiB each
+MOST_BITS = 20  # a million partitions; at 1 GiB each, they would hold more text than exists
 PRELOADS = (Preload(__name__), Preload("datakit.normalize.warm_kernels", "datakit.normalize.warm_kernels:warm"))
 
 
@@ -106,17 +106,17 @@ def _sort_phase(shared: SortShared, exchange_bytes: int) -> Phase:
 
 
 def _bucket_bits(slices: Sequence[Sequence[FileRange]], config: Config) -> int:
-    """Estimate from the bytes to be read how many bits of an id choose its bucket: as many as for the partitions.
+    """Return how many of an id's top bits select its bucket: an estimate of how many will select its partition.
 
-    If there turns out to be more text than expected, several partitions share a bucket.
+    The estimate is based on the bytes to be read. If there turns out to be more text, partitions share buckets.
     """
     expected = sum(part.weight for ranges in slices for part in ranges)
-    sizes = (expected, min(expected, 1 << 30))  # text of just over 1 GiB gets fewer partitions than a little less text
+    sizes = (expected, min(expected, 1 << 30))  # a little over 1 GiB makes fewer partitions than 1 GiB does
     return max(partition_bits(size, config.partition_bytes) for size in sizes)
 
 
 def partition_bits(text_bytes: int, partition_bytes: int | None = None) -> int:
-    """Return the smallest k, up to MOST_BITS, for which 2**k partitions have less than `partition_bytes` on average.
+    """Return the smallest k (at most MOST_BITS) for which the mean text of 2**k partitions is below `partition_bytes`.
 
     >>> [partition_bits(size) for size in (0, 32 << 20, 1 << 30, (1 << 30) + 1, (1 << 40) + 1)]
     [0, 1, 6, 4, 11]

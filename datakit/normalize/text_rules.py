@@ -27,7 +27,7 @@ _POSSIBLE = np.isin(np.arange(256), list(WHITE_SPACE.encode()))  # bytes that oc
 
 @dataclass(frozen=True)
 class Ruled:
-    """The texts after the rules were applied. kept: bool [texts], False for blank ones. The numbers count documents."""
+    """The texts after applying the rules. kept: bool [texts], False for blank ones. The integers count documents."""
 
     texts: pa.LargeStringArray
     kept: np.ndarray
@@ -68,7 +68,7 @@ def warm() -> None:
 
 
 def _invalid(texts: pa.Array, data: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Return bool [texts], True for invalid UTF-8. The texts are checked singly only if a check of all fails."""
+    """Return bool [texts], True for invalid UTF-8. Texts are checked one by one only if checking all at once fails."""
     result = np.zeros(len(texts), bool)
     try:
         _as_strings(texts).validate(full=True)
@@ -102,7 +102,7 @@ def _repair(data: np.ndarray, offsets: np.ndarray, rows: np.ndarray, longest: in
 
 
 def _with_replaced(data: np.ndarray, offsets: np.ndarray, rows: np.ndarray, values: list[bytes]) -> pa.LargeStringArray:
-    """Return the texts with `values` in place of `rows`. The bytes between two such rows are copied at once."""
+    """Return the texts, with those in `rows` replaced by `values`; the bytes between two of them are copied at once."""
     view, parts, start = data.data, [], 0
     lengths = np.diff(offsets)
     for row, value in zip(rows.tolist(), values, strict=True):

@@ -1,5 +1,5 @@
 """Tracks the columns of a slice's files while they are read, and rejects a file without the text column or with an id
-column that cannot be an id.
+column of an unusable type.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from datakit.errors import ColumnError, suggestion
 from datakit.normalize.config import Config
 from datakit.normalize.schema_union import is_bytes, unite
 
-SHOWN_NAMES, SHOWN_NAME = 20, 60  # per message: columns named, and characters shown of each name
+SHOWN_NAMES, SHOWN_NAME = 20, 60  # limits for a message: columns named, and characters per name
 
 
 class UpstreamColumns:
@@ -47,7 +47,7 @@ class UpstreamColumns:
         return pa.field(field.name, pa.string())
 
     def schemas(self) -> list[tuple[str, str]]:
-        """Return (file, serialized schema) for each file that widens the union of all schemas before it."""
+        """Return (file, serialized schema) for each file that widens the union of the schemas before it."""
         union, result = pa.schema([]), []
         for file, schema in self._by_file.items():
             wider = unite([("", union), (file, schema)])

@@ -1,5 +1,5 @@
 """Prepares the fork server for normalize: imports the readers, and compiles every kernel or loads it from disk, so that
-no task has to.
+no task has to do so.
 """
 
 from __future__ import annotations

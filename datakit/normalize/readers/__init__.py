@@ -1,1 +1,1 @@
-"""Reads the records of raw files in every supported format, in chunks of a few MiB."""
+"""Reads raw files of every supported format in chunks of a few MiB."""

@@ -99,7 +99,9 @@ def _header(record: bytes, delimiter: str, path: str) -> list[str]:
     text = record.removeprefix(BYTE_ORDER_MARK).decode("utf-8", "replace").strip("\r\n")
     names = next(csv.reader([text], delimiter=delimiter), [])
     if not names:
-        raise UnreadableError(f"{path} has no header; it must start with the names of its columns")
+        raise UnreadableError(
+            f"{path} has no header; its first record must name the columns, with {delimiter!r} between the names"
+        )
     require_unique_columns(path, names)
     return names
 

@@ -1,5 +1,5 @@
-"""Opens a source's files in place, and detects by size, modification time and, if needed, hash any file that changed
-after it was listed.
+"""Opens a source's files in place, and detects any file that changed after it was listed, by its size, modification
+time and, if needed, hash.
 
 A local source may be read hours after it was listed, and every downstream fingerprint assumes that the content read is
 the content listed. Therefore a file's size and modification time are compared twice. When the file is opened, they are
@@ -30,8 +30,8 @@ State = tuple[int, int]  # size in bytes, modification time in ns
 class Inputs:
     """The files below `base` that one task opens.
 
-    listed: path -> (size in bytes, modification time in ns, xxh3-128). Files that are not listed are
-    our own copies of remote files; these do not change and are not checked.
+    listed: path -> (size in bytes, modification time in ns, xxh3-128). Files that are not listed are our
+    own copies of remote files; these do not change and are not checked.
     """
 
     base: str

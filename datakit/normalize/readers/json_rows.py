@@ -1,10 +1,10 @@
-"""Decides what a JSON record is, words the reasons why a line is none, and parses line by line the chunks that the
+"""Decides what a JSON record is, words the reasons why a line is not one, and parses line by line the chunks that the
 columnar parser cannot read.
 
 A record is a strict JSON object of at most 48 levels, in which NaN and infinities may also occur, as in Python's
 `json`. If a key occurs more than once, the last value counts. A lone surrogate becomes U+FFFD (counted as invalid
-UTF-8). An integer that does not fit into 64 bits becomes a float, as in the columnar parser. If a column has numbers of
-different types, they become floats; if it has scalars of other different types, they become strings.
+UTF-8). An integer that does not fit into 64 bits becomes a float, as in the columnar parser. If a column mixes integers
+and floats, its integers become floats. If it mixes other kinds of scalars, all of them become strings.
 
 Cost: a tenth to a half of the columnar parser's speed (30 to 250 MB/s, faster for longer records), but only chunks with
 an unusual line are parsed this way.
