@@ -3,8 +3,8 @@ document to the exchange bucket for its id.
 
 Each chunk is processed in columnar form, in this order: transform, predicate, text column, text rules, hash, sample.
 The top bits of a document's id determine its bucket. A row in the exchange has the id as two integers, the text, and
-every upstream column under a prefixed name and with its own type. Columns are converted to the source's common types
-only after all slices are done, when every file's columns are known.
+every upstream column under a prefixed name. In this phase, the types of columns are united only across the files of a
+slice. The sort phase converts them to the common types of the whole source.
 
 Cost per MB of text: 1 to 2 ms for reading, 1 ms for the rules and the hash, 2 ms for writing. Memory: one chunk plus
 the exchange writer's budget.
