@@ -54,7 +54,9 @@ def read_external(directory: str, manifest: Manifest) -> ExternalShards | None:
     try:
         external = msgspec.convert(manifest.details[KEY], ExternalShards)
     except msgspec.ValidationError as error:
-        raise CorruptError(f"{directory}: its manifest describes the imported arrays wrongly: {error}") from error
+        raise CorruptError(
+            f"{directory}: the manifest's description of the imported arrays is invalid: {error}"
+        ) from error
     if len(external.shards) != len(manifest.partitions):
         raise CorruptError(
             f"{directory}: its manifest lists {len(manifest.partitions)} partitions, but describes "

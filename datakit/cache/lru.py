@@ -1,7 +1,7 @@
 """Keeps recently used values in memory up to a total size, and drops the least recently used ones first. Thread-safe.
 
-`functools.lru_cache` on a method would keep the object to which the method belongs, and the files which that object
-holds open, alive until the garbage collector runs.
+If `functools.lru_cache` decorated a method, it would keep the method's instance, and the files that the instance has
+open, alive until the garbage collector runs.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Opens a token cache and reads token ranges, blocks, loss masks and documents from it; checks that a given tokenizer
-matches.
+"""Opens a token cache; reads token ranges, blocks, loss masks and documents from it; checks a tokenizer against it.
 
     cache = open_cache("data/demo/tokenize-0123456789ab")
     cache.read(10_000, 14_096)                    # an array of 4096 tokens
@@ -96,7 +95,7 @@ class Cache:
     def requests(self) -> int:
         """The number of reads of files or objects since the cache was opened.
 
-        It includes what TensorStore read for other caches, because TensorStore counts reads for the whole process.
+        The number includes TensorStore's reads for other caches, because it counts them for the whole process.
         """
         return self._arrays.requests + self._lists_read
 

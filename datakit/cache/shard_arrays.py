@@ -24,7 +24,7 @@ from datakit.errors import CorruptError, NotFoundError, TokenizerError
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest
 
-OPEN_ARRAYS = 256  # each raw array keeps a file descriptor open; a process may often have only 1024
+OPEN_ARRAYS = 256  # each raw array keeps a file descriptor open, often out of 1024 per process
 
 
 class ShardArrays:
@@ -44,7 +44,7 @@ class ShardArrays:
     def requests(self) -> int:
         """The number of reads of files or objects since the cache was opened.
 
-        It includes what TensorStore read for other caches, because TensorStore counts reads for the whole process.
+        The number includes TensorStore's reads for other caches, because it counts them for the whole process.
         """
         return self._direct_reads + zarr_arrays.requests_so_far() - self._before
 
@@ -135,10 +135,10 @@ class ShardArrays:
 
 
 def _begin(array: Any, first: int, place: np.ndarray) -> list[tuple[np.ndarray, Any]]:
-    """Start reads for the tokens that belong in `place`, the first of them being token `first` of the array.
+    """Start reads of the tokens from `first` on, as many as `place` holds; return (part of `place`, read) for each.
 
-    Returns (part of `place`, read) for each read; the caller copies the result. Cutting the reads at chunk boundaries
-    gives 1.5 times the rate, because TensorStore decodes each read in a single thread.
+    The caller copies the results to `place`. One read per chunk gives 1.5 times the rate of a single read, because
+    TensorStore decodes each read in a single thread.
     """
     last, (chunk,) = first + len(place), array.chunk_layout.read_chunk.shape
     cuts = [first, *range((first // chunk + 1) * chunk, last, chunk), last]

@@ -1,5 +1,5 @@
-"""Converts token positions and document rows of a whole cache into shards and positions within them, and refuses those
-out of range.
+"""Converts token positions and document rows of a whole cache into shards and positions within them; raises IndexError
+if they are out of range.
 """
 
 from __future__ import annotations

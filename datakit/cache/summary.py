@@ -1,7 +1,7 @@
 """Computes the figures that `datakit cache stats` shows: documents by length, totals by source and the most frequent
 tokens.
 
-The manifest holds all of this, except the token counts of a cache imported by reference: for such a cache, every token
+The manifest holds all of this, except the token counts of a cache imported by reference. For such a cache, every token
 is read and counted.
 """
 

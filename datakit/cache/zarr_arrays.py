@@ -63,7 +63,7 @@ def open_array(
 
 
 def finish(read: Any, place: str) -> np.ndarray:
-    """Return the result of a read. Raises CorruptError if the shard is missing or damaged, or else StorageError."""
+    """Return a read's result. Raises CorruptError if the shard is missing or damaged, otherwise StorageError."""
     try:
         return read.result()
     except ValueError as error:
@@ -92,14 +92,14 @@ def key_value_store(directory: str) -> dict[str, Any]:
         return {"driver": "gcs", "bucket": bucket, "path": f"{path}/"}
     if protocol != "s3":
         raise RootError(
-            f"{directory}: token caches can only be read from a file system, s3:// or gs://; copy this one to one "
-            f"of these"
+            f"{directory}: token caches can only be read from a file system, s3:// or gs://; copy the cache to "
+            f"one of these"
         )
     store: dict[str, Any] = {"driver": "s3", "bucket": bucket, "path": f"{path}/", "aws_region": _region()}
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     if endpoint:
         store["endpoint"] = endpoint.rstrip("/")
-    # without this, the driver tries every source of credentials and prints a warning on stderr for each
+    # without this setting, TensorStore tries every source of credentials and prints a warning on stderr for each
     if "AWS_ACCESS_KEY_ID" in os.environ:
         store["aws_credentials"] = {"type": "environment"}
     return store
