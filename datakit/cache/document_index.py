@@ -1,10 +1,11 @@
 """Defines the columns of a shard's docs.parquet, and looks up documents there by id or by row, reading as few row
 groups as possible.
 
-A search for an id reads only shards whose first and last ids enclose it (about one per source, because a source's ids
-ascend). Within these shards, it reads only row groups whose statistics enclose the id. A row group has 64 Ki documents.
+A search for an id reads only shards whose first and last ids enclose that id (about one per source, because a source's
+ids ascend), and within these shards only row groups whose statistics enclose the id. A row group has 64 Ki documents.
 
-This module needs pyarrow, which a training machine may not have. A reader therefore imports it on the first lookup.
+This module needs pyarrow, which a training machine may not have. A reader therefore imports this module on the first
+lookup.
 """
 
 from __future__ import annotations

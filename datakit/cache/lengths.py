@@ -4,7 +4,7 @@ the documents' starts from it.
 The numbers are raw little-endian uint32, in the order of the documents. docs.parquet has the same numbers next to the
 ids. They are stored in both files because training needs to know nothing else about the documents, and a training
 machine may not have Arrow. With this file, finding document boundaries takes one file read and numpy. The file takes 4
-bytes per document, compared with 1,200 or more for the tokens of a document of 600 tokens.
+bytes per document, compared with 1,200 bytes or more for the tokens of a document that has 600 tokens.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def read_lengths(directory: str, partition: Partition) -> np.ndarray:
 
 
 def disagreement(data: bytes, partition: Partition) -> str | None:
-    """Return the contradiction between file and manifest, worded as the end of a message; None if they agree."""
+    """Return how the file contradicts the manifest, worded as the end of a message, or None if they agree."""
     if len(data) != lengths_bytes(partition.rows):
         return (
             f"has {len(data)} bytes, but the lengths of {partition.rows} documents take {lengths_bytes(partition.rows)}"

@@ -95,7 +95,7 @@ class Cache:
     def requests(self) -> int:
         """The number of reads of files or objects since the cache was opened.
 
-        The number includes TensorStore's reads for other caches, because it counts them for the whole process.
+        This includes reads that TensorStore made for other caches, because TensorStore counts per process.
         """
         return self._arrays.requests + self._lists_read
 

@@ -24,7 +24,7 @@ from datakit.errors import CorruptError, NotFoundError, TokenizerError
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest
 
-OPEN_ARRAYS = 256  # each raw array keeps a file descriptor open, often out of 1024 per process
+OPEN_ARRAYS = 256  # each raw array keeps a file descriptor open, and a process is often limited to 1024
 
 
 class ShardArrays:
@@ -44,7 +44,7 @@ class ShardArrays:
     def requests(self) -> int:
         """The number of reads of files or objects since the cache was opened.
 
-        The number includes TensorStore's reads for other caches, because it counts them for the whole process.
+        This includes reads that TensorStore made for other caches, because TensorStore counts per process.
         """
         return self._direct_reads + zarr_arrays.requests_so_far() - self._before
 

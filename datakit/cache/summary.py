@@ -48,7 +48,10 @@ def summarize(cache: Cache) -> CacheSummary:
 
 
 def counted(cache: Cache, number: int = FREQUENT) -> list[tuple[int, int]]:
-    """Read all tokens; return the `number` most frequent ones with their counts. Tokens with equal counts go by id."""
+    """Read all tokens; return the `number` most frequent ones with their counts.
+
+    Of tokens with equal counts, lower ids come first.
+    """
     counts = np.zeros(cache.contract.vocabulary_size, np.int64)
     for block in cache.blocks():
         counts += np.bincount(block, minlength=len(counts))

@@ -103,7 +103,7 @@ class _Tokens:
 def write_shard(
     path: str, parts: Iterable[Documents], contract: Contract, context: TaskContext
 ) -> tuple[WrittenShard, tuple[OutputFile, ...]]:
-    """Write and commit the shard at `path`, which is `<source>/shard-<number>`, relative to the step's directory.
+    """Write and commit the shard at `path`, which has the form `<source>/shard-<number>`, in the step's directory.
 
     Returns the shard's description and the list of its files. Raises CorruptError if a document violates the contract
     or if only some of the documents have loss masks. If `parts` raises an error, nothing is committed.

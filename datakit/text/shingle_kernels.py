@@ -144,7 +144,7 @@ def next_block(
 def shingle_sets(
     data: np.ndarray, offsets: np.ndarray, table: np.ndarray, ngram: int, values: np.ndarray, ends: np.ndarray
 ) -> int:
-    """Write each document's sorted distinct shingles to `values` and their end positions to `ends`; return the total."""
+    """Write each document's sorted distinct shingles to `values` and their end position to `ends`; return the total."""
     scratch, total = new_scratch(ngram), 0
     for document in range(len(offsets) - 1):
         position, stop, count, open_word, end = offsets[document], offsets[document + 1], 0, _ZERO, total
