@@ -86,7 +86,7 @@ class Judged(Runs):
 
 @dataclass(frozen=True)
 class Written:
-    """The result of a task of phase `attributes`: two lists with one entry per part.
+    """The result of a task of phase `attributes`: two lists, each with one entry per part.
 
     removed: the numbers of removed documents, [exact, fuzzy]. bounds: [first removed id, last removed id].
     """

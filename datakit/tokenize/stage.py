@@ -37,7 +37,7 @@ from datakit.tokenize.tasks import LOAD
 
 NAME = STAGE
 FORMAT_VERSION = 3
-MEMORY = {  # bytes per byte of text
+MEMORY = {  # bytes of memory per byte of text, by the type of the tokens
     "uint16": 3.0,  # half a token per byte of text, at 2 bytes per token, held three times
     "uint32": 6.0,
 }
@@ -45,7 +45,7 @@ CONTRACT_SETTINGS = ("encoder", "add", "bos", "eos", "special_strings")
 
 
 def plan(step: Step) -> Plan:
-    """Settle the contract, then encode all partitions."""
+    """Plan one task that settles the contract, then the tasks that encode all partitions."""
     (clean,) = step.inputs_of("consolidate")
     config = config_of({"tokenizer": "", **step.parameters}, Config)  # of a file, the parameters hold only the hash
     settings = {key: getattr(config, key) for key in CONTRACT_SETTINGS}
@@ -87,7 +87,7 @@ def _tokenizer_file(step: Step) -> bytes:
     found, planned = hashlib.sha256(data).hexdigest(), step.parameters["tokenizer_sha256"]
     if found != planned:
         raise TokenizerError(
-            f"{path} has the sha256 {found}, but when the step was planned it had {planned}; run the recipe again"
+            f"{path} has the sha256 {found}, but the step was planned with {planned}; run the recipe again"
         )
     return data
 

@@ -7,8 +7,8 @@ last document is cut where the source's share ends. The result does not depend o
 threads, because merges with equal counts are taken in the order of their token ids, and because the initial alphabet
 consists of all 256 bytes in a fixed order (a test trains several times).
 
-Cost: 20 s of CPU time for 64 MiB of text, mostly to count words. Memory: the distinct words of the sample, about
-0.6 GiB.
+Cost: 20 s of CPU time for 64 MiB of text, spent mostly on counting words. Memory: about 0.6 GiB, for the distinct words
+of the sample.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ FOLD_ROWS = 4 << 20  # (key, row) pairs that a task collects before it reduces t
 
 
 def route(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Route the band keys of a range of parts to their buckets."""
+    """Route the band keys of a range of parts to the keys' buckets."""
     work, common = msgspec.convert(arguments, PartRange), msgspec.convert(shared, Shared)
     parts = common.parts[work.first : work.stop]
     removed = exact_duplicates.removed_rows(common, context, work)["row"].to_numpy()

@@ -91,7 +91,7 @@ def key_names(bands: int) -> list[str]:
 
 
 def plan(step: Step) -> Plan:
-    """Sign each partition in its own task."""
+    """Plan one task per partition, which writes the partition's signatures."""
     config = config_of(step.parameters, SignatureConfig)
     (source,) = step.inputs_of("normalize")
     here = urls.relative(source.directory, step.directory)

@@ -28,7 +28,7 @@ LARGEST = 10  # number of largest clusters that a task reports
 
 
 def judge(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Write the verdicts on one bucket of components."""
+    """Write the verdicts on the documents in one bucket of components."""
     from datakit.dedup.verification.kernels import NONE, verify  # imported here: needs numba, which planning does not
 
     bucket, common = arguments["bucket"], msgspec.convert(shared, Shared)

@@ -3,7 +3,7 @@ threads.
 
 fastokens gives the same ids about thirty times as fast (docs/measurements.md), and a sample of every partition is
 compared with the reference (tokenize/reference_check.py). If fastokens cannot load a tokenizer (WordPiece, Unigram, an
-unknown pre-tokenizer) or panics, the reference encodes instead, and the contract records why.
+unknown pre-tokenizer) or panics while loading it, the reference encodes instead, and the contract records why.
 
 The fork server calls `load` once for all attempts, so `load` must start no thread; a helper process reads remote files.
 Truncation and padding in a tokenizer.json are switched off, because they would drop or add tokens. fastokens creates
@@ -172,7 +172,7 @@ def _read(url: str) -> bytes:
 
 
 def limit_threads(encoder: Encoder, cpus: int) -> None:
-    """Make the encoder start its threads, at most `cpus` of them. A task must call this before the first batch."""
+    """Make the encoder start its threads now, at most `cpus` of them. A task must call this before its first batch."""
     with limited_cpus(cpus):
         encoder.encode_batch(["one", "two"])
 
