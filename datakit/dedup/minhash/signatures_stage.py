@@ -69,7 +69,7 @@ class SignatureConfig:
     seed: int = 42
     min_shingles: int = 5  # documents with fewer distinct shingles are skipped, because short texts all look alike
     max_quarantined: int | float = field(default=0, kw_only=True)  # number or share of documents that may be unsignable
-    quarantine: tuple[str, ...] = field(default=(), kw_only=True)  # "partition:row" of documents not counted toward it
+    quarantine: tuple[str, ...] = field(default=(), kw_only=True)  # documents that this limit ignores: "partition:row"
 
     def __post_init__(self) -> None:
         for name, (low, high) in LIMITS.items():
