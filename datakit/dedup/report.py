@@ -44,8 +44,9 @@ def check_removal(report: Removal, most: float) -> None:
     ]
     if over:
         raise StepFailedError(
-            f"dedup: {'; '.join(over)}. This is more than dedup.max_removal = {most:g} allows; check the clusters in the "
-            "attribute files (cluster_id, representative_id, jaccard), and raise the limit if the clusters are right"
+            f"dedup: {'; '.join(over)}. This is more than dedup.max_removal = {most:g} allows; check the clusters in "
+            "the attribute files (cluster_id, representative_id, jaccard), and raise the limit if these clusters are "
+            "right"
         )
 
 
