@@ -307,8 +307,8 @@ class PhaseRun:
         if not self._results and not known:
             raise StepFailedError(text)
         advice = (
-            f"the results of the others are kept; `datakit status {self._step.directory}` lists all tasks; the next run "
-            "retries the failed ones"
+            f"the results of the others are kept; `datakit status {self._step.directory}` lists all tasks; the next "
+            "run retries the failed ones"
         )
         raise PartialError(f"{text}\n{advice}")
 
