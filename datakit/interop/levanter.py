@@ -99,6 +99,7 @@ def _open_array(place: str, name: str, context: Any) -> tuple[Any, dict[str, Any
         raise NotFoundError(f"{directory} holds no zarr 3 array; is {urls.name(place)!r} the right field?") from error
     if len(metadata["shape"]) != 1:
         raise UsageError(
-            f"{directory} has {len(metadata['shape'])} axes; only arrays with one axis (lists of tokens) can be imported"
+            f"{directory} has {len(metadata['shape'])} axes; only arrays with one axis (lists of tokens) can be "
+            "imported"
         )
     return zarr_arrays.open_array(directory, metadata, context, sparse=True), metadata

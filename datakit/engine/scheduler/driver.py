@@ -1,5 +1,4 @@
-"""Runs a step phase by phase: reuses the results of earlier runs, records new ones in the ledger, and finishes the
-step.
+"""Runs a step's phases in order, reuses results of earlier runs, records new ones in the ledger, and finishes the step.
 
 All decisions are made above the executor interface, so they are the same on one machine and on a cluster. The driver
 holds a small record per task but never the data itself. It keeps up to three attempts per slot submitted, largest input

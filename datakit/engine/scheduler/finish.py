@@ -1,4 +1,4 @@
-"""Ends a step: checks its outputs, writes quarantine list and manifest (or `partial.json`), removes intermediate files.
+"""Ends a step: checks outputs, writes the manifest and the quarantine list, or `partial.json`, and removes exchange files.
 
 Counters are summed over the results of all tasks, including those that the ledger holds from earlier runs, so crashes
 do not change the counters. Intermediate files (exchange files and shared plan data) are never removed before the
@@ -34,8 +34,8 @@ EXCHANGE_FOLDER = "exchange"
 class Tally:
     """The counters, skipped records and files of all results of a step.
 
-    written: the files that must exist at the end, as JSON lines [path, bytes]. For 100,000 files, these lines take 5
-    MB, while tuples would take 20 MB.
+    written: the files that must exist at the end, as JSON lines [path, bytes]. 100,000 files take 5 MB as lines and
+    would take 20 MB as tuples.
     """
 
     counters: Counter[str] = field(default_factory=Counter)

@@ -1,4 +1,4 @@
-"""Runs one phase: submits attempts, turns outcomes into results, retries, bisections or failures, and words failures.
+"""Runs one phase: submits attempts, turns outcomes into results, retries, bisections or failures, and reports failures.
 
 Attempts are created only when a slot needs them, so a phase of 100,000 tasks takes little memory: one pointer in the
 queue per new task, and one packed result per finished task. `attempt_queue.py` decides the order, and `retry_policy.py`

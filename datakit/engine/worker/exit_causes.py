@@ -11,8 +11,8 @@
     no status: the fork server is gone                    infrastructure
 
 An allocation counts as failed if the child printed a runtime's message about it, had a hard limit because it grew fast,
-or was close to the backstop limit (`memory_watcher.py`). If the child had such a hard limit or was close to the
-backstop limit, an exception that it reports also counts as a lack of memory.
+or was close to the backstop limit (`memory_watcher.py`). In the last two cases, an exception that the child reports
+also counts as a lack of memory.
 """
 
 from __future__ import annotations

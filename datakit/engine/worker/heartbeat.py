@@ -1,4 +1,4 @@
-"""Reports a child's progress and the records that it is processing to the parent, through shared memory.
+"""Lets a child report its progress and the records it is processing to its parent, through shared memory.
 
 The child writes to a few KiB of memory, which the parent can read even after the child's death. The parent learns how
 far the child has got, the time of its last update (which distinguishes a hang from hard work), and the records that the
