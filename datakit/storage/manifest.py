@@ -31,7 +31,7 @@ class Column(msgspec.Struct, frozen=True):
 
 
 class InputReference(msgspec.Struct, frozen=True):
-    """An upstream step: its stage, the path of its manifest relative to this one's directory, and its identity."""
+    """An upstream step: its stage, its identity, and the path of its manifest relative to this manifest's directory."""
 
     stage: str
     path: str

@@ -142,7 +142,7 @@ def read_bytes(url: str) -> bytes:
 
 
 def read_range(url: str, start: int, stop: int | None) -> bytes:
-    """Read bytes `[start, stop)` of a file in one request, or up to its end if the file is shorter or `stop` is None.
+    """Read bytes `[start, stop)` of a file in one request; read to its end if it is shorter or `stop` is None.
 
     Raises NotFoundError, StorageError.
     """

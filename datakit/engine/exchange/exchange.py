@@ -1,7 +1,7 @@
 """Shuffles rows through files: decides where a map task's runs end, and writes and reads their rows ordered by bucket.
 
 Map tasks write runs, and each reducer reads the byte ranges of its buckets in all of them. Only file names pass through
-the driver. A run ends when its rows reach `budget_bytes / 2` bytes (at most 1 GiB) or the schema changes. Within a
+the driver. A run ends when its rows reach `budget_bytes / 2` bytes (at most 1 GiB) or when the schema changes. Within a
 bucket, rows are ordered by run, and within a run, in the order in which they were written. Run boundaries depend only
 on the rows, not on how the rows were divided into tables, so a task that is rerun with smaller batches writes the same
 bytes.
