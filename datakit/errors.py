@@ -75,7 +75,7 @@ class NoSpaceError(StorageError):
 
 
 class NotFoundError(StorageError):
-    """A missing file."""
+    """A missing file, or a step or a cache that is not finished."""
 
 
 class CorruptError(StorageError):

@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         note("interrupted; no partial output is left; run the same command again to continue")
         return INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python prints an error at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise Python prints an error at exit
         return FAILURE
     except DatakitError as error:
         return _failed(str(error), error.exit_code)

@@ -1,7 +1,7 @@
 """Checks this machine before a run: libraries, temporary disk, memory for tasks, open-file limit and kernel cache.
 
 Each check returns one finding (`finding.py`). Where possible, a check tries the operation itself instead of guessing.
-`examine` decides which checks run, including those of the root (`root.py`) and of the cluster (`cluster.py`). It takes
+`examine` decides which checks run, including those of the root (`root.py`) and the cluster (`cluster.py`). It takes
 one second, three seconds with a cluster, and twenty seconds if the cluster refuses the connection.
 """
 

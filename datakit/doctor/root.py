@@ -15,7 +15,7 @@ from datakit.doctor.finding import Finding, State, disk_usage, nearest_existing,
 from datakit.errors import DatakitError, DivergentOutputError
 from datakit.storage import atomic, urls
 
-SKEW_SECONDS, REFUSED_SECONDS = 60.0, 600.0  # S3 refuses requests at 15 minutes
+SKEW_SECONDS, REFUSED_SECONDS = 60.0, 600.0  # S3 refuses requests if the clock is 15 minutes off
 CONNECT_SECONDS = 5.0
 CLOCKS = {"s3": "https://s3.amazonaws.com", "gs": "https://storage.googleapis.com", "hf": "https://huggingface.co"}
 

@@ -41,7 +41,7 @@ class Ancestor:
     rows: int | None = None
     bytes: int | None = None
     files: tuple[str, ...] = ()  # only for a download: the paths of raw files in the source
-    seen: bool = False  # listed earlier, with all of its ancestors
+    seen: bool = False  # already listed, together with all of its ancestors
 
 
 class SourceTotals(NamedTuple):

@@ -29,7 +29,7 @@ LISTING = "listing"
 
 @dataclass(frozen=True)
 class ListingOptions:
-    """Options for listing. With `dry_run`, nothing is written, and an unreachable pinned source is no error."""
+    """Options for listing. With `dry_run`, nothing is written, and an unreachable pinned source is not an error."""
 
     offline: bool = False
     dry_run: bool = False
