@@ -4,7 +4,8 @@ Many settings decide the batches before the checkpoint's step: the seed, sources
 windows and packing, and the stages, lengths and batch sizes in effect until then. If any of these differed, the resumed
 run would silently read some tokens twice and never read others, so an error states the difference. Settings that take
 effect at that step or later may differ: to change a mixture on purpose, add a stage. Such changes are returned, so that
-the caller can log them."""
+the caller can log them.
+"""
 
 from __future__ import annotations
 
