@@ -86,7 +86,10 @@ def toml_value(text: str) -> Any:
 def decoded(
     table: Any, kind: type[T], place: str, error: type[InputError] = RecipeError, other_keys: Iterable[str] = ()
 ) -> T:
-    """Decode a table into the dataclass `kind`. Keys that the caller has removed (`other_keys`) are also suggested."""
+    """Decode a table into the dataclass `kind`.
+
+    The error for an unknown key may also suggest one of `other_keys`: valid keys that the caller has removed.
+    """
     if not isinstance(table, Mapping):
         raise error(f"{place} must be a table")
     check_keys(table, names_of(kind), place, error, other_keys)

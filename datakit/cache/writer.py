@@ -59,7 +59,7 @@ class Documents:
 
 @dataclass
 class _Tokens:
-    """The tokens collected so far, in a bytearray because the system grows it by remapping pages and does not copy."""
+    """The tokens collected so far, in a bytearray, which the system grows by remapping pages, not by copying."""
 
     dtype: np.dtype
     vocabulary_size: int

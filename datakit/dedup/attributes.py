@@ -2,7 +2,7 @@
 representative.
 
 The file `<source>/part-00017-of-00106.parquet` lists the removed documents of that partition in ascending order of id.
-If no document of the partition is removed, its file has no rows. The columns are these; none of them contains nulls:
+If no document of the partition is removed, its file has no rows. Every file has these columns, none with nulls:
 
     id                     the removed document
     reason                 "exact" (an earlier source contains the same text) or "fuzzy" (a similar text is retained)

@@ -124,7 +124,10 @@ class Executor(Protocol):
         """Start an attempt as soon as a slot is free. The driver submits at most three attempts per slot."""
 
     def wait(self, timeout: float) -> list[Outcome]:
-        """Return the attempts that have ended since the last call. Wait up to `timeout` seconds for the first one."""
+        """Return the outcomes of the attempts that have ended since the last call.
+
+        Wait up to `timeout` seconds for the first one.
+        """
         ...
 
     def abandon(self) -> None:

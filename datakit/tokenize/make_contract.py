@@ -103,6 +103,6 @@ def _long_texts(tokenizer: AnyTokenizer, encoder: Encoder, special_strings: str)
 
 
 def _probe(special: list[str]) -> str:
-    """Return a few KiB of varied text: the golden strings, runs of one character, and special tokens."""
+    """Return a few KiB of varied text: the golden strings, repeated characters, and special tokens."""
     runs = [character * 200 for character in ("a", " ", "\n", "7", "-", "漢", "\u0301", "'s", "\r\n", "<|")]
     return "".join(text + run for text, run in zip(GOLDEN * 2, runs, strict=False)) + " x ".join([*runs, *special])

@@ -1,4 +1,4 @@
-"""Decides how many sequences each component gets in each mixture block, with totals within one of the exact shares.
+"""Decides how many sequences each component gets in each mixture block, with totals within 1 of the exact shares.
 
 A component with weight w is owed exactly w * B sequences in a mixture block of B sequences, which is rarely a whole
 number. Two simple rules fail. If each block is rounded independently, a component with a tiny weight is never served.

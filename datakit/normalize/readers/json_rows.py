@@ -88,7 +88,9 @@ def _check(record: dict[str, Any], expected: Expected) -> None:
     if not (text is None or isinstance(text, str)):
         raise NotARecordError(f"{expected.text!r} holds a JSON {_NAMES[type(text)]}, not a string")
     if expected.id is not None and isinstance(record.get(expected.id), dict | list):
-        raise NotARecordError(f"{expected.id!r} holds a JSON {_NAMES[type(record[expected.id])]}, which makes no id")
+        raise NotARecordError(
+            f"{expected.id!r} holds a JSON {_NAMES[type(record[expected.id])]}, which cannot be an id"
+        )
 
 
 def _lenient(line: memoryview) -> Any:

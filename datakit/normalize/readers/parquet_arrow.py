@@ -27,7 +27,7 @@ from datakit.normalize.readers.valid_strings import with_valid_strings
 from datakit.normalize.schema_union import plain
 from datakit.storage import urls
 
-BATCH_BYTES = 8 << 20  # decoded at once; as much as two chunks of JSON Lines
+BATCH_BYTES = 8 << 20  # about the size of a decoded batch; equal to two chunks of JSON Lines
 MOST_ROWS = 65_536  # per batch; pyarrow's own default for iter_batches
 STREAM_HEAD = b"\xff\xff\xff\xff"
 _DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)  # the last one is raised for a column name that is not UTF-8

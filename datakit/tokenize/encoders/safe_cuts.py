@@ -166,7 +166,7 @@ def _table(family: str) -> np.ndarray:
 
 
 def _spare(safe: np.ndarray, token: dict[str, Any]) -> None:
-    """Remove the pairs that may occur inside this added token, or at an end of it that depends on surrounding text."""
+    """Remove the pairs that may occur inside this added token, or at an end if surrounding text affects its match."""
     content = token["content"].encode()
     pairs = np.frombuffer(content, np.uint8)
     safe[pairs[:-1], pairs[1:]] = False
