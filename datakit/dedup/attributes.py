@@ -12,7 +12,8 @@ If no document of the partition is removed, its file has no rows. Every file has
     jaccard                the exact Jaccard similarity of the removed document and its representative
 
 A representative is always retained. If the first copy of a text is removed as a fuzzy duplicate, the representative of
-that copy also represents all exact copies of the text: since their text is the same, its comparison holds for them too.
+that copy also represents all exact copies of the text. They have the same text, so the comparison with the
+representative holds for them too.
 """
 
 from __future__ import annotations

@@ -89,8 +89,8 @@ class Task:
 class Preload:
     """Work that the fork server does once for all attempts: import `module`, then call `function(*arguments)`.
 
-    `preloaded(function, *arguments)` returns the value of that call. The function must not start threads, because
-    forking a multi-threaded process can deadlock.
+    In a task, `preloaded(function, *arguments)` returns the value that the server computed. The function must not start
+    threads, because forking a multi-threaded process can deadlock.
     """
 
     module: str

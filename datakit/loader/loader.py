@@ -42,7 +42,7 @@ class LoaderOptions:
 
     host: int = 0
     hosts: int = 1
-    segments: bool = True  # look up document boundaries; if False, a batch has no `segments` and `positions`
+    segments: bool = True  # look up document boundaries; if False, a batch has no `segments` or `positions`
     in_flight: int = 4  # concurrent reads
     batches_ahead: int = 0  # batches assembled ahead in a background thread; 0 assembles them on demand
 

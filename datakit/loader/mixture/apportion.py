@@ -89,7 +89,7 @@ class BlockCounts:
         return served[place + 1] - served[place]
 
     def _make_served(self, run: int) -> np.ndarray:
-        """Return the running totals before each block of a run and after its last block: [STRIDE + 1, components]."""
+        """Return the totals before each of STRIDE blocks and after the last of them: [STRIDE + 1, components]."""
         while len(self._checkpoints) <= run:
             self._expand(len(self._checkpoints) - 1)
         return self._expand(run)
