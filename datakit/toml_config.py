@@ -41,7 +41,10 @@ def load_toml(
 
 
 def find_toml(name_or_path: str | os.PathLike[str], folder: Path, missing: str, error: type[InputError]) -> Path:
-    """Return the given path, or the path of the file with this name in `folder`. Raises `error` (text: `missing`)."""
+    """Return the given path, or the path of the file with this name in `folder`.
+
+    Raises `error` for an unknown name; `missing` is the template for its message.
+    """
     name = os.fspath(name_or_path)
     path = Path(name).expanduser()
     if name.endswith(".toml") or path.is_file():

@@ -1,4 +1,4 @@
-"""Defines a cache's contract: the tokenizer's hash, the tokens around each document and sample encodings; checks
+"""Defines a cache's contract: the tokenizer's hash, the tokens around each document, and sample encodings; checks
 tokenizers and documents against it.
 
 Caches have lacked a begin-of-text token because a library had changed its default, and nobody noticed until a model had

@@ -63,7 +63,10 @@ def open_array(
 
 
 def finish(read: Any, place: str) -> np.ndarray:
-    """Return a read's result. Raises CorruptError if the shard is missing or damaged, otherwise StorageError."""
+    """Return a read's result.
+
+    Raises CorruptError if the shard is missing or damaged, and StorageError if the read failed for another reason.
+    """
     try:
         return read.result()
     except ValueError as error:

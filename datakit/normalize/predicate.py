@@ -64,7 +64,7 @@ class Predicate:
         return str(error).split("\n")[0] if isinstance(error, about_sql) else type(error).__name__
 
     def _referenced(self) -> dict[str, pa.DataType]:
-        """Return the columns that the predicate reads. Their types have the struct fields that it reads."""
+        """Return the columns that the predicate reads, each with a type that names the struct fields read, if any."""
         query = f"SELECT 1 FROM records WHERE ({self._sql})"
         rows = self._database.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
         tree = json.loads(rows[0][0])

@@ -140,7 +140,10 @@ class Stream:
         return self._regular_window(first, stretch.length, epoch, window)
 
     def change_length(self, sequence: int, length: int) -> None:
-        """Change the length from number `sequence` on. Changes must be made in ascending order of `sequence`."""
+        """Change the length of the sequences from number `sequence` on.
+
+        Changes must be made in ascending order of `sequence`.
+        """
         window = self.window_at(sequence)
         stretch, place = self.stretches[-1], sequence - window.first
         joined_window = window.units[0].joined >= 0

@@ -3,7 +3,7 @@ time and, if needed, hash.
 
 A local source may be read hours after it was listed, and every downstream fingerprint assumes that the content read is
 the content listed. Therefore a file's size and modification time are compared twice. When the file is opened, they are
-compared with the listing. After the file's range was read, and before anything made from it is committed, they are
+compared with the listing. After the file's range has been read, and before anything made from it is committed, they are
 compared with the values at opening. The values are taken from the open file, since a network file system asks its
 server when a file is opened. If only the time differs from the listing (a touched file, another node's copy), the
 content hash decides; a file over 1 GiB is taken as changed.
