@@ -23,7 +23,7 @@ class Cause(StrEnum):
     MEMORY = "memory"  # the attempt ran out of memory: we or the kernel killed it, or an allocation failed
     CRASH = "crash"  # a signal ended the child, or the child exited without a result
     HANG = "hang"  # the attempt made no progress for too long
-    KILLED = "killed"  # the child got a SIGKILL, neither from us nor from the kernel's out-of-memory killer
+    KILLED = "killed"  # the child got a SIGKILL that neither we nor the kernel's out-of-memory killer sent
     QUARANTINE = "quarantine"  # the task found more unusable records than max_quarantined allows
     INFRASTRUCTURE = "infrastructure"  # the worker, the node or the fork server died, through no fault of the task
     CANCELLED = "cancelled"  # we killed the attempt because the run is being stopped

@@ -207,7 +207,7 @@ class TaskContext:
     of these batches are tried one by one.
     skip: the (file, position) of each record to skip, with the reason.
 
-    The calls of report, hold and release take less than a microsecond each; make them for every batch.
+    Calls to report, hold and release take less than a microsecond each; make them for every batch.
     """
 
     step_directory: str

@@ -32,7 +32,7 @@ from datakit.storage.io_errors import SPACE, storage_errors, translated
 
 TEMPORARY_PREFIX = ".tmp-"
 HASH_CHUNK = 4 << 20
-NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)  # exFAT and some network mounts have no links
+NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)  # exFAT and some network mounts lack hard links
 S3_PART_BYTES, S3_PARTS_AT_ONCE, S3_MOST_PARTS = 8 << 20, 4, 10_000  # s3fs's defaults would take 500 MB
 CONFLICT_WAITS = (0.1, 0.3, 1.0, 3.0)
 
@@ -75,7 +75,7 @@ def staging(url: str) -> Iterator[Path]:
 def temporary_name(name: str) -> str:
     """Return a hidden temporary name for the future file `name`.
 
-    It states the host and the process that write the file.
+    It contains the host's name and the id of the process that writes the file.
     """
     return f"{TEMPORARY_PREFIX}{os.uname().nodename.replace('-', '_')}-{os.getpid()}-{uuid.uuid4().hex}-{name}"
 
