@@ -35,7 +35,7 @@ class Output(NamedTuple):
 
 
 class Model(Protocol):
-    """What a model file provides. The model's state is carried from step to step and gets no gradient."""
+    """The contents of a model file. The model's state is carried from step to step and gets no gradient."""
 
     Config: type  # has a field `vocabulary`, the number of token ids
 
