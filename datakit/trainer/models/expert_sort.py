@@ -51,12 +51,12 @@ def by_row(share: Float[Array, "T K"], order: Sorted) -> Float[Array, " R"]:
 
 
 def sum_rows(rows: Float[Array, "R D"], order: Sorted) -> Float[Array, "T D"]:
-    """Sum each token's rows in fp32, and return the sums in the rows' type."""
+    """Sum each token's rows in fp32, and return the sums in the type of `rows`."""
     return reduce(add, _chosen(rows, order)).astype(rows.dtype)
 
 
 def _chosen(rows: Float[Array, "R D"], order: Sorted) -> list[Float[Array, "T D"]]:
-    """Return the rows of all tokens' first choices, then of their second choices, and so on, in fp32."""
+    """Return one fp32 array per choice: the rows of all tokens' first choices, of all second choices, and so on."""
     return [rows[row].astype(jnp.float32) for row in order.row.T]
 
 
@@ -75,7 +75,7 @@ spread.defvjp(lambda x, order: (spread(x, order), order), _spread_backward)
 
 @jax.custom_vjp
 def combine(rows: Float[Array, "R D"], share: Float[Array, "T K"], order: Sorted) -> Float[Array, "T D"]:
-    """Return the weighted sum of each token's rows. It is computed in fp32 and returned in the rows' type."""
+    """Return the weighted sum of each token's rows. It is computed in fp32 and returned in the type of `rows`."""
     weighted = (row * weight[:, None] for row, weight in zip(_chosen(rows, order), share.T, strict=True))
     return reduce(add, weighted).astype(rows.dtype)
 

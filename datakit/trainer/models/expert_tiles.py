@@ -32,7 +32,7 @@ from datakit.trainer.models.shapes import Array, Float, Int
 
 LARGEST_TILE = 256
 SMALLEST_TILE = 16
-MIDDLE_BYTES = 1 << 20  # limit for one turn's rows between the two products; fits in a core's cache
+MIDDLE_BYTES = 1 << 20  # limit for one turn's rows between the two products, which must fit in a core's cache
 TILES_AT_ONCE = 8  # maximum number of tiles per turn
 
 
@@ -48,8 +48,8 @@ class Tiles(NamedTuple):
 def tile_rows(assignments: int, experts: int) -> int:
     """Return the number of rows per tile.
 
-    Within its limits it is at most a quarter of an expert's even share of the assignments, so that padding adds at most
-    about an eighth.
+    It is at most a quarter of an expert's even share of the assignments, so that padding adds at most about an eighth.
+    It is never below `SMALLEST_TILE`, however, even if an expert's share is small.
     """
     size = SMALLEST_TILE
     while size < LARGEST_TILE and 4 * 2 * size * experts <= assignments:
@@ -103,7 +103,7 @@ class Turn(NamedTuple):
     def take_halves(self, values: Any) -> Any:
         """Return what `take` returns, but slice the left and the right half of each row separately.
 
-        XLA:CPU does not vectorize a loop that reads both halves of one slice, which would be 5 times slower.
+        XLA:CPU does not vectorize a loop that reads both halves of one slice, and such a loop is 5 times slower.
         """
         rows, width = math.prod(self.shape), values.shape[1] // 2
         at = ((self.start, column) for column in (0, width))

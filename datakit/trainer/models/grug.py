@@ -10,7 +10,7 @@ residual stream:
 
 Attention uses grouped queries, an RMS norm without parameters on queries and keys, and rotary positions. Queries are
 scaled by 1.3, since the norm removed their scale. Every fourth layer attends to the full window and the other layers to
-half of it. From each head's output, its component along the position's own value is removed (XSA), and a gate per head,
+half of it. The component of each head's output along the position's own value is removed (XSA), and a gate per head,
 which starts at one, scales the result.
 
 A sigmoid router chooses K of the E experts, and its biases balance the load by quantiles (see `router.py`). One more
@@ -189,7 +189,7 @@ def encode(params: Tree, state: Tree, batch: Tokens, config: Config) -> tuple[Fl
 
 
 def windows(config: Config) -> Int[Array, " L"]:
-    """Return, for each layer, how many positions a position may attend to, including itself."""
+    """Return the width of each layer's attention window: the number of positions, including the current one."""
     full = np.arange(config.layers) % FULL_WINDOW_EVERY == FULL_WINDOW_EVERY - 1
     return jnp.asarray(np.where(full, config.window, max(1, config.window // 2)), jnp.int32)
 

@@ -1,4 +1,4 @@
-"""Defines the functions that a model file must have, and its inputs and results; rejects impossible model sizes.
+"""Defines the functions that a model file must have, their inputs and results, and checks on the sizes of a model.
 
 A model is a module with a dataclass `Config` and the four functions of `Model`. `load_model("grug")` imports a model
 from `trainer/models/`, and `load_model("my_package.my_variant")` imports your own.
