@@ -14,8 +14,8 @@ from datakit.loader.mixture.window import Unit
 from datakit.loader.reading.block_pool import BlockPool
 from datakit.loader.reading.row_reader import ReadKey, RowReader
 
-STAGE_AHEAD = 4  # how many mixture blocks before the start of a stage its components are first read
-ROWS_AHEAD = 8  # how many batches ahead sequences are read that are read one at a time (full shuffle)
+STAGE_AHEAD = 4  # reading of a stage's components begins this many mixture blocks before the stage
+ROWS_AHEAD = 8  # sequences that are read one at a time (full shuffle) are read up to this many batches ahead
 
 
 class Lookahead:
