@@ -7,8 +7,8 @@ a bounded pool of decoded chunks and indices, plus about twice the size of each 
 
 Writing encodes a whole shard in memory and writes each file once. If TensorStore were given a shard in pieces, it would
 rewrite the file for each piece (in a measurement, it wrote 8.5 times the bytes). With a scratch directory, every token
-would be written twice. Memory for writing, in addition to the tokens: twice their size if they are stored raw, one and
-a half times their size if they are compressed.
+would be written twice. Memory for writing, in addition to the tokens: twice their size if they are stored raw, and one
+and a half times their size if they are compressed.
 """
 
 from __future__ import annotations

@@ -80,7 +80,8 @@ class Config:
 class Pair:
     """A partition and its attributes, as passed to a task.
 
-    attributes: the URL of the attributes; None if nothing is removed. rows: the number of rows in the manifest.
+    attributes: the URL of the attributes; None if nothing is removed. rows: the number of rows according to the
+    manifest.
     """
 
     source: str

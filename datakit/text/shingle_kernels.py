@@ -69,7 +69,7 @@ def hash_words(
         byte = data[position]
         if byte < _ASCII_END:
             entry = table[byte]
-            inside = _ZERO - np.uint64(entry >> _WORD_BIT)  # all ones in a word, else 0; no ASCII character is ALONE
+            inside = _ZERO - np.uint64(entry >> _WORD_BIT)  # all ones for word characters, else 0; ASCII is never ALONE
             hashes[count] = open_word
             count += int((open_word != _ZERO) & (inside == _ZERO))
             open_word = ((open_word ^ np.uint64(entry)) * GOLDEN) & inside

@@ -28,7 +28,7 @@ class Lookahead:
         self._block = order.mixture.block
         self._windows: dict[int, int] = {}  # by stream: the first sequence of the stream's current window
         self._needs: dict[int, list[tuple[int, Unit]]] = {}  # by stream: the units for the current and the next window
-        self._next_update = 0  # slot from which the list must be recomputed
+        self._next_update = 0  # slot at which the list must be recomputed
 
     def reset(self) -> None:
         self._windows.clear()
