@@ -6,7 +6,7 @@ finally zarr.json. A shard that has its zarr.json is therefore complete. The byt
 not on how the documents were batched.
 
 Memory: three times the size of the shard's tokens. A token takes 2 bytes in a raw shard and 4 in a compressed one.
-Writing 1 GiB of text at 3.5 bytes per token therefore takes 1.8 GiB or 3.6 GiB of memory.
+Writing 1 GiB of text at 3.5 bytes per token therefore takes 1.7 GiB or 3.4 GiB of memory.
 """
 
 from __future__ import annotations
