@@ -91,8 +91,8 @@ def judge(history: TaskHistory, outcome: Outcome) -> Verdict:
 def _plan_single_tries(history: TaskHistory, outcome: Outcome) -> None:
     """Make the next attempt try the records of the batch in progress one by one.
 
-    After a death outside any batch, or in a batch whose records were already tried one by one, the next attempt does so
-    for all records.
+    After a death with no batch in progress, or in a batch whose records were already tried one by one, the next attempt
+    does so for all records.
     """
     batch = outcome.in_progress
     if batch is not None and not _is_known(history, batch):

@@ -2,7 +2,7 @@
 
 Admission: the budgets of all running attempts add up to at most 85 % of the memory of the machine (or of its cgroup),
 so that the kernel never has to choose a victim. The oldest attempt is admitted first. An attempt whose budget exceeds
-the 85 % runs alone. An exclusive attempt also runs alone if its budget exceeds its slots' share of the memory. If its
+this total runs alone. An exclusive attempt also runs alone if its budget exceeds its slots' share of the memory. If its
 budget is smaller, its neighbors cannot take memory from it, and running a hundred memory bombs one by one would delay
 all other attempts. Each child has a thread that waits for it; the children do the work.
 
