@@ -36,8 +36,8 @@ def run(
 ) -> RunResult:
     """Run a recipe, given as a name, a file or a Recipe. Prints nothing.
 
-    `settings` have the form of the arguments of `--set`, for example "dedup.threshold=0.9". An `observer` receives the
-    progress. Raises InputError, PartialError, StepFailedError or StorageError, which are all subclasses of
+    `settings` have the form of the arguments of `--set`, for example "dedup.threshold=0.9". An `observer` receives
+    progress events. Raises InputError, PartialError, StepFailedError or StorageError, which are all subclasses of
     DatakitError.
     """
     return pipeline.run(
@@ -66,7 +66,7 @@ def plan(
 
 
 def status(directory: Root) -> list[StepStatus]:
-    """Return the state of every step in or below a directory, and of all its tasks. Only reads files."""
+    """Return the states of the steps in or below a directory, and of the steps' tasks. Only reads files."""
     place = urls.absolute(os.fspath(directory))
     found = [read_status(step) for step in step_directories(place)]
     if not found:

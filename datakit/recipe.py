@@ -15,9 +15,9 @@ A recipe is a TOML file, given by its path or by its name in the catalog:
     [tokenize]
     tokenizer = "gpt2.json"
 
-This module checks names, types and the keys of sources. It does not decode the tables of stages, because it must not
-import the stages; `pipeline.configure` decodes them. Unknown keys are always errors, so a misspelled threshold is never
-silently ignored. The order of sources matters: a document found in several sources is kept in the first of them.
+This module checks names, types and the keys of sources. The tables of stages are decoded by `pipeline.configure`,
+because this module must not import the stages. Unknown keys are always errors. The order of sources matters: a document
+found in several sources is kept in the first of them.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ def load_toml(
 ) -> tuple[Path, dict[str, Any]]:
     """Find and read a file, and apply assignments such as `model.hidden=64` to its content.
 
-    A value that is not valid TOML is taken as a string.
-    Raises RecipeError for a file that cannot be read, and UsageError for an unknown name or an invalid assignment.
+    A value that is not valid TOML is taken as a string. Raises RecipeError for a file that cannot be read, and
+    UsageError for an unknown name or an invalid assignment.
     """
     path = find_toml(name_or_path, folder, missing, UsageError)
     document = read_toml(path, advice)
@@ -79,7 +79,7 @@ def assign(table: dict[str, Any], keys: Sequence[str], text: str, place: str, er
 
 
 def toml_value(text: str) -> Any:
-    """Parse a value typed by a user: TOML such as `0.9` or `["a", "b"]`, or anything else, which is a string."""
+    """Parse a value that a user typed: as TOML (e.g. `0.9` or `["a", "b"]`) if possible, otherwise as a string."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

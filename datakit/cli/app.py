@@ -57,7 +57,7 @@ DATAKIT_DEBUG=1 shows tracebacks; NO_COLOR=1 disables color.
 
 
 def build() -> App:
-    """Build the command line. Loading the command modules is cheap: their heavy imports are inside functions."""
+    """Build the command line."""
     app = App(
         name="datakit",
         help=HELP,

@@ -1,4 +1,4 @@
-"""Implements `datakit size`: the options, their defaults, and the printing of a run sized for a compute budget."""
+"""Implements `datakit size`, which prints the model, batch and other settings of a run sized for a compute budget."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def _captured_stderr() -> Iterator[Callable[[], str]]:
 
 
 def _authentication() -> Finding:
-    """Check that Ray's token mode agrees with whether a token is configured."""
+    """Check that a token is configured if Ray's token mode requires one, and that none is configured otherwise."""
     mode = os.environ.get("RAY_AUTH_MODE", "")
     file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")).expanduser()
     token = "RAY_AUTH_TOKEN" if os.environ.get("RAY_AUTH_TOKEN") else str(file) if file.exists() else None
@@ -95,7 +95,7 @@ def _authentication() -> Finding:
 
 
 def _auto_address() -> Finding:
-    """Check that the cluster whose address `auto` stands for still answers."""
+    """Check that the cluster at the address that `auto` stands for still answers."""
     try:
         return Finding("ray address", State.OK, f"auto means {agreement.auto_address()}, which answers")
     except DatakitError as error:

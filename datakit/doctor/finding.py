@@ -1,7 +1,6 @@
 """Defines the result of a `datakit doctor` check, and the disk-space check with its limits (90 % and 95 % full, 2 GiB).
 
-A finding is ok, a warning (a run works, but slower or closer to a limit) or a problem (a run would fail). A finding
-that is not ok names the next step to take.
+A finding is ok, a warning (a run would work, but more slowly or closer to a limit) or a problem (a run would fail).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pathlib import Path
 from datakit.errors import DatakitError
 
 FULL, NEARLY_FULL = 0.95, 0.90  # shares of the disk; Ray refuses work if its disk is fuller than FULL
-SPARE_BYTES = 2 << 30  # required free space: scratch files of attempts would soon fill less, even on a large disk
+SPARE_BYTES = 2 << 30  # required free space: less would soon be filled by scratch files of attempts, even on a large disk
 GIB = 1 << 30
 
 

@@ -51,7 +51,7 @@ def libraries() -> Finding:
 
 
 def temporary_disk() -> Finding:
-    """Check the disk for scratch files. If TMPDIR is not writable, Python would silently use another directory."""
+    """Check the disk for scratch files. If TMPDIR is not writable, Python silently uses another directory."""
     check, remedy = "temporary disk", "free some space, or set TMPDIR to a larger disk"
     wanted = os.environ.get("TMPDIR")
     if wanted and os.path.isdir(wanted) and (found := disk_usage(check, wanted, remedy)).state is State.PROBLEM:

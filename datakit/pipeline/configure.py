@@ -56,7 +56,7 @@ class _Table:
     values: Any
     kind: type
     place: str
-    other_keys: tuple[str, ...] = ()  # valid keys that this module reads itself, so that `values` lacks them
+    other_keys: tuple[str, ...] = ()  # valid keys that are not in `values`, because this module reads them itself
 
 
 def configure(recipe: Recipe) -> Configuration:

@@ -43,10 +43,8 @@ class Resources:
 
 @dataclass(frozen=True)
 class Concurrency:
-    """The tasks of a step's first phase: their number, the largest task's memory in bytes, how many run at a time.
-
-    `reason` says what limits the number of tasks that run at a time.
-    """
+    """The tasks of a step's first phase: their number, the largest one's memory in bytes, how many run at once, and
+    why."""
 
     tasks: int | None
     task_memory: int | None
@@ -82,7 +80,7 @@ def raw_text_bytes(files: Iterable[SourceFile]) -> int:
 
 
 def manifest_text_bytes(manifest: Manifest) -> int | None:
-    """Return how many bytes of text a finished step holds: estimated for a download, else as recorded (None if not)."""
+    """Return the bytes of text in a finished step: estimated for a download, else as recorded; None if unrecorded."""
     if manifest.stage == "download":
         return raw_text_bytes(SourceFile(part.path, part.bytes, part.xxh3) for part in manifest.partitions)
     return manifest.totals.text_bytes

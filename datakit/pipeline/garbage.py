@@ -86,10 +86,7 @@ def _step_leftovers(root: str, step: str, files: list[FileInfo], age_seconds: fl
 
 
 def _in_use(directory: str, files: list[FileInfo], age_seconds: float) -> bool:
-    """Return True if a run may still be working on the step.
-
-    This is so if one of the step's drivers is alive on this host, or if the step changed recently.
-    """
+    """Return True if one of the step's drivers is alive on this host, or if the step changed recently."""
     changed = 0.0
     for line in read_ledger(directory):
         if isinstance(line, DriverLine) and _is_running(line.driver):
@@ -97,7 +94,7 @@ def _in_use(directory: str, files: list[FileInfo], age_seconds: float) -> bool:
         changed = max(changed, line.time)
     if urls.is_local(directory):
         changed = max([changed, *(os.path.getmtime(info.url) for info in files)])
-    elif time.time() - changed >= age_seconds:  # a long task adds no line, so ask the store when its files changed
+    elif time.time() - changed >= age_seconds:  # a long task adds no line, so ask the store when the files changed
         changed = max(changed, urls.last_change(directory))
     return time.time() - changed < age_seconds
 

@@ -1,10 +1,10 @@
 """Counts the sequences in each block of a packed mixture component (the packing stage) and checks the token total.
 
-Each task counts a range of blocks, from the document lengths alone; no tokens are read. Each block is packed
-independently and the ranges have fixed boundaries, so the output is the same for any number of workers. The last task
-concatenates the parts into one file of 4 bytes per block (4 MB for a trillion tokens), read in one request.
+Each task counts a range of blocks from the document lengths alone. Each block is packed independently and the ranges
+have fixed boundaries, so the output is the same for any number of workers. The last task concatenates the parts into
+one file of 4 bytes per block (4 MB for a trillion tokens), read in one request.
 
-Counting takes about 0.7 us per document. It needs memory for the document lengths of a few shards.
+Counting takes about 0.7 us per document, and memory for the document lengths of a few shards.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def join_task(arguments: dict[str, Any], shared: dict[str, Any], context: TaskCo
 
 
 def _source(tokens: PackedTokens, identity: str) -> TokenSource:
-    """Open the tokens of all documents but the held-out ones. Raises TaskError if they are not those of the plan."""
+    """Open the tokens of all documents but the held-out ones. Raises TaskError if they have changed since the plan."""
     opened = Component(open_source(tokens.cache, tokens.source), validation_tokens=tokens.validation_tokens)
     simulate = None if tokens.simulate is None else SimulatedEpochs(*tokens.simulate)
     source = training_source(opened, tokens.name, simulate)

@@ -1,4 +1,4 @@
-"""Defines the paths of steps and run logs in a root, lists steps, and checks that a local root can be written.
+"""Defines the paths of steps and run logs in a root, lists steps, and checks that a local root is writable.
 
 <root>/sources/<source>/<stage>-<12 digits>/     steps of a single source, shared by all recipes
 <root>/<dataset>/<stage>-<12 digits>/            all other steps
@@ -40,7 +40,7 @@ def run_directory(root: str, dataset: str, run: str) -> str:
 
 
 def steps_in(directory: str) -> list[str]:
-    """List the step directories of a dataset, a source or a root. Levels below all steps are not searched."""
+    """List the step directories of a dataset, a source or a root. The contents of steps are not listed."""
     children = _children(directory)
     homes = [directory]
     if SOURCES in children:  # a root
@@ -72,7 +72,7 @@ def stage_order(stage: str) -> int:
 
 
 def check_root(root: str) -> None:
-    """Raise RootError if a local root cannot be written. This check writes nothing."""
+    """Raise RootError if a local root is not writable. This check writes nothing."""
     if not urls.is_local(root):
         return
     place = urls.local_path(root)

@@ -46,9 +46,8 @@ def pack_mixture(
 ) -> list[PackingResult]:
     """Count the sequences in each block of every packed component, for every sequence length.
 
-    `workers` is the number of tasks that run at a time, by default one per usable CPU. Raises LoaderError if a
-    component cannot be packed or is not a token cache, PartialError if tasks failed, and StepFailedError if a step
-    failed.
+    `workers` is the number of tasks that run at a time, by default one per usable CPU. Raises LoaderError for a
+    component that cannot be packed or is not a token cache, PartialError and StepFailedError.
     """
     check_workers(workers)
     root = urls.absolute(root)
@@ -74,7 +73,7 @@ def pack_mixture(
 
 @dataclass(frozen=True)
 class _PackingStep:
-    """A step that counts one component's sequences for one length, as the loader and as the engine describe it."""
+    """A step that counts one component's sequences for one length, as described by the loader and by the engine."""
 
     component: str
     counts: CountsStep

@@ -36,8 +36,7 @@ TOKENIZE = "tokenize"
 class StepResult:
     """A finished step. `reused` is True if it was already done; `seconds` is the time that this run spent on it.
 
-    `peak_memory` and `budget`, in bytes, belong to the attempt that came closest to its budget. They are 0 if nothing
-    ran.
+    `peak_memory` and `budget`, in bytes, are those of the attempt that came closest to its budget, or 0 if nothing ran.
     """
 
     stage: str
@@ -57,7 +56,7 @@ class StepResult:
 
 @dataclass(frozen=True)
 class RunResult:
-    """A finished run, with the directory of the token cache and the URL of the event log; None if there is none."""
+    """A finished run. `cache` is the token cache's directory, or None; `log` is the event log's URL, or None."""
 
     dataset: str
     root: str
@@ -119,7 +118,7 @@ def run(
 
 
 def _remove_own_steps(graph: Graph) -> list[str]:
-    """Remove the directories of the dataset's own steps, but not the shared steps of its sources; return their URLs."""
+    """Remove the dataset's own steps (not the shared steps of its sources), and return their directories."""
     located: dict[str, LocatedStep] = {}
     for node in graph.nodes:
         located[node.label] = graph.locate(node, located)
@@ -131,7 +130,7 @@ def _remove_own_steps(graph: Graph) -> list[str]:
 
 @dataclass
 class _Run:
-    """One run of a graph, which runs one node after another."""
+    """Runs the nodes of a graph, one after another."""
 
     graph: Graph
     executor: LazyExecutor

@@ -17,7 +17,7 @@ INK = "#333333"  # color of text and lines
 
 
 def check_target(url: str) -> None:
-    """Raise UsageError if matplotlib is missing or `url` is not that of a PNG, SVG or PDF file. Call this first."""
+    """Raise UsageError if matplotlib is missing or `url` does not end in .png, .svg or .pdf. Call this first."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:

@@ -2,7 +2,7 @@
 
     plot_run("data/demo/train-0123456789ab")  ->  data/demo/train-0123456789ab/plot.png
 
-A run can be drawn while it is in progress, and also after it was killed.
+A run can be drawn while it is in progress, and also after it has been killed.
 """
 
 from __future__ import annotations
@@ -18,10 +18,7 @@ SMOOTHED_OVER = 50  # the loss is averaged over a 50th of the run, so that the c
 
 
 def plot_run(directory: str, target: str | None = None) -> str:
-    """Draw the run in `directory` to the file `target`, and return the file's path. Raises UsageError.
-
-    The default for `target` is `plot.png` in `directory`.
-    """
+    """Draw a run to the file `target` (default: `plot.png` in its directory). Return the path. Raises UsageError."""
     path = target or str(Path(directory) / "plot.png")
     figure = files.new_figure(path, (12, 8))
     rows = read_metrics(directory)

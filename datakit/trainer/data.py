@@ -1,5 +1,5 @@
 """Opens the `[data]` table of a run file: finds the caches, checks that all have the same tokenizer, builds the mixture
-and the validation sets, and rounds up the default vocabulary.
+and the validation sets, and rounds up the default vocabulary size.
 
     [data]                                  # holds the keys of a mixture file (see loader/mixture/toml_file.py) ...
     sequence_length = 4096

@@ -46,7 +46,7 @@ class BatchSource(Protocol):
         ...
 
     def outline(self, steps: int) -> list[tuple[int, int, int]]:
-        """Return the shapes of the first `steps` batches: (batches, sequences per batch, length) for each shape.
+        """Return (batches, sequences per batch, length) for each shape in the first `steps` batches.
 
         Raises an error if there are fewer batches.
         """
@@ -124,10 +124,8 @@ def place(batch: HostBatch, mesh: Mesh, vocabulary: int) -> Placed:
 
 
 def _check_ids(tokens: Any, vocabulary: int) -> None:
-    """Raise UsageError for ids outside the vocabulary.
-
-    The host checks this, because on a device an id that is too large silently reads the embedding's last row.
-    """
+    """Raise UsageError for ids outside the vocabulary. On a device, too large an id would silently read the last
+    row."""
     least, most = int(tokens.min()), int(tokens.max())
     if least < 0 or most >= vocabulary:
         wrong = least if least < 0 else most

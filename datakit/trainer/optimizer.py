@@ -94,10 +94,7 @@ class Optimizer:
 
 
 def multiplier(optimizer: Optimizer, steps: int) -> Multiplier:
-    """Return a function that maps a step (counted from 0) to the learning rate as a multiple of the peak rate.
-
-    Warm-up starts above zero.
-    """
+    """Return a function: step (counted from 0) -> multiple of the peak learning rate. Warm-up starts above zero."""
     warm, decay = round(optimizer.warmup * steps), round(optimizer.decay * steps)
     rest = max(steps - warm, 1)
     fall = {

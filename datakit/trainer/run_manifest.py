@@ -50,7 +50,7 @@ def run_place(root: str, run: Run, mixture: dict[str, Any]) -> RunPlace:
 
 
 def predict(run: Run, outline: Outline) -> dict[str, Any]:
-    """Predict the metrics that the run reaches with batches of these shapes."""
+    """Predict the metrics that the run will reach with batches of these shapes."""
     tokens = sum(batches * sequences * length for batches, sequences, length in outline)
     law = scaling.predict(training_flops(run, outline, with_head=False))
     expected = {"eval/macro_loss": law.macro_loss, "eval/macro_bpb": law.bits_per_byte} | run.expect

@@ -153,10 +153,7 @@ def size(
 
 
 def model_of_width(hidden: int, vocabulary: int = 128_256, sequence: int = 4096) -> grug.Config:
-    """Return the Grug config for a width, from which all other sizes follow.
-
-    Raises UsageError if `hidden` is not a positive multiple of 128.
-    """
+    """Return the Grug config of width `hidden`. Raises UsageError unless `hidden` is a positive multiple of 128."""
     if hidden < 128 or hidden % 128:
         raise UsageError(f"hidden is {hidden}; it must be a positive multiple of 128, the width of a head")
     heads = hidden // 128
@@ -203,7 +200,7 @@ def tuned(tokens: float, batch: int, hidden: int, beta2_base: float, heuristic: 
 
 
 def predict(flops: float, heuristic: Heuristic = APRIL) -> Prediction:
-    """Predict the macro loss (nats per token) and the bits per byte that a run with this budget reaches."""
+    """Predict the macro loss (nats per token) and the bits per byte that a run with this budget will reach."""
 
     def law(constants: tuple[float, float, float]) -> float:
         floor, scale, exponent = constants

@@ -8,9 +8,9 @@ detects damage, and restores its arrays.
 A rolling checkpoint is written every `interval_minutes`, and only the newest `keep_temporary` of them are kept. The
 final checkpoint is permanent, and if `keep_every` is set, so is one checkpoint every `keep_every` steps. A new
 checkpoint is committed before an older one is removed, and a checkpoint's marker is removed before its files. So the
-last good checkpoint survives even if the process is killed at any moment. A directory with another name is not a
-checkpoint. A checkpoint is ignored, with a warning, if its marker is missing, a file is missing or has the wrong size,
-or a checksum is wrong; the next older checkpoint is then used.
+last good checkpoint survives, whenever the process is killed. A directory with another name is not a checkpoint. A
+checkpoint is ignored, with a warning, if its marker is missing, a file is missing or has the wrong size, or a checksum
+is wrong; the next older checkpoint is then used.
 
 During a save, the training loop waits only while the state is copied to host memory; the rest runs in the background. A
 checkpoint can be restored on any number of devices, because orbax reads each array into the requested sharding.
@@ -50,10 +50,7 @@ Say = Callable[[str], None]  # shows one line of text to the user
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Settings that say when and where to save.
-
-    Without `temporary_root`, rolling checkpoints are stored next to the permanent ones.
-    """
+    """Settings for when and where to save. By default, rolling checkpoints are stored next to permanent ones."""
 
     interval_minutes: float = 10.0
     keep_temporary: int = 2
@@ -99,10 +96,7 @@ class Candidate:
     marker: Marker
 
     def damage(self, checksums: bool) -> str | None:
-        """Describe the first damaged file, or return None if all files are intact.
-
-        If `checksums` is true, read and hash every file; otherwise, compare only the sizes.
-        """
+        """Describe the first damaged file, or return None. Unless `checksums` is true, compare only file sizes."""
         for name, (length, xxh3) in self.marker.files.items():
             file = self.path / name
             if not file.exists():
@@ -135,10 +129,7 @@ def candidates(folders: list[str], say: Say) -> list[Candidate]:
 
 
 def candidate_at(path: epath.Path, say: Say) -> Candidate | None:
-    """Return the checkpoint in a directory if it seems complete.
-
-    Otherwise, return None, with a warning unless the checkpoint was set aside.
-    """
+    """Return the checkpoint in a directory, or None if it is not valid, with a warning unless it was set aside."""
     try:
         marker = msgspec.json.decode((path / MARKER).read_bytes(), type=Marker)
     except FileNotFoundError:

@@ -15,10 +15,7 @@ MODEL_PARTS = ("params/", "model/")  # these depend on the model alone, all othe
 
 
 def check_fit(saved: Any, wanted: Tree, whole: bool, place: str) -> None:
-    """Raise CheckpointError if the names or shapes of the arrays in the two trees differ.
-
-    If `whole` is false, `saved` may have additional top-level parts.
-    """
+    """Raise CheckpointError if array names or shapes differ. Unless `whole` is true, `saved` may have more parts."""
     found, expected = _shapes(saved), _shapes(wanted)
     names = expected.keys() | {name for name in found if whole or name.split("/")[0] in wanted}
     wrong = sorted(name for name in names if expected.get(name) != found.get(name))

@@ -21,10 +21,7 @@ NORM = "params_norm/"
 
 
 def training_flops(run: Run, outline: Outline, with_head: bool = True) -> float:
-    """Return the training FLOPs of all positions, including padding.
-
-    Training counts as 3 forward passes (Kaplan et al. 2020, section 2.1).
-    """
+    """Return the training FLOPs, padding included, as 3 forward passes (Kaplan et al. 2020, section 2.1)."""
     per_token = load_model(run.kind).flops_per_token
     return sum(
         3 * per_token(run.model, length, with_head=with_head) * batches * sequences * length

@@ -26,9 +26,9 @@ Time spent waiting for data appears in loading_time and in the progress line, wh
 FLOPs include padding, because the devices process it; token counts exclude it. The totals total_gflops and total_tokens
 cover the whole run, including the steps before a restart.
 
-If a step ends with a checkpoint or an evaluation, its row is written twice: first before them, then after them, with
-their metrics added. If a step has two lines in the file, the later one counts. A run that resumes moves the rows after
-the step at which it resumes to metrics.set-aside.jsonl.
+If a step ends with a checkpoint or an evaluation, its row is written twice: before them, and again after them with
+their metrics added. The last row of a step counts. A run that resumes moves the rows after the step at which it resumes
+to metrics.set-aside.jsonl.
 """
 
 from __future__ import annotations
@@ -73,10 +73,7 @@ def peak_flops(device_kind: str) -> float | None:
 
 
 def flatten(prefix: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn arrays into numbers: per-layer values become layer_{i}/<name>, and their mean becomes <name>.
-
-    The mean of an entropy becomes <name>_mean.
-    """
+    """Turn arrays into numbers: layer_{i}/<name> for each layer, and <name> (entropies: <name>_mean) for the mean."""
     flat: dict[str, Any] = {}
     for name, value in metrics.items():
         array = np.asarray(value)
