@@ -2,7 +2,7 @@
 Parquet file.
 
 A source's signatures depend only on that source and on `SignatureConfig`, so adding a source recomputes none of the
-others. After a change of dedup's threshold, only the text of the candidates has to be read again. Columns:
+others. After a change of dedup's threshold, only the text of clustered documents has to be read again. Columns:
 
     id        string             the document's id; rows are in the order of the normalized file
     shingles  uint32             number of shingles (windows of `ngram` words), including repeats
