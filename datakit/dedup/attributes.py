@@ -1,5 +1,5 @@
-"""Phase `attributes`: writes one file per partition that lists its removed documents, each with its reason, cluster and
-representative.
+"""Phase `attributes`: writes one file per partition, which lists the removed documents, each with the reason, cluster
+and representative.
 
 The file `<source>/part-00017-of-00106.parquet` lists the removed documents of that partition in ascending order of id.
 If no document of the partition is removed, its file has no rows. Every file has these columns, none with nulls:

@@ -45,7 +45,7 @@ ID_NAMES = ("id", "doc_id", "document_id", "docid", "uuid", "guid", "key", "hash
 
 @dataclass(frozen=True)
 class ColumnReport:
-    """A column: its type, the share of sampled records that have a value in it, and a value's mean size in bytes."""
+    """A column: its type, the share of sampled records with a value in it, and the values' mean size in bytes."""
 
     name: str
     type: str

@@ -26,7 +26,7 @@ class Predicate:
     """A parsed `where`. Creating it raises RecipeError if the SQL is not a predicate."""
 
     def __init__(self, sql: str) -> None:
-        import duckdb  # imported only here, because this is slow and few sources have a predicate
+        import duckdb  # imported only here, because the import is slow and few sources have a predicate
 
         self._sql, self._duckdb = sql, duckdb
         self._database = duckdb.connect(config={"threads": 1, "enable_external_access": False})

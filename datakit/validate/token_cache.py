@@ -97,7 +97,7 @@ def find_damage(
 ) -> tuple[int, list[Damage]]:
     """Compare every file with the manifest; return (bytes read, damage).
 
-    Calls `progress` with the number of files and bytes compared so far.
+    Calls `progress` with the numbers of files and bytes compared so far.
     """
     files, total, damaged = list(cache_files(directory, manifest, details)), 0, []
     with ThreadPoolExecutor(READERS, thread_name_prefix="datakit-validate") as pool:
