@@ -47,7 +47,7 @@ Exit codes:
     1  failure: a disk, a store, a task or datakit itself
     2  usage or input error; the message says what to fix
     3  partial: some tasks failed and the rest is kept; run again to continue
-    4  a training run diverged: its loss is NaN or infinite; the last good checkpoint is kept
+    4  a training run diverged: its loss, a gradient or a weight is NaN or infinite; the last good checkpoint is kept
   130  interrupted (Ctrl-C); run again to continue
   143  terminated (SIGTERM); run again to continue
 

@@ -14,7 +14,7 @@ def doctor(
     ray: str | None = None,
     json: Flag = False,
 ) -> int:
-    """Check, before a run, for what often goes wrong: disks, memory, limits, the root, the clock or a cluster.
+    """Before a run, check what often causes trouble: disks, memory, limits, the root, the clock and the cluster.
 
     Prints one line per check, which says ok, warning or problem, and what to do next. The exit code is 2 if there is a
     problem.

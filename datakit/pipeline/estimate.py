@@ -43,8 +43,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class Concurrency:
-    """The tasks of a step's first phase: their number, the largest one's memory in bytes, how many run at once, and
-    why."""
+    """A step's first phase: number of tasks, the largest one's memory in bytes, how many run at a time, and why."""
 
     tasks: int | None
     task_memory: int | None

@@ -124,8 +124,7 @@ def place(batch: HostBatch, mesh: Mesh, vocabulary: int) -> Placed:
 
 
 def _check_ids(tokens: Any, vocabulary: int) -> None:
-    """Raise UsageError for ids outside the vocabulary. On a device, too large an id would silently read the last
-    row."""
+    """Raise UsageError for ids outside the vocabulary; on a device, too large an id silently reads the last row."""
     least, most = int(tokens.min()), int(tokens.max())
     if least < 0 or most >= vocabulary:
         wrong = least if least < 0 else most

@@ -1,4 +1,4 @@
-"""Decides which process writes a run's output (the first), makes all processes agree on an answer, and lets them wait
+"""Decides which process writes a run's output (the first), makes all processes agree on an answer, and makes them wait
 for each other.
 
 Each process computes its share of every step, so all processes must save, evaluate and stop at the same step. Their

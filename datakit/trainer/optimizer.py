@@ -94,7 +94,7 @@ class Optimizer:
 
 
 def multiplier(optimizer: Optimizer, steps: int) -> Multiplier:
-    """Return a function: step (counted from 0) -> multiple of the peak learning rate. Warm-up starts above zero."""
+    """Return a function from steps (counted from 0) to multiples of the peak learning rate. Warm-up starts above 0."""
     warm, decay = round(optimizer.warmup * steps), round(optimizer.decay * steps)
     rest = max(steps - warm, 1)
     fall = {

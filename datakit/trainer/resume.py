@@ -1,7 +1,5 @@
 """Decides whether a run resumes from its newest checkpoint, continues another run (`resume_from`), takes another run's
-weights (`initialize_from`), or starts afresh.
-
-It prints one line that says where the run starts.
+weights (`initialize_from`), or starts afresh. One printed line says which.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Plan:
-    """The sizes and settings of a run that spends a budget; batches count sequences of length `sequence`."""
+    """The sizes and settings of a run that spends a budget; batch sizes count sequences of length `sequence`."""
 
     flops: float
     tokens: float
@@ -86,7 +86,7 @@ class Plan:
         if self.batch > self.critical_batch:
             found.append(
                 f"batch {self.batch:,} is above the critical batch size of {self.critical_batch:,.0f} sequences: "
-                "above it, larger batches need more tokens for the same loss (the limit is not sharp)"
+                "the larger the batch, the more tokens are needed for the same loss (the limit is not sharp)"
             )
         if self.prediction.extrapolated:
             found.append("the budget is outside the fitted range, so the predictions are only a rough guide")

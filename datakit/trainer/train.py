@@ -283,7 +283,7 @@ class _Loop:
             missing = f"{self.directory} has no row for step {self.run.steps:,}"
             self.say(f"warning: {missing}, so its training loss is unknown")
         for name, pair in comparison.items():
-            caveat = " (by a law fitted to larger budgets)" if pair["extrapolated"] else ""
+            caveat = " (by a law fitted to other budgets)" if pair["extrapolated"] else ""
             if pair["measured"] is not None:
                 self.say(f"{name}: expected {pair['expected']:.4f}{caveat}, measured {pair['measured']:.4f}")
         details = {"figures": kept, "prediction": prediction, "comparison": comparison}

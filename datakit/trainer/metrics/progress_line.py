@@ -38,7 +38,7 @@ class Progress:
         usual = sorted(self._durations)[len(self._durations) // 2]
         mfu, waiting = row.get("throughput/mfu"), sum(self._waits) / sum(self._durations)
         shown = f"{mfu * row['throughput/duration'] / usual:.1f} %" if mfu is not None else "unknown here"
-        wait = f"  {waiting:.0%} of it waiting for data" if waiting > NOTABLE_WAIT else ""
+        wait = f"  {waiting:.0%} of the time waiting for data" if waiting > NOTABLE_WAIT else ""
         self.say(
             f"step {done:,}/{self.steps:,}  loss {row['train/loss']:.4f}  {compact(tokens / usual)} tokens/s  "
             f"MFU {shown}  {clock((self.steps - done) * usual)} left{wait}"

@@ -27,8 +27,8 @@ FLOPs include padding, because the devices process it; token counts exclude it. 
 cover the whole run, including the steps before a restart.
 
 If a step ends with a checkpoint or an evaluation, its row is written twice: before them, and again after them with
-their metrics added. The last row of a step counts. A run that resumes moves the rows after the step at which it resumes
-to metrics.set-aside.jsonl.
+their metrics added. The last row of a step counts. When a run resumes, the rows after the step at which it resumes are
+moved to metrics.set-aside.jsonl.
 """
 
 from __future__ import annotations
