@@ -1,4 +1,4 @@
-"""Finds and removes the leftovers of killed runs in a root; decides which files and unfinished steps are leftovers.
+"""Decides which files and unfinished steps in a root are leftovers of killed runs, and finds and removes them.
 
     temporary files    from a dead process on this host, or older than the age limit
     exchange files     of a finished step whose run was killed after writing the manifest and before the cleanup

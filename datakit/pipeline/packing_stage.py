@@ -69,7 +69,7 @@ def _task(first: int, last: int) -> Task:
 
 
 def _require_all_tokens(step: Step, parameters: CountParameters, counted: Sequence[TaskResult]) -> None:
-    """Raise CorruptError unless the blocks' token counts add up to the source's. Each token belongs to one block."""
+    """Raise CorruptError unless the blocks' token counts add up to the source's. Each token is in exactly one block."""
     seen = sum(result.counters["packing/tokens"] for result in counted)
     if seen != parameters.tokens:
         raise CorruptError(

@@ -23,8 +23,8 @@ and the validation sets, and rounds up the default vocabulary size.
     [data]                                  # ... or names a mixture file; then only `evaluation` may be added
     mixture = "mix.toml"
 
-All caches must have been written with the same tokenizer. Paths are relative to the run file. In them, {root} stands
-for the command's --root, which also holds the counts of packed components that `datakit mixture pack` wrote.
+Paths are relative to the run file. In them, {root} stands for the command's --root, which also holds the counts of
+packed components that `datakit mixture pack` wrote.
 """
 
 from __future__ import annotations

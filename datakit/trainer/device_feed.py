@@ -2,8 +2,7 @@
 and finds the current stage of the mixture.
 
 A source is anything with the methods of `BatchSource`, such as `datakit.loader.Loader`. `Feed` starts a thread that
-fetches the next batches, and places each row on its device, while the devices compute a step. `waited` is the time that
-the loop spent waiting for a batch; it should be near zero.
+fetches the next batches, and places each row on its device, while the devices compute a step.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ class Feed:
     """A context manager that places the batches `start` to `stop - 1` on the devices before they are needed."""
 
     def __init__(self, source: BatchSource, mesh: Mesh, vocabulary: int, start: int, stop: int) -> None:
-        self.waited = 0.0  # seconds that the last call of `next` waited for a batch
+        self.waited = 0.0  # seconds that the last call of `next` waited for a batch; should be near zero
         self._placed = in_background(_placed(source, mesh, vocabulary, start, stop), AHEAD)
 
     def next(self) -> Placed | None:

@@ -1,8 +1,7 @@
 """Finds a run's checkpoint folders, restores the newest checkpoint whose checksums match, and renames the markers of
 later checkpoints to set them aside.
 
-Everything that restores a checkpoint uses this module: resuming a run, starting from another run's weights, and
-`datakit eval`.
+Resuming a run, starting from another run's weights, and `datakit eval` all restore checkpoints through this module.
 """
 
 from __future__ import annotations
