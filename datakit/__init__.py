@@ -6,7 +6,7 @@
     cache = datakit.open_cache(result.cache)
     cache.read(0, 4096)
 
-Importing this package costs nothing: each name is imported on first use.
+Importing this package is cheap, because each public name is imported only when it is first used.
 """
 
 from __future__ import annotations

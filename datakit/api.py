@@ -1,4 +1,7 @@
-"""Provides the commands as functions, which return what the commands print and raise errors instead of exiting."""
+"""Provides the commands `run`, `plan`, `status` and `inspect` as Python functions that return what the commands print.
+
+Errors are raised as exceptions; no function exits the process.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +34,11 @@ def run(
     fresh: bool = False,
     observer: Observer | None = None,
 ) -> RunResult:
-    """Run a recipe (a name, a file or a Recipe); `settings` are written as for `--set`. Prints nothing by itself.
+    """Run a recipe, given as a name, a file or a Recipe. Prints nothing.
 
-    An `observer` receives the progress. Raises InputError, PartialError, StepFailedError or StorageError, all
-    DatakitErrors.
+    `settings` have the form of the arguments of `--set`, for example "dedup.threshold=0.9". An `observer` receives the
+    progress. Raises InputError, PartialError, StepFailedError or StorageError, which are all subclasses of
+    DatakitError.
     """
     return pipeline.run(
         _recipe(recipe, settings),
@@ -57,12 +61,12 @@ def plan(
     settings: Iterable[str] = (),
     offline: bool = False,
 ) -> RunPlan:
-    """Plan what `run` with the same arguments would do. Writes nothing."""
+    """Return a plan of what `run` with the same arguments would do. Writes nothing."""
     return pipeline.plan(_recipe(recipe, settings), os.fspath(root), workers=workers, until=until, offline=offline)
 
 
 def status(directory: Root) -> list[StepStatus]:
-    """Read the state of every task of every step in or below a directory, using its files only."""
+    """Return the state of every step in or below a directory, and of all its tasks. Only reads files."""
     place = urls.absolute(os.fspath(directory))
     found = [read_status(step) for step in step_directories(place)]
     if not found:
@@ -71,7 +75,7 @@ def status(directory: Root) -> list[StepStatus]:
 
 
 def inspect(target: Root) -> StepDescription | RawReport:
-    """Describe a finished step (given by its directory, manifest or dataset directory) or a raw source."""
+    """Describe a finished step or a raw source. A dataset's directory stands for the dataset's last finished step."""
     return pipeline.inspect(os.fspath(target))
 
 

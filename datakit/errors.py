@@ -1,7 +1,7 @@
-"""Every error that datakit raises on purpose, in one hierarchy.
+"""Defines every error class that datakit raises on purpose, with its exit code, and words the "did you mean" hints.
 
-A message names the thing, the place and the next step. It never contains document text: logs are shared more widely
-than corpora.
+An error message says what is wrong, where, and what to do next. It never contains the text of a document, because logs
+are shared more widely than corpora.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from collections.abc import Iterable
 
 
 class DatakitError(Exception):
-    """The base class. `exit_code` is the exit code of a command that ends with this error."""
+    """The base class of all errors. A command that ends with an error returns the error's `exit_code`."""
 
     exit_code = 1
 
 
 class InputError(DatakitError):
-    """Something the user provided is unusable."""
+    """Unusable input from the user: an option, a recipe, data, a root or a tokenizer."""
 
     exit_code = 2
 
 
 class UsageError(InputError):
-    """An invalid flag or command."""
+    """An invalid command, option or argument."""
 
 
 class RecipeError(InputError):
-    """A recipe with an impossible or unknown setting."""
+    """A configuration file that cannot be read, or that has an unknown or invalid setting."""
 
 
 class NoInputError(InputError):
@@ -51,11 +51,11 @@ class ChangedInputError(InputError):
 
 
 class RootError(InputError):
-    """An output root that has no write permission or space, or that the nodes do not share."""
+    """A root or other URL that cannot be used: no permission, no driver for it, or not shared by all nodes."""
 
 
 class TokenizerError(InputError):
-    """A tokenizer that cannot be loaded, or that is not the one the cache was made with."""
+    """A tokenizer that cannot be loaded, or that differs from the tokenizer with which the cache was made."""
 
 
 class LoaderError(InputError):
@@ -63,7 +63,7 @@ class LoaderError(InputError):
 
 
 class MixtureChangedError(LoaderError):
-    """A resumed run whose mixture, as it is now, would have given different data from those already read."""
+    """A resumed run whose mixture was changed, so that the batches already read would have been different."""
 
 
 class StorageError(DatakitError):
@@ -71,11 +71,11 @@ class StorageError(DatakitError):
 
 
 class NoSpaceError(StorageError):
-    """A full disk: the one that holds the root, or the one for temporary files."""
+    """A full disk, either the disk that holds the root or the disk for temporary files."""
 
 
 class NotFoundError(StorageError):
-    """A missing file."""
+    """A missing file, or a step or a cache that is not finished."""
 
 
 class CorruptError(StorageError):
@@ -83,15 +83,15 @@ class CorruptError(StorageError):
 
 
 class DivergentOutputError(StorageError):
-    """A nondeterministic task: run twice, it wrote different outputs. The first output is kept."""
+    """A nondeterministic task, which wrote different outputs when it ran twice. The first output is kept."""
 
 
 class TaskError(DatakitError):
-    """A task function that refuses its input; the message gives the reason."""
+    """A refusal by a task function to process its input, for the reason that the message gives."""
 
 
 class StepFailedError(DatakitError):
-    """A step that cannot continue: all of its tasks fail with the same error, or none can run."""
+    """A step that cannot continue, for example because its first tasks all fail with the same error."""
 
 
 class CheckpointError(DatakitError):
@@ -99,19 +99,19 @@ class CheckpointError(DatakitError):
 
 
 class DivergedError(DatakitError):
-    """A training run whose loss or gradient is NaN or infinite. Its last good checkpoint is kept."""
+    """A training run whose loss, gradient or weights are NaN or infinite. Its last good checkpoint is kept."""
 
     exit_code = 4
 
 
 class PartialError(DatakitError):
-    """Some tasks of a step failed. The others are done and kept, and the next run retries only the failed ones."""
+    """A step with failed tasks. The results of all other tasks are kept; the next run retries the failed ones."""
 
     exit_code = 3
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Write a clause for an error message: the closest known name, or all known names.
+    """Return a clause for an error message that names the closest known name or, if none is close, all known names.
 
     >>> suggestion("treshold", ["threshold", "bands"])
     "did you mean 'threshold'?"

@@ -1,23 +1,23 @@
-"""Defines recipes: a dataset's sources, in order, and the settings of each stage.
+"""Defines the recipe format (sources and the tables of stages), checks names and keys, and applies `--set`.
 
-A recipe is a TOML file, or the name of one in the catalog:
+A recipe is a TOML file, given by its path or by its name in the catalog:
 
     name = "shelf"
 
     [[sources]]
     name = "novels"
-    url = "texts/novels"            # a path (relative to this file) or any URL fsspec supports
+    url = "texts/novels"            # a path (relative to this file) or any URL that fsspec supports
     include = ["**/*.jsonl.gz"]
 
-    [dedup]                         # a table enables its stage; an empty one keeps every default
+    [dedup]                         # a table enables its stage; an empty table keeps every default
     threshold = 0.9
 
     [tokenize]
     tokenizer = "gpt2.json"
 
-This module checks names, types and the keys of sources. The stages' tables stay undecoded, because the stages are
-higher layers; `pipeline.configure` decodes them. Unknown keys are always errors, so a misspelled threshold is
-never silently ignored. The order of sources matters: a document found in several sources is kept in the first.
+This module checks names, types and the keys of sources. It does not decode the tables of stages, because it must not
+import the stages; `pipeline.configure` decodes them. Unknown keys are always errors, so a misspelled threshold is never
+silently ignored. The order of sources matters: a document found in several sources is kept in the first of them.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ RESERVED = ("sources",)  # a directory in the root that belongs to no dataset
 
 @dataclass(frozen=True)
 class Source:
-    """One source: where its files are and how to read their records. Where a setting is None, `[normalize]` applies."""
+    """A source: where its files are and how to read them. For a setting that is None, `[normalize]` applies."""
 
     name: str
     url: str
     include: tuple[str, ...] | None = None  # globs relative to the URL; None selects every file
     exclude: tuple[str, ...] | None = None
-    revision: str | None = None  # pins a remote source permanently: a commit of a Hub dataset
+    revision: str | None = None  # pins a remote source permanently, e.g. a commit of a Hub dataset
     format: str | None = None
     text: str | None = None  # the column that holds the text
     id: str | None = None  # the column that becomes source_id
     where: str | None = None  # a predicate on a record's columns
     sample: float | None = None  # the share of documents to keep, selected by their ids
-    transform: str | None = None  # "package.module:function", from Arrow batch to Arrow batch
-    transform_version: int | str | None = None  # set by the transform's author; part of the fingerprint
+    transform: str | None = None  # "package.module:function"; maps an Arrow batch to an Arrow batch
+    transform_version: int | str | None = None  # chosen by the transform's author; part of the fingerprint
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A dataset's definition. Stages' tables are undecoded; None leaves out an optional stage."""
+    """The definition of a dataset. The tables of stages are not decoded; None disables an optional stage."""
 
     name: str
     sources: tuple[Source, ...]
@@ -66,23 +66,24 @@ class Recipe:
     dedup: dict[str, Any] | None = None
     consolidate: dict[str, Any] = field(default_factory=dict)
     tokenize: dict[str, Any] | None = None
-    origin: str = ""  # the recipe's file, for messages; not part of the definition
+    origin: str = ""  # the recipe's file, shown in messages; not part of the definition
 
     @property
     def place(self) -> str:
-        """The recipe's file or name, for error messages."""
+        """The recipe's file or name, as shown in error messages."""
         return self.origin or f"recipe {self.name!r}"
 
     def document(self) -> dict[str, Any]:
-        """Return the equivalent TOML document, omitting settings that are left at their defaults."""
+        """Return the equivalent TOML document, without settings that are None or empty strings."""
         plain = {key: value for key, value in asdict(self).items() if key != "origin" and value not in (None, "")}
         plain["sources"] = [_source_document(source) for source in plain["sources"]]
         return plain
 
     def with_overrides(self, assignments: Iterable[str]) -> Recipe:
-        """Apply assignments such as `dedup.threshold=0.9` or `sources.web.sample=0.1`, in order.
+        """Return a copy with assignments such as `dedup.threshold=0.9` or `sources.web.sample=0.1` applied in order.
 
-        Values are parsed as TOML; a bare word is a string. Relative paths are relative to the working directory.
+        Values are parsed as TOML, and a bare word is a string. Relative paths in assignments are relative to the
+        working directory.
         """
         document = self.document()
         for assignment in assignments:
@@ -96,7 +97,7 @@ def _source_document(source: dict[str, Any]) -> dict[str, Any]:
 
 
 def load_recipe(name_or_path: str | os.PathLike[str]) -> Recipe:
-    """Load a recipe by catalog name or file. Raises RecipeError with the place and the nearest valid name."""
+    """Load a recipe by catalog name or file. Raises RecipeError, which names the place and the nearest valid name."""
     path = find_toml(name_or_path, CATALOG, "no recipe {!r}: neither a file nor a catalog name", RecipeError)
     document = read_toml(path, "give a recipe file or a catalog name")
     return parse_recipe(document, str(path), path.resolve().parent)
@@ -108,11 +109,11 @@ def catalog_names() -> list[str]:
 
 
 def parse_recipe(document: dict[str, Any], place: str, base: Path) -> Recipe:
-    """Parse a TOML document; relative paths in it are relative to `base`. Raises RecipeError."""
+    """Parse a TOML document, in which relative paths are relative to `base`. Raises RecipeError."""
     check_keys(document, (name for name in names_of(Recipe) if name != "origin"), place)
     tables = document.get("sources", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise RecipeError(f"{place}: write sources as [[sources]] tables, one per source")
+        raise RecipeError(f"{place}: sources must be [[sources]] tables, one per source")
     sources = tuple(_source(table, number, place, base) for number, table in enumerate(tables, start=1))
     recipe = convert({**document, "sources": [], "origin": place}, Recipe, place)
     _check_names(recipe.name, sources, place)
@@ -127,13 +128,13 @@ def _source(table: dict[str, Any], number: int, place: str, base: Path) -> Sourc
 
 
 def absolute(url: str, base: Path) -> str:
-    """Make a path absolute; URLs and placeholders (`{stdlib}`) are returned unchanged."""
+    """Make a path absolute. URLs and placeholders (`{stdlib}`) are returned unchanged."""
     if "://" in url or url.startswith("{"):
         return url
     return os.path.normpath(base / Path(url).expanduser())
 
 
-NOT_A_FILE = re.compile(r"train|bytes|[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # a tokenizer may be code: package.module:function
+NOT_A_FILE = re.compile(r"train|bytes|[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # code: package.module:function
 
 
 def _with_absolute_tokenizer(table: dict[str, Any] | None, base: Path) -> dict[str, Any] | None:
@@ -150,11 +151,11 @@ def _check_names(name: str, sources: Sequence[Source], place: str) -> None:
     for kind, value in (("name", name), *(("source name", source.name) for source in sources)):
         if not NAME_RULE.fullmatch(value):
             raise RecipeError(
-                f"{place}: {kind} {value!r} is not a valid directory name; use letters, digits, '.', '_' "
-                "and '-', starting with a letter or digit, at most 100 characters"
+                f"{place}: {kind} {value!r} is not a valid directory name; use at most 100 letters, digits, "
+                "'.', '_' and '-', starting with a letter or a digit"
             )
     if name in RESERVED:
-        raise RecipeError(f"{place}: name {name!r} is reserved for datakit's own directory in the root; choose another")
+        raise RecipeError(f"{place}: name {name!r} is reserved for a directory in the root; choose another name")
     for source in sources:
         if source.name in seen:
             raise RecipeError(f"{place}: two sources are named {source.name!r}; give each a unique name")
@@ -170,7 +171,7 @@ def _assign(document: dict[str, Any], assignment: str) -> None:
     if keys[0] == "sources":
         if len(keys) < 3:
             raise RecipeError(
-                f"--set {assignment!r} names no key of a source; write for example sources.web.sample=0.1"
+                f"--set {assignment!r} names no key of a source; write, for example, sources.web.sample=0.1"
             )
         table, keys = _source_table(document, ".".join(keys[1:-1]), assignment), keys[-1:]
     assign(table, keys, value, f"--set {assignment!r}", RecipeError)

@@ -1,7 +1,8 @@
-"""Decodes TOML files (recipes, mixtures and training runs) strictly into dataclasses.
+"""Reads TOML files (recipes, mixtures, training runs), parses assignments to keys, and words errors about unknown keys.
 
-An unknown key is an error that suggests the nearest valid one, so a misspelled threshold is never silently ignored.
-Errors name the file or table, the key and what was expected; the `error` parameter sets their class.
+Tables are decoded strictly into dataclasses. An unknown key is an error that suggests the nearest valid key, so a
+misspelled threshold is never silently ignored. Errors name the file or table, the key and what was expected. Their
+class is given by the `error` parameter.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ T = TypeVar("T")
 def load_toml(
     name_or_path: str | os.PathLike[str], folder: Path, missing: str, advice: str, assignments: Iterable[str]
 ) -> tuple[Path, dict[str, Any]]:
-    """Find and read a file, and apply `steps=20`, `model.hidden=64`, ... to it; an invalid TOML value becomes a string.
+    """Find and read a file, and apply assignments such as `model.hidden=64` to its content.
 
+    A value that is not valid TOML is taken as a string.
     Raises RecipeError for a file that cannot be read, and UsageError for an unknown name or an invalid assignment.
     """
     path = find_toml(name_or_path, folder, missing, UsageError)
@@ -33,13 +35,13 @@ def load_toml(
         dotted, equals, value = assignment.partition("=")
         keys = [part.strip() for part in dotted.split(".")]
         if not equals or not keys[-1]:
-            raise UsageError(f"{assignment!r} does not have the form key=value, e.g. model.hidden=64")
+            raise UsageError(f"{assignment!r} does not have the form key=value, for example model.hidden=64")
         assign(document, keys, value, repr(assignment), UsageError)
     return path, document
 
 
 def find_toml(name_or_path: str | os.PathLike[str], folder: Path, missing: str, error: type[InputError]) -> Path:
-    """Return the given path, or that of the file with this name in `folder`. Raises `error` with the text `missing`."""
+    """Return the given path, or the path of the file with this name in `folder`. Raises `error` (text: `missing`)."""
     name = os.fspath(name_or_path)
     path = Path(name).expanduser()
     if name.endswith(".toml") or path.is_file():
@@ -51,7 +53,7 @@ def find_toml(name_or_path: str | os.PathLike[str], folder: Path, missing: str, 
 
 
 def read_toml(path: Path, advice: str, error: type[InputError] = RecipeError) -> dict[str, Any]:
-    """Read a TOML file; `advice` ends the error message if the file does not exist."""
+    """Read a TOML file. If it does not exist or is not UTF-8, `advice` ends the error message."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as problem:
@@ -65,7 +67,7 @@ def read_toml(path: Path, advice: str, error: type[InputError] = RecipeError) ->
 
 
 def assign(table: dict[str, Any], keys: Sequence[str], text: str, place: str, error: type[InputError]) -> None:
-    """Set a key of a table or one of its subtables to the value typed in a shell as `text`. Raises `error`."""
+    """Set the key at the path `keys` in a table to the value that a user typed as `text`. Raises `error`."""
     for key in keys[:-1]:
         table = table.setdefault(key, {})
         if not isinstance(table, dict):
@@ -74,7 +76,7 @@ def assign(table: dict[str, Any], keys: Sequence[str], text: str, place: str, er
 
 
 def toml_value(text: str) -> Any:
-    """Parse a value typed in a shell: `0.9`, `["a", "b"]`, or a bare word, which is a string."""
+    """Parse a value typed by a user: TOML such as `0.9` or `["a", "b"]`, or anything else, which is a string."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -84,7 +86,7 @@ def toml_value(text: str) -> Any:
 def decoded(
     table: Any, kind: type[T], place: str, error: type[InputError] = RecipeError, other_keys: Iterable[str] = ()
 ) -> T:
-    """Decode a table into the dataclass `kind`. `other_keys`, which the caller has taken out, are also suggested."""
+    """Decode a table into the dataclass `kind`. Keys that the caller has removed (`other_keys`) are also suggested."""
     if not isinstance(table, Mapping):
         raise error(f"{place} must be a table")
     check_keys(table, names_of(kind), place, error, other_keys)
@@ -103,7 +105,7 @@ def check_keys(
     error: type[InputError] = RecipeError,
     other_keys: Iterable[str] = (),
 ) -> None:
-    """Raise `error` for the first key not in `known`, suggesting the nearest of `known` and `other_keys`."""
+    """Raise `error` for the first key that is not in `known`; it suggests the nearest of `known` and `other_keys`."""
     names = list(known)
     for key in table:
         if key not in names:
@@ -111,7 +113,7 @@ def check_keys(
 
 
 def convert(table: Mapping[str, Any], kind: type[T], place: str, error: type[InputError] = RecipeError) -> T:
-    """Convert a table to a dataclass, with strict types. Raises `error`, naming the key."""
+    """Convert a table to a dataclass, with strict types. Raises `error`, which names the key."""
     for entry in fields(kind):  # pyright: ignore[reportArgumentType] - every kind here is a dataclass
         if entry.default is MISSING and entry.default_factory is MISSING and entry.name not in table:
             raise error(f"{place}: {entry.name!r} is missing")

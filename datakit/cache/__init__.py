@@ -1,1 +1,1 @@
-"""The token cache: its format, reader and writer."""
+"""Defines the format of the token cache, and reads and writes token caches."""

@@ -1,9 +1,10 @@
-"""The contract of a cache: what its tokens mean, stored with them and checked.
+"""Defines a cache's contract: the tokenizer's hash, the tokens around each document and sample encodings; checks
+tokenizers and documents against it.
 
-It has happened that caches lacked a begin-of-text token after a library changed its default, and nobody noticed until a
-model was trained. So the cache records the tokenizer file's hash, the tokens added around each document, and a few
-strings with their ids; every document's first and last tokens are checked when it is written. This module needs only
-numpy and msgspec, because every reader of a cache reads the contract.
+Caches have lacked a begin-of-text token because a library had changed its default, and nobody noticed until a model had
+been trained. A cache therefore records the hash of the tokenizer file, the tokens added around each document, and a few
+strings with their ids. The first and last tokens of every document are checked when the document is written. Every
+reader of a cache reads the contract, so this module requires no packages other than numpy and msgspec.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import numpy as np
 
 from datakit.errors import CorruptError, TokenizerError
 
-SMALL_VOCABULARY = 1 << 16  # largest vocabulary whose ids fit uint16
-SPECIAL_STRINGS = "as the tokenizer does"  # "<|endoftext|>" inside a text: the tokenizer file decides
-AS_TEXT = "ordinary text"  # the string is encoded like any other text; only the contract adds special tokens
+SMALL_VOCABULARY = 1 << 16  # the largest vocabulary whose ids fit in uint16
+SPECIAL_STRINGS = "as the tokenizer does"  # the tokenizer file decides how "<|endoftext|>" inside a text is encoded
+AS_TEXT = "ordinary text"  # a special token's string is encoded like any text; only the contract adds special tokens
 WHOLE = "whole"
 PARTS = "parts"
 
@@ -28,19 +29,20 @@ class Special(msgspec.Struct, frozen=True):
 
 
 class Golden(msgspec.Struct, frozen=True):
-    """A string and the ids it must have, with no tokens added."""
+    """A string and the ids that the cache's tokenizer returns for it, without added special tokens."""
 
     text: str
     ids: list[int]
 
 
 class Contract(msgspec.Struct, frozen=True):
-    """The contract of a cache.
+    """The meaning of a cache's tokens, as recorded in its manifest.
 
-    bos, eos: the token before and after each document; None if there is none. vocabulary_size: the highest id + 1,
-    added tokens included. fallback: the reason why fastokens could not encode, or empty. special_strings: the way a
-    special token's string inside a text is encoded. long_texts: "parts" if long documents are encoded in parts, with
-    the same ids as in one piece, else "whole: <reason>".
+    bos, eos: the special tokens before and after each document; None if no token is added there. vocabulary_size: the
+    highest id + 1, including added tokens. fallback: the reason why fastokens could not be used, or empty.
+    special_strings: the way in which the string of a special token is encoded when it occurs inside a text. long_texts:
+    "parts" if long documents are encoded in parts that yield the same ids as the whole document; otherwise "whole:
+    <reason>"; "unknown" in an imported cache.
     """
 
     tokenizer_sha256: str
@@ -56,21 +58,23 @@ class Contract(msgspec.Struct, frozen=True):
 
     @property
     def dtype(self) -> np.dtype:
-        """The type in which ids are stored: uint16 if the vocabulary fits, else uint32."""
+        """The type in which ids are stored: uint16 if all ids of the vocabulary fit, otherwise uint32."""
         return np.dtype(np.uint16 if self.vocabulary_size <= SMALL_VOCABULARY else np.uint32)
 
     def require(self, tokenizer_sha256: str, place: str) -> None:
         if tokenizer_sha256 != self.tokenizer_sha256:
             raise TokenizerError(
-                f"{place} was made with the tokenizer whose sha256 is {self.tokenizer_sha256}, not {tokenizer_sha256}; "
-                f"use the tokenizer.json next to the cache, or tokenize the dataset again with yours"
+                f"{place} was made with the tokenizer whose sha256 is {self.tokenizer_sha256}, but the sha256 of "
+                f"the given one is {tokenizer_sha256}; use the tokenizer.json in the cache's directory, or tokenize "
+                f"the dataset again with the given one"
             )
 
 
 def frame(ids: np.ndarray, lengths: np.ndarray, contract: Contract) -> tuple[np.ndarray, np.ndarray]:
-    """Add the contract's tokens around documents: text ids uint32 [T], lengths [N] -> stored tokens and their lengths.
+    """Add the contract's special tokens around each document; return the tokens to store and the documents' lengths.
 
-    Raises TokenizerError for an id outside the vocabulary.
+    ids: uint32 [T], the ids of the texts end to end. lengths: [N], without the special tokens; the returned lengths
+    include them. Raises TokenizerError for an id outside the vocabulary.
     """
     if len(ids) and int(ids.max()) >= contract.vocabulary_size:
         raise TokenizerError(
@@ -88,9 +92,9 @@ def frame(ids: np.ndarray, lengths: np.ndarray, contract: Contract) -> tuple[np.
 
 
 def frame_mask(mask: np.ndarray, lengths: np.ndarray, contract: Contract) -> np.ndarray:
-    """Extend a loss mask uint8 [T] of text tokens to the tokens that `frame` returns.
+    """Extend the loss mask of the texts' tokens, uint8 [T], to the tokens that `frame` returns.
 
-    Begin-of-text is not a target; end-of-text is a target if the token before it is one.
+    A begin-of-text token is never a target. An end-of-text token is a target if the token before it is one.
     """
     framed, ends, from_text = _positions(lengths, contract)
     out = np.zeros(len(from_text), np.uint8)
@@ -102,7 +106,7 @@ def frame_mask(mask: np.ndarray, lengths: np.ndarray, contract: Contract) -> np.
 
 
 def _positions(lengths: np.ndarray, contract: Contract) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return documents' lengths and ends with the contract's tokens, [N], and a mask, True for tokens of the text."""
+    """Return the documents' lengths and ends after framing, [N] each, and a mask that is True for the texts' tokens."""
     framed = lengths + (int(contract.bos is not None) + int(contract.eos is not None))
     ends = np.cumsum(framed)
     from_text = np.ones(int(ends[-1]) if len(ends) else 0, bool)
@@ -114,12 +118,15 @@ def _positions(lengths: np.ndarray, contract: Contract) -> tuple[np.ndarray, np.
 
 
 def check_ends(tokens: np.ndarray, lengths: np.ndarray, contract: Contract, place: str) -> None:
-    """Raise CorruptError unless every document starts and ends with the contract's tokens."""
+    """Raise CorruptError unless the lengths add up and every document starts and ends with the contract's tokens."""
     ends = np.cumsum(lengths)
     if (int(ends[-1]) if len(ends) else 0) != len(tokens):
-        raise CorruptError(f"{place}: {len(tokens)} tokens, but the documents' lengths add up to {int(ends[-1])}")
+        raise CorruptError(
+            f"{place}: there are {len(tokens)} tokens, but the documents' lengths add up to {int(ends[-1])}"
+        )
     for special, places, side in ((contract.bos, ends - lengths, "begin"), (contract.eos, ends - 1, "end")):
         if special is not None and not (lengths.all() and (tokens[places] == special.id).all()):
             raise CorruptError(
-                f"{place}: a document does not {side} with {special.token!r} ({special.id}); the shard was not written"
+                f"{place}: a document does not {side} with {special.token!r} (id {special.id}); "
+                f"the shard was not written"
             )

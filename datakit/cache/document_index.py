@@ -1,9 +1,11 @@
-"""Looks up documents in a cache, by id or by row, reading as little of the lists of documents as possible.
+"""Defines the columns of a shard's docs.parquet, and looks up documents there by id or by row, reading as few row
+groups as possible.
 
-To find an id, only shards whose first and last ids enclose it are searched (about one per source, because ids ascend),
-and in these shards only row groups whose statistics enclose it (64 Ki documents each).
+A search for an id reads only shards whose first and last ids enclose that id (about one per source, because a source's
+ids ascend), and within these shards only row groups whose statistics enclose the id. A row group has 64 Ki documents.
 
-Needs pyarrow, which a training machine may not have, so this module is imported on the first lookup.
+This module needs pyarrow, which a training machine may not have. A reader therefore imports this module on the first
+lookup.
 """
 
 from __future__ import annotations
@@ -23,27 +25,33 @@ from datakit.storage.manifest import Partition
 from datakit.storage.parquet import open_shard, read_group, read_shard
 
 GROUPS_CACHED = 4
-SCHEMA = pa.schema([("id", pa.string()), ("tokens", pa.uint32())])  # columns of shard-00017.docs.parquet
+SCHEMA = pa.schema([("id", pa.string()), ("tokens", pa.uint32())])  # the columns of shard-00017.docs.parquet
 
 
 def document_table(ids: pa.Array, lengths: np.ndarray) -> pa.Table:
-    """Return the rows of docs.parquet for documents with these ids and lengths."""
+    """Return a table of documents with these ids and lengths, in the form of docs.parquet."""
     return pa.table([ids.cast(pa.string()), pa.array(lengths.astype(np.uint32))], schema=SCHEMA)
 
 
 class DocumentIndex:
-    """Looks up documents; thread-safe. `row_starts`, int64 [shards + 1]: number of documents before each shard."""
+    """Looks up documents by id or by row. Thread-safe.
+
+    row_starts: int64 [shards + 1], the number of documents before each shard.
+    """
 
     def __init__(self, directory: str, partitions: Sequence[Partition], row_starts: np.ndarray) -> None:
         self._directory, self._partitions, self._row_starts = directory, partitions, row_starts
         self._groups = LruCache[tuple[int, int], Any](GROUPS_CACHED)
 
     def ids(self, index: int) -> Any:
-        """Read all ids of a shard as an Arrow array, uncached. Raises CorruptError if the manifest's count differs."""
+        """Read all ids of a shard as an Arrow array, without caching them.
+
+        Raises CorruptError if the number of ids differs from the manifest's.
+        """
         ids = read_shard(self._url(index), ["id"]).column("id").combine_chunks()
         rows = self._partitions[index].rows
         if len(ids) != rows:
-            raise CorruptError(f"{self._url(index)} lists {len(ids)} documents; the manifest says {rows}")
+            raise CorruptError(f"{self._url(index)} lists {len(ids)} documents, but the manifest says {rows}")
         return ids
 
     def id_of(self, index: int, row: int) -> str:
@@ -55,7 +63,10 @@ class DocumentIndex:
         return ids[row - int(ends[group]) + groups[group]].as_py()
 
     def find(self, identity: str) -> int | None:
-        """Return the cache row of the document with this id, or None; if several sources have it, the first row."""
+        """Return the row of the document with this id, counted over the whole cache, or None if there is none.
+
+        If several sources have the document, the first of its rows is returned.
+        """
         for index, partition in enumerate(self._partitions):
             if _encloses(partition.first_id, identity, partition.last_id):
                 for row in self._rows_with(index, identity):

@@ -1,9 +1,10 @@
-"""Describes, in the manifest of an imported cache, tokens that are left where another program wrote them.
+"""Defines and checks the manifest's section `foreign`, which describes the arrays of a cache whose tokens stay in
+another program's directory.
 
-A cache imported by reference has its own manifest, tokenizer and lists of documents, but its tokens are ranges of zarr
-arrays in the other program's directories, which datakit never writes to. `details["foreign"]` in the manifest holds,
-for each shard, the array's directory (relative to the manifest if both are on one store), its zarr.json, and the size
-and checksum of each of the array's files, so `datakit validate` also detects altered originals.
+A cache imported by reference has its own manifest, tokenizer and lists of documents. Its tokens are in zarr arrays in
+the other program's directories, and datakit never writes there. For each shard, `details["foreign"]` in the manifest
+holds the array's directory (relative to the cache's directory if both are on one store), its zarr.json, and the size
+and checksum of each of the array's files, so that `datakit validate` also detects changes to the original files.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from datakit.errors import CorruptError
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest
 
-KEY = "foreign"  # the key in `details`
+KEY = "foreign"  # the section's key in the manifest's `details`
 
 
 class ExternalFile(msgspec.Struct, frozen=True):
-    """A file of an array: its path below the array's directory, its size and its xxh3-128."""
+    """A file of an array: its path relative to the array's directory, its size and its xxh3-128."""
 
     path: str
     bytes: int
@@ -28,7 +29,7 @@ class ExternalFile(msgspec.Struct, frozen=True):
 
 
 class ExternalShard(msgspec.Struct, frozen=True):
-    """A shard's array; `form` is an index into `ExternalShards.forms`."""
+    """The array of one shard. `form` is an index into `ExternalShards.forms`."""
 
     directory: str
     form: int
@@ -36,7 +37,7 @@ class ExternalShard(msgspec.Struct, frozen=True):
 
 
 class ExternalShards(msgspec.Struct, frozen=True):
-    """All imported shards, one per partition and in the same order; `forms` holds the distinct zarr.json contents."""
+    """The arrays of all imported shards, in the order of the partitions. `forms` holds each distinct zarr.json."""
 
     layout: str
     forms: list[dict[str, Any]]
@@ -44,16 +45,22 @@ class ExternalShards(msgspec.Struct, frozen=True):
 
 
 def read_external(directory: str, manifest: Manifest) -> ExternalShards | None:
-    """Return the manifest's description of external arrays; None if the cache has its own. Raises CorruptError."""
+    """Return the manifest's description of external arrays, or None if the cache has arrays of its own.
+
+    Raises CorruptError.
+    """
     if KEY not in manifest.details:
         return None
     try:
         external = msgspec.convert(manifest.details[KEY], ExternalShards)
     except msgspec.ValidationError as error:
-        raise CorruptError(f"{directory}: its manifest does not describe the imported arrays: {error}") from error
+        raise CorruptError(
+            f"{directory}: the manifest's description of the imported arrays is invalid: {error}"
+        ) from error
     if len(external.shards) != len(manifest.partitions):
         raise CorruptError(
-            f"{directory}: {len(external.shards)} imported shards for {len(manifest.partitions)} partitions"
+            f"{directory}: its manifest lists {len(manifest.partitions)} partitions, but describes "
+            f"{len(external.shards)} imported arrays"
         )
     return external
 

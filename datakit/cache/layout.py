@@ -1,4 +1,5 @@
-"""The token cache's file format: the manifest's details and each shard's zarr.json.
+"""Defines the token cache's file format (file names, chunk size, codecs, zarr.json, the manifest's details) and checks
+a manifest for contradictions.
 
     manifest.json                     shards in order, the contract, the arrays' form: all that is read on opening
     tokenizer.json                    the tokenizer, byte for byte
@@ -8,11 +9,11 @@
     <source>/shard-00017.loss_mask/   the tokens that are targets, if the source marks them: uint8 0 or 1, same chunks
 
 Shard 17 holds the documents of partition 17 of its source. A partition without documents has no shard, and a shard
-whose documents have no tokens has no array. A shard's array is cut into equal chunks of at most 256 Ki tokens: a block
-of 1 Mi tokens takes about five requests, a small shard has no padding (a full uint16 chunk is 512 KiB), and a large
-shard has at most one token of padding per chunk. Ids are stored as raw uint16 if the vocabulary fits, because blosc
-would save only 3 % and cost a third of the read rate; otherwise as uint32 with blosc-lz4-bitshuffle, which halves the
-size.
+whose documents have no tokens has no array. A shard's array is cut into equal chunks of at most 256 Ki tokens. A block
+of 1 Mi tokens therefore takes about five requests; a small shard is not padded to a full chunk, which takes 512 KiB in
+uint16; and a large shard has at most one token of padding per chunk. Ids are stored as raw uint16 if all ids of the
+vocabulary fit, because compression with blosc would save only 3 % and cost a third of the read rate. Otherwise, ids are
+stored as uint32 with blosc-lz4-bitshuffle, which halves the size.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ TOKENIZER_FILE = "tokenizer.json"
 DOCUMENTS_SUFFIX = ".docs.parquet"
 LOSS_MASK_SUFFIX = ".loss_mask"
 REMEDY = "remove the cache's directory and make the cache again (`datakit run`)"
-FREQUENT = 32  # number of most frequent tokens listed in the manifest
-FREQUENT_IN_SHARD = 128  # number of candidates from each shard
+FREQUENT = 32  # how many of the most frequent tokens the manifest lists
+FREQUENT_IN_SHARD = 128  # how many candidates for that list each shard contributes
 
 LITTLE_ENDIAN = {"name": "bytes", "configuration": {"endian": "little"}}
 BLOSC = {
@@ -47,14 +48,14 @@ BLOSC = {
 
 
 class ArrayForm(msgspec.Struct, frozen=True):
-    """The properties that all arrays of a cache share."""
+    """The data type, chunk size and codecs of all token arrays of a cache, or of all its loss masks."""
 
     dtype: str
     chunk_tokens: int
     codecs: list[dict[str, Any]]
 
     def metadata(self, tokens: int) -> dict[str, Any]:
-        """Return the zarr.json of a shard of `tokens` tokens; at least one."""
+        """Return the zarr.json of an array of `tokens` tokens, of which there must be at least one."""
         chunks = -(-tokens // self.chunk_tokens)
         chunk = -(-tokens // chunks)
         sharding = {
@@ -76,7 +77,7 @@ class ArrayForm(msgspec.Struct, frozen=True):
 
 
 def array_form(dtype: np.dtype) -> ArrayForm:
-    if dtype.itemsize == 1:  # a mask; it has long runs of equal values
+    if dtype.itemsize == 1:  # a loss mask, which has long runs of equal values
         configuration = {**BLOSC["configuration"], "typesize": 1, "shuffle": "noshuffle"}
         return ArrayForm(
             dtype.name, CHUNK_TOKENS, [{"name": "bytes"}, {"name": "blosc", "configuration": configuration}]
@@ -86,7 +87,7 @@ def array_form(dtype: np.dtype) -> ArrayForm:
 
 
 class SideFiles(msgspec.Struct, frozen=True):
-    """Size and checksum of the two files of a loss mask, and the sum of its values."""
+    """The sizes and checksums of a loss mask's two files, and the sum of its values (the number of targets)."""
 
     bytes: int
     xxh3: str
@@ -96,9 +97,10 @@ class SideFiles(msgspec.Struct, frozen=True):
 
 
 class ShardFiles(msgspec.Struct, frozen=True):
-    """Size and checksum of a shard's files other than the data file, which its partition describes.
+    """The sizes and checksums of a shard's files, except the data file, which is described by the shard's partition.
 
-    lengths_xxh3: for the lengths file, whose size is 4 bytes per document. loss_mask: None if every token is a target.
+    lengths_xxh3: the checksum of the lengths file, whose size is always 4 bytes per document. loss_mask: None if every
+    token is a target.
     """
 
     metadata_bytes: int
@@ -110,7 +112,10 @@ class ShardFiles(msgspec.Struct, frozen=True):
 
 
 class SourceSums(msgspec.Struct, frozen=True):
-    """Totals of one source. targets: tokens that count in the loss; None if all do. frequent: see CacheDetails."""
+    """Totals of one source.
+
+    targets: the number of tokens that count in the loss; None if all do. frequent: as in CacheDetails.
+    """
 
     shards: int
     documents: int
@@ -121,12 +126,13 @@ class SourceSums(msgspec.Struct, frozen=True):
 
 
 class CacheDetails(msgspec.Struct, frozen=True):
-    """`details` in the manifest of a cache.
+    """The value of `details` in the manifest of a cache.
 
-    shards: one entry per partition, in the same order. lengths: number of documents with fewer tokens than the key but
-    at least half of it (key "1": empty documents). frequent: the most frequent tokens, (id, count); a token is counted
-    only in shards where it is among the FREQUENT_IN_SHARD most frequent, so a count is exact or slightly low.
-    loss_mask: the form of the loss masks' arrays; None if no shard has a mask.
+    shards: one entry per partition, in the same order. lengths: for each key, the number of documents that have fewer
+    tokens than the key but at least half as many; key "1" counts the empty documents. frequent: the most frequent
+    tokens, as pairs (id, count). A token is counted only in shards where it is among the FREQUENT_IN_SHARD most
+    frequent tokens, so a count is exact or slightly too low. loss_mask: the form of the loss masks' arrays; None if no
+    shard has a mask.
     """
 
     format: str
@@ -140,17 +146,18 @@ class CacheDetails(msgspec.Struct, frozen=True):
 
 
 def read_details(directory: str, manifest: Manifest) -> CacheDetails:
-    """Return the cache's own part of the manifest, checked against the rest. Called on every open; reads no file.
+    """Return the manifest's `details` after checking that they agree with the rest of the manifest.
 
-    Raises UsageError, CorruptError. `datakit validate` compares the files with the manifest.
+    This check runs whenever a cache is opened and reads no file. `datakit validate` compares the files with the
+    manifest. Raises UsageError, CorruptError.
     """
     if manifest.stage != STAGE:
         raise UsageError(f"{directory} is the output of stage {manifest.stage!r}, not a token cache")
     form = manifest.details.get("format")
     if form is not None and form != FORMAT:
         raise CorruptError(
-            f"{directory} has format {form!r}; this version reads {FORMAT!r}; make the cache again (with "
-            f"`datakit run` or `datakit cache import`), or read it with the version that made it"
+            f"{directory} has format {form!r}, but this version of datakit reads {FORMAT!r}; make the cache again "
+            f"(with `datakit run` or `datakit cache import`), or read it with the version that made it"
         )
     try:
         details = msgspec.convert(manifest.details, CacheDetails)
@@ -166,7 +173,7 @@ def read_details(directory: str, manifest: Manifest) -> CacheDetails:
 
 
 def _sums(manifest: Manifest, details: CacheDetails) -> Iterator[tuple[str, object, object]]:
-    """Yield pairs of values that must be equal, each with a name."""
+    """Yield (name, value, value): pairs of values in the manifest that must be equal."""
     partitions, sources = manifest.partitions, details.sources.values()
     tokens = sum(partition.tokens or 0 for partition in partitions)
     rows = sum(partition.rows for partition in partitions)
@@ -180,12 +187,12 @@ def _sums(manifest: Manifest, details: CacheDetails) -> Iterator[tuple[str, obje
 
 
 def shard_name(source: str, partition: int) -> str:
-    """Return the path of a shard, such as `web/shard-00017`."""
+    """Return a shard's path in the cache, such as `web/shard-00017`."""
     return f"{source}/shard-{partition:05d}"
 
 
 def length_histogram(lengths: np.ndarray) -> dict[str, int]:
-    """Count documents by length in powers of two, as in `CacheDetails.lengths`.
+    """Count documents by length, in ranges bounded by powers of two, as in `CacheDetails.lengths`.
 
     >>> length_histogram(np.array([0, 1, 2, 3, 4]))
     {'1': 1, '2': 1, '4': 2, '8': 1}
@@ -196,7 +203,10 @@ def length_histogram(lengths: np.ndarray) -> dict[str, int]:
 
 
 def most_frequent(counts: np.ndarray, number: int) -> dict[str, int]:
-    """Return id -> count of the `number` most frequent tokens, lower ids first among equals; `counts`: int64 by id.
+    """Return the counts of the `number` most frequent tokens by id, the most frequent first.
+
+    `counts`, int64, holds the count of each id. Tokens with equal counts are ordered by id. Tokens that do not occur
+    are left out.
 
     >>> most_frequent(np.array([5, 0, 7, 5]), 2)
     {'2': 7, '0': 5}

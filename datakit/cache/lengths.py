@@ -1,8 +1,10 @@
-"""`shard-00017.lengths`: number of tokens in each document of a shard, raw little-endian uint32, in order.
+"""Encodes, reads and checks the file `shard-00017.lengths`, which holds each document's number of tokens, and derives
+the documents' starts from it.
 
-docs.parquet has the same numbers next to the ids. They are stored twice, at 4 bytes per document (a document of 600
-tokens takes 1,200 or more), because they are all that training needs to know about documents, and training machines may
-have no Arrow: finding document borders takes one file read and numpy.
+The numbers are raw little-endian uint32, in the order of the documents. docs.parquet has the same numbers next to the
+ids. They are stored in both files because training needs to know nothing else about the documents, and a training
+machine may not have Arrow. With this file, finding document boundaries takes one file read and numpy. The file takes 4
+bytes per document, compared with 1,200 bytes or more for the tokens of a document that has 600 tokens.
 """
 
 from __future__ import annotations
@@ -28,7 +30,10 @@ def lengths_bytes(rows: int) -> int:
 
 
 def read_lengths(directory: str, partition: Partition) -> np.ndarray:
-    """Read a shard's lengths, uint32 [rows], in one request. Raises CorruptError if they contradict the manifest."""
+    """Read the lengths of a shard's documents, uint32 [rows], in one request.
+
+    Raises CorruptError if the file is missing or contradicts the manifest.
+    """
     url = urls.join(directory, partition.path) + LENGTHS_SUFFIX
     try:
         data = urls.read_bytes(url)
@@ -41,24 +46,29 @@ def read_lengths(directory: str, partition: Partition) -> np.ndarray:
 
 
 def disagreement(data: bytes, partition: Partition) -> str | None:
-    """Return the difference between the file and the manifest, as the end of a message; None if they agree."""
+    """Return how the file contradicts the manifest, worded as the end of a message, or None if they agree."""
     if len(data) != lengths_bytes(partition.rows):
-        return f"has {len(data)} bytes; the lengths of {partition.rows} documents take {lengths_bytes(partition.rows)}"
+        return (
+            f"has {len(data)} bytes, but the lengths of {partition.rows} documents take {lengths_bytes(partition.rows)}"
+        )
     total = int(np.frombuffer(data, TYPE).sum(dtype=np.int64))
     if total != (partition.tokens or 0):
-        return f"lists documents with {total} tokens in total; the manifest says {partition.tokens or 0}"
+        return f"lists documents with {total} tokens in total, but the manifest says {partition.tokens or 0}"
     return None
 
 
 def starts_of(lengths: np.ndarray | Sequence[int]) -> np.ndarray:
-    """Return the start of each document, counted from 0, and the end of the last one: int64 [N + 1]."""
+    """Return the start of each document, counted from 0, followed by the end of the last one: int64 [N + 1]."""
     starts = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=starts[1:])
     return starts
 
 
 def stretches(starts: np.ndarray, limit: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges [first, last) of N documents: at most `limit` tokens, or one longer document. starts: [N + 1]."""
+    """Yield ranges [first, last) of documents, each with at most `limit` tokens or consisting of one longer document.
+
+    starts: the starts of the N documents, followed by the end of the last one: [N + 1].
+    """
     first, count = 0, len(starts) - 1
     while first < count:
         fitting = int(np.searchsorted(starts, starts[first] + limit, "right")) - 1

@@ -1,7 +1,7 @@
-"""A thread-safe cache that drops the least recently used values.
+"""Keeps recently used values in memory up to a total size, and drops the least recently used ones first. Thread-safe.
 
-`functools.lru_cache` on a method would keep the method's object, and that object's open files, alive until the garbage
-collector runs.
+If `functools.lru_cache` decorated a method, it would keep the method's instance, and the files that the instance has
+open, alive until the garbage collector runs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ Value = TypeVar("Value")
 
 
 class LruCache(Generic[Key, Value]):
-    """Keeps values whose sizes add up to at most `limit`, and always the newest one; each has size 1 by default."""
+    """Keeps values whose sizes add up to at most `limit`; the last one used is kept even if it alone exceeds the limit.
+
+    `size_of` returns the size of a value; by default, every value has size 1.
+    """
 
     def __init__(self, limit: int, size_of: Callable[[Value], int] = lambda value: 1) -> None:
         self._limit, self._size_of = limit, size_of
@@ -28,9 +31,10 @@ class LruCache(Generic[Key, Value]):
         return len(self._values)
 
     def get(self, key: Key, load: Callable[[], Value]) -> Value:
-        """Return the value of `key`, calling `load` if it is not cached.
+        """Return the value of `key`; if it is not cached, call `load` and cache the result.
 
-        `load` runs outside the lock, so two threads may load the same value; the first one stored wins.
+        `load` runs outside the lock, so two threads may load the same value. The result that is stored first is kept,
+        and both threads get it.
         """
         with self._lock:
             if key in self._values:

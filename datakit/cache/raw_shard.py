@@ -1,11 +1,13 @@
-"""Reads or memory-maps a local shard of raw tokens as the flat array at the start of its file.
+"""Reads or memory-maps a local, uncompressed shard as one flat array of tokens, after checking that its chunks are in
+order.
 
-TensorStore writes the chunks of a raw shard one after the other from the file's first byte, so the file holds the
-tokens, little-endian and end to end, followed by the chunk index. Each index entry is compared with the expected one; a
-file with any other order is left to TensorStore.
+TensorStore writes the chunks of a raw (uncompressed) shard one after the other from the file's first byte. The file
+therefore holds the little-endian tokens end to end, followed by the chunk index. Each index entry is compared with the
+expected one; a file with any other order is left to TensorStore.
 
 One system call reads a block straight into the caller's array without holding the interpreter's lock, at 1.3 times the
-rate of a copy from a memory map. TensorStore is slower, 0.3 of the rate, because it fills new buffers and copies them.
+rate of copying it from a memory map. TensorStore reaches only 0.3 times the rate of a memory map, because it fills new
+buffers and copies them.
 """
 
 from __future__ import annotations
@@ -19,13 +21,13 @@ import numpy as np
 from datakit.errors import CorruptError
 from datakit.storage.io_errors import read_errors
 
-INDEX_ENTRY = 16  # offset and size, uint64 each
+INDEX_ENTRY = 16  # a chunk's offset and size, uint64 each
 CHECKSUM = 4  # crc32c of the index
 RAW = [{"name": "bytes", "configuration": {"endian": "little"}}]
 
 
 class RawShard:
-    """`tokens` tokens of type `dtype` at the start of the file `path`. Thread-safe."""
+    """The flat array of `tokens` tokens at the start of the file `path`. Thread-safe."""
 
     def __init__(self, path: str, dtype: np.dtype, tokens: int) -> None:
         self.path, self._dtype, self._tokens = path, dtype, tokens
@@ -33,7 +35,7 @@ class RawShard:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def read_into(self, first: int, out: np.ndarray) -> None:
-        """Fill `out` with the tokens from position `first` on. Raises CorruptError if the file ends too early."""
+        """Fill `out` with the tokens from position `first`. Raises CorruptError if the file ends too early."""
         place, position = out.data.cast("B"), first * self._dtype.itemsize
         while len(place):
             with read_errors(self.path):
@@ -43,7 +45,7 @@ class RawShard:
             place, position = place[count:], position + count
 
     def view(self) -> np.ndarray:
-        """All tokens as a read-only memory map; nothing is read until it is accessed."""
+        """Return all tokens as a read-only memory map. Each part of the file is read only when it is accessed."""
         return np.memmap(self.path, self._dtype, mode="r", shape=(self._tokens,))
 
     def __del__(self) -> None:
@@ -52,7 +54,7 @@ class RawShard:
 
 
 def open_raw(path: str, metadata: dict[str, Any]) -> RawShard | None:
-    """Open the shard with this zarr.json, or return None if its file is not the flat array described above.
+    """Open the data file of the shard with this zarr.json; return None if the file does not start with the flat array.
 
     Raises NotFoundError.
     """
@@ -67,7 +69,7 @@ def open_raw(path: str, metadata: dict[str, Any]) -> RawShard | None:
 
 
 def _is_flat(path: str, chunks: int, chunk_bytes: int) -> bool:
-    """Return True if the file holds `chunks` chunks of this size in order, then their index, and nothing else."""
+    """Return True if the file holds `chunks` chunks of this size in order, then their index, and nothing more."""
     body, index_bytes = chunks * chunk_bytes, chunks * INDEX_ENTRY
     if os.path.getsize(path) != body + index_bytes + CHECKSUM:
         return False

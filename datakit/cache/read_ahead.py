@@ -1,8 +1,9 @@
-"""Reads ranges of a cache ahead of their use, in any order, with bounded memory.
+"""Reads token ranges in background threads before the caller needs them, in a given order and at most `in_flight` at a
+time.
 
-Reading the next block while the current one is used hides the latency of the disk or the network: with four blocks in
+Reading the next block while the current one is in use hides the latency of the disk or the network. With four blocks in
 flight, an object store that answers after 50 ms delivers its full bandwidth. Memory: the `in_flight` blocks that are
-being read or waiting to be used, plus the one in use.
+being read or waiting to be used, plus the block in use.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Range = tuple[int, int]
 
 
 def block_ranges(tokens: int, block_tokens: int = BLOCK_TOKENS) -> list[Range]:
-    """Return the block ranges for a cache of this many tokens, in order; the last one may be shorter.
+    """Return consecutive ranges of `block_tokens` tokens that cover `tokens` tokens; the last range may be shorter.
 
     >>> block_ranges(5, 2)
     [(0, 2), (2, 4), (4, 5)]
@@ -30,9 +31,10 @@ def block_ranges(tokens: int, block_tokens: int = BLOCK_TOKENS) -> list[Range]:
 def read_ahead(
     read: Callable[[int, int], np.ndarray], ranges: Iterable[Range], in_flight: int = IN_FLIGHT
 ) -> Iterator[np.ndarray]:
-    """Yield `read(start, stop)` for each range, in the given order, reading up to `in_flight` ranges at a time.
+    """Yield `read(start, stop)` for each range, in the given order, with up to `in_flight` reads at a time.
 
-    An error is raised when its range is due. A caller that stops early waits for reads in flight; no new reads start.
+    If a read fails, its error is raised when its result is due. If the caller stops early, no new reads start, and
+    those in flight are awaited.
     """
     waiting: deque[Future[np.ndarray]] = deque()
     pool = ThreadPoolExecutor(in_flight, thread_name_prefix="datakit-read")

@@ -1,19 +1,19 @@
-"""Opens a token cache and reads it: any range of tokens, blocks ahead of time, or single documents.
+"""Opens a token cache; reads token ranges, blocks, loss masks and documents from it; checks a tokenizer against it.
 
     cache = open_cache("data/demo/tokenize-0123456789ab")
-    cache.read(10_000, 14_096)                    # np.ndarray of 4096 tokens
-    for block in cache.blocks(): ...              # 1 Mi tokens at a time, while the next blocks are read
+    cache.read(10_000, 14_096)                    # an array of 4096 tokens
+    for block in cache.blocks(): ...              # arrays of 1 Mi tokens; the next ones are read in the background
     for document in cache.documents(): ...        # document.id, document.tokens
     cache.document(cache.find("5f0c..."))         # the document with this id
 
-Opening reads only the manifest, which has the shards in order, their sizes and their arrays' metadata: 10,000 shards
-open in a fraction of a second, without listing a directory. A binary search maps a position to its shard, whose array
-is opened on its first read. Tokens and document borders need numpy, TensorStore and msgspec; document ids also need
-pyarrow. Caches that are unfinished or inconsistent (sums that disagree, files missing or of the wrong size) are
-refused, and so is the output of other stages.
+Opening a cache reads only its manifest, which holds the order and sizes of the shards and the metadata of their arrays.
+Even 10,000 shards open in a fraction of a second, without listing a directory. A binary search maps a position to its
+shard, and the shard's array is opened when it is first read. Tokens and document boundaries require numpy, TensorStore
+and msgspec; document ids also require pyarrow. A cache is refused if it is unfinished or inconsistent (sums that
+disagree, or files that are missing or have the wrong size). The output of any other stage is refused, too.
 
-A block of 1 Mi tokens takes one system call if the tokens are raw on a local disk, otherwise about five requests. Cut
-sequences out of blocks: reading sequences one by one costs ten times as much. Thread-safe.
+Reading a block of 1 Mi tokens takes one system call if the tokens are stored raw on a local disk, and about five
+requests otherwise. Cut sequences out of blocks: reading sequences one at a time costs ten times as much. Thread-safe.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from datakit.cache.document_index import DocumentIndex
 
 CACHE_BYTES = 64 << 20
-STARTS_CACHED = 32  # shards
+STARTS_CACHED = 32  # number of shards
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Shard `index`: `tokens` tokens from `token_start` in the cache on, `rows` documents from row `row_start` on."""
+    """Shard number `index`. In the cache, its tokens start at `token_start` and its documents at row `row_start`."""
 
     index: int
     path: str
@@ -62,18 +62,18 @@ class Shard:
 
 @dataclass(frozen=True)
 class Document:
-    """A document's id and its tokens, including those the contract adds around it."""
+    """A document's id and its tokens, including those that the contract adds around the document."""
 
     id: str
     tokens: np.ndarray
 
 
 class Cache:
-    """An open token cache. Do not share it with forked processes after the first read; open a cache in each.
+    """An open token cache. Do not share it with forked processes after the first read; open it in each process instead.
 
-    contract: the meaning of the tokens. details: totals by source, the histogram of document lengths, the form of the
-    arrays. has_loss_mask: True if some tokens are not targets. tokenizer_url: the tokenizer.json with which the
-    cache was made.
+    contract: the meaning of the tokens. details: the cache's part of the manifest, including the totals of each source,
+    the histogram of document lengths and the form of the arrays. has_loss_mask: True if any shard has a loss mask.
+    tokenizer_url: the URL of the tokenizer.json with which the cache was made.
     """
 
     def __init__(self, directory: str, manifest: Manifest, cache_bytes: int = CACHE_BYTES) -> None:
@@ -93,7 +93,10 @@ class Cache:
 
     @property
     def requests(self) -> int:
-        """Reads of files or objects since the cache was opened; TensorStore counts its reads for the whole process."""
+        """The number of reads of files or objects since the cache was opened.
+
+        This includes reads that TensorStore made for other caches, because TensorStore counts per process.
+        """
         return self._arrays.requests + self._lists_read
 
     def read(self, start: int, stop: int) -> np.ndarray:
@@ -101,21 +104,22 @@ class Cache:
         return self._arrays.read(self._offsets.locate(start, stop))
 
     def read_loss_mask(self, start: int, stop: int) -> np.ndarray:
-        """Return the loss mask of tokens [start, stop): bool, True for targets. Raises IndexError, CorruptError."""
+        """Return the loss mask of tokens [start, stop) as bool; True marks targets. Raises IndexError, CorruptError."""
         return self._arrays.read_loss_mask(self._offsets.locate(start, stop))
 
     def read_async(self, start: int, stop: int) -> Future[np.ndarray]:
-        """Start a `read` in the background. At most 4 run at a time; the others are queued in order."""
+        """Start `read(start, stop)` in the background. At most 4 reads run at a time; others wait in a queue."""
         return self._pool.submit(self.read, start, stop)
 
     def blocks(self, ranges: Iterable[Range] | None = None, in_flight: int = IN_FLIGHT) -> Iterator[np.ndarray]:
-        """Yield these ranges of tokens (by default all tokens, 1 Mi at a time), reading `in_flight` ranges ahead."""
+        """Yield these ranges of tokens (by default all, 1 Mi tokens each), with up to `in_flight` reads at a time."""
         return read_ahead(self.read, block_ranges(self.tokens) if ranges is None else ranges, in_flight)
 
     def view(self) -> np.ndarray:
-        """Return all tokens as one read-only array: a memory map for one raw shard on a local disk, else a copy.
+        """Return all tokens as one read-only array.
 
-        Intended for small caches: a copy takes 2 or 4 bytes of memory per token.
+        The array is a memory map if a single raw shard on a local disk holds all tokens; otherwise it is a copy, which
+        takes 2 or 4 bytes of memory per token. This method is intended for small caches.
         """
         filled = np.flatnonzero(np.diff(self._offsets.token_starts))
         mapped = self._arrays.view(int(filled[0])) if len(filled) == 1 else None
@@ -124,7 +128,7 @@ class Cache:
         return whole
 
     def shard_view(self, index: int) -> np.ndarray | None:
-        """Return one shard's tokens as a read-only memory map; None unless they are stored raw on a local disk."""
+        """Return one shard's tokens as a read-only memory map, or None if they are not stored raw on a local disk."""
         return self._arrays.view(index) if self.manifest.partitions[index].tokens else None
 
     def document(self, row: int) -> Document:
@@ -135,7 +139,7 @@ class Cache:
         return Document(self._documents.id_of(index, local), tokens)
 
     def documents(self) -> Iterator[Document]:
-        """Yield all documents in order; reads about 1 Mi tokens, or one longer document, at a time."""
+        """Yield all documents in order, reading about 1 Mi tokens, or one longer document, at a time."""
         for index in range(len(self.manifest.partitions)):
             ids, starts = self._documents.ids(index), starts_of(self.document_lengths(index))
             base = int(self._offsets.token_starts[index])
@@ -147,7 +151,7 @@ class Cache:
                     yield Document(name, block[begin:end])
 
     def find(self, identity: str) -> int | None:
-        """Return the row of the document with this id (32 hex digits), or None; reads about one row group."""
+        """Return the row of the document with this id (32 hex digits), or None. Reads about one row group."""
         return self._documents.find(identity)
 
     def row_at(self, position: int) -> int:
@@ -162,16 +166,19 @@ class Cache:
         return int(self._offsets.token_starts[index]) + int(self.document_starts(index)[local])
 
     def source_of(self, row: int) -> str:
-        """Return the source of the document in this row. Raises IndexError."""
+        """Return the name of the source of the document in this row. Raises IndexError."""
         return self.manifest.partitions[self._offsets.shard_of_row(row)[0]].source
 
     def document_lengths(self, index: int) -> np.ndarray:
-        """Read each document's length in tokens in a shard, uint32 [rows], in one request. Raises CorruptError."""
+        """Read the number of tokens of each document in a shard, uint32 [rows], in one request. Raises CorruptError."""
         self._lists_read += 1
         return read_lengths(self.directory, self.manifest.partitions[index])
 
     def document_starts(self, index: int) -> np.ndarray:
-        """Return each document's start in a shard, and the last one's end, int64 [rows + 1]; caches recent shards."""
+        """Return the start of each document in a shard, followed by the end of the last one: int64 [rows + 1].
+
+        The results for recently used shards are cached.
+        """
         return self._starts.get(index, lambda: starts_of(self.document_lengths(index)))
 
     def require_tokenizer(self, sha256: str) -> None:
@@ -179,16 +186,18 @@ class Cache:
         self.contract.require(sha256, self.directory)
 
     def require_encoding(self, encode: Callable[[str], Sequence[int]]) -> None:
-        """Raise TokenizerError if `encode` gives a golden string different ids than the cache's tokenizer did.
+        """Raise TokenizerError if `encode` encodes a string of the contract differently from the cache's tokenizer.
 
-        For tokenizers that have no tokenizer.json or whose file was saved again. `encode` must not add special tokens.
+        This check is for tokenizers that have no tokenizer.json, or whose tokenizer.json was saved again and therefore
+        has another hash. `encode` must not add special tokens.
         """
         for golden in self.contract.golden:
             found = list(encode(golden.text))
             if found != golden.ids:
                 raise TokenizerError(
-                    f"the tokenizer encodes {golden.text!r} as {found}, but {self.directory} was made with one that "
-                    f"encodes it as {golden.ids}; use the tokenizer.json next to the cache, or make the cache again"
+                    f"the given tokenizer encodes {golden.text!r} as {found}, but {self.directory} was made with one "
+                    f"that encodes it as {golden.ids}; use the tokenizer.json in the cache's directory, or make the "
+                    f"cache again"
                 )
 
     @cached_property
@@ -220,15 +229,16 @@ class Cache:
 def open_cache(url: str, cache_bytes: int = CACHE_BYTES) -> Cache:
     """Open the token cache in directory `url` by reading its manifest. `cache_bytes` limits the pool of decoded chunks.
 
-    Raises NotFoundError (unfinished or missing), UsageError (not a token cache), CorruptError, RootError.
+    Raises NotFoundError (the cache is unfinished or missing), UsageError (the directory holds something else),
+    CorruptError, RootError.
     """
     directory = urls.absolute(url)
-    zarr_arrays.key_value_store(directory)  # refuses unsupported protocols
+    zarr_arrays.key_value_store(directory)  # raises RootError for an unsupported protocol
     try:
         manifest = read_manifest(directory)
     except NotFoundError as error:
         raise NotFoundError(
             f"{directory} holds no finished token cache (it has no manifest.json); run its recipe again with "
-            f"`datakit run`, which resumes where it stopped"
+            f"`datakit run`, which resumes where the last run stopped"
         ) from error
     return Cache(directory, manifest, cache_bytes)

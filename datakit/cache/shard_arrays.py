@@ -1,8 +1,9 @@
-"""Opens and reads the arrays of a cache's shards on demand; keeps the recently used ones open. Thread-safe.
+"""Reads tokens and loss masks from shards, raw local files directly and all others through TensorStore; checks file
+sizes and keeps recent arrays open.
 
-Raw shards on a local disk are read by one system call straight into the result. TensorStore reads everything else:
-compressed shards and object stores. A shard whose file is missing, or differs in size from the manifest, is refused
-when it is opened.
+One system call reads from a raw shard on a local disk straight into the result. TensorStore reads everything else:
+compressed shards, loss masks and shards in object stores. A local shard is refused when it is opened if its file is
+missing or has another size than the manifest says. Thread-safe.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from datakit.errors import CorruptError, NotFoundError, TokenizerError
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest
 
-OPEN_ARRAYS = 256  # each raw array holds a file descriptor; the limit is often 1024 per process
+OPEN_ARRAYS = 256  # each raw array keeps a file descriptor open, and a process is often limited to 1024
 
 
 class ShardArrays:
-    """The arrays of one cache."""
+    """The arrays of one cache's shards, each opened on first use."""
 
     def __init__(self, directory: str, manifest: Manifest, details: CacheDetails, cache_bytes: int) -> None:
         self._directory, self._partitions, self._details = directory, manifest.partitions, details
@@ -41,11 +42,14 @@ class ShardArrays:
 
     @property
     def requests(self) -> int:
-        """Reads of files or objects since the cache was opened; TensorStore counts its reads for the whole process."""
+        """The number of reads of files or objects since the cache was opened.
+
+        This includes reads that TensorStore made for other caches, because TensorStore counts per process.
+        """
         return self._direct_reads + zarr_arrays.requests_so_far() - self._before
 
     def read(self, stretches: Sequence[Stretch]) -> np.ndarray:
-        """Return the tokens of the stretches, end to end; TensorStore reads its stretches concurrently."""
+        """Return the tokens of the stretches, end to end. Stretches that TensorStore reads are read concurrently."""
         out = np.empty(sum(last - first for _, first, last in stretches), self._dtype)
         pending, position = [], 0
         for index, first, last in stretches:
@@ -61,7 +65,7 @@ class ShardArrays:
         return out
 
     def read_loss_mask(self, stretches: Sequence[Stretch]) -> np.ndarray:
-        """Return the loss mask of the stretches as bool; True throughout a shard without a mask."""
+        """Return the loss mask of the stretches as bool. It is True throughout a shard that has no mask."""
         out = np.ones(sum(last - first for _, first, last in stretches), bool)
         pending, position = [], 0
         for index, first, last in stretches:
@@ -74,7 +78,7 @@ class ShardArrays:
         return out
 
     def view(self, index: int) -> np.ndarray | None:
-        """Return a shard's tokens as a memory map if they are stored raw on a local disk, else None."""
+        """Return a shard's tokens as a memory map if they are stored raw on a local disk, otherwise None."""
         array = self._array(index)
         return array.view() if isinstance(array, RawShard) else None
 
@@ -117,7 +121,7 @@ class ShardArrays:
         return zarr_arrays.open_array(place, metadata, self._context)
 
     def _checked(self, found: np.ndarray, index: int) -> np.ndarray:
-        """Refuse ids in an imported array that its tokenizer does not have or that the cache's type cannot hold."""
+        """Return `found`; raise TokenizerError if an imported array holds ids outside its tokenizer's vocabulary."""
         if self._external is None:
             return found
         size = self._details.contract.vocabulary_size
@@ -131,9 +135,10 @@ class ShardArrays:
 
 
 def _begin(array: Any, first: int, place: np.ndarray) -> list[tuple[np.ndarray, Any]]:
-    """Start reads that fill `place` with the tokens from `first` on; return (part of `place`, read) for each.
+    """Start reads of the tokens from `first` on, as many as `place` holds; return (part of `place`, read) for each.
 
-    Cutting at chunk borders gives 1.5 times the rate, because TensorStore decodes each read in a single thread.
+    The caller copies the results to `place`. One read per chunk gives 1.5 times the rate of a single read, because
+    TensorStore decodes each read in a single thread.
     """
     last, (chunk,) = first + len(place), array.chunk_layout.read_chunk.shape
     cuts = [first, *range((first // chunk + 1) * chunk, last, chunk), last]
@@ -141,13 +146,16 @@ def _begin(array: Any, first: int, place: np.ndarray) -> list[tuple[np.ndarray, 
 
 
 def _check_size(url: str, expected: int) -> None:
-    """Check a local file's size; in an object store, rely on the checksum of the index at the end of the file."""
+    """Raise CorruptError if a local file is missing or has the wrong size.
+
+    Objects in an object store are not checked, because the checksum of the index at their end shows truncation.
+    """
     try:
         size = urls.size(url)
     except NotFoundError as error:
         raise CorruptError(f"{url} is missing; remove the cache's directory and make the cache again") from error
     if size != expected:
         raise CorruptError(
-            f"{url} has {size} bytes, but the manifest says {expected}: it was altered after it was written; "
+            f"{url} has {size} bytes, but the manifest says {expected}, so it was altered after it was written; "
             f"remove the cache's directory and make the cache again"
         )

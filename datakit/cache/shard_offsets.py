@@ -1,4 +1,6 @@
-"""Maps positions in the whole cache, in tokens or documents, to shards."""
+"""Converts token positions and document rows of a whole cache into shards and positions within them; raises IndexError
+if they are out of range.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,11 @@ import numpy as np
 from datakit.cache.lengths import starts_of
 from datakit.storage.manifest import Partition
 
-Stretch = tuple[int, int, int]  # shard, first token in it, end
+Stretch = tuple[int, int, int]  # shard, first token within the shard, end within the shard
 
 
 class ShardOffsets:
-    """The start of each shard in tokens and in rows (documents), each int64 [shards + 1] and ending with the total."""
+    """The starts of all shards, in tokens and in rows (documents): int64 [shards + 1], ending with the total."""
 
     def __init__(self, directory: str, partitions: Sequence[Partition]) -> None:
         self._directory = directory
@@ -22,7 +24,7 @@ class ShardOffsets:
         self.tokens, self.rows = int(self.token_starts[-1]), int(self.row_starts[-1])
 
     def locate(self, start: int, stop: int) -> list[Stretch]:
-        """Return the stretches of shards that make up tokens [start, stop). Raises IndexError."""
+        """Return, in order, the stretches that make up tokens [start, stop) of the cache. Raises IndexError."""
         if not 0 <= start <= stop <= self.tokens:
             raise IndexError(f"tokens [{start}, {stop}) are out of range: {self._directory} has {self.tokens} tokens")
         return list(self._stretches(start, stop))
@@ -36,14 +38,14 @@ class ShardOffsets:
             start, index = max(start, min(stop, end)), index + 1
 
     def shard_of_row(self, row: int) -> tuple[int, int]:
-        """Return (shard, row in that shard) of a document. Raises IndexError."""
+        """Return the shard of the document in this row, and its row within that shard. Raises IndexError."""
         if not 0 <= row < self.rows:
             raise IndexError(f"document {row} is out of range: {self._directory} has {self.rows} documents")
         index = int(np.searchsorted(self.row_starts, row, "right")) - 1
         return index, row - int(self.row_starts[index])
 
     def shard_of_token(self, position: int) -> tuple[int, int]:
-        """Return (shard, position in that shard) of a token. Raises IndexError."""
+        """Return the shard of the token at this position, and its position within that shard. Raises IndexError."""
         if not 0 <= position < self.tokens:
             raise IndexError(f"token {position} is out of range: {self._directory} has {self.tokens} tokens")
         index = int(np.searchsorted(self.token_starts, position, "right")) - 1

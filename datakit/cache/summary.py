@@ -1,7 +1,8 @@
-"""Summarizes a cache: documents by length, tokens by source, the most frequent tokens.
+"""Computes the figures that `datakit cache stats` shows: documents by length, totals by source and the most frequent
+tokens.
 
-The manifest has all of this, except the token counts of a cache imported by reference; for these, every token is read
-and counted.
+The manifest holds all of this, except the token counts of a cache imported by reference. For such a cache, every token
+is read and counted.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from datakit.cache.reader import Cache
 
 @dataclass(frozen=True)
 class CacheSummary:
-    """Totals and distributions. lengths: (at least, below, documents). frequent: (id, count), most frequent first."""
+    """Totals and distributions. lengths: (at least, below, documents). frequent: (id, count), highest counts first."""
 
     directory: str
     documents: int
@@ -47,7 +48,10 @@ def summarize(cache: Cache) -> CacheSummary:
 
 
 def counted(cache: Cache, number: int = FREQUENT) -> list[tuple[int, int]]:
-    """Read all tokens; return the `number` most frequent with their counts, lower ids first among equals."""
+    """Read all tokens; return the `number` most frequent ones with their counts.
+
+    Of tokens with equal counts, lower ids come first.
+    """
     counts = np.zeros(cache.contract.vocabulary_size, np.int64)
     for block in cache.blocks():
         counts += np.bincount(block, minlength=len(counts))

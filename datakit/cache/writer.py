@@ -1,10 +1,12 @@
-"""Writes one shard of the token cache: collects the tokens in memory, then writes each file once.
+"""Writes one shard of the token cache (loss mask, tokens, lengths, docs.parquet): collects its tokens in memory and
+writes each file once, metadata last.
 
-The loss mask, if any, is written first, then the data file, then the documents' lengths and list, and last zarr.json,
-so that a shard with metadata is complete. The bytes depend on the documents alone, not on how they were batched.
+The loss mask, if any, is written first, followed by the data file, the documents' lengths, the list of documents, and
+finally zarr.json. A shard that has its zarr.json is therefore complete. The bytes written depend only on the documents,
+not on how the documents were batched.
 
-Memory: three times the size of the shard's tokens, which take 2 bytes each if stored raw and 4 if compressed. A text
-of 1 GiB at 3.5 bytes per token takes 1.8 GiB or 3.6 GiB.
+Memory: three times the size of the shard's tokens. A token takes 2 bytes in a raw shard and 4 in a compressed one. A
+text of 1 GiB at 3.5 bytes per token therefore takes 1.8 GiB or 3.6 GiB.
 """
 
 from __future__ import annotations
@@ -39,14 +41,14 @@ from datakit.errors import CorruptError
 from datakit.storage import atomic, urls
 from datakit.storage.parquet import ShardWriter
 
-EMPTY_XXH3 = "99aa06d3014798d86001c324468d497f"  # xxh3-128 of zero bytes: the data of a shard without tokens
+EMPTY_XXH3 = "99aa06d3014798d86001c324468d497f"  # xxh3-128 of no bytes, for a shard that has no tokens
 
 
 @dataclass(frozen=True)
 class Documents:
-    """Encoded documents in order: ids [N], tokens [T] end to end, lengths int64 [N].
+    """Encoded documents in order. ids: [N]. tokens: [T], end to end. lengths: int64 [N].
 
-    mask: uint8 [T], 1 for a token that is a target; None if all tokens are.
+    mask: uint8 [T], 1 for each token that is a target; None if all tokens are targets.
     """
 
     ids: pa.Array
@@ -57,7 +59,7 @@ class Documents:
 
 @dataclass
 class _Tokens:
-    """The tokens collected so far, in a bytearray because the system grows it by remapping pages, without a copy."""
+    """The tokens collected so far, in a bytearray because the system grows it by remapping pages and does not copy."""
 
     dtype: np.dtype
     vocabulary_size: int
@@ -74,7 +76,7 @@ class _Tokens:
         self.counts = np.zeros(self.vocabulary_size, np.int64)
 
     def add(self, part: Documents, path: str) -> None:
-        """Append a batch. Raises CorruptError if only some batches have masks."""
+        """Append a batch of documents. Raises CorruptError if only some of the batches have loss masks."""
         if self.count and (part.mask is None) == bool(self.mask) and len(part.tokens):
             raise CorruptError(f"{path}: only some of its documents have a loss mask; the shard was not written")
         tokens = np.ascontiguousarray(part.tokens, self.dtype)
@@ -89,7 +91,7 @@ class _Tokens:
             self.first_id, self.last_id = self.first_id or part.ids[0].as_py(), part.ids[-1].as_py()
 
     def give_tokens(self) -> bytearray:
-        """Hand all tokens over to the caller."""
+        """Return all tokens and drop the reference to them, so that the caller can free their memory."""
         given, self.tokens = self.tokens, bytearray()
         return given
 
@@ -101,10 +103,10 @@ class _Tokens:
 def write_shard(
     path: str, parts: Iterable[Documents], contract: Contract, context: TaskContext
 ) -> tuple[WrittenShard, tuple[OutputFile, ...]]:
-    """Write and commit the shard `path`, which is `<source>/shard-<number>` relative to the step.
+    """Write and commit the shard at `path`, which has the form `<source>/shard-<number>`, in the step's directory.
 
-    Returns the shard's description and its files. Raises CorruptError if documents violate the contract. If
-    `parts` raises, nothing is committed.
+    Returns the shard's description and the list of its files. Raises CorruptError if a document violates the contract
+    or if only some of the documents have loss masks. If `parts` raises an error, nothing is committed.
     """
     taken, absent = _Tokens(contract.dtype, contract.vocabulary_size), OutputFile("", 0, EMPTY_XXH3)
     data, late, mask, side = absent, None, (), None
@@ -147,10 +149,10 @@ def _write_mask(path: str, taken: _Tokens, context: TaskContext) -> tuple[tuple[
 
 
 def _write_array(path: str, values: bytearray, form: ArrayForm, context: TaskContext) -> tuple[OutputFile, bytes]:
-    """Encode and commit the data; return the metadata for the caller to commit last.
+    """Encode the values and commit the data file; return the metadata, which the caller must commit last.
 
-    The caller must keep no reference to `values`: the memory is freed when TensorStore releases it, which may
-    take a moment.
+    The caller must not keep a reference to `values`, so that their memory is freed when TensorStore releases it, which
+    may take a moment.
     """
     data, metadata = encode_array(np.frombuffer(values, form.dtype), form, context.cpus)
     del values

@@ -1,4 +1,6 @@
-"""Describes the shards written, and adds them up to the details in a cache's manifest."""
+"""Defines what a task reports about a shard it wrote, and combines these reports into the manifest's totals, length
+histogram and most frequent tokens.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,11 @@ from datakit.storage.manifest import Partition
 
 
 class WrittenShard(msgspec.Struct, frozen=True):
-    """One shard as its task reports it.
+    """One shard, as described by the task that wrote it.
 
-    text_bytes: size of the shard's text, without quarantined documents; None if unknown. bytes, xxh3: for the data
-    file. lengths: documents by number of tokens (layout.length_histogram). frequent: id -> count.
+    text_bytes: the size of the shard's text without quarantined documents; None if it is unknown. bytes, xxh3: the size
+    and checksum of the data file. lengths: the number of documents by length, as returned by `length_histogram`.
+    frequent: the counts of the shard's most frequent tokens, by id.
     """
 
     source: str
@@ -40,7 +43,7 @@ class WrittenShard(msgspec.Struct, frozen=True):
 
 
 def cache_details(shards: Sequence[WrittenShard], contract: Contract) -> CacheDetails:
-    """Return the manifest's `details` for a cache of these shards, in order."""
+    """Return the manifest's `details` for a cache that consists of these shards in this order."""
     lengths = sum((Counter(shard.lengths) for shard in shards), Counter[str]())
     by_source: dict[str, list[WrittenShard]] = {}
     for shard in shards:

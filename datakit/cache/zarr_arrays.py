@@ -1,12 +1,14 @@
-"""Reads and writes shard arrays with TensorStore; the only module that imports it.
+"""Wraps TensorStore: opens, reads and encodes shard arrays, sets its limits and credentials, and turns its errors into
+datakit's.
 
-Opening takes the array's metadata from the cache's manifest and reads nothing. A missing or damaged shard is an error;
-by default TensorStore would read a missing file as zeros. Memory: a bounded pool of decoded chunks and indices, plus
-about twice the size of each block being read while it is decoded.
+No other module imports TensorStore. Opening takes an array's metadata from the cache's manifest and reads nothing. A
+missing or damaged shard is an error, although TensorStore by default reads a missing file as zeros. Memory for reading:
+a bounded pool of decoded chunks and indices, plus about twice the size of each block while it is read and decoded.
 
-Writing encodes a whole shard in memory and writes each file once. TensorStore would rewrite a shard for each piece it
-is given (8.5 times the bytes, measured), and a scratch directory would write every token twice. Memory in addition to
-the tokens: twice their size if stored raw, one and a half times their size if compressed.
+Writing encodes a whole shard in memory and writes each file once. If TensorStore were given a shard in pieces, it would
+rewrite the file for each piece (8.5 times the bytes, measured). With a scratch directory, every token would be written
+twice. Memory for writing, in addition to the tokens: twice their size if they are stored raw, one and a half times
+their size if they are compressed.
 """
 
 from __future__ import annotations
@@ -22,14 +24,14 @@ from datakit.errors import CorruptError, RootError, StorageError
 from datakit.storage import urls
 
 DEFAULT_REGION = "us-east-1"
-REMOTE_REQUESTS = 32  # concurrent: about five per block, and up to four blocks are in flight
+REMOTE_REQUESTS = 32  # concurrent requests: about five for each of up to four blocks in flight
 LOCAL_REQUESTS = 4
 DAMAGED = ("NOT_FOUND", "DATA_LOSS", "FAILED_PRECONDITION", "INVALID_ARGUMENT", "OUT_OF_RANGE")
 READS = "/tensorstore/kvstore/"
 
 
 def read_context(cache_bytes: int, local: bool) -> tensorstore.Context:
-    """Return resources that one reader's arrays share: a bounded pool of decoded chunks, threads, parallel requests."""
+    """Return the resources that one reader's arrays share: a bounded pool of decoded chunks, threads and requests."""
     requests = {"limit": LOCAL_REQUESTS if local else REMOTE_REQUESTS}
     return tensorstore.Context(
         {
@@ -45,9 +47,10 @@ def read_context(cache_bytes: int, local: bool) -> tensorstore.Context:
 def open_array(
     directory: str, metadata: dict[str, Any], context: tensorstore.Context, sparse: bool = False
 ) -> tensorstore.TensorStore:
-    """Open the array with this zarr.json in `directory` without reading.
+    """Open the array in `directory` whose zarr.json is `metadata`, without reading anything.
 
-    sparse: treat a missing chunk as zeros, because other programs omit such chunks; our own are always present.
+    sparse: treat a missing chunk as zeros, because other programs omit chunks of zeros. Arrays that datakit wrote have
+    all their chunks.
     """
     specification = {
         "driver": "zarr3",
@@ -60,27 +63,27 @@ def open_array(
 
 
 def finish(read: Any, place: str) -> np.ndarray:
-    """Wait for a read. Raises CorruptError if the shard is missing or damaged, else StorageError."""
+    """Return a read's result. Raises CorruptError if the shard is missing or damaged, otherwise StorageError."""
     try:
         return read.result()
     except ValueError as error:
         message = str(error)
         if any(status in message for status in DAMAGED):
             raise CorruptError(
-                f"{place} is missing or damaged; `datakit validate` lists the damaged files: {message}"
+                f"{place} is missing or damaged ({message}); run `datakit validate` to list the damaged files"
             ) from error
         raise StorageError(f"{place} cannot be read: {message}") from error
 
 
 def requests_so_far() -> int:
-    """Count TensorStore's reads of files and objects in this process, using its own metrics."""
+    """Return how many reads of files and objects TensorStore has made in this process, from its own metrics."""
     found = tensorstore.experimental_collect_matching_metrics(READS)
     named = [metric for metric in found if metric["name"].endswith("/read")]
     return sum(value.get("value", 0) for metric in named for value in metric["values"])
 
 
 def key_value_store(directory: str) -> dict[str, Any]:
-    """Return TensorStore's specification of a directory. Raises RootError for an unsupported protocol."""
+    """Return TensorStore's specification of a directory. Raises RootError if its protocol is not supported."""
     if urls.is_local(directory):
         return {"driver": "file", "path": f"{urls.local_path(directory)}/"}
     protocol, _, rest = directory.partition(urls.SPLITTER)
@@ -89,14 +92,15 @@ def key_value_store(directory: str) -> dict[str, Any]:
         return {"driver": "gcs", "bucket": bucket, "path": f"{path}/"}
     if protocol != "s3":
         raise RootError(
-            f"{directory}: token caches can only be read from a file system, s3:// or gs://; copy the cache to one of "
-            f"them"
+            f"{directory}: token caches can only be read from a file system, s3:// or gs://; copy the cache to "
+            f"one of these"
         )
     store: dict[str, Any] = {"driver": "s3", "bucket": bucket, "path": f"{path}/", "aws_region": _region()}
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     if endpoint:
         store["endpoint"] = endpoint.rstrip("/")
-    if "AWS_ACCESS_KEY_ID" in os.environ:  # otherwise the driver tries every source, with a warning on stderr for each
+    # without this setting, TensorStore tries every source of credentials and prints a warning on stderr for each
+    if "AWS_ACCESS_KEY_ID" in os.environ:
         store["aws_credentials"] = {"type": "environment"}
     return store
 
@@ -106,12 +110,12 @@ def _region() -> str:
 
 
 def encode_array(values: np.ndarray, form: ArrayForm, cpus: int) -> tuple[bytes, bytes]:
-    """Encode `values` [T], T >= 1, as the two files of an array: its data and its metadata."""
+    """Return the contents of the two files of an array that holds `values` [T], T >= 1: its data and its metadata."""
     specification = {
         "driver": "zarr3",
         "kvstore": {"driver": "memory"},
         "metadata": form.metadata(len(values)),
-        "store_data_equal_to_fill_value": True,  # chunks of token 0 are stored too, so a missing chunk is an error
+        "store_data_equal_to_fill_value": True,  # chunks of only zeros are stored, too, so a missing one is an error
         "context": {"data_copy_concurrency": {"limit": cpus}},
     }
     array = tensorstore.open(specification, create=True).result()

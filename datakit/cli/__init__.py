@@ -1,4 +1,4 @@
-"""The command line: each command parses its arguments, calls a function and prints. `main` is the console script."""
+"""Provides `main`, the console script; each command parses its arguments, calls a function and prints the result."""
 
 from datakit.cli.app import main
 

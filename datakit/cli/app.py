@@ -1,7 +1,7 @@
-"""Implements the command `datakit`, and turns every error into one line and an exit code.
+"""Registers all subcommands of `datakit`, words the main help text, and turns errors into one line and an exit code.
 
-Each command has its own module, which imports what it needs when called, so `datakit --help` loads neither Arrow nor a
-stage, and takes 120 ms. Errors raised on purpose are shown without a traceback unless `DATAKIT_DEBUG=1` is set.
+Each module of commands imports what a command needs only when that command runs. As a result, `datakit --help` loads
+neither Arrow nor any stage, and takes 120 ms. Errors are shown without a traceback unless `DATAKIT_DEBUG=1` is set.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ DATAKIT_DEBUG=1 shows tracebacks; NO_COLOR=1 disables color.
 
 
 def build() -> App:
-    """Build the command line. Loading command modules is cheap: each imports what it calls only when it runs."""
+    """Build the command line. Loading the command modules is cheap: their heavy imports are inside functions."""
     app = App(
         name="datakit",
         help=HELP,
@@ -135,5 +135,5 @@ def _failed(message: str, code: int) -> int:
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
-    """Handle SIGTERM like Ctrl-C: stop child processes and flush the ledger."""
+    """Handle SIGTERM by raising SystemExit, so that child processes are stopped and the ledger is flushed."""
     raise SystemExit(TERMINATED)

@@ -1,4 +1,4 @@
-"""Implements `datakit cache show` and `datakit cache stats`, which show what a token cache contains."""
+"""Implements `datakit cache show` (decodes tokens, marks their borders) and `datakit cache stats` (prints totals)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from datakit.cache.summary import CacheSummary
     from datakit.tokenize.encoders.token_text import Piece
 
-BACKGROUNDS = (236, 24, 236, 58)  # 256-colour palette: neighbours differ, and light text is readable on each
-JOINED = 53  # several tokens that form valid text only together
+BACKGROUNDS = (236, 24, 236, 58)  # in the 256-color palette: neighbors differ, and light text is readable on each
+JOINED = 53  # background of several tokens that only together form valid text
 BAR = 40
 
 
@@ -33,10 +33,10 @@ def show(
     ids: Flag = False,
     json: Flag = False,
 ) -> int:
-    """Decode a document or a sequence of a token cache and mark token borders.
+    """Decode a document or a sequence of a token cache, and mark the borders between tokens.
 
-    On a terminal, adjacent tokens have different colors; otherwise (or with NO_COLOR=1) each is in ⟦brackets⟧.
-    By default, shows the first document.
+    On a terminal, adjacent tokens have different background colors. Elsewhere, or with NO_COLOR=1, each token is in
+    ⟦brackets⟧. The default is to show the first document.
 
     Examples:
       datakit cache show data/demo/tokenize-0123456789ab
@@ -48,15 +48,16 @@ def show(
     cache
         A token cache's directory.
     document
-        A document's id (32 hex digits), or its row (a smaller number).
+        Show this document, given by its id (32 hex digits) or its row in the cache (a shorter number).
     step
-        The number N of a sequence in stored order, without a mixture: tokens N * length to (N + 1) * length.
+        Show sequence number N, counted from 0 in stored order (without a mixture): the tokens from N * length up to,
+        but not including, (N + 1) * length.
     position
-        A token's position in the cache; shows the document that contains it.
+        Show the document that contains the token at this position in the cache.
     length
         Number of tokens per sequence.
     limit
-        Maximum number of tokens to show; 0 shows all.
+        Maximum number of tokens to show; 0 shows all tokens.
     ids
         Also list the token ids.
     json
@@ -67,7 +68,7 @@ def show(
     from datakit.tokenize.encoders.token_text import load_reference, pieces
 
     if sum(choice is not None for choice in (document, step, position)) > 1:
-        raise UsageError("--document, --step and --position exclude each other; give only one of them")
+        raise UsageError("--document, --step and --position are mutually exclusive; give only one of them")
     opened = open_cache(cache)
     try:
         found = _sequence(opened, step, length) if step is not None else _document(opened, document, position)
@@ -91,7 +92,7 @@ def show(
 
 
 def stats(cache: str, /, *, plot: str | None = None, json: Flag = False) -> int:
-    """Summarize a token cache: document lengths, tokens by source, the most frequent tokens.
+    """Summarize a token cache: document lengths, tokens per source, and the most frequent tokens.
 
     Examples:
       datakit cache stats data/demo/tokenize-0123456789ab
@@ -169,7 +170,7 @@ def _in_colour() -> bool:
 
 
 def _coloured(parts: Iterable[Piece]) -> str:
-    """Give each piece a background color, line by line, so that no color extends to the window's edge."""
+    """Give each piece a background color, separately on each line, so that no color extends to the window's edge."""
     shown = []
     for number, part in enumerate(parts):
         background = JOINED if len(part.ids) > 1 else BACKGROUNDS[number % len(BACKGROUNDS)]
@@ -184,7 +185,7 @@ def _bracketed(parts: Iterable[Piece]) -> str:
 
 
 def _visible(text: str) -> str:
-    """Show control characters as symbols and mark line breaks, so a document cannot control the terminal."""
+    """Replace control characters by symbols, so that a document cannot control the terminal; mark line breaks."""
     pictured = "".join(
         chr(0x2400 + ord(sign)) if ord(sign) < 32 and sign != "\n" else "␡" if 127 <= ord(sign) < 160 else sign
         for sign in text

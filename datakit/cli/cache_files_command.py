@@ -1,4 +1,4 @@
-"""Implements `datakit validate`, `datakit cache import` and `datakit cache export`."""
+"""Implements `datakit validate`, `datakit cache import` (of Levanter or Megatron data) and `datakit cache export`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAUSE = 0.5
 def validate(cache: str, /, *, json: Flag = False) -> int:
     """Compare every file of a token cache with the checksums in its manifest.
 
-    Lists all damage. The exit code is 2 if anything is missing, altered or unfinished.
+    Lists every damaged file. The exit code is 2 if anything is missing, altered or unfinished.
 
     Examples:
       datakit validate data/demo/tokenize-0123456789ab
@@ -71,8 +71,8 @@ def import_cache(
 ) -> int:
     """Make a token cache from tokens that another program wrote.
 
-    Reads caches in the Levanter layout (a directory with shard_ledger.json) and Megatron indexed datasets (named
-    by the common prefix of .bin and .idx; always copied).
+    Reads two formats: caches in the Levanter layout (a directory with shard_ledger.json), and Megatron indexed datasets
+    (given by the common prefix of the .bin and .idx files). The tokens of a Megatron dataset are always copied.
 
     Examples:
       datakit cache import old/cache/train data/imported --tokenizer tokenizer.json
@@ -88,17 +88,17 @@ def import_cache(
     tokenizer
         The tokenizer.json that made the tokens.
     name
-        The source's name in the new cache; by default the last part of the original's path.
+        The name that the source gets in the new cache; by default the last part of the original's path.
     copy
-        Copy the tokens. By default the new cache refers to the original's arrays, which must then stay unchanged.
+        Copy the tokens. Without this option, the new cache refers to the original's arrays, which must stay unchanged.
     field
-        The array of a Levanter cache to import.
+        The array to import from a Levanter cache.
     add
-        The special tokens that surround each document (eos, bos, both, none); checked and recorded.
+        The special tokens at the ends of each document (eos, bos, both or none). The import checks and records them.
     bos
-        The name of the token that begins a document; by default the tokenizer's usual one.
+        The name of the token that begins each document; the default is found in the tokenizer.
     eos
-        The name of the token that ends a document; by default the tokenizer's usual one.
+        The name of the token that ends each document; the default is found in the tokenizer.
     json
         Print one JSON object.
     """
@@ -112,7 +112,7 @@ def import_cache(
     elif megatron.is_megatron(place):
         layout, incoming = "megatron", iter([megatron.read_megatron(place)])
         if not copy:
-            raise UsageError(f"{original}: tokens of this format can only be copied; add --copy")
+            raise UsageError(f"{original} is a Megatron dataset, whose tokens can only be copied; add --copy")
     else:
         raise UsageError(f"{original}: neither {original}/shard_ledger.json nor {original}.idx exists")
     made = import_cache.import_cache(
@@ -134,7 +134,7 @@ def import_cache(
 def export_cache(cache: str, prefix: str, /, *, source: str | None = None, json: Flag = False) -> int:
     """Write a token cache as a Megatron indexed dataset: PREFIX.bin and PREFIX.idx.
 
-    Each document becomes a sequence; empty documents are left out and counted.
+    Each document becomes one sequence. Empty documents are left out, and their number is reported.
 
     Examples:
       datakit cache export data/demo/tokenize-0123456789ab megatron/demo
@@ -147,7 +147,7 @@ def export_cache(cache: str, prefix: str, /, *, source: str | None = None, json:
     prefix
         The common prefix of the two files.
     source
-        Export only this source.
+        Export only the documents of this source.
     json
         Print one JSON object.
     """
@@ -167,7 +167,7 @@ def export_cache(cache: str, prefix: str, /, *, source: str | None = None, json:
 
 
 def _progress(what: str) -> Callable[[int, int], None]:
-    """Return a function that prints progress to stderr every half second, if stderr is a terminal."""
+    """Return a function that prints progress to stderr, at most every half second and only if stderr is a terminal."""
     last = time.monotonic()
 
     def show(count: int, size: int) -> None:

@@ -1,4 +1,4 @@
-"""Implements `datakit catalog`."""
+"""Implements `datakit catalog`, which lists the recipes that come with datakit or prints one of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def catalog(name: str | None = None, /, *, json: Flag = False) -> int:
     Parameters
     ----------
     name
-        Print this recipe's file, to copy and edit.
+        Print the file of this recipe, so that you can save a copy and edit it.
     json
         Print one JSON object.
     """

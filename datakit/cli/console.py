@@ -1,7 +1,7 @@
-"""Prints data on stdout and everything else on stderr, as plain text.
+"""Formats tables, sizes and durations for people; prints data on stdout and everything else on stderr, as plain text.
 
-Tables look the same in a terminal, a file and a pull request. Only the progress display, on stderr, uses color and
-motion.
+Tables look the same in a terminal, a file and a pull request. Apart from `datakit cache show`, only the progress
+display on stderr uses color.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ GAP = "  "
 
 
 def say(text: str = "") -> None:
-    """Print a line of data on stdout."""
+    """Print one line of data on stdout."""
     print(text)
 
 
 def note(text: str) -> None:
-    """Print a line for the user on stderr."""
+    """Print one line on stderr: a message for the user, not data."""
     print(text, file=sys.stderr)
 
 
@@ -35,7 +35,7 @@ def say_json(value: Any) -> None:
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """Format aligned columns under headers: numbers right-aligned with thousands separators, None as a dash.
+    """Format aligned columns under headers. Numbers get thousands separators and right alignment; None is a dash.
 
     >>> print(table(["stage", "rows"], [["normalize", 12345], ["dedup", None]]))
     stage        rows
@@ -62,7 +62,7 @@ def _cell(value: Cell) -> str:
 
 
 def bytes_text(count: float) -> str:
-    """Format a size in bytes for people.
+    """Format a number of bytes for people.
 
     >>> bytes_text(12_345_678)
     '12.3 MB'

@@ -1,4 +1,4 @@
-"""Implements `datakit doctor`."""
+"""Implements `datakit doctor`, which prints one line per check and ends with exit code 2 if there is a problem."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ def doctor(
     ray: str | None = None,
     json: Flag = False,
 ) -> int:
-    """Check, before a run, what often goes wrong: disks, memory, limits, the root, the clock, a cluster.
+    """Check, before a run, for what often goes wrong: disks, memory, limits, the root, the clock or a cluster.
 
-    Prints one line per check: ok, warning or problem, with the next step. The exit code is 2 if there is a problem.
+    Prints one line per check, which says ok, warning or problem, and what to do next. The exit code is 2 if there is a
+    problem.
 
     Examples:
       datakit doctor
@@ -25,9 +26,10 @@ def doctor(
     Parameters
     ----------
     root
-        The root, as for `datakit run`. The check writes, reads and deletes a file there.
+        The root to check, as given to `datakit run`. The check writes, reads and deletes a file in it.
     ray
-        The cluster, as for `datakit run`. The check joins it.
+        The Ray cluster to check, as given to `datakit run`. The check joins the cluster, except that without --root it
+        only tests whether a running cluster answers.
     json
         Print one JSON object.
     """

@@ -1,4 +1,4 @@
-"""Implements `datakit gc`."""
+"""Implements `datakit gc`, which lists or deletes the leftovers of killed runs, with an age limit of 24 hours."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def gc(
     older_than: float = 24.0,
     json: Flag = False,
 ) -> int:
-    """List or delete what killed runs left behind.
+    """List or delete the leftovers of killed runs.
 
     Leftovers are files that no manifest refers to: temporary files of dead processes, exchange files of finished
-    steps, and unfinished steps that no run is working on. Finished steps are never touched.
+    steps, and all files of unfinished steps that no run is working on. The output of finished steps is never touched.
 
     Examples:
       datakit gc data
@@ -30,7 +30,8 @@ def gc(
     delete
         Delete the listed leftovers.
     older_than
-        Include unfinished steps that have not changed for this many hours; a resumed run would reuse their work.
+        Include unfinished steps (and temporary files from other hosts) that have not changed for this many hours.
+        If you keep an unfinished step, a resumed run can reuse its work.
     json
         Print one JSON object.
     """

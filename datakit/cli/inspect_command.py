@@ -1,4 +1,4 @@
-"""Implements `datakit inspect`."""
+"""Implements `datakit inspect`, which prints the description of a finished step or of a raw source."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ FILES_SHOWN = 3
 def inspect(target: str, /, *, draft: Flag = False, json: Flag = False) -> int:
     """Show what a finished step or a raw source contains.
 
-    For a step: counts, schema, three sample ids, and its lineage back to the raw files. For a raw source: formats,
-    columns, sizes and a draft recipe. Text is never shown.
+    For a step, shows its counts, its schema, three sample ids, and its lineage back to the raw files. For a raw source,
+    shows its formats, columns and sizes, and a draft recipe. Never shows any text.
 
     Examples:
       datakit inspect data/demo
@@ -30,9 +30,10 @@ def inspect(target: str, /, *, draft: Flag = False, json: Flag = False) -> int:
     Parameters
     ----------
     target
-        A step's directory or manifest, a dataset's directory (for its last step), or files: a path, glob or URL.
+        A step's directory or manifest, a dataset's directory (which stands for its last finished step), or raw files,
+        given by a path, glob or URL.
     draft
-        Print only the draft recipe (raw sources only).
+        Print only the draft recipe. Not allowed for a finished step.
     json
         Print one JSON object.
     """
@@ -50,7 +51,7 @@ def inspect(target: str, /, *, draft: Flag = False, json: Flag = False) -> int:
         else:
             _show_source(found, recipe)
     elif draft:
-        raise UsageError(f"{target} is a finished step, but --draft is for raw sources; leave it out")
+        raise UsageError(f"{target} is a finished step, but --draft is for raw sources; remove --draft")
     elif json:
         say_json(found)
     else:

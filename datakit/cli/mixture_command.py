@@ -1,4 +1,4 @@
-"""Implements `datakit mixture preview` and `datakit mixture pack`."""
+"""Implements `datakit mixture preview` and `datakit mixture pack`: their options, and the tables that they print."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from datakit.pipeline.run_packing import PackingResult
 
 PLOT_POINTS = 200
-SLOTS_A_POINT = 512  # with fewer, the plot would show the order within a mixture block, not the shares
+SLOTS_A_POINT = 512  # with fewer slots, a point would reflect the order in a mixture block, not the shares
 MIN_PLOT_POINTS = 20
 PACK_HEADERS = ("component", "length", "blocks", "documents", "sequences", "padding", "too long", "time", "directory")
 SHOW_HEADERS = ("component", "has", "held out", "documents", "gives", "share", "epochs", "at most")
 TOO_LONG = ("split", "truncated", "dropped")
-MAX_DETAILED = 4  # with more components, only shares are shown at each point, to fit the terminal
+MAX_DETAILED = 4  # with more components, each point shows only the shares, so that the table fits the terminal
 
 
 def preview(
@@ -30,17 +30,18 @@ def preview(
     root: str | None = None,
     json: Flag = False,
 ) -> int:
-    """Show what each component contributes over a run (share, tokens, epochs), the changes, and the end of the mixture.
+    """Show each component's share, tokens and epochs over a run, and when the mixture changes or ends.
 
-    Reads no tokens. Without --root, packed components are packed once, to count their sequences.
+    Reads no tokens. To learn how many sequences a packed component has, the preview packs the component, unless --root
+    provides the counts.
 
     Examples:
       datakit mixture preview mix.toml
       datakit mixture preview mix.toml --steps 50_000 --points 20 --plot mix.png
       datakit mixture preview mix.toml --root data
 
-    A mixture file (relative paths are relative to it):
-      sequence_length = 4096           # or [[0, 4096], [95_000, 32_768]]
+    Example of a mixture file (relative paths in it are relative to the file's directory):
+      sequence_length = 4096           # or [[0, 4096], [95_000, 32_768]]: 32,768 from step 95,000
       batch_size = 512
       steps = 100_000
       [components.web]
@@ -62,13 +63,13 @@ def preview(
     mixture
         A mixture file (TOML).
     steps
-        Length of the run in batches; by default the file's `steps`, or the whole mixture if it ends.
+        Length of the run in batches. The default is `steps` in the file or, without it, the length of the mixture.
     points
-        Number of points in time to show, in addition to those at which something changes.
+        Number of evenly spaced steps for which to show the shares. Steps at which a setting changes are shown too.
     plot
         Also plot the shares to this file (.png, .svg or .pdf); needs `pip install 'datakit[report]'`.
     root
-        Use the counts that `datakit mixture pack` stored in this root for packed components.
+        For packed components, use the counts that `datakit mixture pack` stored in this root.
     json
         Print one JSON object.
     """
@@ -85,7 +86,7 @@ def preview(
     file = load_mixture_file(mixture, root)
     order, wanted = SequenceOrder(file.mixture), steps or file.steps
     if wanted is None and order.steps is None:
-        raise UsageError(f"{mixture} never ends; set the length of the run: `steps = ...` in the file, or --steps")
+        raise UsageError(f"{mixture} never ends; set the run's length with `steps = ...` in the file or --steps")
     view = contributions(order, wanted, points + 1)
     if plot is not None:
         _plot(order, wanted, int(view.steps[-1]), mixture, plot)
@@ -111,26 +112,26 @@ def _plot(order: SequenceOrder, wanted: int | None, last: int, mixture: str, plo
 
 
 def pack(mixture: str, /, *, root: str = "./data", workers: int | None = None, json: Flag = False) -> int:
-    """Count the sequences of each block of a mixture's packed components once, so that no run has to.
+    """Count the sequences in each block of a mixture's packed components, so that training need not count them.
 
-    Each packed component and sequence length is a step, `<root>/packing/packing-<length>-<policy>-...`. Steps already
-    done are reused; mixtures over the same tokens share them.
+    For each packed component and sequence length, one step, `<root>/packing/packing-<length>-<policy>-...`, stores the
+    counts. Finished steps are reused, also by other mixtures that pack the same tokens in the same way.
 
     Examples:
       datakit mixture pack mix.toml --root data
       datakit mixture pack mix.toml --root s3://bucket/data --workers 16
 
-    To use the counts: `datakit mixture preview mix.toml --root data`, and in Python
+    To use the counts, run `datakit mixture preview mix.toml --root data` or, in Python, call
     load_mixture("mix.toml", packing_root="data").
 
     Parameters
     ----------
     mixture
-        A mixture file (TOML); `datakit mixture preview --help` shows one.
+        A mixture file (TOML); `datakit mixture preview --help` shows an example.
     root
-        Where to write the counts: a directory or URL on the same store as the caches.
+        The directory or URL under which to write the counts; it must be on the same store as the caches.
     workers
-        Number of concurrent tasks; by default one for each usable CPU.
+        Number of tasks to run at a time; by default one per usable CPU.
     json
         Print one JSON object.
     """
@@ -242,7 +243,7 @@ def _over_time(view: Preview) -> str:
 
 
 def _held_out(order: SequenceOrder, number: int) -> str | None:
-    """Format the number of the component's tokens that training does not see; None if there are none."""
+    """Format the number of a component's tokens that are kept out of training; return None if there are none."""
     from datakit.plots.files import short
 
     away = order.mixture.components[order.names[number]].source.tokens - order.streams[number].source.tokens

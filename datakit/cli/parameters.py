@@ -1,4 +1,4 @@
-"""Defines the parameter types that several commands share."""
+"""Defines the option types that several commands share: `Flag` for switches, and `Settings` for `--set`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Implements `datakit plan`."""
+"""Implements `datakit plan`: prints the planned steps and resources; warns if the root has too little disk space."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def plan(
 ) -> int:
     """Show what a run would do. Writes nothing.
 
-    The plan lists the steps with their state, inputs and sizes, and the workers, memory and disk the run would use.
+    The plan lists the steps, each with its state, inputs and sizes, and says how many workers and how much memory and
+    disk space the run would use.
 
     Examples:
       datakit plan demo
@@ -38,7 +39,7 @@ def plan(
     recipe
         A recipe file (TOML) or a name from `datakit catalog`.
     root
-        Where a run would write.
+        The directory or URL to which a run would write.
     workers
         Number of tasks that would run at a time; by default one per usable CPU.
     until
@@ -46,7 +47,7 @@ def plan(
     set_
         Override a value of the recipe, for example dedup.threshold=0.9. Can be repeated.
     offline
-        Do not list remote sources; use the last download.
+        Do not list remote sources; use the last download of each.
     json
         Print one JSON object instead of the table.
     """

@@ -1,4 +1,4 @@
-"""Implements `datakit run`."""
+"""Implements `datakit run`: shows the progress, and prints one line per stage and the commands to try next."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(
     fresh: Flag = False,
     json: Flag = False,
 ) -> int:
-    """Run a recipe, from its sources to a token cache.
+    """Run a recipe: turn its sources into a token cache.
 
     Finished steps are reused, and an interrupted run continues where it stopped.
 
@@ -38,19 +38,19 @@ def run(
     recipe
         A recipe file (TOML) or a name from `datakit catalog`.
     root
-        Where to write all output: a directory or a URL (s3://, gs://).
+        The directory or URL (s3://, gs://) to which all output is written.
     workers
         Number of tasks to run at a time; by default one per usable CPU.
     ray
-        Run on Ray: "local", "auto", or a cluster's host:port. All nodes must reach the root.
+        Run on Ray: "local", "auto", or a cluster's host:port. All nodes must have access to the root.
     until
         Stop after this stage: download, normalize, signatures, dedup, consolidate, train-tokenizer, tokenize.
     set_
         Override a value of the recipe, for example sources.web.sample=0.1. Can be repeated.
     offline
-        Do not list remote sources; use the last download.
+        Do not list remote sources; use the last download of each.
     fresh
-        First remove this recipe's own steps. Steps of its sources are kept: other recipes share them.
+        First remove this recipe's own steps. The steps of its sources are kept, because other recipes share them.
     json
         Print one JSON object instead of the table.
     """

@@ -1,4 +1,4 @@
-"""Implements `datakit size`."""
+"""Implements `datakit size`: the options, their defaults, and the printing of a run sized for a compute budget."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def size(
     beta2_base: float = 0.999,
     json: Flag = False,
 ) -> int:
-    """Size a training run for a compute budget: model, batch, steps, learning rates, expected loss.
+    """Size a training run for a compute budget: model, batch, steps, learning rates and expected loss.
 
     Examples:
       datakit size --flops 1e19 --hidden 1024
@@ -24,15 +24,16 @@ def size(
     Parameters
     ----------
     flops
-        Budget in floating-point operations, for forward and backward passes.
+        Compute budget in floating-point operations, forward and backward passes together.
     hidden
-        Width of the model; its other sizes follow.
+        Width of the model; its other dimensions are derived from the width.
     vocabulary
         Number of tokens in the vocabulary.
     sequence
         Sequence length in tokens.
     beta2_base
-        Decay of the second moment for a batch of 32 sequences; a later sweep found 0.998 better.
+        Decay of the optimizer's second moment for a batch of 32 sequences. A sweep made after the default was chosen
+        favors 0.998.
     json
         Print one JSON object.
     """

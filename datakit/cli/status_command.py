@@ -1,4 +1,4 @@
-"""Implements `datakit status`."""
+"""Implements `datakit status`, which prints the state of steps and tasks, by default at most 40 tasks per step."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def status(
 ) -> int:
     """Show the tasks of a step, a dataset or a root.
 
-    For each task: state, attempts, last failure, time and memory. Only files are read, so this also works during a run
-    and after its driver has died.
+    For each task, shows its state, attempts, last failure, time and memory. The command only reads files, so it also
+    works during a run and after the run's driver has died.
 
     Examples:
       datakit status data/demo
@@ -37,7 +37,7 @@ def status(
     directory
         The directory of a step, or one that contains steps.
     all_
-        Show every task; the default is at most 40 per step, failed ones first.
+        Show every task. By default, at most 40 tasks per step are shown, failed tasks first.
     json
         Print one JSON object with every task.
     """

@@ -1,4 +1,4 @@
-"""Implements `datakit tokenizer train`."""
+"""Implements `datakit tokenizer train`, which trains on text files or on a recipe's clean dataset."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def train(
 ) -> int:
     """Train a byte-level BPE tokenizer.
 
-    Reads text files of any supported format, or a recipe's clean dataset; duplicate documents count once. The same
-    input always gives the same file.
+    Trains on text files of any supported format, or on a recipe's clean dataset. Documents that occur several times
+    count once. The same input always gives the same file.
 
     Examples:
       datakit tokenizer train texts/ more.jsonl.gz --vocabulary 16384
@@ -39,17 +39,17 @@ def train(
     Parameters
     ----------
     inputs
-        Files, folders or URLs of text; or one recipe: a TOML file or a name in the catalog.
+        Either text, given by files, folders or URLs, or one recipe, given by a TOML file or a name in the catalog.
     output
-        The tokenizer.json to write. An existing file is never overwritten.
+        The file to write (tokenizer.json). An existing file is never overwritten.
     vocabulary
-        Maximum number of tokens.
+        Maximum number of tokens in the vocabulary.
     special
-        A special token of the vocabulary. Can be repeated.
+        A special token to include in the vocabulary. Can be repeated.
     root
-        Where to keep intermediate steps; by default they are removed at the end.
+        The root in which to keep intermediate steps; by default they are removed at the end.
     workers
-        Number of tasks to run at a time.
+        Number of tasks to run at a time; by default one per usable CPU.
     json
         Print one JSON object.
     """
@@ -59,7 +59,7 @@ def train(
     from datakit.storage import atomic, urls
 
     if not inputs:
-        raise UsageError("nothing to train on; give text files, folders, or a recipe")
+        raise UsageError("nothing to train on; give text files, folders or a recipe")
     if urls.exists(urls.absolute(output)):
         raise UsageError(f"{output} already exists and is never overwritten; choose another --output")
     scratch = root or tempfile.mkdtemp(prefix="datakit-tokenizer-")
@@ -83,7 +83,7 @@ def train(
 
 
 def _recipe(inputs: tuple[str, ...], vocabulary: int, special: tuple[str, ...]) -> Recipe:
-    """Return the recipe to train with: the given one, or a new one with one source per input."""
+    """Return the recipe to train with: the recipe that was given, or a new recipe with one source per input."""
     from dataclasses import replace
 
     from datakit.recipe import Recipe, Source, absolute, catalog_names, load_recipe

@@ -1,4 +1,4 @@
-"""Implements `datakit train`, `datakit train plot` and `datakit eval`."""
+"""Implements `datakit train`, `datakit train plot` and `datakit eval`: their options, and the metrics they print."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ def train_model(
 ) -> int:
     """Train a model on token caches.
 
-    Resumes from the newest checkpoint of the run. A finished run is not trained again.
+    Resumes from the run's newest checkpoint. A finished run is not trained again.
 
     Examples:
       datakit train demo
       datakit train my-run.toml --root /big/disk --set steps=5000
       datakit train plot data/demo-train/train-0123456789ab
 
-    Exit code 4: the loss is NaN or infinite; the last good checkpoint is kept.
+    Exit code 4 means that the loss is NaN or infinite. The last good checkpoint is kept.
 
     Parameters
     ----------
     run
         A run file (TOML), or the name of a built-in run.
     root
-        Directory of the runs, and of the caches whose paths in the run file start with {root}.
+        The directory that holds the runs. It also replaces {root} in the paths of caches in the run file.
     set_
         Override a value of the run, for example optimizer.learning_rate=0.01. Can be repeated.
     json
@@ -52,7 +52,7 @@ def train_model(
 
 
 def plot(directory: str, /, *, output: str | None = None) -> int:
-    """Plot a run: losses, bits per byte, learning rates, speed. Also works while the run is in progress.
+    """Plot a run: losses, bits per byte, learning rates and speed. Also works while the run is in progress.
 
     Examples:
       datakit train plot data/demo-train/train-0123456789ab
@@ -63,7 +63,7 @@ def plot(directory: str, /, *, output: str | None = None) -> int:
     directory
         The directory of a training run.
     output
-        File to write (.png, .svg, .pdf); by default plot.png in the directory.
+        File to write (.png, .svg or .pdf); by default plot.png in the run's directory.
     """
     from datakit.plots.training import plot_run
 
@@ -80,7 +80,7 @@ def evaluate(
     set_: Settings = (),
     json: Flag = False,
 ) -> int:
-    """Evaluate a checkpoint on a run's validation sets: loss and bits per byte, by tag.
+    """Evaluate a checkpoint on a run's validation sets: loss and bits per byte, for each tag.
 
     Examples:
       datakit eval demo
@@ -91,11 +91,11 @@ def evaluate(
     run
         The run file (TOML), or the name of a built-in run.
     root
-        Directory of the runs, as for `datakit train`.
+        The directory that holds the runs, as for `datakit train`.
     checkpoint
-        Directory of a checkpoint; by default the run's newest.
+        Directory of a checkpoint; by default the run's newest checkpoint.
     set_
-        Override a value of the run. Can be repeated.
+        Override a value of the run, for example optimizer.learning_rate=0.01. Can be repeated.
     json
         Print one JSON object.
     """

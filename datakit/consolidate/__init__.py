@@ -1,1 +1,1 @@
-"""Consolidation: writes the dataset without the removed documents."""
+"""Writes the dataset without the documents that dedup marked for removal."""

@@ -1,6 +1,7 @@
-"""Renders the dataset card: a README.md for human readers, with the YAML front matter that hubs read.
+"""Renders the dataset card: a README.md with a table of counts per source, the steps the dataset was made from, and
+front matter for dataset hubs.
 
-It contains only totals from the plan, no dates or host names, so the same dataset always gets the same card.
+The card contains no dates or host names, so the same dataset always gets the same card.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ SIZE_NAMES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B")
 
 @dataclass(frozen=True)
 class SourceCounts:
-    """Record counts of one source: in, removed by reason, and out."""
+    """The counts of one source: partitions, records read, removed (by reason) and written, and bytes of text."""
 
     name: str
     partitions: int
@@ -27,7 +28,7 @@ class SourceCounts:
 
 @dataclass(frozen=True)
 class Upstream:
-    """A step that the dataset was made from."""
+    """A step whose output the dataset was made from."""
 
     stage: str
     source: str | None
@@ -47,7 +48,7 @@ def render(
 def _front_matter(dataset: str, sources: Sequence[SourceCounts]) -> list[str]:
     lines = ["---", f"pretty_name: {json.dumps(dataset)}", "tags:", "- datakit", "size_categories:"]
     lines += [f"- {size_category(sum(source.records_out for source in sources))}", "configs:"]
-    for source in sources:  # one configuration per source, because columns differ between sources
+    for source in sources:  # one configuration per source, because sources differ in their columns
         lines += [f"- config_name: {json.dumps(source.name)}", "  data_files:", "  - split: train"]
         lines += [f"    path: {json.dumps(source.name + '/part-*.parquet')}"]
     return [*lines, "---"]
@@ -88,7 +89,7 @@ def _lineage(lineage: Sequence[Upstream]) -> list[str]:
 
 
 def size_category(rows: int) -> str:
-    """Return the hub's size category for a number of rows.
+    """Return the category in which dataset hubs place a dataset of `rows` rows.
 
     >>> size_category(999), size_category(10_000), size_category(10**12)
     ('n<1K', '10K<n<100K', 'n>10B')

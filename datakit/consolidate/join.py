@@ -1,12 +1,13 @@
-"""Joins a partition with its attributes by id, streaming both.
+"""Removes marked documents from a partition by joining it with its attributes on id; fails if ids are out of
+order or an attribute has no document.
 
-Both streams are sorted by id, so no table of ids is needed: for each row group of the dataset, the attributes up to its
-last id are taken from the other stream and located by binary search. The order is checked: if ids are not strictly
-ascending on either side, or an attribute has no document, the step fails, because a wrong join would silently drop the
-wrong documents.
+The partition and its attributes are both streamed. Both are sorted by id, so no table of ids is needed: for each row
+group of the partition, the attributes up to the group's last id are read and located by binary search. If ids are not
+strictly ascending on either side, or if an attribute has no document, the step fails, because a wrong join would
+silently drop the wrong documents.
 
 Cost: ids are parsed once (a few ns per byte), and rows are copied only in row groups that lose rows. Memory: one row
-group of the dataset (16 MiB, or one longer document) and one of the attributes (65,536 rows).
+group of the partition (16 MiB, or one longer document) and one of the attributes (65,536 rows).
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ ADVICE = "the file is damaged or was not written by datakit; remove its step's d
 class Joined:
     """A row group after the join.
 
-    dropped: removed documents by reason. marked_kept: documents kept despite an attribute. rows: the kept rows of the
-    group, int64; None if all are kept.
+    dropped: the number of removed documents by reason. marked_kept: the number of documents that are kept although they
+    have an attribute. rows: the positions of the kept documents in the group, int64; None if all are kept.
     """
 
     kept: pa.Table
@@ -41,7 +42,7 @@ class Joined:
 
 
 def join(dataset: str, attributes: str | None, drop: frozenset[str]) -> Iterator[Joined]:
-    """Yield the row groups of `dataset` without the documents whose attribute has a reason in `drop`.
+    """Yield the row groups of `dataset` without the documents that have an attribute with a reason in `drop`.
 
     Raises CorruptError if ids are out of order on either side, or if an attribute has no document.
     """
@@ -75,14 +76,14 @@ def _without(table: pa.Table, position: np.ndarray, reason: pa.Array, drop: froz
 
 
 class _OrderedIds:
-    """Parses the ids of a stream and checks that they ascend, including across row groups."""
+    """Parses the ids of a stream and checks that they are strictly ascending, also from one row group to the next."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._last: tuple[int, int] | None = None
 
     def parse(self, column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (high, low), uint64 [N]; N must be at least 1. Raises CorruptError."""
+        """Return the upper and lower halves of the ids, uint64 [N] each; N must be at least 1. Raises CorruptError."""
         try:
             high, low = ids_from_arrow(column)
         except ValueError as error:
@@ -95,7 +96,7 @@ class _OrderedIds:
 
 
 class _Attributes:
-    """The attribute stream; each call reads up to a given id."""
+    """The stream of attributes, read as far as each row group of the partition requires."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -105,7 +106,7 @@ class _Attributes:
         self._reason = pa.array([], pa.string())
 
     def up_to(self, high: np.ndarray, low: np.ndarray, dataset: str) -> tuple[np.ndarray, pa.Array]:
-        """Return the attributes of the row group with these ids: the row, int64, and the reason of each."""
+        """Return, for each attribute of the row group with these ids, its row in the group (int64) and its reason."""
         positions, reasons = [], []
         while True:
             count = count_up_to(self._high, self._low, (int(high[-1]), int(low[-1])))
@@ -117,7 +118,7 @@ class _Attributes:
                 return np.concatenate(positions), pa.concat_arrays(reasons)
 
     def expect_end(self, dataset: str) -> None:
-        """Raise CorruptError if attributes are left after the last row group."""
+        """Raise CorruptError if any attributes are left after the last row group."""
         if len(self._high) or self._read_next():
             self._refuse(0, dataset)
 
@@ -133,7 +134,7 @@ class _Attributes:
 
     def _find(self, high: np.ndarray, low: np.ndarray, count: int, dataset: str) -> np.ndarray:
         position = np.searchsorted(high, self._high[:count])
-        while True:  # ids with equal upper halves do not occur in real data, but are possible
+        while True:  # needed only if ids have equal upper halves, which is possible but does not occur in real data
             here = np.minimum(position, len(high) - 1)
             behind = (high[here] == self._high[:count]) & (low[here] < self._low[:count]) & (position < len(high))
             if not behind.any():
@@ -150,7 +151,7 @@ class _Attributes:
 
 
 def count_up_to(high: np.ndarray, low: np.ndarray, limit: tuple[int, int]) -> int:
-    """Return how many of these ascending ids are at most `limit`."""
+    """Return how many of these ascending ids are less than or equal to `limit`."""
     top, bottom = np.uint64(limit[0]), np.uint64(limit[1])
     first, last = int(np.searchsorted(high, top, "left")), int(np.searchsorted(high, top, "right"))
     return first + int(np.searchsorted(low[first:last], bottom, "right"))

@@ -1,11 +1,13 @@
-"""Stage `consolidate`: removes the duplicates from the normalized partitions; the result can be published.
+"""Implements stage `consolidate`: writes each normalized partition without the documents that dedup marked, checks that
+no record is lost, and adds the dataset card.
 
-Each partition of each source becomes one output partition, even if it ends up empty, so partition numbers keep
-their meaning. All columns of the source are kept. `edited_id` is added: the hash of a text that was edited after its id
-was assigned. It is null, since no stage edits texts yet; an input column of that name described another edition and is
-replaced. The step fails unless `rows out == rows in - dropped` holds for every partition and for the whole dataset.
+The output can be published. Each partition of each source becomes one output partition, even if it ends up empty, so
+partition numbers keep their meaning. All columns of the source are kept. A column `edited_id` is added for the hash of
+a text that was edited after its id was assigned. It is null in all rows, because no stage edits texts yet. If the input
+already has a column of that name, the column is replaced, because it refers to another edition of the dataset. The step
+fails unless `rows out == rows in - dropped` holds for every partition and for every source.
 
-Cost: reading and, above all, writing Parquet with zstd-3. Partitions are streamed in constant memory.
+Cost: reading Parquet and, above all, writing it with zstd-3. Partitions are streamed, so memory use is constant.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ from datakit.storage.row_size import row_sizes
 
 NAME = "consolidate"
 FORMAT_VERSION = 1
-REASONS = ("exact", "fuzzy")  # in dedup's attributes
+REASONS = ("exact", "fuzzy")  # the reasons in dedup's attributes
 QUARANTINED = "quarantined"
 EDITED = pa.field("edited_id", pa.string())
 CORE = pa.schema(
@@ -56,10 +58,11 @@ CORE = pa.schema(
 
 @dataclass(frozen=True)
 class Config:
-    """drop: the reasons to remove a document; a document marked for another reason is kept and counted.
+    """drop: the reasons for which documents are removed; a document marked for another reason is kept and counted.
 
-    max_quarantined: limit on documents left out because they crash the writer: a number, or a share if below 1 (0.001).
-    quarantine: further documents ("source/partition:row") that may be left out.
+    max_quarantined: the limit on documents that are left out because they crash the writer; an integer is a number of
+    documents, a float such as 0.001 is a share. quarantine: documents ("source/partition:row") that may be left out in
+    addition to this limit.
     """
 
     drop: tuple[str, ...] = REASONS
@@ -75,7 +78,10 @@ class Config:
 
 @dataclass(frozen=True)
 class Pair:
-    """A partition and its attributes (None: nothing is removed), as passed to a task. rows: as in the manifest."""
+    """A partition and its attributes, as passed to a task.
+
+    attributes: the URL of the attributes; None if nothing is removed. rows: the number of rows in the manifest.
+    """
 
     source: str
     dataset: str
@@ -87,7 +93,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Written:
-    """A written partition and its removals. marked_kept: the number of documents kept despite an attribute."""
+    """A written partition and its removals. marked_kept: the number of documents kept despite having an attribute."""
 
     partition: Partition
     rows_in: int
@@ -117,7 +123,7 @@ def plan(step: Step) -> Plan:
 
 
 def _pairs(step: Step, entry: StepInput) -> list[Pair]:
-    """Return each partition of a source with its attributes."""
+    """Return the partitions of a source, each with its attributes."""
     assert entry.source is not None
     partitions = entry.manifest.partitions_of(entry.source)
     marks = _attributes(step, entry.source, partitions)
@@ -135,13 +141,13 @@ def _pairs(step: Step, entry: StepInput) -> list[Pair]:
 
 
 def _attributes(step: Step, source: str, partitions: list[Partition]) -> list[str | None]:
-    """Return the URL of each partition's attributes, or None if the partition loses nothing."""
+    """Return, for each partition, the URL of its attributes, or None if no document is removed from it."""
     for dedup in step.inputs_of("dedup"):
         found = dedup.manifest.partitions_of(source)
         if [urls.name(entry.path) for entry in found] != [urls.name(entry.path) for entry in partitions]:
             raise CorruptError(
                 f"{dedup.directory}: its attributes for source {source!r} ({len(found)} partitions) are not aligned "
-                f"with the dataset ({len(partitions)} partitions); remove that step's directory and run again"
+                f"with the dataset ({len(partitions)} partitions); remove this directory and run again"
             )
         return [urls.join(dedup.directory, entry.path) if entry.rows else None for entry in found]
     return [None] * len(partitions)
@@ -175,7 +181,7 @@ def _check_conservation(sources: list[card.SourceCounts]) -> None:
         if source.records_in - dropped != source.records_out:
             raise CorruptError(
                 f"source {source.name!r}: of {source.records_in} records, {dropped} were dropped "
-                f"({source.dropped}) and {source.records_out} written, which does not add up; remove this step's "
+                f"({source.dropped}) and {source.records_out} were written, which does not add up; remove this step's "
                 "directory and run again"
             )
     if not any(source.records_out for source in sources):
@@ -198,7 +204,7 @@ def _plain(source: card.SourceCounts) -> dict[str, Any]:
 
 
 def consolidate(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Write the consolidated form of some partitions."""
+    """Write the given partitions without the removed documents."""
     drop = frozenset(arguments["drop"])
     written: list[Written] = []
     left_out: list[QuarantinedRecord] = []
@@ -245,8 +251,8 @@ def _consolidate_one(pair: Pair, drop: frozenset[str], context: TaskContext) -> 
     info = writer.info
     if rows_in != pair.rows or info.rows != rows_in - dropped.total():
         raise CorruptError(
-            f"{pair.dataset}: its manifest says {pair.rows} rows, but {rows_in} were read, {dropped.total()} "
-            f"dropped and {info.rows} written; remove the step that wrote it and run again"
+            f"{pair.dataset}: the manifest says {pair.rows} rows, but {rows_in} were read, {dropped.total()} "
+            f"dropped and {info.rows} written; remove the directory of the step that wrote this file, and run again"
         )
     first, last = ends or (None, None)
     partition = Partition(
@@ -258,7 +264,10 @@ def _consolidate_one(pair: Pair, drop: frozenset[str], context: TaskContext) -> 
 def _guarded(
     table: pa.Table, joined: Joined, name: str, first: int, context: TaskContext
 ) -> tuple[pa.Table, list[QuarantinedRecord]]:
-    """Return the row group that starts at row `first` without the rows to leave out, and those rows."""
+    """Return the rows of `table` that can be written, and descriptions of those left out because they crash the writer.
+
+    first: the row of the partition at which the row group begins.
+    """
     positions = first + (np.arange(table.num_rows) if joined.rows is None else joined.rows)
 
     def alone(row: int) -> None:

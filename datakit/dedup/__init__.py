@@ -1,1 +1,1 @@
-"""Deduplication: finds exact and near duplicates among documents."""
+"""Finds exact duplicates and near duplicates among documents."""

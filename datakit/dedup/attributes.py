@@ -1,17 +1,18 @@
-"""Phase `attributes`: writes the removals of each partition to a file.
+"""Phase `attributes`: writes one file per partition that lists its removed documents, each with its reason, cluster and
+representative.
 
-`<source>/part-00017-of-00106.parquet` lists the removed documents of that partition, ascending by id. The file of a
-partition without removals has no rows. No column contains nulls:
+The file `<source>/part-00017-of-00106.parquet` lists the removed documents of that partition in ascending order of id.
+If no document of the partition is removed, its file has no rows. The columns are these; none of them contains nulls:
 
     id                     the removed document
-    reason                 "exact" (the same text in an earlier source) or "fuzzy"
+    reason                 "exact" (an earlier source contains the same text) or "fuzzy" (a similar text is retained)
     cluster_id             the smallest id in its component; for an exact copy of a retained document, its own id
     representative_id      the retained document that takes its place and was compared with it
-    representative_source  the source of that document
-    jaccard                the exact Jaccard similarity of the two
+    representative_source  the source of the representative
+    jaccard                the exact Jaccard similarity of the removed document and its representative
 
-A representative is always retained. If the first copy of a text is removed as a fuzzy duplicate, its representative
-also represents all exact copies: their text is the same, so the comparison applies to them as well.
+A representative is always retained. If the first copy of a text is removed as a fuzzy duplicate, the representative of
+that copy also represents all exact copies of the text: since their text is the same, its comparison holds for them too.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ SCHEMA = pa.schema([*STRINGS, pa.field("jaccard", pa.float64(), nullable=False)]
 
 
 def write(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Write the attribute files for a range of parts."""
+    """Write the attribute files of a range of parts."""
     work, common = msgspec.convert(arguments, PartRange), msgspec.convert(shared, Shared)
     parts, mine = common.parts, common.parts[work.first : work.stop]
     verdicts = _verdicts(common, context, [(work.first, work.stop)])
@@ -71,7 +72,7 @@ def write(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
 
 
 def _verdicts(shared: Shared, context: TaskContext, ranges: Sequence[tuple[int, int]]) -> dict[str, np.ndarray]:
-    """Return the verdicts on the rows in these ranges of parts as columns, ascending by row."""
+    """Return the verdicts on the rows in these ranges of parts, as columns, in ascending order of row."""
     tables = [VERDICT.empty_table()]
     for first, stop in ranges:
         tables += read_buckets(context.step_directory, shared.verdict_runs, first, stop, context.scratch)
@@ -83,7 +84,10 @@ def _verdicts(shared: Shared, context: TaskContext, ranges: Sequence[tuple[int, 
 def _with_copies(
     verdicts: dict[str, np.ndarray], copies: pa.Table, shared: Shared, context: TaskContext
 ) -> dict[str, np.ndarray]:
-    """Return verdicts and exact copies together, ascending by row; column `exact` distinguishes them."""
+    """Return fuzzy duplicates and exact copies together, in ascending order of row.
+
+    Column `exact` is True for exact copies.
+    """
     row, high, low, kept = (copies[name].to_numpy() for name in ("row", "high", "low", "kept_row"))
     first_copies = {"row": row, "high": high, "low": low, "cluster_high": high, "cluster_low": low}
     first_copies |= {"kept_row": kept, "kept_high": high, "kept_low": low, "jaccard": np.ones(len(row))}

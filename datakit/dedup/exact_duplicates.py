@@ -1,11 +1,11 @@
-"""Phase `exact`: finds ids that occur in several sources; the first source in the recipe keeps the document.
+"""Phase `exact`: finds documents with equal ids (equal texts) in several sources; the recipe's first such source keeps
+the document.
 
-Ids are hashes of the text, sorted within partitions, and partitions hold ranges of ids. A task merges the ids of one
-range from all sources. From a file that spans several ranges, it reads only the row groups whose statistics overlap
-its range. It reads the ids from the signature files, not from the documents. Removed rows are routed to the part that
-holds them.
+An id is a hash of the text. Each partition holds a range of ids, in sorted order. A task merges the ids of one range
+from all sources. If a file spans several ranges, the task reads only the row groups whose statistics overlap its range.
+It reads the ids from the signature files, not from the documents. Each removed row is routed to the part that holds it.
 
-Cost: a stable sort of sorted sequences, which is a merge. Memory: about 40 bytes per id in the range.
+Cost: a stable sort of sorted sequences, which amounts to a merge. Memory: about 40 bytes per id in the range.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TARGET_BYTES = 64 << 20
 
 
 def tasks(parts: Sequence[Part]) -> tuple[Task, ...]:
-    """Return one task per range of about 64 MiB of ids, but no more tasks than a source has partitions."""
+    """Return one task per range of about 64 MiB of ids, but at most as many as the largest source has partitions."""
     size = sum(part.rows for part in parts) * ID_BYTES
     ranges = min(power_of_two(size / TARGET_BYTES), max(part.count for part in parts))
     bits = ranges.bit_length() - 1
@@ -42,7 +42,7 @@ def tasks(parts: Sequence[Part]) -> tuple[Task, ...]:
 
 
 def find_copies(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Find the rows whose ids, in one range, occur in an earlier source, and the rows that are kept in their place."""
+    """Find the rows in one range of ids that repeat an id of an earlier source, and the row kept in place of each."""
     parts, index = msgspec.convert(shared, Shared).parts, arguments["range"]
     found = list(_ids_in_range(parts, index, arguments["bits"], context.step_directory))
     high, low, rows = (np.concatenate([entry[i] for entry in found] or [np.empty(0, np.uint64)]) for i in range(3))
@@ -56,10 +56,10 @@ def find_copies(arguments: dict[str, Any], shared: dict[str, Any], context: Task
 
 
 def copies(high: np.ndarray, low: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the positions of repeated ids and those of their first occurrences, int64 [repeats] each."""
+    """Return the positions of the repeated ids, and the position of each one's first occurrence: int64 [repeats]."""
     order = np.argsort(high, kind="stable")
     same = high[order[1:]] == high[order[:-1]]
-    if (same & (low[order[1:]] != low[order[:-1]])).any():  # different ids with equal upper halves
+    if (same & (low[order[1:]] != low[order[:-1]])).any():  # some different ids have equal upper halves
         order = np.lexsort((low, high))
         same = high[order[1:]] == high[order[:-1]]
     equal = np.zeros(len(order), bool)
@@ -71,7 +71,7 @@ def copies(high: np.ndarray, low: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _ids_in_range(
     parts: Sequence[Part], index: int, bits: int, step_directory: str
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield (high, low, row), uint64, for the ids in range `index` of `2**bits`, by row group, in row order."""
+    """Yield (high, low, row), all uint64, for the ids in range `index` of `2**bits`: per row group, in row order."""
     smallest, largest = partition_range(index, bits)
     for part in parts:
         overlaps = index * part.count < (part.index + 1) << bits and part.index << bits < (index + 1) * part.count
@@ -91,6 +91,6 @@ def _ids_in_range(
 
 
 def removed_rows(shared: Shared, context: TaskContext, parts: PartRange) -> pa.Table:
-    """Return the rows removed from these parts as a table with the schema of this phase, ascending by row."""
+    """Return the rows removed from these parts as a table with this phase's SCHEMA, in ascending order of row."""
     tables = list(read_buckets(context.step_directory, shared.exact_runs, parts.first, parts.stop, context.scratch))
     return pa.concat_tables([SCHEMA.empty_table(), *tables]).combine_chunks().sort_by("row")

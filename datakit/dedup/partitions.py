@@ -1,8 +1,9 @@
-"""Numbers the documents of all partitions that dedup reads.
+"""Assigns row numbers to all documents that dedup reads, and checks that normalized and signature files have equal row
+counts.
 
-Row numbers run through the sources in recipe order, through the partitions of each source, and through the documents of
-each partition. Thus a document is identified by 8 bytes throughout the stage; they yield its file by binary search, and
-they sort in recipe order.
+Row numbers are assigned to the sources in recipe order, to the partitions of each source in order, and to the documents
+of each partition in order. Thus 8 bytes identify a document throughout the stage. A binary search finds the document's
+file, and sorting by row number sorts in recipe order.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from datakit.storage import urls
 class Part:
     """Partition `index` of `count` of a source. Paths are relative to the step's directory.
 
-    documents: the normalized file. signatures: the signature file with the same rows. source_number: the position of
-    the source in the recipe.
+    documents: the normalized file. signatures: the file with the signatures of these rows. source_number: the position
+    of the source in the recipe.
     """
 
     source: str
@@ -38,12 +39,15 @@ class Part:
 
     @property
     def last_row(self) -> int:
-        """The end of its row numbers, exclusive."""
+        """The end of this partition's row numbers (exclusive)."""
         return self.first_row + self.rows
 
 
 def all_parts(step: Step) -> list[Part]:
-    """Return the partitions in recipe order. Raises CorruptError if their row counts differ."""
+    """Return the partitions in recipe order.
+
+    Raises CorruptError if the normalized files and the signature files of a source have different row counts.
+    """
     signatures = {entry.source: entry for entry in step.inputs_of("signatures")}
     parts: list[Part] = []
     row = 0
@@ -58,7 +62,8 @@ def _parts_of(number: int, documents: StepInput, signatures: StepInput, row: int
     ours, theirs = documents.manifest.partitions, signatures.manifest.partitions
     if [part.rows for part in ours] != [part.rows for part in theirs]:
         raise CorruptError(
-            f"{signatures.directory} and {documents.directory} have different rows; remove the former and run again"
+            f"{signatures.directory} and {documents.directory} have different row counts; remove the former and run "
+            "again"
         )
     here, there = (urls.relative(entry.directory, directory) for entry in (documents, signatures))
     for index, (text, signature) in enumerate(zip(ours, theirs, strict=True)):
@@ -78,11 +83,11 @@ def _parts_of(number: int, documents: StepInput, signatures: StepInput, row: int
 
 
 def part_of(rows: np.ndarray, parts: Sequence[Part]) -> np.ndarray:
-    """Return the index of the part that holds each row, int64 [N]."""
+    """Return the index of the part that holds each row: int64 [N]."""
     first = np.array([part.first_row for part in parts], np.uint64)
     return np.searchsorted(first, rows, side="right") - 1
 
 
 def power_of_two(least: float) -> int:
-    """Return the smallest power of two that is at least `least` and at least 1."""
+    """Return the smallest power of two that is not less than `least` and not less than 1."""
     return 1 << max(0, int(np.ceil(np.log2(max(1.0, least)))))

@@ -1,4 +1,4 @@
-"""Types of the data that dedup passes between its plan and its tasks.
+"""Defines the types of the data that dedup's plan passes to its tasks, and of the results that the tasks return.
 
 The engine transports only plain values: `msgspec.to_builtins` encodes these classes and `msgspec.convert` decodes them.
 """
@@ -19,9 +19,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Shared:
-    """Values shared by the tasks of most phases: partitions, the options the tasks need, and runs of earlier exchanges.
+    """The values that the tasks of most phases share: partitions, options, and the runs of earlier exchanges.
 
-    exact_runs: rows removed as exact duplicates. runs: what the phase reads. verdict_runs: verdicts of `verify`.
+    exact_runs: the runs with the rows removed as exact duplicates. runs: the runs that the phase itself reads.
+    verdict_runs: the runs with the verdicts of phase `verify`.
     """
 
     parts: list[Part]
@@ -38,7 +39,10 @@ class Shared:
 
 @dataclass(frozen=True)
 class PartRange:
-    """Arguments of a task that reads parts [first, stop). buckets: the number of buckets it routes rows to, or 0."""
+    """The arguments of a task that reads parts [first, stop).
+
+    buckets: the number of buckets to which the task routes rows; 0 if it routes none.
+    """
 
     first: int
     stop: int
@@ -47,14 +51,14 @@ class PartRange:
 
 @dataclass(frozen=True)
 class Runs:
-    """Result: the runs that a task wrote. Also the shared value of tasks that need only the runs they read."""
+    """The runs that a task wrote; also the shared value of a phase whose tasks need only the runs to read."""
 
     runs: list[str]
 
 
 @dataclass(frozen=True)
 class ForestFiles:
-    """Result: the paths of the forests that a task wrote, and the number of their edges."""
+    """The paths of the forest files that a task wrote, and the number of edges in them."""
 
     forests: list[str]
     edges: int
@@ -62,7 +66,7 @@ class ForestFiles:
 
 @dataclass(frozen=True)
 class Labelled(Runs):
-    """Result of phase `labels`: the number of clustered rows and the number of their components."""
+    """The result of phase `labels`: its runs, the number of clustered rows and the number of their components."""
 
     rows: int
     components: int
@@ -70,9 +74,10 @@ class Labelled(Runs):
 
 @dataclass(frozen=True)
 class Judged(Runs):
-    """Result of phase `verify`.
+    """The result of a task of phase `verify`.
 
-    histogram: clusters by size, rounded down to a power of two. largest: the largest as [size, retained, cluster id].
+    histogram: the number of clusters by size, with sizes rounded down to a power of two. largest: the largest clusters,
+    each as [size, retained documents, cluster id].
     """
 
     histogram: dict[str, int]
@@ -81,12 +86,15 @@ class Judged(Runs):
 
 @dataclass(frozen=True)
 class Written:
-    """Result of phase `attributes`, one entry per part. removed: [exact, fuzzy]. bounds: [first id, last id]."""
+    """The result of a task of phase `attributes`: two lists, each with one entry per part.
+
+    removed: the numbers of removed documents, [exact, fuzzy]. bounds: [first removed id, last removed id].
+    """
 
     removed: list[tuple[int, int]]
     bounds: list[tuple[str | None, str | None]]
 
 
 def details_of(results: Sequence[TaskResult], kind: type[T]) -> list[T]:
-    """Decode the details of each result."""
+    """Decode the details of each result as an instance of `kind`."""
     return [msgspec.convert(result.details, kind) for result in results]

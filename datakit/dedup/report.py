@@ -1,4 +1,6 @@
-"""Builds the report in dedup's manifest (removals by source, cluster sizes) and checks the removal limit."""
+"""Builds the report in dedup's manifest (removals per source, cluster sizes), and enforces and words the removal limit
+`max_removal`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,10 @@ Removal = dict[str, dict[str, Any]]
 
 
 def removal_report(parts: Sequence[Part], removed: Sequence[tuple[int, int]]) -> Removal:
-    """Return documents, exact, fuzzy, retained and rate (removed share) by source. removed: (exact, fuzzy) per part."""
+    """Return, for each source, the counts "documents", "exact", "fuzzy" and "retained", and "rate", the share removed.
+
+    removed: the numbers (exact, fuzzy) of documents removed from each part.
+    """
     report: Removal = {}
     for part, (exact, fuzzy) in zip(parts, removed, strict=True):
         entry = report.setdefault(part.source, {"documents": 0, "exact": 0, "fuzzy": 0})
@@ -30,7 +35,7 @@ def removal_report(parts: Sequence[Part], removed: Sequence[tuple[int, int]]) ->
 
 
 def check_removal(report: Removal, most: float) -> None:
-    """Raise StepFailedError if a source loses a larger share of its documents than `most`."""
+    """Raise StepFailedError if a source would lose more than the share `most` of its documents."""
     over = [
         f"{name!r} would lose {entry['exact'] + entry['fuzzy']} of {entry['documents']} documents "
         f"({entry['exact']} exact, {entry['fuzzy']} fuzzy duplicates)"
@@ -39,15 +44,16 @@ def check_removal(report: Removal, most: float) -> None:
     ]
     if over:
         raise StepFailedError(
-            f"dedup: {'; '.join(over)}: more than dedup.max_removal = {most:g} allows; check the clusters in the "
-            "attribute files (cluster_id, representative_id, jaccard), and raise the limit if the clusters are right"
+            f"dedup: {'; '.join(over)}. This is more than dedup.max_removal = {most:g} allows; check the clusters in "
+            "the attribute files (cluster_id, representative_id, jaccard), and raise the limit if these clusters are "
+            "right"
         )
 
 
 def cluster_report(judged: Sequence[Judged]) -> dict[str, Any]:
-    """Return the histogram and the largest clusters.
+    """Return the histogram of cluster sizes and a list of the largest clusters.
 
-    histogram: [size, number of clusters with at least `size` and fewer than twice `size` documents].
+    histogram: pairs [size, number of clusters that have at least `size` but fewer than `2 * size` documents].
     """
     counts: Counter[int] = Counter()
     for result in judged:

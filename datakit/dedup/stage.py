@@ -1,17 +1,20 @@
-"""Stage `dedup`: finds exact and near duplicates among documents, and chooses which ones to keep.
+"""Stage `dedup`: defines the options of deduplication and their limits, and decides which phases run and how many tasks
+each phase has.
 
-    exact        ids in several sources: the first source in the recipe keeps the document (two or more sources)
-    bands        band keys of the remaining documents, routed to buckets
-    buckets      documents that share a key are connected: one spanning forest per bucket
-    forests      forests are merged in a tree of tasks                                     (many buckets)
+The phases run in this order:
+
+    exact        ids found in several sources: the first source in the recipe keeps the document (two or more sources)
+    bands        the band keys of the remaining documents are routed to buckets
+    buckets      documents that share a key are connected, which gives one spanning forest per bucket
+    forests      forests are merged in a tree of tasks                                     (only if there are many)
     labels       the last forests give each clustered document its component
-    shingles     shingle sets of clustered documents, routed by component
-    verify       each document is compared exactly with retained ones
-    attributes   one file per partition: which documents are removed, and why
+    shingles     the shingle sets of clustered documents are routed by component
+    verify       each clustered document is compared exactly with retained documents
+    attributes   one file per partition says which documents are removed, and why
 
-Dedup removes nothing itself: `consolidate` reads the attributes. Only the text of clustered documents is read again.
-The manifest reports removals by source, cluster sizes and the S-curve. The result does not depend on how partitions are
-grouped into tasks.
+Dedup itself removes nothing: `consolidate` reads the attribute files and leaves out the documents listed there. Only
+the text of clustered documents is read again. The manifest reports the removals per source, the cluster sizes and the
+S-curve. The result does not depend on how partitions are grouped into tasks.
 """
 
 from __future__ import annotations
@@ -40,20 +43,20 @@ from datakit.storage.manifest import Partition
 
 NAME = "dedup"
 FORMAT_VERSION = 1
-TASK_BYTES = 64 << 20  # input per task
-FAN_IN = 16  # forests per merge
+TASK_BYTES = 64 << 20  # bytes of input per task
+FAN_IN = 16  # forests that one task merges
 Results = Generator[Phase, Sequence[TaskResult], Sequence[TaskResult]]
 
 
 @dataclass(frozen=True)
 class Config(SignatureConfig):
-    """The parameters of signatures and of the deduplication that uses them."""
+    """The parameters of deduplication, including those of the signatures."""
 
-    threshold: float = 0.8  # documents at least this similar are duplicates
-    measure: str = "jaccard"  # or "containment": the share of a document's shingles found in the retained one
-    prefer: tuple[str, ...] = ("longest",)  # what to keep: "longest", "score:<column>", "source"; ties: smallest id
+    threshold: float = 0.8  # two documents are duplicates if their similarity is at least this
+    measure: str = "jaccard"  # or "containment": the share of a document's shingles that the retained document contains
+    prefer: tuple[str, ...] = ("longest",)  # "longest", "score:<column>" or "source" (see survivors.py)
     max_comparisons: int = 64  # maximum number of retained documents that one document is compared with
-    max_removal: float = 0.9  # the run stops if a source loses a larger share
+    max_removal: float = 0.9  # the step fails if a source would lose a larger share of its documents
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -69,12 +72,12 @@ class Config(SignatureConfig):
 
     @property
     def signature(self) -> SignatureConfig:
-        """The parameters of stage `signatures`."""
+        """The parameters of the stage `signatures`."""
         return SignatureConfig(self.bands, self.rows, self.ngram, self.seed, self.min_shingles)
 
 
 def plan(step: Step) -> Plan:
-    """Yield the phases in order, except those with nothing to do."""
+    """Yield the phases in order, but leave out those that have nothing to do."""
     config, parts = config_of(step.parameters, Config), all_parts(step)
     for entry in step.inputs_of("normalize"):
         check_columns(config.prefer, entry.source or entry.manifest.dataset, entry.manifest)
@@ -95,7 +98,7 @@ def plan(step: Step) -> Plan:
         "clusters": cluster_report(details_of(judged, Judged)),
         "s_curve": s_curve(config.bands, config.rows),
     }
-    zeros = dict.fromkeys([f"dedup/{name}" for name in (*COUNTED, "clustered", "clusters")], 0)  # if no task ran
+    zeros = dict.fromkeys([f"dedup/{name}" for name in (*COUNTED, "clustered", "clusters")], 0)  # in case no task ran
     return Output(_partitions(parts, written), SCHEMA, zeros, details)
 
 
@@ -104,7 +107,7 @@ def _runs(results: Sequence[TaskResult]) -> list[str]:
 
 
 def _tasks(function: str, sizes: Sequence[int], buckets: int = 0) -> tuple[Task, ...]:
-    """Return tasks for groups of neighbouring parts; `sizes` are the bytes to read from each part."""
+    """Return one task per group of neighboring parts. `sizes` gives the bytes to read from each part."""
     return tuple(
         Task(
             key=f"{group.start:05d}",
@@ -124,7 +127,7 @@ def _exact(step: Step, sources: list[str], shared: Shared) -> Generator[Phase, S
 
 
 def _forests(step: Step, shared: Shared) -> Generator[Phase, Sequence[TaskResult], list[tuple[str, int]]]:
-    """Return the forests left after merging, at most FAN_IN of them, as (path, edges)."""
+    """Return the forests that are left after merging (at most FAN_IN), each as (path, number of edges)."""
     buckets = power_of_two(sum(part.rows for part in shared.parts) * shared.bands * ROW_BYTES / TASK_BYTES)
     tasks = _tasks("clusters.bands:route", [part.signature_bytes for part in shared.parts], buckets)
     routed = yield Phase("bands", tasks, msgspec.to_builtins(shared), PRELOADS)
@@ -160,7 +163,7 @@ def _verdicts(step: Step, forests: Sequence[tuple[str, int]], shared: Shared) ->
     labels = yield from merged(step, "labels", _runs(labelled), readers=len(parts))
     (about,) = details_of(labelled, Labelled)
     documents, text = sum(part.rows for part in parts), sum(part.text_bytes for part in parts)
-    row_bytes = 1.3 * text / documents + 250  # shingles of an average text, and the other columns
+    row_bytes = 1.3 * text / documents + 250  # bytes for the shingles of an average text, and for the other columns
     buckets = power_of_two(about.rows * row_bytes / (2 * TASK_BYTES))
     tasks = _tasks("verification.cluster_shingles:route", [part.text_bytes for part in parts], buckets)
     routed = yield Phase("shingles", tasks, msgspec.to_builtins(replace(shared, runs=labels)), PRELOADS)
@@ -170,7 +173,7 @@ def _verdicts(step: Step, forests: Sequence[tuple[str, int]], shared: Shared) ->
 
 
 def _bucket_tasks(function: str, routed: Sequence[TaskResult], buckets: int) -> tuple[Task, ...]:
-    """Return one task for each bucket that the tasks of `routed` wrote to."""
+    """Return one task for each bucket to which the tasks with the results `routed` wrote."""
     size = sum(output.bytes for result in routed for output in result.outputs) // buckets
     return tuple(
         Task(f"{number:05d}", f"datakit.dedup.{function}", {"bucket": number}, size) for number in range(buckets)

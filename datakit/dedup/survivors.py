@@ -1,7 +1,9 @@
-"""Orders the documents of a component; the first one is kept.
+"""Sorts the documents of a component by the recipe's `prefer` keys, so that preferred documents are retained first, and
+checks these keys.
 
-A recipe lists the sort keys: "longest" (bytes of text), "score:<column>" (a numeric column of the normalized files;
-largest first, documents without a score last), "source" (recipe order). The id is always the last key.
+A recipe lists the sort keys: "longest" (most bytes of text first), "score:<column>" (a numeric column of the normalized
+files; highest score first, documents without a score last) and "source" (recipe order). The id is always the last key.
+The first document is always retained. Each later one is retained only if no retained document is similar to it.
 """
 
 from __future__ import annotations
@@ -19,39 +21,41 @@ NUMBERS = ("int", "uint", "float", "double", "halffloat", "bool", "decimal")
 
 
 def check_prefer(prefer: Sequence[str]) -> None:
-    """Raise ValueError if `prefer` has an unknown key."""
+    """Raise ValueError if `prefer` contains an unknown key."""
     for entry in prefer:
         if entry not in (LONGEST, SOURCE) and (not entry.startswith(SCORE) or entry == SCORE):
             known = suggestion(entry, [LONGEST, SOURCE, SCORE + "<column>"])
-            raise ValueError(f"prefer has the unknown key {entry!r}; {known}")
+            raise ValueError(f"prefer contains the unknown key {entry!r}; {known}")
 
 
 def score_columns(prefer: Sequence[str]) -> list[str]:
-    """Return the columns that `prefer` needs from the normalized files."""
+    """Return the names of the columns of the normalized files that `prefer` needs."""
     return list(dict.fromkeys(entry.removeprefix(SCORE) for entry in prefer if entry.startswith(SCORE)))
 
 
 def check_columns(prefer: Sequence[str], source: str, manifest: Manifest) -> None:
-    """Raise ColumnError if a source lacks a score column or its values are not numbers."""
+    """Raise ColumnError if a source lacks a score column, or if that column does not hold numbers."""
     types = {column.name: column.type for column in manifest.schema}
     for name in score_columns(prefer):
         if name not in types:
             known = suggestion(name, types)
             raise ColumnError(f"source {source!r} has no column {name!r}, which dedup.prefer needs; {known}")
         if not types[name].startswith(NUMBERS):
-            raise ColumnError(f"source {source!r}: column {name!r} is {types[name]}, but dedup.prefer needs a number")
+            raise ColumnError(
+                f"source {source!r}: column {name!r} has type {types[name]}, but dedup.prefer needs a column of numbers"
+            )
 
 
 def score_values(column: pa.ChunkedArray) -> np.ndarray:
-    """Return the scores, float64 [N], with -inf for null and NaN."""
+    """Return the scores: float64 [N], with -inf in place of null and NaN."""
     values = column.cast(pa.float64(), safe=False).fill_null(float("-inf")).to_numpy()
     return np.where(np.isnan(values), -np.inf, values)
 
 
 def survivor_order(prefer: Sequence[str], columns: dict[str, np.ndarray]) -> np.ndarray:
-    """Return the permutation, int64 [N], that sorts by (component, `prefer`, id).
+    """Return the permutation, int64 [N], that sorts documents by component, then by the keys in `prefer`, then by id.
 
-    columns: component, row, high, low, length, source, and each score as "score:<column>".
+    columns: component, row, high and low (halves of the id), length, source, and each score as "score:<column>".
     """
     keys: list[np.ndarray] = [columns["component"]]
     for entry in prefer:

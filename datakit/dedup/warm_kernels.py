@@ -1,4 +1,4 @@
-"""Compiles all kernels of dedup, as a preload of its stages, so that no task has to."""
+"""Loads or compiles all kernels of dedup before the tasks start; the stages of dedup use this module as a preload."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datakit.text import shingles
 
 
 def warm() -> None:
-    """Load the kernels from numba's disk cache, or compile them (about ten seconds)."""
+    """Load all kernels from numba's disk cache, or compile them, which takes about ten seconds."""
     shingles.warm()
     signatures.warm()
     components.warm()

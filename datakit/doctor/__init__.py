@@ -1,1 +1,1 @@
-"""The checks of `datakit doctor`."""
+"""Checks, for `datakit doctor`, this machine, a root and a Ray cluster before a run."""

@@ -1,4 +1,4 @@
-"""Checks a Ray cluster by joining it: installation, token, address, and whether all nodes match this machine."""
+"""Checks a Ray cluster by joining it: Ray's installation, token and address, and that all nodes match this machine."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from datakit.engine.ray_backend import agreement
 from datakit.errors import DatakitError
 from datakit.storage import stale_files
 
-REFUSED_TOKEN = "InvalidAuthToken"  # Ray prints this repeatedly, but its exception says only that it failed to connect
-VERSION_MISMATCH = "Version mismatch"  # part of Ray's message for a different version of Ray or Python
+REFUSED_TOKEN = "InvalidAuthToken"  # printed by Ray; its exception says only that it failed to connect
+VERSION_MISMATCH = "Version mismatch"  # in Ray's message if versions of Ray or Python differ
 STATUS_REMEDY = "`ray status` on the head node; see docs/operations.md"
 
 
 def check_cluster(address: str, root: str | None) -> Iterator[Finding]:
-    """Check the cluster at `address` ("local", "auto" or host:port), and `root` on all its nodes if it is given."""
+    """Check the cluster at `address` ("local", "auto" or host:port) and, if `root` is given, the root on all nodes."""
     try:
         yield Finding("ray", State.OK, f"ray {version('ray')}")
     except PackageNotFoundError:
@@ -48,7 +48,7 @@ def _reach(address: str) -> None:
 
 
 def _join(address: str, root: str) -> Finding:
-    """Join the cluster, and interpret errors that Ray prints but does not raise."""
+    """Join the cluster, and explain failures whose cause Ray only prints or hides in a nested exception."""
     from datakit.engine.ray_backend.executor import RayExecutor
 
     remedy = STATUS_REMEDY
@@ -68,7 +68,7 @@ def _join(address: str, root: str) -> Finding:
 
 @contextlib.contextmanager
 def _captured_stderr() -> Iterator[Callable[[], str]]:
-    """Capture standard error, including what libraries write to it; yields a function that returns the text so far."""
+    """Capture standard error, including the output of libraries. Yields a function that returns the text so far."""
     sys.stderr.flush()
     original = os.dup(2)
     with tempfile.TemporaryFile() as file:
@@ -81,7 +81,7 @@ def _captured_stderr() -> Iterator[Callable[[], str]]:
 
 
 def _authentication() -> Finding:
-    """Check that Ray's token mode and token are consistent."""
+    """Check that Ray's token mode agrees with whether a token is configured."""
     mode = os.environ.get("RAY_AUTH_MODE", "")
     file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")).expanduser()
     token = "RAY_AUTH_TOKEN" if os.environ.get("RAY_AUTH_TOKEN") else str(file) if file.exists() else None
@@ -95,7 +95,7 @@ def _authentication() -> Finding:
 
 
 def _auto_address() -> Finding:
-    """Check the address that `auto` resolves to; it may belong to a dead cluster."""
+    """Check that the cluster whose address `auto` stands for still answers."""
     try:
         return Finding("ray address", State.OK, f"auto means {agreement.auto_address()}, which answers")
     except DatakitError as error:

@@ -1,7 +1,7 @@
-"""The result type of a check, and the checks that several parts of `datakit doctor` share.
+"""Defines the result of a `datakit doctor` check, and the disk-space check with its limits (90 % and 95 % full, 2 GiB).
 
-A finding is ok, a warning (a run works, but slower or closer to a limit) or a problem (a run would fail), with the next
-step to take.
+A finding is ok, a warning (a run works, but slower or closer to a limit) or a problem (a run would fail). A finding
+that is not ok names the next step to take.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pathlib import Path
 
 from datakit.errors import DatakitError
 
-FULL, NEARLY_FULL = 0.95, 0.90  # Ray refuses work if its disk is fuller than FULL
-SPARE_BYTES = 2 << 30  # the scratch files of attempts soon fill less than this, even on a large disk
+FULL, NEARLY_FULL = 0.95, 0.90  # shares of the disk; Ray refuses work if its disk is fuller than FULL
+SPARE_BYTES = 2 << 30  # required free space: scratch files of attempts would soon fill less, even on a large disk
 GIB = 1 << 30
 
 
 class State(StrEnum):
-    """Severity of a finding."""
+    """The severity of a finding."""
 
     OK = "ok"
     WARNING = "warning"
@@ -29,7 +29,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """Result of a check; `next_step` says what to do if it is not ok."""
+    """The result of a check. If the result is not ok, `next_step` says what to do."""
 
     check: str
     state: State
@@ -38,7 +38,7 @@ class Finding:
 
 
 def try_action(check: str, message: str, remedy: str, action: Callable[[], object]) -> Finding:
-    """Return ok with the message, or a problem if the action raises."""
+    """Try an action. Return an ok finding with the message or, if the action raises, a problem with the remedy."""
     try:
         action()
     except (DatakitError, OSError) as error:
@@ -47,7 +47,7 @@ def try_action(check: str, message: str, remedy: str, action: Callable[[], objec
 
 
 def disk_usage(check: str, path: str, remedy: str) -> Finding:
-    """Check how full the disk behind a path is."""
+    """Check how full the disk that holds `path` is."""
     usage = shutil.disk_usage(path)
     share = 1 - usage.free / usage.total
     text = f"{path}: {share:.0%} full, {usage.free / GIB:.1f} GiB free"

@@ -1,8 +1,8 @@
-"""Checks this machine before a run: disk, memory, limits, libraries and caches.
+"""Checks this machine before a run: libraries, temporary disk, memory for tasks, open-file limit and kernel cache.
 
 Each check returns one finding (`finding.py`). Where possible, a check tries the operation itself instead of guessing.
-`examine` runs all checks, including those of the root (`root.py`) and of the cluster (`cluster.py`). It takes one
-second, three with a cluster, and twenty if the cluster refuses us.
+`examine` decides which checks run, including those of the root (`root.py`) and the cluster (`cluster.py`). It takes
+one second, three seconds with a cluster, and twenty seconds if the cluster refuses the connection.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OPEN_FILES = 1024  # the default soft limit of most Linux systems
 
 
 def examine(root: str | None = None, ray: str | None = None) -> Iterator[Finding]:
-    """Run every check that applies, ordered so that the first problem explains later ones."""
+    """Run every check that applies, in such an order that the first problem may explain the later ones."""
     yield libraries()
     yield temporary_disk()
     yield memory()
@@ -41,7 +41,7 @@ def examine(root: str | None = None, ray: str | None = None) -> Iterator[Finding
 
 
 def libraries() -> Finding:
-    """Check that the libraries that determine output bytes are installed, and list their versions."""
+    """Check that the libraries that determine the bytes of the output are installed, and list their versions."""
     found = versions()
     missing = [name for name in LIBRARIES if name not in found]
     text = ", ".join(f"{name} {version}" for name, version in found.items())
@@ -51,7 +51,7 @@ def libraries() -> Finding:
 
 
 def temporary_disk() -> Finding:
-    """Check the disk for scratch files. If TMPDIR cannot be written, Python silently uses another directory."""
+    """Check the disk for scratch files. If TMPDIR is not writable, Python would silently use another directory."""
     check, remedy = "temporary disk", "free some space, or set TMPDIR to a larger disk"
     wanted = os.environ.get("TMPDIR")
     if wanted and os.path.isdir(wanted) and (found := disk_usage(check, wanted, remedy)).state is State.PROBLEM:
@@ -92,7 +92,7 @@ def open_files() -> Finding:
 
 
 def kernel_cache() -> Finding:
-    """Check that compiled kernels can be cached; otherwise each fork server compiles for seconds, or fails."""
+    """Check that compiled kernels can be cached. If not, each fork server spends seconds compiling them, or fails."""
     chosen = os.environ.get("NUMBA_CACHE_DIR")
     home = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "numba"
     package = Path(__file__).parents[1]

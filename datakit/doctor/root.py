@@ -1,4 +1,4 @@
-"""Checks a root by using it: writing, reading, listing and deleting, conditional PUT, and the store's clock."""
+"""Checks a root by writing, reading, listing and deleting a file; checks a store's conditional PUT and its clock."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _write_and_read(folder: str) -> None:
 
 
 def _conditional_put(folder: str) -> Finding:
-    """Check that the store refuses a second, different file with the same name."""
+    """Check that the store refuses a second file with the same name but different content."""
     url = urls.join(folder, atomic.temporary_name("doctor"))
     try:
         atomic.commit_bytes(b"first", url)
@@ -71,7 +71,7 @@ def _conditional_put(folder: str) -> Finding:
 
 
 def _clock(protocol: str) -> Finding:
-    """Compare this machine's clock with the store's `Date` header."""
+    """Compare this machine's clock with the `Date` header of a response from the store."""
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") if protocol == "s3" else None
     endpoint = endpoint or CLOCKS.get(protocol)
     if endpoint is None:

@@ -1,1 +1,1 @@
-"""Listing and download of the files of a source."""
+"""Lists and downloads the files of a source."""

@@ -1,10 +1,11 @@
-"""Caches the hashes of local files, so that a second run reads names and sizes instead of content.
+"""Caches the hashes of local source files, and decides from a file's size, times, inode and device whether its cached
+hash is still valid.
 
-One small JSON file per source, `<root>/.cache/hashes-<source>.json`: path -> [size, mtime in ns, ctime in ns, inode,
-device, xxh3-128]. The times only decide whether a cached hash is valid; they are never part of an identity. The
+Each source has one small JSON file, `<root>/.cache/hashes-<source>.json`: path -> [size, mtime in ns, ctime in ns,
+inode, device, xxh3-128]. The times only decide whether a cached hash is valid; they are never part of an identity. The
 modification time alone would not suffice: it can be restored (`touch -r`, `rsync --times`), while the inode change time
-cannot. Files that changed in the last two seconds are not cached: a second change within the same clock tick would go
-unnoticed.
+cannot. A file that changed in the last two seconds is not cached, because a second change within the same clock tick
+would go unnoticed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Entry = tuple[int, int, int, int, int, str]
 
 
 class HashCache:
-    """The cached hashes of one source. frozen: never write them (for `datakit plan`)."""
+    """The cached hashes of one source. frozen: if true, never write the cache file (for `datakit plan`)."""
 
     def __init__(self, root: str, source: str, frozen: bool = False) -> None:
         self.url, self._frozen = urls.join(root, ".cache", f"hashes-{source}.json"), frozen
@@ -31,7 +32,7 @@ class HashCache:
         self._used: dict[str, Entry] = {}
 
     def get(self, path: str, status: os.stat_result) -> str | None:
-        """Return the hash of a file with this status, or None if it is not cached."""
+        """Return the cached hash of a file, or None if there is none for a file with this status."""
         entry = self._entries.get(path)
         if entry is None or entry[:-1] != _stamp(status):
             return None
@@ -39,12 +40,12 @@ class HashCache:
         return entry[-1]
 
     def put(self, path: str, status: os.stat_result, xxh3: str) -> None:
-        """Add a hash, unless the file changed in the last two seconds."""
+        """Add the hash of a file, unless the file changed in the last two seconds."""
         if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > SETTLED_NS:
             self._used[path] = (*_stamp(status), xxh3)
 
     def save(self) -> None:
-        """Write the entries that were used or added since the cache was opened; drop all others."""
+        """Write the entries that were used or added since the cache was opened, and drop all others."""
         if not self._frozen and self._used != self._entries:
             replace_bytes(msgspec.json.encode(dict(sorted(self._used.items()))), self.url)
             self._entries = dict(self._used)
@@ -58,4 +59,4 @@ def _load(url: str) -> dict[str, Entry]:
     try:
         return msgspec.json.decode(urls.read_bytes(url), type=dict[str, Entry])
     except (NotFoundError, msgspec.DecodeError):
-        return {}  # without a cache, or with one in an older format, files are hashed again
+        return {}  # no cache, or one that is damaged or in an older format: all files are hashed again

@@ -1,10 +1,13 @@
-"""Lists a source's files with sizes and checksums. The listing is the source's identity.
+"""Lists a source's files with their sizes and checksums, pins Hugging Face URLs to a revision, and words the errors for
+missing and unreadable files. The listing is the source's identity.
 
-The checksum of a local file is the xxh3-128 of its content (cached by `HashCache`); a remote file's checksum is the
-store's own (an etag). If the store has none, the file is read once to hash it, since its size alone would not reveal
-every change. For a source without files, the error says what was searched for, where, and what exists instead.
+The checksum of a local file is the xxh3-128 of its content (cached by `HashCache`). The checksum of a remote file is
+the one that the store provides, such as an ETag. If the store provides none, every listing reads the whole file to hash
+it, since its size alone would not reveal every change. If a source has no files, the error says what was searched for,
+where, and what exists instead.
 
-Cost: one listing; the first time, also one read of every local file, four at a time.
+Cost: one listing, plus one read of every local file whose hash is not cached and of every remote file without a
+checksum, four files at a time.
 """
 
 from __future__ import annotations
@@ -25,14 +28,15 @@ from datakit.storage.fingerprint import canonical_json
 from datakit.storage.globs import Place
 from datakit.storage.urls import FileInfo
 
-HASHING_THREADS = 4  # xxh3 is faster than most disks; a few concurrent reads keep a disk busy
+HASHING_THREADS = 4  # xxh3 is faster than most disks, and a few concurrent reads suffice to keep a disk busy
 
 
 @dataclass(frozen=True)
 class SourceFile:
     """A file of a source: its path relative to the source's base, its size in bytes, and its checksum.
 
-    mtime_ns: modification time of a local file when it was listed, to detect later changes; not part of the identity.
+    mtime_ns: the modification time of a local file when it was listed. It is used to detect later changes, and it is
+    not part of the identity.
     """
 
     path: str
@@ -42,7 +46,7 @@ class SourceFile:
 
 
 def source_base(url: str) -> str:
-    """Return the absolute URL that the paths returned by `list_source(url, ...)` are relative to."""
+    """Return the absolute base URL of the relative paths that `list_source(url, ...)` returns."""
     return globs.locate(url).base
 
 
@@ -66,7 +70,7 @@ def list_source(
 ) -> list[SourceFile]:
     """List the files of a source, sorted by path. Raises NoInputError, UnreadableError, ChangedInputError.
 
-    url: one file, a directory, or a glob. include, exclude: patterns as in `datakit.storage.globs`.
+    url: a file, a directory, or a glob. include, exclude: patterns as described in `datakit.storage.globs`.
     """
     place = globs.locate(url)
     every = globs.files_at(place, exclude)
@@ -83,7 +87,7 @@ def list_source(
 
 
 def listing_digest(files: Sequence[SourceFile]) -> str:
-    """Hash a listing, for the source's fingerprint."""
+    """Return the hash of a listing, which enters the source's fingerprint."""
     return xxhash.xxh3_128_hexdigest(canonical_json([[file.path, file.size, file.checksum] for file in files]))
 
 
@@ -91,7 +95,9 @@ def _check_name(info: FileInfo) -> None:
     try:
         info.path.encode()
     except UnicodeEncodeError as error:
-        raise UnreadableError(f"the file name {os.fsencode(info.url)!r} is not UTF-8; rename or exclude it") from error
+        raise UnreadableError(
+            f"the file name {os.fsencode(info.url)!r} is not valid UTF-8; rename or exclude the file"
+        ) from error
 
 
 def _listed(info: FileInfo, cache: HashCache | None) -> SourceFile:
@@ -105,7 +111,9 @@ def _listed(info: FileInfo, cache: HashCache | None) -> SourceFile:
             if cache is not None:
                 cache.put(info.path, status, xxh3)
     except OSError as error:
-        raise UnreadableError(f"{info.url} cannot be read: {error.strerror}; fix or exclude it") from error
+        raise UnreadableError(
+            f"{info.url} cannot be read: {error.strerror}; make it readable, or exclude it"
+        ) from error
     return SourceFile(info.path, status.st_size, xxh3, status.st_mtime_ns)
 
 
@@ -114,7 +122,7 @@ def _hash(info: FileInfo, before: os.stat_result) -> str:
     after = os.stat(info.url)
     if (before.st_size, before.st_mtime_ns) != (length, after.st_mtime_ns):
         raise ChangedInputError(
-            f"{info.url} changed while it was being listed; run again when it is no longer being written"
+            f"{info.url} changed while it was being listed; run again once nothing writes to it any more"
         )
     return xxh3
 
@@ -136,7 +144,7 @@ def _no_files(url: str, place: Place, every: Sequence[FileInfo], include: Sequen
 
 
 def _nearest(missing: str) -> str:
-    """Name the deepest existing directory above `missing`, and the most similar name in it."""
+    """Return a clause that names the deepest existing directory above `missing` and the most similar name in it."""
     above, name = os.path.split(missing)
     while not os.path.isdir(above):
         above, name = os.path.split(above)

@@ -1,8 +1,10 @@
-"""Downloads one source and verifies that it is complete.
+"""Stage `download`: plans one task per remote file, checks the sizes of the copies, and writes the list of a source's
+files to the manifest.
 
-Local sources are read in place, so their manifest is the listing and no task runs. Remote files are copied to `raw/`,
-one task per file. The manifest gives each file's path relative to the source, never an absolute URL, so a dataset keeps
-its identity when its files are moved. The step succeeds only if the manifest equals the listing.
+Local sources are read in place: their manifest is the listing, and no task runs. Remote files are copied to `raw/`, one
+task per file. The manifest gives each file's path relative to the source, never an absolute URL, so a dataset keeps its
+identity when its files are moved. For a remote source, the step succeeds only if every listed file was copied and each
+copy has the listed size; transfer.py compares the checksums.
 """
 
 from __future__ import annotations
@@ -28,19 +30,22 @@ RAW = "raw"
 
 @dataclass(frozen=True)
 class Config:
-    """Patterns (`datakit.storage.globs`) of the files to read, relative to the source's URL; no `include` means all."""
+    """Patterns of the files to read and of the files to leave out, relative to the source's URL.
+
+    `datakit.storage.globs` describes the patterns. If `include` is empty, all files are read except the excluded ones.
+    """
 
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
 
 
 def files_base(base: str, step_directory: str) -> str:
-    """Return the base URL of a finished step's files: the source itself if it is local, otherwise the copies."""
+    """Return the base URL of a finished step's files: the source's own if it is local, else that of the copies."""
     return base if urls.is_local(base) else urls.join(step_directory, RAW)
 
 
 def plan(step: Step) -> Plan:
-    """Plan the step. step.operations: `base`, the URL of the source's files, and `files`, their listing."""
+    """Plan the step. `step.operations` holds `base` (the URL of the source's files) and `files` (their listing)."""
     base, files = step.operations["base"], msgspec.convert(step.operations["files"], list[SourceFile])
     if urls.is_local(base):
         return _output(step, files)
@@ -56,7 +61,9 @@ def plan(step: Step) -> Plan:
 
 def _copy(file: SourceFile, copy: OutputFile) -> SourceFile:
     if copy.bytes != file.size:
-        raise StorageError(f"{file.path} has {copy.bytes} bytes, but {file.size} were listed; run again")
+        raise StorageError(
+            f"the copy of {file.path} has {copy.bytes} bytes, but the listing says {file.size}; run again"
+        )
     return SourceFile(file.path, copy.bytes, copy.xxh3)
 
 

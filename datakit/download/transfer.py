@@ -1,9 +1,11 @@
-"""Copies one remote file into the step's directory: either complete and verified, or not at all.
+"""Copies one remote file into the step's directory, resumes after broken connections, verifies size and checksum, and
+words the errors for refused access and changed files.
 
-The data passes through a local temporary file, 8 MiB at a time. The store's checksum is compared with the listing each
-time the remote file is opened, and once more after its last byte. If the store has no checksums, the hash of the
-received bytes is compared before the file gets its final name. After a broken connection, the transfer resumes at the
-byte it reached, with increasing pauses. If access is refused (401, 403), or the file changed since it was listed, the
+The data passes through a local temporary file, 8 MiB at a time, so the target is either complete and verified or does
+not exist. The store's checksum is compared with the listing each time the remote file is opened, and once more after
+its last byte was received. If the store has no checksums, the hash of the received bytes is compared with the listing
+before the file gets its final name. After a broken connection, the transfer resumes at the byte it had reached, after a
+pause that doubles with each failure. If access is refused (401, 403) or the file has changed since it was listed, the
 transfer fails at once, since waiting would not help.
 
 Cost: one pass over the network, one or two extra requests per file, disk space for one file, and constant memory.
@@ -24,15 +26,15 @@ from datakit.errors import ChangedInputError, DatakitError, NotFoundError, Stora
 from datakit.storage import atomic, urls
 from datakit.storage.atomic import Committed
 
-READ_BYTES = 8 << 20  # per request: large enough to hide the latency of a round trip
-ATTEMPTS = 6  # consecutive ones that receive nothing before it gives up: half a minute, with the pauses
+READ_BYTES = 8 << 20  # per request; large enough to hide the latency of a round trip
+ATTEMPTS = 6  # give up after this many consecutive attempts that receive nothing; their pauses add up to half a minute
 _TRANSIENT_MODULES = ("aiohttp", "botocore", "requests", "urllib3", "httpx", "httpx2")
 
 
 def fetch(url: str, target: str, size: int, checksum: str, progress: Callable[[int], None]) -> Committed:
     """Copy `url` to `target`. Raises ChangedInputError, StorageError, NotFoundError.
 
-    size, checksum: as listed. progress: called with the bytes received so far.
+    size, checksum: the values in the listing. progress: called with the number of bytes received so far.
     """
     with atomic.staging(target) as local:
         transfer = _Transfer(*urls.filesystem(url), local, size, checksum)
@@ -48,7 +50,7 @@ def fetch(url: str, target: str, size: int, checksum: str, progress: Callable[[i
                     raise _refusal(url, error) from error
                 if breaks >= ATTEMPTS:
                     raise StorageError(
-                        f"the download of {url} failed {breaks} times in a row; the last error is: {error}; run again"
+                        f"the download of {url} failed {breaks} times in a row; the last error was: {error}; run again"
                     ) from error
                 time.sleep(2.0 ** (breaks - 1) * random.uniform(0.75, 1.25))
         return atomic.commit_file(local, target)
@@ -56,7 +58,7 @@ def fetch(url: str, target: str, size: int, checksum: str, progress: Callable[[i
 
 @dataclass
 class _Transfer:
-    """The state of one transfer, including the hash of the bytes received, for stores without checksums."""
+    """The state of one transfer, including the hash of the bytes received (needed if the store has no checksums)."""
 
     file_system: Any
     path: str
@@ -68,7 +70,7 @@ class _Transfer:
     _content: Any = field(default_factory=xxhash.xxh3_128)
 
     def resume(self) -> Iterator[int]:
-        """Copy the missing bytes and verify the file; yield the bytes received so far after each read."""
+        """Copy the missing bytes and verify the file. After each read, yield the number of bytes received so far."""
         if self.done < self.size or not self.local.exists():
             yield from self._copy()
         if self.done < self.size:
@@ -96,9 +98,10 @@ class _Transfer:
                 yield self.done
 
     def _is_as_listed(self, source: Any = None) -> bool:
-        """Return True if the store's checksum equals the listing's, False if there is none. Raises ChangedInputError.
+        """Return True if the store's checksum equals the listing's, or False if the store has none.
 
-        source: the file just opened. If its driver already fetched the checksum, no further request is made.
+        Raises ChangedInputError if the two checksums differ. source: the remote file, if it was just opened. If its
+        driver has already fetched the checksum, no further request is made.
         """
         details = getattr(source, "details", None)
         now = urls.checksum_of(details) if isinstance(details, dict) else None
@@ -122,16 +125,16 @@ def _is_transient(error: Exception) -> bool:
 
 def _refusal(url: str, error: Exception) -> Exception:
     if isinstance(error, FileNotFoundError):
-        return NotFoundError(f"{url} was listed but no longer exists; run again to list the source")
+        return NotFoundError(f"{url} was listed but no longer exists; run again to list the source again")
     if isinstance(error, PermissionError) or getattr(error, "status", None) in (401, 403):
         return StorageError(f"access to {url} was denied: {error}; {_credentials(url)}")
     if isinstance(error, ChangedInputError):
-        return ChangedInputError(f"{url}: {error}; run again to list the source")
+        return ChangedInputError(f"{url}: {error}; run again to list the source again")
     return error
 
 
 def _credentials(url: str) -> str:
-    """Return advice on the credentials that a store needs."""
+    """Return the part of an error message that says which credentials to check for a store."""
     protocol = url.partition("://")[0]
     return {
         "s3": "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE)",

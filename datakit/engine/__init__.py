@@ -1,1 +1,4 @@
-"""Runs the tasks of a step in isolated processes and loses no finished work. It knows nothing about text."""
+"""Runs the tasks of a step in child processes, retries failed ones, and keeps finished results across crashes.
+
+This package knows nothing about text.
+"""

@@ -1,7 +1,7 @@
-"""The interface between scheduling and execution: submit an attempt, wait for outcomes, report the number of slots.
+"""Defines the interface between scheduling and execution: attempts, their outcomes and causes, and a backend's methods.
 
-The driver holds all policy (retries, order, progress, what counts as a failure). A backend only runs attempts and
-reports accurately how each one ended. The backends are `engine/worker/local_executor.py` and
+The driver makes all decisions (retries, order, progress, what counts as a failure). A backend only runs attempts and
+reports accurately how each one ended. There are two backends: `engine/worker/local_executor.py` and
 `engine/ray_backend/executor.py`.
 """
 
@@ -15,27 +15,30 @@ from datakit.engine.task import Preload, QuarantinedRecord, RecordRange, Task, T
 
 
 class Cause(StrEnum):
-    """The reason that an attempt ended."""
+    """The reason why an attempt ended."""
 
     DONE = "done"
-    REFUSED = "refused"  # the task function raised an InputError: the user must act; a retry would not help
-    ERROR = "error"  # any other exception in the task function
-    MEMORY = "memory"  # it certainly exceeded its budget: we killed it, or an allocation failed
-    CRASH = "crash"  # a signal, or an exit without a result
-    HANG = "hang"  # no progress for too long
-    KILLED = "killed"  # by an external SIGKILL that did not come from the kernel's out-of-memory killer
-    QUARANTINE = "quarantine"  # more unusable records than max_quarantined allows
-    INFRASTRUCTURE = "infrastructure"  # the worker, the node or the fork server died through no fault of the task
-    CANCELLED = "cancelled"  # the run is being stopped
+    REFUSED = "refused"  # the task function raised an InputError: the user must act, and a retry would not help
+    ERROR = "error"  # the task function raised an exception of another kind
+    MEMORY = "memory"  # the attempt ran out of memory: we or the kernel killed it, or an allocation failed
+    CRASH = "crash"  # a signal ended the child, or the child exited without a result
+    HANG = "hang"  # the attempt made no progress for too long
+    KILLED = "killed"  # the child got a SIGKILL, neither from us nor from the kernel's out-of-memory killer
+    QUARANTINE = "quarantine"  # the task found more unusable records than max_quarantined allows
+    INFRASTRUCTURE = "infrastructure"  # the worker, the node or the fork server died, through no fault of the task
+    CANCELLED = "cancelled"  # we killed the attempt because the run is being stopped
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try at a task, ready to be sent to another process or machine. `shared`: a path in the step's directory.
+    """One try at a task, ready to be sent to another process or machine.
 
-    more: further tasks to run in the same child, one after another, if each is too small for a child of its own.
-    exclusive: no other attempt may compete for its memory; if its budget exceeds its CPUs' share of the node's memory,
-    nothing else runs on the node. try_singly, skip, tolerance: see TaskContext. stage: for display.
+    shared: the path, in the step's directory, of the data that all tasks of the phase share.
+    more: further tasks to run in the same child, one after another, when each is too small for a child of its own.
+    exclusive: no other attempt may compete for this attempt's memory. If its budget exceeds its CPUs' share of the
+    node's memory, nothing else runs on the node.
+    try_singly, skip, tolerance: see TaskContext.
+    stage: the name of the stage, for display.
     """
 
     task: Task
@@ -57,7 +60,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class BatchedResult:
-    """The result of one of the further tasks (`Attempt.more`) in a finished batch."""
+    """The result of one of the further tasks (`Attempt.more`) of a batch that finished."""
 
     key: str
     result: TaskResult
@@ -68,10 +71,12 @@ class BatchedResult:
 class Outcome:
     """The end of an attempt: a result, or a cause with a message and the type of the underlying exception.
 
-    seconds: the attempt's time in its slot; work_seconds: time in the task function. peak_memory: the anonymous memory
-    in addition to what was inherited from the fork server, which counts against the budget; peak_resident: all resident
-    memory, including mapped files and inherited pages. in_progress: the records that the attempt was working on when it
-    died. more: in a finished batch, the results after the first.
+    seconds: the time that the attempt spent in its slot. work_seconds: the time spent in the task function.
+    peak_memory: the anonymous memory beyond what the child inherited from the fork server; it counts against the
+    budget.
+    peak_resident: all resident memory, including mapped files and inherited pages.
+    in_progress: the records that the attempt was working on when it died.
+    more: for a finished batch, the results after the first.
     """
 
     phase: str
@@ -93,16 +98,16 @@ class Outcome:
 
     @classmethod
     def of(cls, attempt: Attempt, cause: Cause, **facts: Any) -> Outcome:
-        """Build an outcome of `attempt`; `facts` are its other fields."""
+        """Build an outcome of `attempt`; `facts` are the outcome's other fields."""
         return cls(attempt.phase, attempt.task.key, attempt.number, cause, **facts)
 
 
 class Verdict(StrEnum):
-    """The driver's decision after an attempt."""
+    """The driver's decision after an attempt has ended."""
 
     DONE = "done"
     RETRY = "retry"
-    PROPOSE = "propose"  # a record caused the failure: skip the record if that is allowed
+    PROPOSE = "propose"  # a known record caused the failure: skip it if the limit allows that
     FAIL = "fail"  # only this task fails; the others continue
     REFUSE = "refuse"  # stop the whole step: the user must fix the cause
 
@@ -112,18 +117,18 @@ class Executor(Protocol):
 
     @property
     def slots(self) -> int:
-        """The number of one-CPU attempts that can run at the same time. On a cluster it may change."""
+        """The number of one-CPU attempts that can run at the same time. On a cluster, this number may change."""
         ...
 
     def submit(self, attempt: Attempt) -> None:
-        """Start an attempt as soon as a slot is free. The driver keeps two to three attempts per slot submitted."""
+        """Start an attempt as soon as a slot is free. The driver submits at most three attempts per slot."""
 
     def wait(self, timeout: float) -> list[Outcome]:
-        """Return the attempts that ended since the last call, waiting up to `timeout` seconds for the first."""
+        """Return the attempts that have ended since the last call. Wait up to `timeout` seconds for the first one."""
         ...
 
     def abandon(self) -> None:
-        """Kill all running attempts and discard their outcomes. The executor stays usable."""
+        """Kill all running attempts and discard their outcomes. The executor remains usable."""
 
     def close(self) -> None:
         """Kill all running attempts and leave no process behind."""

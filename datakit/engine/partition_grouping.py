@@ -1,9 +1,9 @@
-"""Groups neighbouring outputs into tasks, since a single output may be tiny.
+"""Groups neighboring outputs (partitions) into tasks of about 8 to 64 MiB, so that the overhead per task stays small.
 
-The data alone determines the outputs (partitions), which never depend on the grouping. The number of outputs that one
-attempt writes is only a question of cost: the overhead of a fork and two messages, some 10 ms, must be small compared
-to the work, and there must be enough tasks to keep every slot busy to the end. A task therefore takes neighbours until
-it has about 1/32 of all bytes, but at least 8 MiB and at most 64 MiB.
+The data alone determines the partitions; the grouping does not affect them. The number of partitions that one task
+writes is only a question of cost. The overhead of a task, a fork and two messages (some 10 ms), must be small compared
+to the work, and there must be enough tasks to keep every slot busy to the end. A task therefore takes neighboring
+partitions until it has about 1/32 of all bytes, but at least 8 MiB and at most 64 MiB.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LARGEST = 64 << 20
 
 
 def neighbours(sizes: Sequence[int]) -> list[range]:
-    """Split the indices into consecutive ranges, each of about the target size or holding a single larger item.
+    """Split the indices into consecutive ranges. Each range has about the target size or holds a single larger item.
 
     >>> neighbours([5 << 20, 5 << 20, 5 << 20, 100 << 20, 0])
     [range(0, 2), range(2, 3), range(3, 4), range(4, 5)]

@@ -1,10 +1,11 @@
-"""Decides which records may be skipped. Unreadable records and records that kill their task share one limit.
+"""Decides which unusable records a phase may skip under `max_quarantined`; words the message if there are too many.
 
-A record that kills its task is skipped at once if the limit allows it; otherwise its task waits until all others are
-done. If the limit is a number of records, it is known from the start. If it is a share, it grows with the number of
-records read, and the number of records in unfinished tasks is estimated from the finished ones. The count at the end of
-the phase is exact, so the result does not depend on the order in which tasks ran: either all unusable records fit
-within the limit, or the step ends partial.
+Unreadable records and records that kill their task share one limit. A record that kills its task is skipped at once if
+the limit allows it; otherwise, the task waits until all others are done. If the limit is a number of records, it is
+known from the start. If it is a share, the number of records that it allows grows with the number of records read; the
+number of records in unfinished tasks is estimated from the finished ones. The count at the end of the phase is exact,
+so the result does not depend on the order in which tasks ran: either all unusable records fit within the limit, or the
+step ends as partial.
 """
 
 from __future__ import annotations
@@ -15,31 +16,31 @@ from collections.abc import Iterable, Sequence
 from datakit.engine.task import QuarantinedRecord, TaskResult, Tolerance
 from datakit.errors import PartialError, RecipeError
 
-SHOWN = 20  # records listed in a message
+SHOWN = 20  # maximum number of records listed in a message
 
 
 class Allowance:
-    """Keeps count of the records that one phase may still skip while it runs."""
+    """Keeps track of how many records a running phase may still skip."""
 
     def __init__(self, tolerance: Tolerance, done: Iterable[TaskResult] = ()) -> None:
-        """`done`: results from an earlier run."""
+        """`done`: the results of tasks that finished in an earlier run."""
         self._tolerance = tolerance
         self._records = self._skipped = self._done = 0
-        self._granted: dict[str, list[QuarantinedRecord]] = {}  # the records granted to tasks that are not done yet
+        self._granted: dict[str, list[QuarantinedRecord]] = {}  # by key of an unfinished task: the records it may skip
         for result in done:
             self.task_done("", result)
 
     def task_done(self, key: str, result: TaskResult) -> None:
-        """Count the records that a finished task skipped; they replace those that it was granted."""
+        """Count the records that a finished task skipped, in place of the records that it had been granted."""
         self._done += 1
         self._records += result.records
         self._skipped += unlisted(result.quarantined, self._tolerance)
         self._granted.pop(key, None)
 
     def grants(self, key: str, record: QuarantinedRecord, unfinished: int = 0) -> bool:
-        """If this task may skip the record, count it and return True.
+        """If this task may skip the record, count the record and return True.
 
-        unfinished: the number of unfinished tasks, if no other task is running.
+        unfinished: the number of unfinished tasks; pass it only when no other task is running.
         """
         granted = sum(unlisted(records, self._tolerance) for records in self._granted.values())
         room = self._allowed(unfinished) - self._skipped - granted
@@ -50,19 +51,19 @@ class Allowance:
 
     def _allowed(self, unfinished: int) -> int:
         if unfinished and not self._done and isinstance(self._tolerance.limit, float):
-            return SHOWN if self._tolerance.limit else 0  # no task is done, so the number of records is unknown
+            return SHOWN if self._tolerance.limit else 0  # no task is done, so nothing can be estimated
         expected = unfinished * self._records / max(1, self._done)
         return self._tolerance.allowed(self._records + round(expected))
 
 
 def check_limit(limit: int | float) -> None:
-    """Raise RecipeError if max_quarantined is neither a number of records nor a share of them."""
-    if not 0 <= limit <= (1 if isinstance(limit, float) else math.inf):  # rejects NaN as well
+    """Raise RecipeError if max_quarantined is neither a number of records nor a share of the records."""
+    if not 0 <= limit <= (1 if isinstance(limit, float) else math.inf):  # this also rejects NaN
         raise RecipeError(f"max_quarantined is {limit}; it must be a number of records, or a share from 0.0 to 1.0")
 
 
 def unlisted(records: Sequence[QuarantinedRecord], tolerance: Tolerance) -> int:
-    """Count the records that the tolerance does not list."""
+    """Count the skipped records that `tolerance.listed` does not contain."""
     listed = set(tolerance.listed)
     return sum(record.records for record in records if f"{record.file}:{record.position}" not in listed)
 
@@ -76,7 +77,7 @@ def require_allowed(tolerance: Tolerance, results: Sequence[TaskResult]) -> None
 
 
 def complaint(skipped: Sequence[QuarantinedRecord], allowed: int | float, count: int | str) -> str:
-    """Return the message for too many unusable records: the first few, by file and position, and what to do."""
+    """Return the message for too many unusable records, which lists the first ones and says what to do."""
     first = "\n".join(f"  {record.file}:{record.position}: {record.reason}" for record in skipped[:SHOWN])
     return (
         f"{count} records cannot be used, but max_quarantined allows {allowed}; the first of them (file:position, in "

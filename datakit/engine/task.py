@@ -1,8 +1,8 @@
-"""Defines the plain data that stages and the engine exchange: steps, phases, tasks and their results.
+"""Defines the plain data that stages and the engine exchange: steps, phases, tasks, task results and skipped records.
 
 A stage is a generator: it yields phases, one after another, receives each phase's results in task order, and returns an
 Output. Tasks and results are sent between processes and machines as msgpack, so arguments must be small plain values.
-Data that many tasks need goes into `Phase.shared`, which is written once to the step's directory and read by each
+Data that many tasks need goes into `Phase.shared`, which is written once to the step's directory and sent to each
 child.
 
     def plan(step: Step) -> Plan:
@@ -29,9 +29,9 @@ from datakit.storage.fingerprint import spelled_out
 from datakit.storage.manifest import InputReference, Manifest, Partition
 
 Plan = Generator["Phase", "Sequence[TaskResult]", "Output"]
-TOLERANCES = ("max_quarantined", "quarantine", "max_removal")  # fields of configs that are operation parameters
+TOLERANCES = ("max_quarantined", "quarantine", "max_removal")  # config fields that are operation parameters
 BATCH_HANG_SECONDS = 600.0  # for tasks that report progress every few MiB
-HANG_SECONDS = 1800.0  # the reference tokenizer takes up to 2 s per MB and may work on 256 MiB at once
+HANG_SECONDS = 1800.0  # the reference tokenizer takes up to 2 s per MB and may get 256 MiB in a single call
 
 
 @dataclass(frozen=True)
@@ -39,18 +39,21 @@ class StepInput:
     """A finished upstream step: its role in this stage, its directory and its manifest."""
 
     role: str  # the upstream stage's name, e.g. "normalize"
-    source: str | None  # the source that the step belongs to, if any
+    source: str | None  # the source that the upstream step belongs to, if any
     directory: str
     manifest: Manifest
 
 
 @dataclass(frozen=True)
 class Step:
-    """One stage of one recipe. The fingerprint covers `parameters`, but not `operations` (workers, memory, ...)."""
+    """One stage of one recipe.
+
+    The fingerprint covers `parameters` but not `operations`, such as the number of workers.
+    """
 
     stage: str
     dataset: str  # the recipe's name, or the source's name if the step belongs to one source
-    directory: str  # the absolute URL of its output directory
+    directory: str  # the absolute URL of the step's output directory
     fingerprint: str
     parameters: dict[str, Any]
     inputs: tuple[StepInput, ...] = ()
@@ -63,29 +66,31 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The work for one output. `function` is `package.module:name`; `key` is unique in a phase, stable across runs.
+    """The work that one attempt does: a function with its arguments.
 
-    The function is called as `function(arguments, shared, context) -> TaskResult`.
+    key: unique within the phase, and the same in every run.
+    function: `package.module:name`. It is called as `function(arguments, shared, context) -> TaskResult`.
     bisect_argument: the name of a list argument that may be split in two, so that a crash outside any known record can
-    be narrowed down to one entry. A task for each half must write the same files for its entries as the whole task.
+    be narrowed down to one entry. A task for each half must write the same files for its entries as the whole task
+    would.
     """
 
     key: str
     function: str
     arguments: dict[str, Any]
-    input_bytes: int = 0  # used for scheduling (biggest first), the memory budget and the ETA
+    input_bytes: int = 0  # used for scheduling (largest first), the memory budget and the ETA
     bisect_argument: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "function", sys.intern(self.function))  # one string, not 100,000 equal ones
+        object.__setattr__(self, "function", sys.intern(self.function))  # one string object for 100,000 tasks
 
 
 @dataclass(frozen=True)
 class Preload:
     """Work that the fork server does once for all attempts: import `module`, then call `function(*arguments)`.
 
-    `preloaded(function, *arguments)` returns the value of that call, which must not start threads: forking a
-    multi-threaded process can deadlock.
+    `preloaded(function, *arguments)` returns the value of that call. The function must not start threads, because
+    forking a multi-threaded process can deadlock.
     """
 
     module: str
@@ -95,18 +100,19 @@ class Preload:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """The number of unusable records that may be skipped.
+    """The limit on unusable records that may be skipped.
 
-    limit: a number of records or, as a float up to 1, a share of the records read. listed: records, as `file:position`,
-    that do not count toward the limit. These are operation parameters: after the limit is raised, the run resumes where
-    it stopped.
+    limit: a number of records or, as a float up to 1, a share of the records read.
+    listed: records, as `file:position`, that may be skipped without counting toward the limit.
+
+    Both are operation parameters: after the limit is raised, the run resumes where it stopped.
     """
 
     limit: int | float = 0
     listed: tuple[str, ...] = ()
 
     def allowed(self, records: int) -> int:
-        """Return how many of `records` records may be skipped, in addition to those listed."""
+        """Return how many of `records` records may be skipped in addition to those listed."""
         return int(self.limit * records) if isinstance(self.limit, float) else self.limit
 
     @classmethod
@@ -120,8 +126,9 @@ class Phase:
     """Tasks that may run in any order. Their files below `exchange/` are removed once the manifest is written.
 
     memory_bytes: an attempt's memory, in addition to `memory_per_input_byte` times the task's input bytes.
-    hang_seconds: the time without a heartbeat after which an attempt is killed. batches: whether tiny tasks may share a
-    child. tolerance: how many of the records read by this phase may be skipped.
+    hang_seconds: the time without a heartbeat after which an attempt is killed.
+    batches: whether tiny tasks may share a child.
+    tolerance: how many of the records read by this phase may be skipped.
     """
 
     name: str
@@ -138,7 +145,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class OutputFile:
-    """A file that a task committed: its path in the step's directory, size in bytes, checksum and number of rows."""
+    """A file that a task committed: its path in the step's directory, its size, its checksum and its number of rows."""
 
     path: str
     bytes: int
@@ -148,10 +155,10 @@ class OutputFile:
 
 @dataclass(frozen=True, slots=True)
 class QuarantinedRecord:
-    """A skipped record: its file (a relative path), its position there and the reason, but never its text.
+    """A skipped record: its file (a relative path), its position in the file and the reason, but never its text.
 
-    position: the uncompressed byte offset in a text file, the row in a Parquet file. records: the number of skipped
-    records that start there, if they could not be told apart.
+    position: the byte offset in the uncompressed text file, or the row in a Parquet or Arrow file.
+    records: the number of skipped records that start at the position; more than 1 if they could not be told apart.
     """
 
     file: str
@@ -162,13 +169,13 @@ class QuarantinedRecord:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """The files and counts from a finished task. `details` is small plain data for planning the next phase."""
+    """The files and counts of a finished task. `details` is small plain data for planning the next phase."""
 
     outputs: tuple[OutputFile, ...] = ()
     counters: dict[str, int] = field(default_factory=dict)
     details: dict[str, Any] = field(default_factory=dict)
     quarantined: tuple[QuarantinedRecord, ...] = ()
-    records: int = 0  # records read, for the progress display
+    records: int = 0  # records read: for the progress display, and for limits that are shares
     bytes_read: int = 0
 
 
@@ -181,7 +188,7 @@ class RecordRange:
     records: int = 1
 
     def may_contain(self, file: str, position: int) -> bool:
-        """Return True if that record may be in this range; only the start of the range is compared."""
+        """Return True if the record at this position may be in the range. Only the start of the range is compared."""
         return self == ALL_RECORDS or (self.file == file and self.position <= position)
 
     def __str__(self) -> str:
@@ -189,24 +196,26 @@ class RecordRange:
         return f"{self.file}:{self.position}{more}"
 
 
-ALL_RECORDS = RecordRange("", 0, 0)  # every batch of a task
+ALL_RECORDS = RecordRange("", 0, 0)  # stands for all batches of a task
 
 
 @dataclass
 class TaskContext:
     """The resources of a task function: the step's directory, a private scratch directory, CPUs and the heartbeat.
 
-    try_singly: (file, position) of each batch in which an earlier attempt died, or of ALL_RECORDS; the records of these
-    batches are tried one by one. skip: (file, position) of each record to skip, with the reason.
-    report, hold and release take less than a microsecond each; call them for every batch.
+    try_singly: the (file, position) of each batch in which an earlier attempt died, or that of ALL_RECORDS. The records
+    of these batches are tried one by one.
+    skip: the (file, position) of each record to skip, with the reason.
+
+    The calls of report, hold and release take less than a microsecond each; make them for every batch.
     """
 
     step_directory: str
     scratch: Path
     cpus: int = 1
-    report: Callable[[int, int], None] = lambda records, bytes_read: None  # progress so far
-    hold: Callable[[str, int, int], None] = lambda file, position, records: None  # the records to be worked on next
-    release: Callable[[], None] = lambda: None  # no record is being worked on any more
+    report: Callable[[int, int], None] = lambda records, bytes_read: None  # report the progress so far
+    hold: Callable[[str, int, int], None] = lambda file, position, records: None  # name the records to process next
+    release: Callable[[], None] = lambda: None  # state that no record is in progress
     try_singly: frozenset[tuple[str, int]] = frozenset()
     skip: Mapping[tuple[str, int], str] = field(default_factory=dict)
     tolerance: Tolerance = Tolerance()
@@ -217,10 +226,10 @@ class TaskContext:
         """Announce the batch to be worked on next. Call this right before the work, once for each kind of work.
 
         Call `release` after the work and before reading more, so that a crash of the reader is not blamed on this
-        batch. `files`: one file for all records, or a list with one file per record. If an earlier attempt died in this
-        batch, `try_record(row)` is first called for each record. It must do the same work on that one record and
-        discard the result, so that the next death identifies the record. The output always comes from whole batches, so
-        it does not change.
+        batch. `files` is one file for all records, or a list with one file per record. If an earlier attempt died in
+        this batch, `try_record(row)` is first called for each record. The callback must do the same work on that one
+        record and discard the result, so that the next death identifies the record. The output always comes from whole
+        batches, so these trials do not change it.
 
         Returns the rows to work on (a mask, or None for all rows) and the records to skip.
         """
@@ -258,7 +267,7 @@ class TaskContext:
 
 @dataclass(frozen=True)
 class Output:
-    """A stage's description of its finished step, for the manifest. `counters` are added to those of the tasks."""
+    """A stage's description of its finished step, for the manifest. The `counters` are added to those of the tasks."""
 
     partitions: list[Partition]
     schema: pa.Schema
@@ -267,23 +276,23 @@ class Output:
 
 
 def without_tolerances(config: Any) -> dict[str, Any]:
-    """Return a config as plain data without TOLERANCES: the parameters that determine the bytes of a step's output."""
+    """Return a config as plain data without the fields in TOLERANCES. The rest determines a step's output bytes."""
     return {name: value for name, value in spelled_out(config).items() if name not in TOLERANCES}
 
 
 def tolerance_of(step: Step) -> Tolerance:
-    """Return the step's tolerance. Tests may set it in `parameters` instead."""
+    """Return the step's tolerance. Tests may set it in `parameters` instead of `operations`."""
     return Tolerance.of({**step.parameters, **step.operations})
 
 
 def resolve(function: str) -> Callable[..., Any]:
-    """Import the object named `package.module:name`."""
+    """Import and return the object named `package.module:name`."""
     module, _, attribute = function.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 
 def input_references(step: Step) -> list[InputReference]:
-    """List the step's inputs as in its manifest, with paths relative to its directory."""
+    """List the step's inputs in the form used by its manifest, with paths relative to the step's directory."""
     return [
         InputReference(
             stage=entry.role,
@@ -300,5 +309,5 @@ def encode(value: Any) -> bytes:
 
 
 def decode(data: bytes, kind: Any = Any) -> Any:
-    """Decode the output of `encode`."""
+    """Decode msgpack data that `encode` returned, as a value of type `kind`."""
     return msgspec.msgpack.decode(data, type=kind)

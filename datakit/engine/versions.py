@@ -1,4 +1,4 @@
-"""Lists the versions of everything that can change output bytes."""
+"""Lists the versions of Python, datakit and the libraries that can change output bytes and must agree on all nodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ LIBRARIES = (
 
 @cache
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the installed libraries; datakit itself may run from a source tree."""
+    """Return the versions of Python and of the installed libraries.
+
+    If datakit itself is not installed, its version is "a source tree".
+    """
     found = {"python": platform.python_version(), "datakit": "a source tree"}
     for library in LIBRARIES:
         try:
@@ -24,5 +27,5 @@ def versions() -> dict[str, str]:
 
 
 def comparable_versions() -> dict[str, str]:
-    """Return the versions that must agree on all nodes, without Python's patch level, which cannot change outputs."""
+    """Return the versions that must agree on all nodes. Python's patch level is left out: it cannot change outputs."""
     return versions() | {"python": ".".join(platform.python_version_tuple()[:2])}

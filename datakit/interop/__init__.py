@@ -1,1 +1,1 @@
-"""Imports token caches from other programs' formats, and exports to them."""
+"""Imports token caches from the formats of Levanter and Megatron, and exports them to that of Megatron."""

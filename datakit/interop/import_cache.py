@@ -1,13 +1,13 @@
-"""Makes a token cache from tokens that another program wrote, by copying them or by referring to its arrays.
+"""Makes a token cache from tokens that another program wrote, by copying the tokens or by referring to its arrays.
 
 Either way, the new directory gets a manifest, the tokenizer, and lists of documents. Copied tokens pass through the
-regular shard writer, which checks every document's first and last token against the contract. Arrays left in place are
-described file by file, with checksums (cache/external_arrays.py); their documents are checked only if the contract adds
-tokens around them. The other formats have no document ids, so ids are made from the position: 16 hex digits for the
-shard, 16 for the row.
+regular shard writer, which checks the first and last token of every document against the contract. Arrays left in place
+are described file by file, with checksums (cache/external_arrays.py); their documents are checked only if the contract
+adds tokens around documents. The other formats have no document ids, so ids are made from the positions of documents:
+16 hex digits for the shard, and 16 for the row.
 
-Cost: a copy reads and writes every token once; a reference reads every byte once for its checksum.
-Memory: 8 bytes per document of one original; for a copy, also three times the size of one shard's tokens.
+Cost: a copy reads and writes every token once; a reference reads every byte once, for its checksum.
+Memory: 8 bytes for each document of one original. A copy also takes three times the size of one shard's tokens.
 """
 
 from __future__ import annotations
@@ -51,14 +51,15 @@ VERSION = 2
 SHARD_TOKENS = 128 << 20
 BATCH_TOKENS = 4 << 20
 ENCODER = "another program"
-Progress = Callable[[int, int], None]  # documents and tokens imported so far
+Progress = Callable[[int, int], None]  # called with the numbers of documents and tokens imported so far
 
 
 @dataclass(frozen=True)
 class ExternalTokens:
     """Tokens in another format: the lengths of the documents, int64 [N], and a way to read tokens [start, stop).
 
-    array: URL and parsed zarr.json of the zarr array that holds the tokens; None if they can only be copied.
+    array: the URL and the parsed zarr.json of the zarr array that holds the tokens; None if the tokens can only be
+    copied.
     """
 
     place: str
@@ -69,7 +70,7 @@ class ExternalTokens:
 
 @dataclass(frozen=True)
 class ImportedShard:
-    """A shard of the new cache; for an array left in place, also its description and zarr.json."""
+    """A shard of the new cache. array: for an array left in place, its description and its zarr.json."""
 
     shard: WrittenShard
     array: tuple[ExternalShard, dict[str, Any]] | None = None
@@ -86,14 +87,14 @@ def import_cache(
     ends: tuple[str, str | None, str | None] = ("none", None, None),
     progress: Progress = lambda documents, tokens: None,
 ) -> Manifest:
-    """Make a cache in `directory` from all originals, in order, as one source.
+    """Make a cache in `directory` from all originals, in their order, as one source.
 
-    `ends`: the tokens around each document, as ("none" | "bos" | "eos" | "both", bos token, eos token); None as a
-    token means the tokenizer's usual one. An interrupted import can be restarted; finished shards are kept.
-    Raises UsageError, TokenizerError, CorruptError.
+    `ends`: the tokens around each document, as ("none" | "bos" | "eos" | "both", bos token, eos token). None instead of
+    a token stands for the tokenizer's usual one. An interrupted import can be restarted; finished shards are kept.
+    Raises UsageError, NoInputError, TokenizerError, CorruptError.
     """
     if find_manifest(directory) is not None:
-        raise UsageError(f"{directory} already holds a finished step; choose another directory, or remove it")
+        raise UsageError(f"{directory} already holds a finished step; choose another directory, or remove this one")
     contract = _settle_contract(directory, tokenizer_url, ends)
     imported: list[ImportedShard] = []
     import_shards = _copy if copy else _refer
@@ -120,7 +121,7 @@ def _settle_contract(directory: str, tokenizer_url: str, ends: tuple[str, str | 
 def _copy(
     original: ExternalTokens, directory: str, source: str, contract: Contract, number: int
 ) -> Iterator[ImportedShard]:
-    """Write the tokens to shards of at most SHARD_TOKENS tokens, or one longer document."""
+    """Write the tokens to shards that hold at most SHARD_TOKENS tokens or a single longer document."""
     for first, last in stretches(starts_of(original.lengths), SHARD_TOKENS):
         with tempfile.TemporaryDirectory(prefix="datakit-import-") as scratch:
             context = TaskContext(directory, Path(scratch), 2)
@@ -133,7 +134,7 @@ def _copy(
 def _refer(
     original: ExternalTokens, directory: str, source: str, contract: Contract, number: int
 ) -> Iterator[ImportedShard]:
-    """Leave the tokens where they are: write a list of documents, and describe the array's files."""
+    """Leave the tokens where they are: write a list of documents, and describe the files of the array."""
     if original.array is None:
         raise UsageError(f"{original.place} can only be copied: its tokens are not in a zarr array; add --copy")
     path, rows = shard_name(source, number), len(original.lengths)
@@ -166,13 +167,13 @@ def _refer(
 
 
 def _documents(original: ExternalTokens, first: int, last: int, number: int, contract: Contract) -> Iterator[Documents]:
-    """Yield rows [first, last) in batches, with ids for shard `number`, whose row 0 is row `first`."""
+    """Yield rows [first, last) in batches, with ids for shard `number`, in which row `first` becomes row 0."""
     starts = starts_of(original.lengths)
     for begin, end in stretches(starts[first : last + 1], BATCH_TOKENS):
         start, stop = int(starts[first + begin]), int(starts[first + end])
         tokens = original.read(start, stop)
         if len(tokens) != stop - start:
-            raise CorruptError(f"{original.place} has {len(tokens)} tokens where its index says {stop - start}")
+            raise CorruptError(f"{original.place}: read {len(tokens)} tokens where its index says {stop - start}")
         _check_ids(tokens, contract, original.place)
         lengths = original.lengths[first + begin : first + end]
         yield Documents(_ids(number, begin, end), tokens.astype(contract.dtype), lengths)
@@ -182,8 +183,8 @@ def _check_ids(tokens: np.ndarray, contract: Contract, place: str) -> None:
     if len(tokens) and (int(tokens.min()) < 0 or int(tokens.max()) >= contract.vocabulary_size):
         wrong = int(tokens.max()) if tokens.min() >= 0 else int(tokens.min())
         raise UsageError(
-            f"{place} holds the id {wrong}, but the tokenizer has {contract.vocabulary_size} ids; give the tokenizer "
-            f"that made these tokens"
+            f"{place} holds the id {wrong}, but the tokenizer has {contract.vocabulary_size} ids; specify the "
+            f"tokenizer that made these tokens"
         )
 
 
@@ -193,7 +194,7 @@ def _ids(number: int, first: int, last: int) -> pa.StringArray:
 
 
 def _reference(place: str, directory: str) -> str:
-    """Make `place` relative to `directory` if both are on one store, so that they can be moved together."""
+    """Make `place` relative to `directory` if both are in the same store, so that they can be moved together."""
     same = urls.protocol(place) == urls.protocol(directory) == "file" or (
         place.split("/")[:3] == directory.split("/")[:3] and not urls.is_local(place)
     )

@@ -1,11 +1,12 @@
-"""Reads caches in the Levanter layout: jagged arrays in zarr 3, and a ledger.
+"""Reads token caches in the Levanter layout for import: jagged arrays in zarr 3, and a ledger of their shards.
 
     <cache>/shard_ledger.json               is_finished, rows in total and per shard, the layout
     <cache>/<field>/data, offsets           consolidated: one pair of arrays for all documents
     <cache>/<shard>/<field>/data, offsets   sharded: one pair for each shard, in the order of the ledger
 
-`data` holds the tokens of all documents end to end. Element 0 of `offsets` is the number of documents; elements 1 to N
-are the documents' ends. Both arrays are declared much longer than their content, and chunks of zeros may be missing.
+`data` holds the tokens of all documents end to end. Element 0 of `offsets` is the number of documents, N; elements 1 to
+N are the ends of the documents. Both arrays are declared much longer than their content, and chunks that hold only
+zeros may be missing.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ CACHE_BYTES = 16 << 20
 
 
 class Ledger(msgspec.Struct, frozen=True):
-    """The part of `shard_ledger.json` that we need; older ledgers do not name their layout."""
+    """The part of `shard_ledger.json` that is needed here. Older ledgers do not name their layout."""
 
     total_num_rows: int
     is_finished: bool
@@ -44,7 +45,7 @@ def is_levanter(cache: str) -> bool:
 
 
 def read_levanter(cache: str, field: str = FIELD) -> Iterator[ExternalTokens]:
-    """Yield the tokens of a cache, whole or shard by shard; shards without documents are left out.
+    """Yield the tokens of a cache, as a whole or shard by shard. Shards without documents are left out.
 
     Raises UsageError, CorruptError, NotFoundError.
     """
@@ -54,7 +55,7 @@ def read_levanter(cache: str, field: str = FIELD) -> Iterator[ExternalTokens]:
     except msgspec.DecodeError as error:
         raise CorruptError(f"{place} is not the ledger of a cache: {error}") from error
     if not ledger.is_finished:
-        raise UsageError(f"{cache} is not finished, according to its ledger; finish it with the program that writes it")
+        raise UsageError(f"{cache} is not finished, according to its ledger; complete it with the program that made it")
     named = dict.fromkeys(ledger.finished_shards or ledger.shard_rows)
     sharded = ledger.layout == SHARDED or (
         ledger.layout is None and not urls.exists(urls.join(cache, field, "data", METADATA_FILE))
@@ -76,11 +77,11 @@ def _jagged_array(place: str, rows: int) -> ExternalTokens:
     found = zarr_arrays.finish(offsets[: rows + 1].read(), urls.join(place, "offsets"))
     if int(found[0]) != rows:
         raise CorruptError(
-            f"{place}: its offsets say {int(found[0])} rows, but the ledger says {rows}; one of them was altered"
+            f"{place}: its offsets say {int(found[0])} rows, but the ledger says {rows}; one of the two was altered"
         )
     lengths = np.diff(found[1:], prepend=0).astype(np.int64)
     if len(lengths) and lengths.min() < 0:
-        raise CorruptError(f"{place}: its offsets descend at row {int(np.argmin(lengths))}")
+        raise CorruptError(f"{place}: its offsets decrease at row {int(np.argmin(lengths))}")
     directory = urls.join(place, "data")
     data, metadata = _open_array(place, "data", context)
 
@@ -97,5 +98,8 @@ def _open_array(place: str, name: str, context: Any) -> tuple[Any, dict[str, Any
     except NotFoundError as error:
         raise NotFoundError(f"{directory} holds no zarr 3 array; is {urls.name(place)!r} the right field?") from error
     if len(metadata["shape"]) != 1:
-        raise UsageError(f"{directory} has {len(metadata['shape'])} axes; only lists of tokens are imported")
+        raise UsageError(
+            f"{directory} has {len(metadata['shape'])} axes; only arrays with one axis (lists of tokens) can be "
+            "imported"
+        )
     return zarr_arrays.open_array(directory, metadata, context, sparse=True), metadata

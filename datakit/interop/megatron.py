@@ -5,14 +5,14 @@
            uint64    version, 1
            uint8     type of the tokens, see TYPES
            uint64    number of sequences N
-           uint64    number of document borders M
+           uint64    number of document boundaries M
            int32[N]  tokens of each sequence
            int64[N]  start of each sequence in .bin, in bytes
            int64[M]  first sequence of each document; the last entry is N
            int8[N]   modes, only in multimodal datasets
 
-Each document of the cache becomes one sequence. The format has no empty documents, so these are left out and counted.
-Memory: 20 bytes per document.
+On export, each document of the cache becomes one sequence. The format has no empty documents, so empty documents are
+left out and counted. Memory: 20 bytes per document.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
 HEADER = struct.Struct("<9sQBQQ")
 TYPES = {1: np.uint8, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64, 8: np.uint16}
-CODES = {np.dtype(np.uint16): 8, np.dtype(np.uint32): 4}  # the format has no uint32, but ids are below 2**31
+CODES = {np.dtype(np.uint16): 8, np.dtype(np.uint32): 4}  # the format has no uint32, but int32 holds ids below 2**31
 MOST = np.iinfo(np.int32).max
 
 
 @dataclass(frozen=True)
 class Exported:
-    """Summary of an export: files, sequences, tokens, and the number of empty documents left out."""
+    """Summary of an export: its files, how many sequences and tokens, and how many empty documents were left out."""
 
     files: tuple[str, str]
     sequences: int
@@ -51,7 +51,7 @@ class Exported:
 
 @dataclass(frozen=True)
 class Index:
-    """An `.idx` file. lengths, pointers: [N]; borders: [M]."""
+    """The content of an `.idx` file. `lengths` and `pointers` are arrays [N], and `borders` is an array [M]."""
 
     dtype: np.dtype
     lengths: np.ndarray
@@ -66,7 +66,7 @@ def is_megatron(prefix: str) -> bool:
 def export_megatron(cache: Cache, prefix: str, source: str | None = None) -> Exported:
     """Write a cache, or one of its sources, as `<prefix>.bin` and then `<prefix>.idx`.
 
-    Raises UsageError; DivergentOutputError if other files of these names exist.
+    Raises UsageError, and DivergentOutputError if different files with these names exist.
     """
     chosen = [index for index, shard in enumerate(cache.shards) if source in (None, shard.source)]
     if not chosen:
@@ -105,7 +105,7 @@ def _write_index(path: Path, lengths: np.ndarray, dtype: np.dtype) -> None:
 
 
 def read_megatron(prefix: str) -> ExternalTokens:
-    """Open a dataset for import; its documents are those in the index, each made of one or more sequences.
+    """Open a dataset for import. Its documents are those in the index; each consists of one or more sequences.
 
     Raises NotFoundError, CorruptError, UsageError.
     """
@@ -142,7 +142,7 @@ def read_index(url: str) -> Index:
     _, version, code, sequences, borders = HEADER.unpack_from(data)
     if version != VERSION or code not in TYPES:
         raise UsageError(
-            f"{url} has version {version} and type {code}; only version {VERSION} with integer tokens can be read"
+            f"{url} has version {version} and token type {code}; only version {VERSION} with integer tokens can be read"
         )
     size = HEADER.size + 12 * sequences + 8 * borders
     if len(data) not in (size, size + sequences):

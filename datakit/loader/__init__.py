@@ -1,7 +1,6 @@
-"""Serves mixtures of token sources as batches: `Loader(Mixture(...))[step]`, a pure function of (mixture, step).
+"""Exports the loader's public names; `Loader(Mixture(...))[step]` is a batch decided by the mixture and the step alone.
 
-Needs numpy, msgspec and xxhash; reading a token cache also needs TensorStore.
-"""
+The loader needs numpy, msgspec and xxhash. To read token caches, it also needs TensorStore."""
 
 from datakit.loader.adapters import BatchSource, SequenceSource
 from datakit.loader.loader import Loader

@@ -1,10 +1,9 @@
-"""Adapts the loader to other frameworks' input pipelines, without importing any of them.
+"""Wraps a Loader for grain and PyTorch: `BatchSource` indexes this host's batches, `SequenceSource` single sequences.
 
-`BatchSource` and `SequenceSource` have `__len__` and `__getitem__`, as `grain.MapDataset.source` and
-`torch.utils.data.Dataset` expect. An index gives the same element in every process. Both can be pickled: a worker
-process opens its own sources and threads. To iterate, use `Loader.iterate`; docs/loader.md shows it inside an
-IterableDataset.
-"""
+Neither framework is imported. Both classes have `__len__` and `__getitem__`, as `grain.MapDataset.source` and
+`torch.utils.data.Dataset` expect. An index gives the same element in every process. Both classes can be pickled; a
+worker process then opens its own sources and threads. To iterate instead, use `Loader.iterate`; docs/loader.md shows
+how to do so inside an IterableDataset."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from datakit.loader.loader import Loader
 
 
 class BatchSource:
-    """Element n is this host's batch n, as a dictionary of arrays [rows, length].
+    """This host's batches by index: element n is batch n, as a dictionary of arrays [rows, length].
 
     `steps` limits the number of batches. Raises LoaderError if the mixture is endless and `steps` is None.
     """
@@ -35,10 +34,11 @@ class BatchSource:
 
 
 class SequenceSource:
-    """Element n is the sequence in slot n of the run, over all hosts, as a dictionary of arrays [length].
+    """The run's sequences, for all hosts: element n is the sequence in slot n, as a dictionary of arrays [length].
 
-    Use it in pipelines that make their own batches. Its sequences are shuffled; shuffling again only adds reads.
-    Raises LoaderError if the mixture is endless and `steps` is None.
+    Use this class in pipelines that make their own batches. The sequences are already shuffled, so shuffling them again
+    would only cause more reads. `steps` limits the number of batches whose sequences are included. Raises LoaderError
+    if the mixture is endless and `steps` is None.
     """
 
     def __init__(self, loader: Loader, steps: int | None = None) -> None:

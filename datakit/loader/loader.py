@@ -1,19 +1,20 @@
-"""Serves batches: `loader[step]` depends only on the mixture and the step, on any number of hosts.
+"""Defines `Loader` and its options: gives this host its rows of any batch, and reports epochs and counters.
 
     loader = Loader(mixture)
-    for batch in loader.iterate(start=step):     # reads ahead in threads, within `memory_bytes`
+    for batch in loader.iterate(start=step):     # reads ahead in threads, using at most `memory_bytes`
         ...
 
-Each host gets its share of the rows of one global batch (`host`, `hosts`), so the order does not depend on the number
-of hosts.
-Threads may share a loader: `loader[step]`, `rows` and iterations give the same batches from any of them. Processes may
-not; each makes its own.
-To resume, call `iterate(start=step)`; there is no other state. Save `record()` in each checkpoint; `verify(record,
-step)` refuses to continue if the batches before `step` would have been different.
+A global batch depends only on the mixture and the step. Each host (number `host` of `hosts`) gets an equal share of its
+rows, so the order does not depend on the number of hosts.
 
-Each host reads every block that holds one of its rows. With many hosts that is nearly every block: about 40 MB/s per
-host at 10 M tokens/s.
-"""
+Threads may share a loader: `loader[step]`, `rows` and iterations return the same batches in every thread. Processes may
+not share one; each makes its own.
+
+To resume, call `iterate(start=step)`; there is no other state. Save `record()` in each checkpoint. When a run resumes,
+`verify(record, step)` raises an error if the batches before `step` would have been different.
+
+Each host reads every block that holds one of its rows. If there are many hosts, that is nearly every block: about
+40 MB/s per host at 10 M tokens/s."""
 
 from __future__ import annotations
 
@@ -41,17 +42,17 @@ from datakit.loader.sources.rows import View
 
 @dataclass(frozen=True)
 class LoaderOptions:
-    """The keyword arguments of `Loader`; none of them changes a batch."""
+    """The keyword arguments of `Loader`. None of them changes the contents of a global batch."""
 
     host: int = 0
     hosts: int = 1
-    segments: bool = True  # look up document borders; without them a batch has only tokens and lengths
+    segments: bool = True  # look up document boundaries; if False, a batch has no `segments` and `positions`
     in_flight: int = 4  # concurrent reads
     batches_ahead: int = 0  # batches assembled ahead in a background thread; 0 assembles them on demand
 
     def __post_init__(self) -> None:
         if not 0 <= self.host < self.hosts:
-            raise LoaderError(f"host is {self.host}; it must be at least 0 and less than hosts, {self.hosts}")
+            raise LoaderError(f"host is {self.host}; it must be at least 0 and less than hosts ({self.hosts})")
         if self.in_flight < 1:
             raise LoaderError(f"in_flight is {self.in_flight}; it must be at least 1")
         if self.batches_ahead < 0:
@@ -59,11 +60,11 @@ class LoaderOptions:
 
 
 class Loader:
-    """Batches of this host: int32 tokens [batch_size / hosts, sequence_length], by step.
+    """This host's batches, by step: int32 tokens [batch_size / hosts, sequence_length] and arrays that describe them.
 
-    Keyword arguments are the fields of `LoaderOptions`. Raises LoaderError for invalid options, a batch size that the
-    hosts cannot share evenly, or windows that do not fit in memory; `loader[step]` raises IndexError outside the run.
-    Reading raises what the source raises.
+    The keyword arguments are the fields of `LoaderOptions`. The constructor raises LoaderError for invalid options, for
+    a batch size that cannot be split evenly over the hosts, and for windows that do not fit in memory. `loader[step]`
+    raises IndexError for a step outside the run. Errors that a source raises during a read are passed on.
     """
 
     def __init__(self, mixture: Mixture, **options: Any) -> None:
@@ -90,7 +91,7 @@ class Loader:
         self.close()
 
     def close(self) -> None:
-        """Stop the reading threads and free the memory."""
+        """Stop the reading threads and free the blocks in memory."""
         self._pool.close()
 
     @property
@@ -108,7 +109,7 @@ class Loader:
         return self.rows(step, *self._own_rows(step))
 
     def rows(self, step: int, first: int, last: int) -> Batch:
-        """Return rows first..last-1 of the global batch `step`, for sharding other than by host.
+        """Return rows first..last-1 of global batch `step`, for callers that do not split batches by host.
 
         Raises IndexError if the run has no such batch or the batch has no such rows.
         """
@@ -121,7 +122,7 @@ class Loader:
         return self._assemble(step, last - first, picks)
 
     def iterate(self, start: int = 0, stop: int | None = None) -> Generator[Batch, None, None]:
-        """Yield batches start..stop-1 (to the end of the run if `stop` is None) and read their blocks ahead.
+        """Yield batches start..stop-1, or to the end of the run if `stop` is None. Reads their blocks ahead.
 
         Raises IndexError if `start` is negative.
         """
@@ -165,7 +166,7 @@ class Loader:
         return values | {f"epochs/{name}": epochs for name, epochs in self.epochs(step).items()}
 
     def packing_report(self) -> dict[str, dict[int, Counters]]:
-        """Return the packing counters by packed component and length, for blocks that the loader counted itself."""
+        """Return counters by packed component and sequence length, for the lengths that the loader counted itself."""
         streams = zip(self.order.names, self.order.streams, strict=True)
         return {
             name: dict(stream.counts.packing_counters)
@@ -174,9 +175,10 @@ class Loader:
         }
 
     def outline(self, steps: int) -> list[tuple[int, int, int]]:
-        """Return the first `steps` batches as runs (number of batches, rows per global batch, sequence length).
+        """Summarize the first `steps` batches as a list of (number of batches, rows per global batch, sequence length).
 
-        Raises LoaderError, naming the component that ends first, if the run is shorter.
+        Each tuple describes consecutive batches of one shape. Raises LoaderError, naming the component that ends first,
+        if the run has fewer than `steps` batches.
         """
         self.order.require(steps)
         sizes, lengths = self.mixture.batches, self.order.lengths
@@ -185,11 +187,14 @@ class Loader:
         return [(end - start, sizes.at(start), lengths.at(start)) for start, end in runs]
 
     def record(self) -> dict[str, Any]:
-        """Describe what this run reads, as JSON values for a checkpoint."""
+        """Return a description of what this run reads, as JSON values to save in a checkpoint."""
         return resume_check.describe(self.order)
 
     def verify(self, saved: dict[str, Any], step: int) -> list[str]:
-        """Return what changes from `step` on; raise MixtureChangedError if the batches before it were different."""
+        """Compare a saved record with this run, and return the changes that take effect at `step` or later.
+
+        Raises MixtureChangedError if the batches before `step` would have been different.
+        """
         return resume_check.verify(saved, self.record(), operator.index(step))
 
     def _batches(self, start: int, stop: int | None) -> Generator[Batch, None, None]:
@@ -203,7 +208,7 @@ class Loader:
             step += 1
 
     def _complete(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Compute the derived arrays in the background thread, so that the model does not wait for them."""
+        """Compute the derived arrays in the background thread, so that the training loop does not wait for them."""
         for batch in batches:
             if self.options.segments:
                 _ = batch.segments, batch.loss_mask
@@ -212,7 +217,7 @@ class Loader:
     def _assemble(self, step: int, rows: int, picks: Sequence[Pick]) -> Batch:
         if os.getpid() != self._process:
             raise LoaderError(
-                "this loader was made before a fork; make a loader in each process, or start workers with spawn"
+                "this loader was made before a fork; make a loader in each process, or start workers by spawning them"
             )
         keys = [key for pick in picks for key in self._reader.keys(pick)]
         batch = empty_batch(rows, self.order.lengths.at(step), self.order.names, self._view)

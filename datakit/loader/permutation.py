@@ -1,13 +1,14 @@
-"""Computes keyed permutations of any size below 2^62, forwards and backwards, without storing them.
+"""Computes keyed permutations of up to 2^62 - 1 elements and their inverses, and hashes names and numbers to keys.
 
-A Feistel network, as balanced as possible, permutes the smallest power of two that holds n, with six rounds of a full
-64-bit mixing function and 64-bit keys. Cycle walking leads back into 0..n-1, in fewer than two walks on average. For up
-to 4,096 elements, a table is cheaper: the argsort of keyed hashes. It is uniform over all n! orders, of which a Feistel
-network on two or three bits reaches only some.
+The permutation of n elements is a Feistel network over the smallest power of two that is at least n. Its two halves are
+as equal as possible, and it has six rounds of a full 64-bit mixing function with 64-bit keys. Results outside 0..n-1
+are fed to the network again until they fall inside (cycle walking); on average, this takes fewer than two passes.
 
-Cost: 0.1-0.2 us per element in bulk and 50-100 us per call, so callers ask for a whole window at a time. The arithmetic
-is all on integers, so the results are the same on every machine and version of numpy.
-"""
+For up to 4,096 elements, a table is cheaper: the argsort of keyed hashes. This method can produce all n! orders with
+equal probability, whereas a Feistel network on two or three bits can produce only some of them.
+
+A call takes 50-100 us, plus 0.1-0.2 us per element, so callers ask for a whole window at a time. All arithmetic uses
+integers, so the results are the same on every machine and with every version of numpy."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ MASK64 = (1 << 64) - 1
 
 
 class Order(Protocol):
-    """A bijection of 0..size-1."""
+    """A permutation of 0..size-1 and its inverse."""
 
     size: int
 
@@ -35,24 +36,24 @@ class Order(Protocol):
 
 
 def derive_key(*parts: str | int) -> int:
-    """Hash a path of names and numbers to a 64-bit key, as in `derive_key(seed, "web", "epoch", 3)`."""
+    """Hash a list of names and numbers to a 64-bit key, as in `derive_key(seed, "web", "epoch", 3)`."""
     return xxhash.xxh3_64_intdigest(json.dumps(parts, separators=(",", ":")).encode())
 
 
 def mix64(values: np.ndarray) -> np.ndarray:
-    """Mix uint64 values bijectively; each input bit affects every output bit (the finalizer of SplitMix64)."""
+    """Mix uint64 values bijectively with the finalizer of SplitMix64: each input bit affects every output bit."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
 
 
 def keyed_hashes(key: int, count: int) -> np.ndarray:
-    """Return the first `count` outputs of SplitMix64 seeded with `key`: uint64."""
+    """Return the first `count` outputs of SplitMix64 seeded with `key`: uint64 [count]."""
     return mix64(np.uint64(key) + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(GOLDEN))
 
 
 class InOrder:
-    """The identity, for components that are not shuffled."""
+    """The identity permutation, for components that are not shuffled."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -65,9 +66,9 @@ class InOrder:
 
 
 class Permutation:
-    """A keyed permutation of 0..size-1: call it to map positions to indices, `inverse` to map them back (int64 arrays).
+    """A keyed permutation of 0..size-1. Call it to map positions to indices, and call `inverse` to map indices back.
 
-    Raises ValueError if `size` is not in 1..2^62-1.
+    Both methods take and return int64 arrays. Raises ValueError if `size` is not in 1..2^62-1.
     """
 
     def __init__(self, size: int, key: int) -> None:
@@ -103,7 +104,10 @@ class Permutation:
         return keyed_hashes(self.key, ROUNDS)
 
     def _walk(self, values: np.ndarray, network) -> np.ndarray:
-        """Reapply the network to values outside 0..size-1 until they fall inside; every cycle leads back."""
+        """Apply the network, and reapply it to results outside 0..size-1 until all are inside.
+
+        This ends, because every cycle of a permutation that contains a value inside returns to that value.
+        """
         result = network(values.astype(np.uint64))
         outside = np.flatnonzero(result >= np.uint64(self.size))
         while outside.size:

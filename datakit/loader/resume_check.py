@@ -1,12 +1,11 @@
-"""Describes what a run reads, for its checkpoints, and checks that a resumed run would have read the same so far.
+"""Describes what a run reads, for its checkpoints, and refuses to resume if earlier batches would have been different.
 
-The past is everything that decided the batches before the checkpoint's step: seed, sources, held-out documents, block
-sizes and windows, packing, and the stages, lengths and batch sizes in effect until then. If any of these differs, the
-run would silently read some tokens twice and others never, so an error spells out the difference. The settings that
-only decide where the run ends may change, as long as the end does not touch those batches. Settings that take
+Many settings decide the batches before the checkpoint's step: the seed, sources, held-out documents, block sizes,
+windows and packing, and the stages, lengths and batch sizes in effect until then. If any of these differed, the resumed
+run would silently read some tokens twice and never read others, so an error states the difference. Settings that
+only decide where the run ends may differ, as long as the end does not touch those batches. Settings that take
 effect at that step or later may differ: to change a mixture on purpose, add a stage. Such changes are returned, so that
-the caller can log them.
-"""
+the caller can log them."""
 
 from __future__ import annotations
 
@@ -29,7 +28,10 @@ HINTS = {"window_blocks": " (derived from memory_bytes and the components; set t
 
 
 def describe(order: SequenceOrder) -> dict[str, Any]:
-    """Describe what an order reads, as JSON values that are equal for equal mixtures over equal content."""
+    """Return a description of what an order reads, as JSON values.
+
+    Descriptions are equal if the mixtures and the contents of their sources are equal.
+    """
     mixture, simulate = order.mixture, order.mixture.simulate
     stages = [[slot, {n: float(w) for n, w in sorted(weights.items()) if w > 0}] for slot, weights in order.stages]
     settings: dict[str, Any] = {
@@ -47,12 +49,15 @@ def describe(order: SequenceOrder) -> dict[str, Any]:
 
 
 def fingerprint_of(settings: Mapping[str, Any]) -> str:
-    """Hash the canonical JSON of the settings: 32 hex digits."""
+    """Return the hash of the settings' canonical JSON: 32 hex digits."""
     return xxhash.xxh3_128_hexdigest(msgspec.json.encode(dict(settings), order="sorted"))
 
 
 def verify(saved: Mapping[str, Any], current: Mapping[str, Any], step: int) -> list[str]:
-    """Return what changes from `step` on. Raises MixtureChangedError if the batches before it differ."""
+    """Return the changes that take effect at `step` or later.
+
+    Raises MixtureChangedError if the batches before `step` would have been different.
+    """
     if saved.get("format") != FORMAT:
         raise MixtureChangedError(f"the checkpoint's mixture has format {saved.get('format')!r}, not {FORMAT!r}")
     past, future = _differences(saved, current, step)

@@ -1,4 +1,6 @@
-"""Defines the parameters of normalize, with their defaults."""
+"""Defines the settings of normalize (format, columns, `where`, sample, transform, limits, quarantine), their defaults,
+and the checks of their values.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +16,19 @@ from datakit.normalize.formats import AUTO, FORMATS
 class Config:
     """Rules that turn records into documents. A source may override the first seven; the rest apply to all sources."""
 
-    format: str = AUTO  # one of `formats.FORMATS`, for all files; auto: determined by each file's name
+    format: str = AUTO  # one of `formats.FORMATS` for all files; `auto`: the format that each file's name implies
     text: str = "text"  # the upstream column that becomes `text`
     id: str = "id"  # the upstream column that becomes `source_id`, if there is one
-    where: str | None = None  # a SQL predicate on a record's columns (DuckDB's dialect); null counts as false
-    sample: float = 1.0  # the share of documents to keep, selected by their ids
-    transform: str | None = None  # "package.module:function", applied to raw records: RecordBatch -> RecordBatch
-    transform_version: int | str | None = None  # change it whenever the transform changes
+    where: str | None = None  # a SQL predicate on a record's columns, in DuckDB's dialect; null counts as false
+    sample: float = 1.0  # the share of documents to keep; the documents' ids decide which
+    transform: str | None = None  # "package.module:function", which maps a RecordBatch of raw records to a RecordBatch
+    transform_version: int | str | None = None  # to be changed whenever the transform's code changes
     drop: tuple[str, ...] = ()  # upstream columns to leave out
     max_document_bytes: int = 256 << 20  # a longer document is quarantined
-    whitespace_run: int = 128  # a longer run of white space is cut to this many characters
-    partition_bytes: int | None = None  # most text per partition; None: 32 MiB, 128 MiB or 1 GiB, by total size
-    max_quarantined: int | float = 0  # how many unusable records to leave out; a share if below 1
-    quarantine: tuple[str, ...] = ()  # further records ("file:position") that may be left out
+    whitespace_run: int = 128  # a longer run of white-space characters is cut to this length
+    partition_bytes: int | None = None  # limit on the mean text per partition; None: 32 MiB to 1 GiB, by total size
+    max_quarantined: int | float = 0  # how many unusable records may be left out: a number (integer) or a share (float)
+    quarantine: tuple[str, ...] = ()  # records ("file:position") that may be left out in addition to max_quarantined
 
     def __post_init__(self) -> None:
         if self.format not in (AUTO, *FORMATS):
@@ -39,7 +41,7 @@ class Config:
             raise RecipeError(f"transform {self.transform!r} must have the form package.module:function")
         if (self.transform is None) != (self.transform_version is None):
             raise RecipeError(
-                "transform and transform_version must be set together, because the version identifies the step"
+                "transform and transform_version must be set together, because the version stands for the code"
             )
         for name in ("max_document_bytes", "whitespace_run", "partition_bytes"):
             if getattr(self, name) is not None and getattr(self, name) < 1:

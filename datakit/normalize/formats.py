@@ -1,4 +1,5 @@
-"""Determines a file's format from its name, and checks the format against the file's first bytes.
+"""Determines a file's format and compression from its name or the recipe, and rejects a file whose first bytes show
+another kind of file.
 
     .jsonl .ndjson .json     JSON Lines: one object per line
     .parquet .pq             Parquet
@@ -6,7 +7,7 @@
     .csv .tsv                tables with a header
     .txt .md .rst .py ...    one document per file; `format = "text"` applies to any extension
 
-All files except Parquet and Arrow, which compress internally, may be compressed: .gz, .zst, .bz2, .xz.
+Files of every format may be compressed (.gz, .zst, .bz2, .xz), except Parquet and Arrow, which compress internally.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def compression_of(path: str) -> str | None:
 
 
 def format_of(path: str, configured: str = AUTO) -> str:
-    """Return the format of a file: the configured one, or the one its name implies. Raises UnreadableError."""
+    """Return the format of a file: the configured one, or else the one its name implies. Raises UnreadableError."""
     if configured != AUTO:
         return configured
     stem = os.path.splitext(path)[0] if compression_of(path) else path
@@ -66,10 +67,10 @@ def format_of(path: str, configured: str = AUTO) -> str:
 
 
 def check_head(path: str, head: bytes, expected: str | None) -> None:
-    """Raise UnreadableError if a file's first bytes contradict the kind of file that its name implies.
+    """Raise UnreadableError if the first bytes of a file, `head`, show that it is not of the expected kind.
 
     expected: a compression, `parquet` or `arrow`; None for plain text. A truncated or damaged file passes, since its
-    good records are worth keeping. A file of another kind means a mistake in the recipe or the download.
+    good records are worth keeping. A file of another kind is refused, since the recipe or the download must be wrong.
     """
     if expected is None:
         found = kind_of(head)
@@ -97,15 +98,15 @@ def _a(name: str) -> str:
 
 
 def is_skippable(head: bytes) -> bool:
-    """Return True if a zstd stream starts with a skippable frame (RFC 8878, 3.1.2)."""
+    """Return True if these are the first bytes of a skippable zstd frame (RFC 8878, 3.1.2)."""
     return head[1:4] == b"\x2a\x4d\x18" and head[0] & 0xF0 == 0x50
 
 
 def kind_of(head: bytes) -> str | None:
-    """Return the kind of file that the first bytes identify, or None."""
+    """Return the kind of file that these first bytes identify, or None if they identify none."""
     if head.startswith(UTF16):
         return "UTF-16 text"
     kind = next((kind for kind, magic in MAGIC.items() if head.startswith(magic)), None)
     if (kind == PARQUET and head[4:5] >= b" ") or (kind == "bzip2" and head[4:8] != b"1AY&"):
-        return None  # plain text may start with these letters
+        return None  # plain text may also start with "PAR1" or "BZh"
     return kind

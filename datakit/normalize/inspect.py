@@ -1,7 +1,8 @@
-"""Inspects a raw source before a run: finds formats, columns, sizes and the probable text column; drafts a recipe.
+"""Inspects a raw source before a run: finds its formats, columns and sizes, guesses the text and id columns, and drafts
+a recipe.
 
-Reads the first chunk of up to three files of each format, so inspecting a source of any size takes only a moment.
-Reports ids, names, types and lengths, never text.
+Reads the first chunk of at most three files per format, so that apart from the listing, inspecting a source of any size
+takes only a moment. Reports ids, names, types and lengths, but never any text.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ from datakit.storage.row_size import row_sizes
 from datakit.storage.urls import FileInfo
 from datakit.text.string_buffers import string_buffers
 
-SAMPLED_FILES = 3  # the first, middle and last file of each format
+SAMPLED_FILES = 3  # per format: the first, the middle and the last file
 SHOWN_IDS = 3
 SHOWN_PROBLEMS = 3
-TOLERATED = 1 << 30  # quarantined records: more than a chunk can hold
+TOLERATED = 1 << 30  # limit on quarantined records; more than a chunk can hold
 TEXT_NAMES = ("text", "content", "raw_content", "body", "markdown", "document", "article", "code", "story")
 ID_NAMES = ("id", "doc_id", "document_id", "docid", "uuid", "guid", "key", "hash", "sha", "url", "path")
 
 
 @dataclass(frozen=True)
 class ColumnReport:
-    """A column: its type, the share of sampled records with a value, and the mean size of a value in bytes."""
+    """A column: its type, the share of sampled records that have a value in it, and a value's mean size in bytes."""
 
     name: str
     type: str
@@ -54,7 +55,7 @@ class ColumnReport:
 
 @dataclass(frozen=True)
 class FormatReport:
-    """The files of one format. The description of columns and texts is based on `records` sampled records."""
+    """The files of one format. The statements about columns and texts are based on `records` sampled records."""
 
     format: str
     files: int
@@ -70,7 +71,7 @@ class FormatReport:
 
 @dataclass(frozen=True)
 class RawReport:
-    """A raw source. problems: messages about anything that could not be read."""
+    """The report on a raw source. problems: messages about files and records that could not be read."""
 
     url: str
     files: int
@@ -121,7 +122,7 @@ def _inspect_format(base: str, name: str, files: Sequence[FileInfo], problems: l
 
 
 def _sampled_chunks(base: str, name: str, files: Sequence[FileInfo], problems: list[str]) -> list[Chunk]:
-    """Read the first chunk of some files, and report errors in them in `problems`."""
+    """Read the first chunk of some of the files, and append a message to `problems` for each error."""
     chunks: list[Chunk] = []
     for number in sorted({0, len(files) // 2, len(files) - 1})[:SAMPLED_FILES]:
         counts = RecordCounts(Tolerance(TOLERATED))
@@ -148,7 +149,11 @@ def _column(chunks: Sequence[Chunk], field: pa.Field) -> ColumnReport:
 
 
 def guess_text(columns: Sequence[ColumnReport]) -> str | None:
-    """Return the string column with the most bytes, or a column with a usual name that has at least 30 % as many."""
+    """Return the column that probably holds the text, or None if no column has strings or bytes.
+
+    This is the first column with a usual name for texts that has at least 30 % as many bytes as the largest column.
+    If there is none, it is the largest column.
+    """
     strings = [column for column in columns if column.type in ("string", "large_string", "binary", "large_binary")]
     sizes = {column.name: column.mean_bytes * column.filled for column in strings}
     most = max(sizes.values(), default=0.0)
@@ -157,13 +162,13 @@ def guess_text(columns: Sequence[ColumnReport]) -> str | None:
 
 
 def guess_id(columns: Sequence[ColumnReport]) -> str | None:
-    """Return the first column that has a usual name for ids, and a scalar in nearly all records."""
+    """Return the first column that has a usual name for ids and holds a scalar in nearly all records."""
     plain = {column.name.lower(): column.name for column in columns if column.filled > 0.9 and "<" not in column.type}
     return next((plain[name] for name in ID_NAMES if name in plain), None)
 
 
 def _texts(chunks: Sequence[Chunk], text: str) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return the lengths of the sampled texts in bytes, and the ids that the first few will have."""
+    """Return the lengths in bytes of the sampled texts, and the ids that the first few of them will get."""
     lengths, ids = [], []
     for chunk in chunks:
         if text in chunk.table.column_names:
@@ -180,7 +185,7 @@ def _texts(chunks: Sequence[Chunk], text: str) -> tuple[np.ndarray, tuple[str, .
 
 
 def _extensions(files: Sequence[FileInfo]) -> tuple[str, ...]:
-    """Return the extensions of some files, most frequent first; `.jsonl.gz` counts as one."""
+    """Return the extensions of these files, the most frequent first; `.jsonl.gz` counts as one extension."""
     counts: Counter[str] = Counter()
     for info in files:
         stem, last = os.path.splitext(info.path)
@@ -189,7 +194,7 @@ def _extensions(files: Sequence[FileInfo]) -> tuple[str, ...]:
 
 
 def draft_recipe(report: RawReport) -> str:
-    """Draft a recipe for a source, as TOML to edit: one `[[sources]]` table per format."""
+    """Draft a recipe for a source, as TOML for the user to edit, with one `[[sources]]` table per format."""
     base = globs.locate(report.url).base
     stem = _name(urls.name(report.url.rstrip("/*")) or "texts")
     lines = [f"name = {_quoted(stem)}"]

@@ -1,23 +1,25 @@
-"""Compiled passes over bytes that find white space, lines and records.
+"""Compiles the passes over bytes that find white space, NUL, lines and CSV records, and that measure the nesting of
+JSON.
 
-numba compiles them once and caches the machine code on disk next to the package (or in the user's cache folder). The
-fork server calls `warm`, so no task has to compile. The passes take plain arrays and numbers, and allocate nothing.
+numba compiles each pass once and caches the machine code on disk, next to the package or in the user's cache folder.
+The fork server calls `warm_kernels.warm`, so no task has to compile anything. The passes take plain arrays and numbers,
+and allocate nothing.
 
-Cost: importing numba takes a quarter of a second, so this module is imported when a chunk is read, never by a command
-that only plans.
+Cost: importing numba takes a quarter of a second. Therefore this module is imported only when a chunk is read, and
+never by a command that only plans.
 """
 
 from __future__ import annotations
 
 from numba import njit
 
-BLANK, NUL, RUN = 1, 2, 4  # flags of a text, set by `scan_texts`
-PLAIN, ODD, DEEP = 0, 1, 2  # kinds of a line, set by `scan_lines`
+BLANK, NUL, RUN = 1, 2, 4  # flags of a text, which `scan_texts` sets
+PLAIN, ODD, DEEP = 0, 1, 2  # kinds of a line, which `scan_lines` determines
 
 
 @njit(cache=True, nogil=True)
 def _space_at(data, i, end):  # pragma: no cover - compiled
-    """Return the length in bytes of the white-space character that starts at `i`, or 0."""
+    """Return the length in bytes of the white-space character that starts at byte `i`, or 0 if there is none."""
     octet = data[i]
     if octet == 32 or 9 <= octet <= 13:
         return 1
@@ -39,7 +41,7 @@ def _space_at(data, i, end):  # pragma: no cover - compiled
 
 @njit(cache=True, nogil=True)
 def _space_before(data, start, i):  # pragma: no cover - compiled
-    """Return the length in bytes of the white-space character that ends before `i`, or 0."""
+    """Return the length in bytes of the white-space character that ends just before byte `i`, or 0 if there is none."""
     for length in range(1, 4):
         if i - length >= start and _space_at(data, i - length, i) == length:
             return length
@@ -48,7 +50,7 @@ def _space_before(data, start, i):  # pragma: no cover - compiled
 
 @njit(cache=True, nogil=True)
 def _run_length(data, start, end, i, longest):  # pragma: no cover - compiled
-    """Count the white-space characters around `i` in data[start:end], up to `longest` + 1."""
+    """Return the length in characters of the run of white space around byte `i`; stop counting at `longest` + 1."""
     count, left, right = 0, i, i
     length = _space_before(data, start, left)
     while length > 0 and count <= longest:
@@ -81,7 +83,7 @@ def _has_long_run(data, start, end, longest, possible):  # pragma: no cover - co
 
 @njit(cache=True, nogil=True)
 def scan_texts(data, offsets, longest, possible, flags):  # pragma: no cover - compiled
-    """Set the flags of each text in `data`. `possible`: bool [256], True for bytes that occur in white space."""
+    """Set the flags of each text in `data`. possible: bool [256], True for bytes that white space may contain."""
     for index in range(len(flags)):
         start, end = offsets[index], offsets[index + 1]
         zeros = 0
@@ -108,7 +110,7 @@ def _is_space(octet):  # pragma: no cover - compiled
 
 @njit(cache=True, nogil=True)
 def _depth(data, start, end):  # pragma: no cover - compiled
-    """Return the deepest nesting in data[start:end], outside strings."""
+    """Return the depth of the deepest nesting of brackets in data[start:end], ignoring brackets in strings."""
     depth = deepest = 0
     i = start
     while i < end:
@@ -128,9 +130,9 @@ def _depth(data, start, end):  # pragma: no cover - compiled
 
 @njit(cache=True, nogil=True)
 def scan_lines(data, breaks, deepest_allowed, places, kinds):  # pragma: no cover - compiled
-    """Write the bounds and kind of each nonblank line to `places` and `kinds`; return their number.
+    """Write the bounds and the kind of each nonblank line to `places` and `kinds`; return the number of such lines.
 
-    breaks: the positions of line ends. places: int64 [2, lines], the first byte and the end of each line.
+    breaks: the positions of the line ends. places: int64 [2, lines], the first byte and the end of each line.
     """
     count = 0
     position = 0
@@ -156,7 +158,10 @@ def scan_lines(data, breaks, deepest_allowed, places, kinds):  # pragma: no cove
 
 @njit(cache=True, nogil=True)
 def find_records(data, delimiter, starts):  # pragma: no cover - compiled
-    """Write the start of each nonempty record to `starts`; return their number and the end of the last complete one."""
+    """Write the start of each nonempty CSV record to `starts`.
+
+    Return the number of records written, and the end of the last record that has a line end.
+    """
     count = 0
     start = end = 0
     field_begins, quoted = True, False

@@ -1,6 +1,7 @@
-"""Defines the types of the data that normalize passes between its plan and its tasks.
+"""Defines the arguments, shared values and results that normalize passes between its plan and its routing and sorting
+tasks.
 
-For transport they become plain dictionaries: task arguments, `Phase.shared` and `TaskResult.details`.
+Their instances are passed as plain dictionaries: as task arguments, in `Phase.shared`, and in `TaskResult.details`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from datakit.normalize.readers.slices import FileRange
 class RouteShared(msgspec.Struct, frozen=True):
     """Data shared by all routing tasks.
 
-    config: `Config` as plain data with every default. buckets: their number, a power of two.
+    config: the `Config` as plain data, including every default. buckets: the number of buckets, a power of two.
     """
 
     base: str
@@ -24,7 +25,7 @@ class RouteShared(msgspec.Struct, frozen=True):
 
 
 class RouteArguments(msgspec.Struct, frozen=True):
-    """One routing task. listed: files it reads in place, path -> (size, modification time in ns, xxh3-128)."""
+    """One routing task. listed: the files it reads in place, path -> (size, modification time in ns, xxh3-128)."""
 
     key: str
     ranges: list[FileRange] = msgspec.field(name="pieces")
@@ -32,7 +33,7 @@ class RouteArguments(msgspec.Struct, frozen=True):
 
 
 class RouteDetails(msgspec.Struct, frozen=True):
-    """The result of one slice. schemas: (file, schema as Arrow IPC in hex, since the ledger is JSON)."""
+    """The result of one slice. schemas: (file, schema as Arrow IPC in hex) pairs; in hex because the ledger is JSON."""
 
     runs: list[str]
     schemas: list[tuple[str, str]]
@@ -40,14 +41,14 @@ class RouteDetails(msgspec.Struct, frozen=True):
 
 
 class OutputColumn(msgspec.Struct, frozen=True):
-    """A column of the output, and the upstream column it comes from."""
+    """A column of the output, and the upstream column that it comes from, if any."""
 
     name: str
     upstream: str | None = None
 
 
 class SortShared(msgspec.Struct, frozen=True):
-    """Data shared by all sorting tasks: 2**bits partitions are read from 2**bucket_bits buckets of `runs`.
+    """Data shared by all sorting tasks. They read 2**bits partitions from the 2**bucket_bits buckets in `runs`.
 
     schema: the output's schema, as Arrow IPC.
     """
@@ -61,7 +62,7 @@ class SortShared(msgspec.Struct, frozen=True):
 
 
 class SortDetails(msgspec.Struct, frozen=True):
-    """The result of one partition; the ids are None if it is empty."""
+    """The result of one partition. If the partition is empty, both ids are None."""
 
     text_bytes: int
     first_id: str | None
@@ -69,5 +70,5 @@ class SortDetails(msgspec.Struct, frozen=True):
 
 
 def to_plain(value: msgspec.Struct) -> dict[str, Any]:
-    """Convert an instance of one of these types to plain data. The inverse is `msgspec.convert`."""
+    """Convert an instance of one of these types to plain data; `msgspec.convert` does the reverse."""
     return msgspec.to_builtins(value, builtin_types=(bytes,))

@@ -1,8 +1,9 @@
-"""Applies the recipe's `where` (which records to keep) and `transform` (how to change them).
+"""Evaluates a source's `where` (a SQL predicate that selects records) with DuckDB, and applies its `transform` (a
+user's function that changes records).
 
-A predicate is an SQL expression over a record's columns. DuckDB evaluates it on one chunk at a time, in order; a result
-of null means no match. A column that is missing from a chunk is null there. A column that no record has is an error at
-the end of the phase, since a misspelled name would otherwise drop everything.
+DuckDB evaluates the predicate on one chunk at a time and keeps the order of the records. A record for which the
+predicate is null does not match. If a chunk lacks a column that the predicate reads, that column is null there. If no
+record has the column, the phase ends with an error, since a misspelled name would otherwise drop every record.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ ROW = "__row"
 
 
 class Predicate:
-    """A compiled `where`. Raises RecipeError if the SQL is not a predicate."""
+    """A parsed `where`. Creating it raises RecipeError if the SQL is not a predicate."""
 
     def __init__(self, sql: str) -> None:
-        import duckdb  # slow to import, and few sources have a predicate
+        import duckdb  # imported only here, because this is slow and few sources have a predicate
 
         self._sql, self._duckdb = sql, duckdb
         self._database = duckdb.connect(config={"threads": 1, "enable_external_access": False})
@@ -38,7 +39,7 @@ class Predicate:
         return list(self._wanted)
 
     def matches(self, table: pa.Table, file: str) -> np.ndarray:
-        """Return bool [rows], True for records that match. Raises RecipeError if evaluation fails on these records."""
+        """Return bool [rows], True for matching records. Raises RecipeError if the predicate fails on these records."""
         rows = pa.array(np.arange(table.num_rows))
         records = pa.table([self._column(table, name) for name in self._wanted] + [rows], [*self._wanted, ROW])
         try:
@@ -52,19 +53,19 @@ class Predicate:
         return kept
 
     def _column(self, table: pa.Table, name: str) -> pa.ChunkedArray:
-        """Return a column with at least the fields that the predicate reads, null where they are missing."""
+        """Return a column with at least the fields that the predicate reads; a missing field is added as null."""
         if name not in table.column_names:
             return pa.chunked_array([pa.nulls(table.num_rows, self._wanted[name])])
         column = table.column(name)
         return fit_column(column, unify(column.type, self._wanted[name]) or column.type)
 
     def _reason(self, error: Exception) -> str:
-        """Return DuckDB's message if it is about the SQL, else only the error's type: other messages quote values."""
+        """Return DuckDB's message if it is about the SQL, else the error's type, since other messages quote values."""
         about_sql = (self._duckdb.BinderException, self._duckdb.CatalogException, self._duckdb.ParserException)
         return str(error).split("\n")[0] if isinstance(error, about_sql) else type(error).__name__
 
     def _referenced(self) -> dict[str, pa.DataType]:
-        """Return the columns that the predicate reads, with the struct fields that it reads in each."""
+        """Return the columns that the predicate reads. Their types have the struct fields that it reads."""
         query = f"SELECT 1 FROM records WHERE ({self._sql})"
         rows = self._database.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
         tree = json.loads(rows[0][0])
@@ -92,7 +93,7 @@ def _column_paths(node: Any) -> Iterator[list[str]]:
 
 
 class Transform:
-    """A user's function that maps a record batch to a record batch. Raises RecipeError if it cannot be imported."""
+    """A user's function from record batch to record batch. Creating it raises RecipeError if the import fails."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -102,7 +103,7 @@ class Transform:
             raise RecipeError(f"transform {name!r} cannot be imported: {error}") from error
 
     def apply(self, table: pa.Table) -> pa.Table:
-        """Apply the function to one chunk. Raises RecipeError if it does not return a record batch."""
+        """Apply the function to one chunk. Raises RecipeError if the function does not return a record batch."""
         batch = table.combine_chunks().to_batches()
         result = self._function(batch[0] if batch else pa.RecordBatch.from_pylist([], table.schema))
         if not isinstance(result, pa.RecordBatch):

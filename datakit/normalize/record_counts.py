@@ -1,7 +1,8 @@
-"""Counts a task's records by what became of them, and lists the quarantined ones.
+"""Counts a task's records as read, removed (by reason), repaired or quarantined, fails a task with too many in
+quarantine, and checks that no record is lost.
 
-Every record read is counted in `records_in`, and every record that does not reach the output is counted by reason, so
-the stage can prove that no record is lost (see `conservation`).
+Every record read is counted in `records_in`, and every record that does not reach the output is counted under the
+reason for its removal, so the stage can prove that no record is lost (see `conservation`).
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ REMOVED = (
     QUARANTINED,
 )
 REPAIRED = ("normalize/invalid_utf8", "normalize/nul", "normalize/whitespace_runs")
-ENOUGH = 1000  # quarantined entries before a task may give up: a slice may merely start with a small bad file
-NEARLY_ALL = 0.9  # not all: the rest may be blank lines, which can be read in any format
+ENOUGH = 1000  # fewest quarantined entries with which a task gives up; its slice may merely start with a bad file
+NEARLY_ALL = 0.9  # share of unusable records; below 1, because the others may be blank lines, which any format allows
 
 
 @dataclass
 class RecordCounts:
     """The counts of one task.
 
-    tolerance: how many records may be quarantined. If the limit is a number, a task that exceeds it fails at once. A
-    share applies to all records of the step (one bad file among a thousand good ones is well within it), so it is
-    checked when the step ends. Until then, a task fails only if almost nothing it read is usable
-    (`give_up_if_hopeless`): the cause is then a mistake in the recipe or a wrong kind of file, and every other task
-    would fail in the same way.
+    tolerance: how many records may be quarantined. If the limit is a number, a task fails as soon as it exceeds the
+    limit by more than `SHOWN` records. A share applies to all records of the step, so that one bad file among a
+    thousand good ones is allowed; it is therefore checked when the step ends. Until then, a task fails only if almost
+    none of the records it has read are usable (`give_up_if_hopeless`). In that case, the recipe is wrong or the files
+    are of the wrong kind, and every other task would fail in the same way.
     """
 
     tolerance: Tolerance
@@ -48,16 +49,16 @@ class RecordCounts:
     _unlisted: int = 0
 
     def add_read(self, records: int) -> None:
-        """Add to the number of records read."""
+        """Add `records` to the number of records read."""
         self.counters[IN] += records
 
     def unreadable(self, file: str, position: int, reason: str, records: int = 1) -> None:
-        """Quarantine input that could not be read; `records` is the number of records it holds, if known."""
+        """Quarantine input that could not be read. If known, `records` is the number of records in that input."""
         self.add_read(records)
         self.unusable(file, position, reason, records)
 
     def unusable(self, file: str, position: int, reason: str, records: int = 1) -> None:
-        """Quarantine a record that was already counted as read. Raises PartialError if too many are quarantined."""
+        """Quarantine records that were already counted as read. Raises PartialError if too many are quarantined."""
         self.counters[QUARANTINED] += records
         self.quarantined.append(QuarantinedRecord(file, position, reason, records))
         self._unlisted += unlisted(self.quarantined[-1:], self.tolerance)
@@ -66,10 +67,11 @@ class RecordCounts:
             raise PartialError(complaint(self.quarantined, limit, f"more than {limit + SHOWN}"))
 
     def give_up_if_hopeless(self, enough: int = ENOUGH) -> None:
-        """Raise PartialError if a share is allowed, but `enough` entries and nearly all records are quarantined.
+        """Raise PartialError if the limit is a share and nearly all records are in quarantine.
 
-        Call it between chunks: within a chunk, bad records may be counted before good ones. A row group that fails to
-        decode is one entry, regardless of how many records it holds.
+        Quarantine must have at least `enough` entries. Call this between chunks, because within a chunk, bad records
+        may be counted before good ones. A row group that fails to decode is one entry, regardless of how many records
+        it holds.
         """
         limit, read = self.tolerance.limit, self.counters[IN]
         most = max(limit, NEARLY_ALL) * read
@@ -78,7 +80,7 @@ class RecordCounts:
 
 
 def conservation(counters: Mapping[str, int]) -> str | None:
-    """Return None if every record is accounted for, else the equation that does not hold."""
+    """Return None if every record is accounted for, else the equation that is violated."""
     removed = sum(counters[name] for name in REMOVED)
     if counters[IN] + counters[ADDED] == counters[OUT] + removed:
         return None

@@ -1,11 +1,13 @@
-"""Routes a slice: turns its records into documents with ids, and writes each to the exchange bucket for its id.
+"""Routes a slice: turns its records into documents with ids, samples them, quarantines unusable texts, and writes each
+document to the exchange bucket for its id.
 
-Each chunk is processed in columnar form: transform, predicate, text column, text rules, hash, sample. Each row then
-goes to the bucket given by the top bits of its id, with the id as two integers, the text, and every upstream column
-under its own name and type. Types are unified after all slices are done, when every file's columns are known.
+Each chunk is processed in columnar form, in this order: transform, predicate, text column, text rules, hash, sample.
+The top bits of a document's id determine its bucket. A row in the exchange has the id as two integers, the text, and
+every upstream column under a prefixed name. In this phase, the types of columns are united only across the files of a
+slice. The sort phase converts them to the common types of the whole source.
 
-Cost per MB of text: 1 to 2 ms for reading, 1 ms for the rules and the hash, 2 ms for writing.
-Memory: one chunk plus the exchange writer's budget.
+Cost per MB of text: 1 to 2 ms for reading, 1 ms for the rules and the hash, 2 ms for writing. Memory: one chunk plus
+the exchange writer's budget.
 """
 
 from __future__ import annotations
@@ -40,16 +42,16 @@ from datakit.storage.ids import ids_from_digests, top_bits
 from datakit.text.string_buffers import string_buffers
 
 PHASE = "route"
-HIGH, LOW, TEXT = "high", "low", "text"  # our columns in the exchange; upstream columns are prefixed
-UPSTREAM = "."
-BUDGET_BYTES = 256 << 20  # for the exchange writer: a decompressed slice of 64 MiB usually gives one run
-WHOLE_SLICE_BYTES = SLICE_BYTES // 2  # only sources that are read quickly consist of smaller slices
+HIGH, LOW, TEXT = "high", "low", "text"  # our columns in the exchange
+UPSTREAM = "."  # prefix for the names of upstream columns in the exchange
+BUDGET_BYTES = 256 << 20  # for the exchange writer; a decompressed slice of 64 MiB usually makes one run
+WHOLE_SLICE_BYTES = SLICE_BYTES // 2  # a task gives up at the end of its slice only if the slice is at least this large
 
 Texts: TypeAlias = "pa.LargeStringArray | pa.LargeBinaryArray"
 
 
 class Router:
-    """Routes the chunks of one slice, in order. text_bytes: total size of the texts written so far."""
+    """Routes the chunks of one slice, in order. text_bytes: the total size of the texts written so far."""
 
     def __init__(self, config: Config, counts: RecordCounts, buckets: int) -> None:
         self._config, self._counts, self._buckets = config, counts, buckets
@@ -59,7 +61,7 @@ class Router:
         self.text_bytes = 0
 
     def route(self, chunk: Chunk, write: Callable[[pa.Table, np.ndarray], None]) -> None:
-        """Pass one chunk's documents, and the bucket of each, to `write`. Raises InputError, PartialError."""
+        """Pass the documents of one chunk and the bucket of each to `write`. Raises InputError, PartialError."""
         rows = self._transformed(chunk)
         self.columns.add(rows.file, rows.table.schema)
         if self._where is not None:
@@ -78,7 +80,7 @@ class Router:
         self.text_bytes += int(np.diff(string_buffers(texts)[1]).sum())
 
     def _transformed(self, chunk: Chunk) -> Chunk:
-        """Apply the transform. If it changes the number of rows, all rows get the position of the first."""
+        """Apply the transform. If this changes the number of rows, all rows get the chunk's first position."""
         if self._transform is None:
             return chunk
         table = self._transform.apply(chunk.table)
@@ -88,7 +90,7 @@ class Router:
         return replace(chunk, table=table, positions=positions, files=())
 
     def _texts(self, rows: Chunk) -> tuple[Chunk, Texts]:
-        """Return the rows with a usable text, and their texts. A null is a blank text, which is counted later."""
+        """Return the rows with a usable text, and their texts. A null counts as a blank text and is removed later."""
         if self._config.text not in rows.table.column_names:
             return rows, pa.nulls(rows.table.num_rows, pa.large_string())
         kind = rows.table.column(self._config.text).type
@@ -101,11 +103,14 @@ class Router:
         return self._short_enough(rows, texts)
 
     def _without_wrong_types(self, rows: Chunk, kind: pa.DataType) -> Chunk:
-        """Quarantine JSON records whose text is not a string. In a file that has a schema, this is an error."""
+        """Quarantine JSON records whose text is not a string.
+
+        Raises ColumnError if the file has another format or a transform was applied.
+        """
         if self._transform is not None or formats.format_of(rows.file, self._config.format) != formats.JSON:
             raise ColumnError(
                 f"{rows.file}: column {self._config.text!r} is {kind}, not text; set the source's text to another "
-                "column, or convert it to a string with a transform"
+                "column, or convert this one to strings with a transform"
             )
         valued = rows.table.column(self._config.text).is_valid().to_numpy()
         for position in rows.positions[valued].tolist():
@@ -144,10 +149,10 @@ def _json_kind(kind: pa.DataType) -> str:
 
 
 def hash_texts(texts: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the xxh3-128 hash of each text's bytes as (high, low), uint64 [texts] each."""
+    """Return the xxh3-128 hash of each text's bytes as two arrays (high, low), uint64 [texts] each."""
     data, offsets = string_buffers(texts)
     view, ends = data.data, offsets.tolist()
-    # `map` over slices of one buffer keeps the loop in C
+    # with `map` over slices of one buffer, the loop runs in C
     digests = map(xxhash.xxh3_128_digest, map(view.__getitem__, map(slice, ends[:-1], ends[1:])))
     return ids_from_digests(b"".join(digests))
 
@@ -184,9 +189,10 @@ def route_slice(arguments: dict[str, Any], shared: dict[str, Any], task: TaskCon
 
 
 def _hold_or_give_up(counts: RecordCounts, task: TaskContext) -> Callable[[str, int, int], None]:
-    """Wrap the task's `hold`: readers call it when a chunk starts, and all earlier chunks are then fully counted.
+    """Return a `hold` that first fails the task if nearly all records so far are unusable.
 
-    Checking only at the end of the slice would be too late: a compressed stream may be one slice of many bad GB.
+    Readers call `hold` at the start of each chunk, when all earlier chunks are fully counted. Checking only at the end
+    of the slice would be too late: a compressed file is never cut, so its slice may hold many GB of bad records.
     """
 
     def hold(file: str, position: int, records: int) -> None:
@@ -197,7 +203,7 @@ def _hold_or_give_up(counts: RecordCounts, task: TaskContext) -> Callable[[str, 
 
 
 def _without_skipped(chunk: Chunk, context: ReadContext, buckets: int) -> Chunk:
-    """Start the batch (see TaskContext.records) and return the chunk without the records that must be left out."""
+    """Announce the chunk (see TaskContext.records), and return it without the records that must be left out."""
 
     def try_record(row: int) -> None:
         Router(context.config, context.for_trial().counts, buckets).route(chunk.single(row), lambda *rows: None)

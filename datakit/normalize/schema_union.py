@@ -1,10 +1,13 @@
-"""Unites the schemas of a source's files, and converts columns to the united types.
+"""Decides which common type the columns and fields of a source's files get, rejects types that cannot be joined and
+more than 2,000 columns, and converts columns.
 
-Every column that occurs anywhere is kept. Types are widened by rule: null to any type; integers to the wider one, then
-to float; numbers, booleans, dates and strings of different kinds to string; structs by uniting their fields; lists by
-widening their elements. Types that no rule joins (such as a struct and a number) cause an error that names both files.
+Every column that occurs in any file is kept. Types are widened by these rules: Null becomes any other type. Integers
+become the wider integer type, and integers and floats become floats. Numbers, booleans, dates and strings become
+strings if their kinds differ. Two structs become one struct with the fields of both, and the element types of lists are
+widened by the same rules. Types that no rule joins (such as a struct and a number) cause an error that names both
+files.
 
-Cost: uniting looks at types only; converting casts only the columns that differ.
+Cost: uniting looks at types only, and converting casts only the columns whose types differ.
 """
 
 from __future__ import annotations
@@ -17,14 +20,14 @@ from pyarrow import types
 
 from datakit.errors import ColumnError
 
-MOST_FIELDS = 2_000  # more than any real schema has, few enough for Parquet footers and Arrow to be fast
+MOST_FIELDS = 2_000  # more than any real schema has, yet few enough to keep Parquet footers and Arrow fast
 _SIGNED = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _UNSIGNED = (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
 _FLOATS = (pa.float16(), pa.float32(), pa.float64())
 
 
 def unite(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
-    """Unite (file, schema) pairs, with columns in order of first appearance. Raises ColumnError."""
+    """Unite the schemas of (file, schema) pairs, with columns in order of first appearance. Raises ColumnError."""
     kinds: dict[str, pa.DataType] = {}
     origin: dict[str, str] = {}
     for file, schema in schemas:
@@ -34,7 +37,7 @@ def unite(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
             if joined is None:
                 clash = f"{describe(known)} in {origin[field.name]} and {describe(field.type)} in {file}"
                 raise ColumnError(
-                    f"column {shown(field.name)} is {clash}; fix one of them, or leave the column out "
+                    f"column {shown(field.name)} is {clash}; fix one of the files, or leave the column out "
                     f"(drop = [{shown(field.name)}] under [normalize])"
                 )
             if joined != known:
@@ -46,11 +49,13 @@ def unite(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
 
 def _check_size(name: str, kind: pa.DataType, columns: int, file: str) -> None:
     if columns > MOST_FIELDS:
-        raise ColumnError(f"{file} has more than {MOST_FIELDS} different columns; select some with a transform")
+        raise ColumnError(
+            f"{file} brings the number of different columns above {MOST_FIELDS}; select columns with a transform"
+        )
     if _fields(kind) > MOST_FIELDS:
         raise ColumnError(
             f"{file}: column {shown(name)} has more than {MOST_FIELDS} different keys, so it is a dictionary rather "
-            f"than a record; leave it out (drop = [{shown(name)}] under [normalize]), or make it a string"
+            f"than a record; leave it out (drop = [{shown(name)}] under [normalize]), or convert it to a string"
         )
 
 
@@ -61,18 +66,18 @@ def _fields(kind: pa.DataType) -> int:
 
 
 def shown(name: str) -> str:
-    """Quote a column's name for a message, truncated if long."""
+    """Quote the name of a column for a message, and truncate it if it is long."""
     return repr(name if len(name) <= 60 else f"{name[:50]}...")
 
 
 def describe(kind: pa.DataType) -> str:
-    """Describe a type for a message, truncated if long."""
+    """Describe a type for a message, and truncate the description if it is long."""
     text = str(kind)
     return text if len(text) <= 60 else f"{text[:50]}..."
 
 
 def unify(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return the type that can hold the values of both, or None."""
+    """Return the type that can hold the values of both types, or None if the rules give none."""
     if one == other or types.is_null(other):
         return one
     if types.is_null(one):
@@ -121,12 +126,12 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    """Return True for types whose values are arbitrary bytes."""
+    """Return True for a type whose values are arbitrary bytes."""
     return types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
 
 
 def storable(kind: pa.DataType) -> pa.DataType:
-    """Return the type that is written: columns of nulls, and of structs without fields, become strings."""
+    """Return the type to write for `kind`. Nulls and structs without fields become strings, at any depth."""
     if types.is_null(kind):
         return pa.string()
     if types.is_struct(kind):
@@ -137,7 +142,7 @@ def storable(kind: pa.DataType) -> pa.DataType:
 
 
 def plain(table: pa.Table) -> pa.Table:
-    """Decode dictionaries, views, run-end encodings and extension types to the types they represent."""
+    """Decode columns of dictionary, view, run-end encoded and extension types to the types that these represent."""
     target = pa.schema([(field.name, plain_type(field.type)) for field in table.schema])
     if table.schema.equals(target, check_metadata=True):
         return table
@@ -170,7 +175,7 @@ def fit_column(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 
 def fit(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Convert an array to `kind`, a type that `unify`, `plain_type` or `storable` derived from the array's."""
+    """Convert an array to `kind`, a type that `unify`, `plain_type` or `storable` derived from the array's type."""
     if array.type == kind:
         return array
     if isinstance(array, pa.ExtensionArray):
@@ -200,7 +205,7 @@ def _fit_struct(array: pa.StructArray, kind: pa.DataType) -> pa.Array:
 def _fit_list(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if types.is_fixed_size_list(array.type) or array.offset:
         array = pc.cast(array, pa.large_list(array.type.value_type))
-        array = array.take(pa.array(range(len(array)), pa.int64()))  # from_arrays takes no slices
+        array = array.take(pa.array(range(len(array)), pa.int64()))  # because from_arrays rejects slices
     maker = pa.LargeListArray if types.is_large_list(kind) else pa.ListArray
     offsets = array.offsets.cast(pa.int64() if types.is_large_list(kind) else pa.int32())
     return maker.from_arrays(offsets, fit(array.values, kind.value_type), kind, mask=array.is_null())

@@ -1,10 +1,12 @@
-"""Sorts one partition by id and removes exact duplicates.
+"""Sorts one partition by id, keeps the first of each set of equal texts, writes the kept rows as Parquet, and lists the
+exact duplicates.
 
-The rows of a range of ids are read (memory-mapped) from the exchange in source order and sorted by id with a stable
-sort. So the first of several equal texts, by position, is kept; the texts of the others are never read. The output is
-cut into row groups while it is gathered.
+The rows of a range of ids are read from the exchange (memory-mapped) in source order and sorted by id with a stable
+sort. Therefore, of several equal texts, the one with the first position is kept, and the other texts are never read.
+The output is cut into row groups while it is gathered.
 
-Cost: mostly zstd (150 to 250 MB/s of text per core). Memory: one copy of the partition's kept rows.
+Cost: mostly zstd (150 to 250 MB/s of text per core). Memory: one copy of the partition's kept rows, or two if
+duplicates or rows of other partitions had to be dropped.
 """
 
 from __future__ import annotations
@@ -28,12 +30,12 @@ from datakit.storage.parquet import ShardInfo, ShardWriter
 from datakit.text.string_buffers import string_buffers
 
 PHASE = "sort"
-GATHER_BYTES = 16 << 20  # bytes gathered at once; limits the size of the second copy of the rows
+GATHER_BYTES = 16 << 20  # bytes of rows gathered at once; limits the size of the copy that is made for writing
 DUPLICATES = pa.schema([("id", pa.string()), ("source_id", pa.string()), ("kept_source_id", pa.string())])
 
 
 def sort_partition(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Write one partition and its list of duplicates."""
+    """Write one partition, and the list of its duplicates if it has any."""
     number, common = arguments["partition"], msgspec.convert(shared, SortShared)
     tables = _read_partition(context, common, number)
     order = SortedIds.of(_column(tables, HIGH), _column(tables, LOW))
@@ -54,9 +56,9 @@ def sort_partition(arguments: dict[str, Any], shared: dict[str, Any], context: T
 
 @dataclass(frozen=True)
 class SortedIds:
-    """Row numbers, int64, in order of their ids; rows with equal ids keep their source order.
+    """The rows of a partition in the order of their ids, as row numbers (int64). Equal ids keep their source order.
 
-    high, low: uint64 [N], the ids by row number. kept: the first row of each id. duplicates: the other rows.
+    high, low: uint64 [N], the id of each row. kept: the first row with each id. duplicates: the other rows.
     kept_for_duplicates: for each duplicate, the row that is kept instead.
     """
 
@@ -76,13 +78,13 @@ class SortedIds:
         return cls(high, low, kept, rows[~first], kept[np.cumsum(first) - 1][~first])
 
     def ids(self, rows: np.ndarray) -> pa.StringArray:
-        """Return the ids of some rows in written form."""
+        """Return the ids of these rows as text (32 hex digits)."""
         return ids_to_arrow(self.high[rows], self.low[rows])
 
 
 @dataclass(frozen=True)
 class _Output:
-    """The form of the output. upstream: output column -> the upstream column that it comes from."""
+    """The form of the output. upstream: output column -> the upstream column that it comes from, if any."""
 
     schema: pa.Schema
     source: str
@@ -94,7 +96,7 @@ class _Output:
         return cls(schema, shared.source, {column.name: column.upstream for column in shared.columns})
 
     def rows(self, table: pa.Table) -> pa.Table:
-        """Convert rows from the exchange to output rows."""
+        """Convert rows of the exchange to output rows."""
         have = set(table.column_names)
         arrays: list[Any] = []
         for field in self.schema:
@@ -113,7 +115,7 @@ class _Output:
 
 
 def _read_partition(context: TaskContext, shared: SortShared, number: int) -> list[pa.Table]:
-    """Read the rows of a partition in source order. If a bucket is wider than the partition, drop its other rows."""
+    """Read the rows of a partition in source order. Drop the bucket's rows of other partitions, if it has any."""
     bits, bucket_bits = shared.bits, shared.bucket_bits
     first = number << (bucket_bits - bits) if bits <= bucket_bits else number >> (bits - bucket_bits)
     stop = first + (1 << max(0, bucket_bits - bits))
@@ -141,7 +143,7 @@ def _gathered(tables: list[pa.Table], kept: np.ndarray, output: _Output) -> Iter
 
 
 def _only(tables: list[pa.Table], kept: np.ndarray) -> tuple[list[pa.Table], np.ndarray]:
-    """Filter the tables to the rows in `kept`; return the result, and `kept` as row numbers in it."""
+    """Return the tables with only the rows in `kept`, and `kept` converted to row numbers in these tables."""
     rows = sum(table.num_rows for table in tables)
     if rows == len(kept):
         return tables, kept
@@ -162,7 +164,7 @@ def _write(url: str, output: _Output, documents: Iterator[pa.Table]) -> tuple[Sh
 
 
 def _duplicates(tables: list[pa.Table], order: SortedIds, source_id: str | None) -> pa.Table:
-    """List the duplicates, sorted by (id, position): id, source_id, and the source_id of the kept document."""
+    """Return a table of the duplicates, sorted by id and position: id, source_id, source_id of the kept document."""
     name = UPSTREAM + source_id if source_id is not None else None
     parts = [
         fit_column(table.column(name), pa.string())

@@ -1,12 +1,14 @@
-"""Normalizes one source: raw files become Parquet files, sorted by the hash of the text, without exact duplicates.
+"""Stage `normalize`: plans the routing and sorting of a source, and decides its number of partitions, its output
+columns, and when a source without documents fails.
 
     route   one task per slice of the input: read, apply the text rules, hash, write to the bucket for the id
     sort    one task per partition: sort by id, keep the first of equal texts, write
 
-In between, when all slices are known, the plan unites the columns and derives the number of partitions from the bytes
-of text. Partition i of 2**k holds the ids whose top k bits are i, so the partitions of two sources nest and every later
-join is a merge. Every record read is either written or counted under the reason it was removed; otherwise the step
-fails.
+The result is Parquet files of documents, sorted by the hash of the text, without exact duplicates. Between the two
+phases, when the columns and the bytes of text of all slices are known, the plan unites the columns and derives the
+number of partitions. Partition i of 2**k holds the ids whose top k bits are i. Therefore the partitions of two sources
+nest, and every later join is a merge. Every record read is either written or counted under the reason for its removal;
+otherwise the step fails.
 """
 
 from __future__ import annotations
@@ -42,15 +44,16 @@ from datakit.storage.manifest import Partition
 NAME = "normalize"
 FORMAT_VERSION = 1
 OURS = ("id", "text", "source", "source_id")
-RENAMED = "upstream_"  # prefix for an upstream column that has one of our names
-MOST_BITS = 20  # a million partitions of 1 GiB: more text than exists
+RENAMED = "upstream_"  # prefix for the name of an upstream column that has one of our names
+MOST_BITS = 20  # a million partitions; at 1 GiB each, they would hold more text than exists
 PRELOADS = (Preload(__name__), Preload("datakit.normalize.warm_kernels", "datakit.normalize.warm_kernels:warm"))
 
 
 def plan(step: Step) -> Plan:
     """Plan the step.
 
-    step.parameters["source"]: name of the source. step.operations["base"]: base URL of its files.
+    step.parameters["source"]: the name of the source.
+    step.operations["base"]: the base URL of the source's files.
     step.operations["listed"]: the files that are read in place, path -> (size, modification time in ns, xxh3-128).
     """
     config, files = config_of(step.parameters, Config), step.inputs[0].manifest.partitions
@@ -87,7 +90,7 @@ def _route_phase(step: Step, config: Config, slices: Sequence[Sequence[FileRange
 
 
 def _route_task(number: int, ranges: Sequence[FileRange], listed: Mapping[str, tuple[int, int, str]]) -> Task:
-    """Create a task whose arguments describe only its own files, so a touched file invalidates no other task."""
+    """Create a task whose arguments describe only the files it reads, so a touched file invalidates no other task."""
     key = f"{number:05d}"
     own = {part.path: listed[part.path] for part in ranges if part.path in listed}
     arguments = to_plain(RouteArguments(key, list(ranges), own))
@@ -103,17 +106,17 @@ def _sort_phase(shared: SortShared, exchange_bytes: int) -> Phase:
 
 
 def _bucket_bits(slices: Sequence[Sequence[FileRange]], config: Config) -> int:
-    """Estimate the bits for the number of partitions from the bytes to be read.
+    """Return how many of an id's top bits select its bucket: an estimate of how many will select its partition.
 
-    If there is more text than expected, several partitions share a bucket.
+    The estimate is based on the bytes to be read. If there turns out to be more text, partitions share buckets.
     """
     expected = sum(part.weight for ranges in slices for part in ranges)
-    sizes = (expected, min(expected, 1 << 30))  # just above 1 GiB, there are fewer partitions than just below
+    sizes = (expected, min(expected, 1 << 30))  # a little over 1 GiB makes fewer partitions than 1 GiB does
     return max(partition_bits(size, config.partition_bytes) for size in sizes)
 
 
 def partition_bits(text_bytes: int, partition_bytes: int | None = None) -> int:
-    """Return the smallest k for which each of 2**k partitions has less than `partition_bytes`.
+    """Return the smallest k (at most MOST_BITS) for which the mean text of 2**k partitions is below `partition_bytes`.
 
     >>> [partition_bits(size) for size in (0, 32 << 20, 1 << 30, (1 << 30) + 1, (1 << 40) + 1)]
     [0, 1, 6, 4, 11]
@@ -127,24 +130,27 @@ def partition_bits(text_bytes: int, partition_bytes: int | None = None) -> int:
 
 
 def _united(details: Sequence[RouteDetails], config: Config) -> pa.Schema:
-    """Unite all upstream columns but the text. Raises ColumnError if files conflict, or lack configured columns."""
+    """Unite all upstream columns but the text.
+
+    Raises ColumnError if the columns of two files conflict, or if no file has a configured column.
+    """
     encoded = [(file, pa.BufferReader(bytes.fromhex(digits))) for entry in details for file, digits in entry.schemas]
     schemas = [(file, pa.ipc.read_schema(data)) for file, data in encoded]
     union = unite(schemas)
     for name in Predicate(config.where).columns if config.where else ():
         if name not in union.names and name != config.text and schemas:
             near = suggestion(name, [*union.names, config.text])
-            raise ColumnError(f"where: no record has a column {name!r}; {near}")
+            raise ColumnError(f"where: no record has the column {name!r}; {near}")
     if config.id not in ("id", "", *union.names) and schemas:
-        raise ColumnError(f"no record has a column {config.id!r} for its id; {suggestion(config.id, union.names)}")
+        raise ColumnError(f"no record has the id column {config.id!r}; {suggestion(config.id, union.names)}")
     return union
 
 
 def output_schema(union: pa.Schema, config: Config) -> tuple[pa.Schema, list[OutputColumn]]:
     """Return the output's schema, and the upstream column that each output column comes from. Raises ColumnError.
 
-    An upstream column with one of our names is renamed, except in a source that was already normalized (and has a
-    `source_id`): its `id` and `source` are our own, and its `source_id` is the upstream id to preserve.
+    An upstream column with one of our names is renamed, except in a source that was already normalized. Such a source
+    has a column `source_id`, which holds the upstream id and is preserved; its `id` and `source` are computed anew.
     """
     again = "source_id" in union.names and config.id == "id"
     id_column = "source_id" if again else config.id
@@ -187,8 +193,8 @@ def _check_not_empty(step: Step, config: Config, routed: Sequence[TaskResult]) -
             f"{record.file}:{record.position}: {record.reason}" for task in routed for record in task.quarantined
         ]
         raise EmptyStageError(
-            f"source {step.parameters['source']!r}: no document is left of {counters[IN]} records ({reasons}); is "
-            f"{config.text!r} the right text column? datakit inspect shows what the source contains"
+            f"source {step.parameters['source']!r}: none of its {counters[IN]} records became a document ({reasons}); "
+            f"is {config.text!r} the right text column? datakit inspect shows what the source contains"
             + (f"; first quarantined record: {records[0]}" if records else "")
         )
 

@@ -1,11 +1,13 @@
-"""Applies the text rules: replace invalid UTF-8, remove NUL, cut long runs of white space, drop blank texts.
+"""Applies the text rules: replaces invalid UTF-8, removes NUL, cuts long runs of white space, and marks blank texts for
+removal.
 
-Few documents need any of this, so one pass over Arrow's buffers finds those that do, and only they take the slow path
-through Python strings. The pass is cheap: Arrow validates UTF-8 at several GB/s, the search for NUL is vectorized, and
-a run of more than N white-space characters covers at least N + 1 bytes, so testing every (N + 1)th byte finds it.
+Few documents need any of this. Therefore one pass over Arrow's buffers finds those that do, and only they take the slow
+path through Python strings. The pass is cheap: Arrow validates UTF-8 at several GB/s, and the search for NUL is
+vectorized. A run of more than N white-space characters covers at least N + 1 bytes, so testing every (N + 1)th byte
+finds it.
 
-White space is Unicode's White_Space property: 25 code points, unchanged since Unicode 6.3 (2013). The list is
-fixed here because `str.isspace`, `re` and other engines all differ, and a document's id depends on it.
+White space is Unicode's White_Space property: 25 code points, unchanged since Unicode 6.3 (2013). The list is fixed
+here because `str.isspace`, `re` and other engines all differ, and a document's id depends on the list.
 """
 
 from __future__ import annotations
@@ -20,12 +22,12 @@ import pyarrow.compute as pc
 from datakit.text.string_buffers import string_buffers
 
 WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
-_POSSIBLE = np.isin(np.arange(256), list(WHITE_SPACE.encode()))  # bytes that occur in white space
+_POSSIBLE = np.isin(np.arange(256), list(WHITE_SPACE.encode()))  # bytes that occur in white-space characters
 
 
 @dataclass(frozen=True)
 class Ruled:
-    """The texts after applying the rules. kept: bool [texts], False for blank ones. The counts are of documents."""
+    """The texts after applying the rules. kept: bool [texts], False for blank ones. The integers count documents."""
 
     texts: pa.LargeStringArray
     kept: np.ndarray
@@ -40,8 +42,8 @@ class Ruled:
 
 
 def apply_rules(texts: pa.LargeStringArray | pa.LargeBinaryArray, longest_run: int) -> Ruled:
-    """Apply the rules to texts as they were read; a null counts as blank. longest_run: in characters."""
-    from datakit.normalize import kernels  # imports numba, which only tasks need
+    """Apply the rules to texts as they were read; a null counts as a blank text. `longest_run` is in characters."""
+    from datakit.normalize import kernels  # imported only here, because it imports numba, which only tasks need
 
     if texts.null_count:
         texts = pc.fill_null(texts, b"" if pa.types.is_large_binary(texts.type) else "")
@@ -61,12 +63,12 @@ def apply_rules(texts: pa.LargeStringArray | pa.LargeBinaryArray, longest_run: i
 
 
 def warm() -> None:
-    """Compile the kernels, or load them from numba's cache on disk, so that no task has to."""
+    """Compile the kernels, or load them from numba's cache on disk, so that no task has to compile them."""
     apply_rules(pa.array(["a", "  "], pa.large_string()), 128)
 
 
 def _invalid(texts: pa.Array, data: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Return bool [texts], True for invalid UTF-8. Checks all texts at once; only if this fails, one by one."""
+    """Return bool [texts], True for invalid UTF-8. Texts are checked one by one only if checking all at once fails."""
     result = np.zeros(len(texts), bool)
     try:
         _as_strings(texts).validate(full=True)
@@ -88,7 +90,7 @@ def _as_strings(texts: pa.Array) -> pa.LargeStringArray:
 
 
 def _repair(data: np.ndarray, offsets: np.ndarray, rows: np.ndarray, longest: int) -> tuple[list[str], int]:
-    """Return the repaired texts, and the number with a cut run. NUL is removed first, since that can join two runs."""
+    """Return the repaired texts, and how many had a run cut. NUL is removed first, since this can join two runs."""
     long_run = re.compile(f"([{WHITE_SPACE}]{{{longest}}})[{WHITE_SPACE}]+")
     view, repaired, runs = data.data, [], 0
     for index in rows.tolist():
@@ -100,7 +102,7 @@ def _repair(data: np.ndarray, offsets: np.ndarray, rows: np.ndarray, longest: in
 
 
 def _with_replaced(data: np.ndarray, offsets: np.ndarray, rows: np.ndarray, values: list[bytes]) -> pa.LargeStringArray:
-    """Return the array with `values` in place of `rows`; the bytes between two replacements are copied at once."""
+    """Return the texts, with those in `rows` replaced by `values`; the bytes between two of them are copied at once."""
     view, parts, start = data.data, [], 0
     lengths = np.diff(offsets)
     for row, value in zip(rows.tolist(), values, strict=True):

@@ -1,4 +1,6 @@
-"""Collects the columns of a slice's files while they are read."""
+"""Tracks the columns of a slice's files while they are read, and rejects a file without the text column or with an id
+column of an unusable type.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,14 @@ from datakit.errors import ColumnError, suggestion
 from datakit.normalize.config import Config
 from datakit.normalize.schema_union import is_bytes, unite
 
-SHOWN_NAMES, SHOWN_NAME = 20, 60  # columns shown in a message, characters shown per name
+SHOWN_NAMES, SHOWN_NAME = 20, 60  # limits for a message: columns named, and characters per name
 
 
 class UpstreamColumns:
-    """The upstream columns of one slice, except the text.
+    """The upstream columns of one slice, except the text column.
 
-    union: the union of all files' columns so far. Rows are converted to it, since a change of schema starts a new run.
+    union: the union of the columns of all files so far. Rows are converted to its types, since each change of schema
+    starts a new run.
     """
 
     def __init__(self, config: Config) -> None:
@@ -25,7 +28,7 @@ class UpstreamColumns:
         self.union = pa.schema([])
 
     def add(self, file: str, schema: pa.Schema) -> None:
-        """Add the columns of a chunk. Raises ColumnError if they conflict with those of earlier chunks."""
+        """Add the columns of a chunk. Raises ColumnError if they conflict with the columns of earlier chunks."""
         if self._text in schema.names:
             self._with_text.add(file)
         others = pa.schema([self._field(file, field) for field in schema if field.name != self._text])
@@ -44,7 +47,7 @@ class UpstreamColumns:
         return pa.field(field.name, pa.string())
 
     def schemas(self) -> list[tuple[str, str]]:
-        """Return (file, serialized schema) for the first file and each later one that widens the union up to it."""
+        """Return (file, serialized schema) for each file that widens the union of the schemas before it."""
         union, result = pa.schema([]), []
         for file, schema in self._by_file.items():
             wider = unite([("", union), (file, schema)])
@@ -54,7 +57,7 @@ class UpstreamColumns:
         return result
 
     def check_text(self) -> None:
-        """Raise ColumnError if no chunk of a file had the text column."""
+        """Raise ColumnError if there is a file in which no chunk had the text column."""
         for file, schema in self._by_file.items():
             if file not in self._with_text:
                 near = suggestion(self._text, schema.names)

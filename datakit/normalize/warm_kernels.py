@@ -1,4 +1,6 @@
-"""Warms up the fork server: imports the readers, and compiles the kernels or loads them from disk."""
+"""Prepares the fork server for normalize: imports the readers, and compiles every kernel or loads it from disk, so that
+no task has to do so.
+"""
 
 from __future__ import annotations
 

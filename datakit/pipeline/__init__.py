@@ -1,4 +1,4 @@
-"""Plans and runs recipes, describes finished steps, and finds what killed runs left behind."""
+"""Plans and runs recipes, describes finished steps, and finds the leftovers of killed runs."""
 
 from datakit.normalize.inspect import RawReport
 from datakit.pipeline.garbage import Leftover, find_leftovers, remove_leftovers

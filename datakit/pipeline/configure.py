@@ -1,9 +1,9 @@
-"""Decodes a recipe into every stage's settings, complete and checked; separates those that enter fingerprints.
+"""Decodes a recipe into checked settings for each stage, and separates those that enter fingerprints from the others.
 
-A stage's table may hold only keys that are fields of its config class; a source's own settings override those in
-`[normalize]`. Every default is written out, so two recipes with the same meaning share their steps. Limits on
-losses (`TOLERANCES`) never change a byte of output, so they are kept out of fingerprints: with a higher limit, a
-stopped run can be resumed.
+A stage's table may hold only keys that are fields of the stage's config class. A source's own settings override those
+in `[normalize]`. Every default is written out, so two recipes with the same meaning share their steps. Limits on
+losses (`TOLERANCES`) never change a byte of output. They are kept out of fingerprints, so that a stopped run can be
+resumed with a higher limit.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ from datakit.tokenize import train_stage
 from datakit.tokenize.encoders.custom import is_custom
 from datakit.toml_config import decoded, names_of
 
-TRAIN = "train"  # as the tokenizer's name: train a tokenizer on the clean dataset
-TRAIN_TABLE = "train"  # the settings for training: [tokenize.train]
+TRAIN = "train"  # value of `tokenizer` that requests training a tokenizer on the clean dataset
+TRAIN_TABLE = "train"  # the subtable [tokenize.train], which holds the settings for training
 ENABLED = "enabled"
 READING_KEYS = ("format", "text", "id", "where", "sample", "transform", "transform_version")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """A stage's settings as JSON values: `content` enters the fingerprint and the manifest, `operations` does not."""
+    """A stage's settings as JSON values. `content` enters the fingerprint and the manifest; `operations` does not."""
 
     content: dict[str, Any]
     operations: dict[str, Any]
 
 
-# By stage, then by source in recipe order (None for the whole dataset); stages that are left out are absent.
+# Stage -> source -> settings. Sources are in recipe order, with None for the whole dataset. Disabled stages are absent.
 Configuration = dict[str, dict[str | None, Settings]]
 
 
 @dataclass(frozen=True)
 class _Table:
-    """The settings of one stage as written, and the class that decodes them."""
+    """The settings of one stage as written in the recipe, and the class into which they are decoded."""
 
     stage: str
     source: str | None
     values: Any
     kind: type
     place: str
-    other_keys: tuple[str, ...] = ()  # valid in the file, but read by this module and not part of `values`
+    other_keys: tuple[str, ...] = ()  # valid keys that this module reads itself, so that `values` lacks them
 
 
 def configure(recipe: Recipe) -> Configuration:
@@ -101,14 +101,14 @@ def _tokenize_tables(table: dict[str, Any] | None, place: str) -> Iterator[_Tabl
         yield _Table(train_stage.NAME, None, training or {}, train_stage.Config, f"{place}, [tokenize.train]")
     elif training is not None:
         raise RecipeError(
-            f'{place}, [tokenize.train]: the recipe trains no tokenizer; set tokenizer = "train", or remove the table'
+            f'{place}, [tokenize.train]: the recipe trains no tokenizer; set tokenizer = "train" or remove the table'
         )
     values, place = _without(table, [TRAIN_TABLE]), f"{place}, [tokenize]"
     yield _Table(tokenize.NAME, None, values, tokenize.Config, place, (ENABLED, TRAIN_TABLE))
 
 
 def _enabled(table: dict[str, Any] | None, place: str) -> dict[str, Any] | None:
-    """Return the table without its `enabled` key, or None if the stage is left out."""
+    """Return the table without its `enabled` key, or None if the stage is disabled or has no table."""
     if table is None:
         return None
     switch = table.get(ENABLED, True)
@@ -137,4 +137,4 @@ def _file_hash(path: str) -> str:
     try:
         return hashlib.sha256(urls.read_bytes(path)).hexdigest()
     except (NotFoundError, OSError) as error:
-        raise TokenizerError(f'cannot read tokenizer {path}; give a tokenizer.json or "{TRAIN}"') from error
+        raise TokenizerError(f'cannot read tokenizer {path}; give the path of a tokenizer.json or "{TRAIN}"') from error

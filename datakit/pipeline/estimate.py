@@ -1,9 +1,9 @@
-"""Estimates, before a step runs, what it will read, write and need.
+"""Estimates, before a step runs, how much text it reads, how much disk it needs, and how many of its tasks run at once.
 
-The size of the text is estimated from the sizes and compression of raw files, everything else from the size of the
-text. Once the upstream step is done, its manifest's totals replace the estimate. The shares below were measured on
-121 MB of text of 13 kinds (laws, novels, manuals, short pages, code); real datasets deviate by up to 50 %, so `plan`
-says "about".
+The size of the text is estimated from the sizes and the compression of the raw files. Everything else is estimated from
+the size of the text. Once the upstream step is done, the totals in its manifest replace the estimate. The shares below
+were measured on 121 MB of text of 13 kinds (laws, novels, manuals, short pages, code). Other datasets deviate by up to
+50 %, so `plan` says "about".
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from datakit.engine.worker.memory import MEMORY_SHARE, memory_limit
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest
 
-EXPANSION = {".gz": 2.8, ".zst": 4.0, ".bz2": 4.0, ".xz": 4.0, ".parquet": 2.5}  # bytes of text per byte of the file
+EXPANSION = {".gz": 2.8, ".zst": 4.0, ".bz2": 4.0, ".xz": 4.0, ".parquet": 2.5}  # bytes of text per byte of a file
 OUTPUT_SHARE = {  # bytes that remain on disk per byte of text
     "normalize": 0.30,
     "signatures": 0.05,
@@ -27,12 +27,12 @@ OUTPUT_SHARE = {  # bytes that remain on disk per byte of text
     "train-tokenizer": 0.0,
     "tokenize": 0.65,  # uint16; a vocabulary above 65,536 needs about 50 % more
 }
-EXCHANGE_SHARE = {"normalize": 1.05, "dedup": 0.15}  # bytes on disk per byte of text while the step runs
+EXCHANGE_SHARE = {"normalize": 1.05, "dedup": 0.15}  # temporary bytes on disk per byte of text during the step
 
 
 @dataclass(frozen=True)
 class Resources:
-    """Resources that a run may use, and the reason for each limit. `disk_free` is None for an object store."""
+    """The resources that a run may use, with reasons for the limits. `disk_free` is None for an object store."""
 
     workers: int
     workers_reason: str
@@ -43,7 +43,10 @@ class Resources:
 
 @dataclass(frozen=True)
 class Concurrency:
-    """The tasks of a first phase: their number, the largest one's memory in bytes, how many run at a time, and why."""
+    """The tasks of a step's first phase: their number, the largest task's memory in bytes, how many run at a time.
+
+    `reason` says what limits the number of tasks that run at a time.
+    """
 
     tasks: int | None
     task_memory: int | None
@@ -52,7 +55,7 @@ class Concurrency:
 
 
 def resources(root: str, workers: int | None) -> Resources:
-    """Determine the resources that this machine offers a run."""
+    """Determine the resources of this machine that a run may use."""
     cpus, memory = len(os.sched_getaffinity(0)), memory_limit()
     return Resources(
         workers=workers or cpus,
@@ -74,25 +77,25 @@ def _disk_free(root: str) -> int | None:
 
 
 def raw_text_bytes(files: Iterable[SourceFile]) -> int:
-    """Estimate the bytes of text in raw files."""
+    """Estimate how many bytes of text raw files hold."""
     return int(sum(file.size * EXPANSION.get(os.path.splitext(file.path)[1], 1.0) for file in files))
 
 
 def manifest_text_bytes(manifest: Manifest) -> int | None:
-    """Return the bytes of text in a finished step: exact if its manifest records them, estimated for a download."""
+    """Return how many bytes of text a finished step holds: estimated for a download, else as recorded (None if not)."""
     if manifest.stage == "download":
         return raw_text_bytes(SourceFile(part.path, part.bytes, part.xxh3) for part in manifest.partitions)
     return manifest.totals.text_bytes
 
 
 def disk_bytes(stage: str, text_bytes: int) -> tuple[int, int]:
-    """Estimate (remaining bytes, peak bytes) on disk for a step that processes this much text."""
+    """Estimate the disk use of a step that processes this much text: (bytes that remain, bytes at the peak)."""
     stays = int(text_bytes * OUTPUT_SHARE.get(stage, 0.0))
     return stays, stays + int(text_bytes * EXCHANGE_SHARE.get(stage, 0.0))
 
 
 def concurrency_of(phase: Phase, available: Resources) -> Concurrency:
-    """Determine how many tasks of a phase would run at a time, and which limit determines this."""
+    """Determine how many tasks of a phase would run at a time, and what limits their number."""
     largest = max((task.input_bytes for task in phase.tasks), default=0)
     memory = int(phase.memory_bytes + phase.memory_per_input_byte * largest)
     limits = {

@@ -1,12 +1,13 @@
-"""Finds files that killed runs left behind in a root, and that no manifest refers to.
+"""Finds and removes the leftovers of killed runs in a root; decides which files and unfinished steps are leftovers.
 
     temporary files    from a dead process on this host, or older than the age limit
     exchange files     of a finished step whose run was killed after writing the manifest and before the cleanup
     unfinished steps   directories with a ledger but no manifest that have not changed within the age limit (by ledger
                        lines and file times) and that no live process on this host is working on
 
-Finished steps are never touched, nor are directories that datakit did not create: a step is recognized by its name and
-ledger. A resumed run can continue an unfinished step, so only old ones are listed.
+The output of finished steps is never touched, nor are directories that datakit did not create: a step's directory is
+recognized by its name and its ledger (or its `partial.json`). A resumed run can continue an unfinished step, so only
+old unfinished steps are listed.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ DAY_SECONDS = 86_400.0
 
 @dataclass(frozen=True)
 class Leftover:
-    """A file or directory that can be removed, its size in bytes, and the reason."""
+    """A file or directory that can be removed, its size in bytes, and why it can be removed."""
 
     url: str
     bytes: int
@@ -62,7 +63,7 @@ def remove_leftovers(found: list[Leftover]) -> None:
 
 
 def _steps(root: str) -> dict[str, list[FileInfo]]:
-    """Return the files of every step directory: `<root>/<dataset>/<step>/` or `<root>/sources/<source>/<step>/`."""
+    """Return step -> files for every step in `<root>/<dataset>/<step>/` or `<root>/sources/<source>/<step>/`."""
     steps: dict[str, list[FileInfo]] = {}
     for info in urls.listing(root):
         parts = info.path.split("/")
@@ -85,7 +86,7 @@ def _step_leftovers(root: str, step: str, files: list[FileInfo], age_seconds: fl
 
 
 def _in_use(directory: str, files: list[FileInfo], age_seconds: float) -> bool:
-    """Return True if a run may still be working on the step: its process is alive here, or it changed recently."""
+    """Return True if a run may still be working on the step: a driver of it is alive here, or it changed recently."""
     changed = 0.0
     for line in read_ledger(directory):
         if isinstance(line, DriverLine) and _is_running(line.driver):
@@ -93,13 +94,13 @@ def _in_use(directory: str, files: list[FileInfo], age_seconds: float) -> bool:
         changed = max(changed, line.time)
     if urls.is_local(directory):
         changed = max([changed, *(os.path.getmtime(info.url) for info in files)])
-    elif time.time() - changed >= age_seconds:  # a task may add no line for longer than that: ask the store
+    elif time.time() - changed >= age_seconds:  # a long task adds no line, so ask the store when its files changed
         changed = max(changed, urls.last_change(directory))
     return time.time() - changed < age_seconds
 
 
 def _is_running(driver: str) -> bool:
-    """Return True if the driver's pid is alive on this host. If the pid was reused, too much is kept."""
+    """Return True if a process on this host has the driver's pid. A reused pid only means that too much is kept."""
     pid = driver.split("-")[1] if driver.count("-") >= 2 else ""
     return pid.isdigit() and psutil.pid_exists(int(pid))
 
@@ -110,7 +111,7 @@ def _temporary_files(root: str, age_seconds: float) -> Iterator[Leftover]:
     for path in Path(urls.local_path(root)).rglob(f"{atomic.TEMPORARY_PREFIX}*"):
         try:
             owner, state = atomic.owner_of(path.name), path.stat()
-        except FileNotFoundError:  # another run has just renamed it to its final name
+        except FileNotFoundError:  # another run has just given the file its final name
             continue
         if owner is not None and not psutil.pid_exists(owner):
             yield Leftover(str(path), state.st_size, "a temporary file of a dead process")

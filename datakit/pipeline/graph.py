@@ -1,13 +1,13 @@
-"""Builds a recipe's steps in the order in which they run, each with its inputs, settings and directory.
+"""Decides which steps a recipe has, in which order they run, and the inputs, fingerprint and directory of each step.
 
     download, normalize, signatures     one per source
     dedup                               all sources together: normalized texts and signatures
     consolidate                         normalized texts and the removals found by dedup
     train-tokenizer, tokenize           the consolidated dataset
 
-A step's directory depends on the identities of its inputs, and an input's identity is final only once it has finished
-(quarantined records change it). So directories are found node by node: `Graph.locate` takes the located upstream
-steps and assumes that an unfinished one will lose no records.
+A step's directory depends on the identities of its inputs. The identity of an input is final only once that input is
+finished, because quarantined records change an identity. So directories are found node by node: `Graph.locate` is given
+the located upstream steps, and assumes that upstream steps that are unfinished will lose no records.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from datakit.storage.manifest import Manifest, find_manifest, manifest_url
 from datakit.tokenize import stage as tokenize
 from datakit.tokenize import train_stage
 
-READS: dict[ModuleType, tuple[ModuleType, ...]] = {  # in the order of the flow; stages that are left out are not read
+READS: dict[ModuleType, tuple[ModuleType, ...]] = {  # stage -> the stages it reads (unless disabled), in flow order
     download: (),
     normalize: (download,),
     signatures: (normalize,),
@@ -46,7 +46,7 @@ READS: dict[ModuleType, tuple[ModuleType, ...]] = {  # in the order of the flow;
 
 @dataclass(frozen=True)
 class Node:
-    """A step to run. `upstream` lists the nodes it reads, in the order in which it reads them."""
+    """A step of a recipe. `upstream` holds the nodes whose output the step reads, in the order of reading."""
 
     module: ModuleType  # the stage's module, with NAME, FORMAT_VERSION and plan
     source: str | None  # None for a step of the whole dataset
@@ -62,13 +62,13 @@ class Node:
 
     @property
     def label(self) -> str:
-        """The name shown to users: `normalize novels`, `dedup`."""
+        """The name shown to users, for example `normalize novels` or `dedup`."""
         return f"{self.stage} {self.source}" if self.source else self.stage
 
 
 @dataclass(frozen=True)
 class LocatedStep:
-    """A node and its directory. `manifest`: None while the step is unfinished; `settled`: all its inputs are done."""
+    """A node with its directory. `manifest` is None until the step is done. `settled`: all of its inputs are done."""
 
     node: Node
     fingerprint: str
@@ -78,13 +78,13 @@ class LocatedStep:
 
     @property
     def identity(self) -> str:
-        """The identity that downstream steps build on; while the step is unfinished, the fingerprint is assumed."""
+        """The identity from which downstream fingerprints are computed; for an unfinished step, its fingerprint."""
         return self.manifest.identity if self.manifest is not None else self.fingerprint
 
 
 @dataclass(frozen=True)
 class Graph:
-    """All nodes of a recipe, upstream first; `notes` are for the user."""
+    """All nodes of a recipe, upstream nodes first. `notes` are messages for the user."""
 
     dataset: str
     root: str
@@ -92,7 +92,10 @@ class Graph:
     notes: tuple[str, ...]
 
     def locate(self, node: Node, located: Mapping[str, LocatedStep]) -> LocatedStep:
-        """Find the node's directory, and the manifest if it is done. Raises CorruptError if it is another step's."""
+        """Return the node with its directory and, if it is done, its manifest.
+
+        Raises CorruptError if the manifest belongs to another step.
+        """
         inputs = [located[above.label] for above in node.upstream]
         identities = [above.identity for above in inputs]
         number = fingerprint(node.stage, node.module.FORMAT_VERSION, node.settings.content, identities)
@@ -113,7 +116,7 @@ def check_workers(workers: int | None) -> None:
 
 
 def build(recipe: Recipe, root: str, options: ListingOptions, until: str | None = None) -> Graph:
-    """Build the graph of a recipe, up to and including stage `until`. Lists the sources; raises InputError."""
+    """Build the graph of a recipe, up to and including stage `until`; this lists the sources. Raises InputError."""
     configuration = configure(recipe)
     modules = _modules(configuration, until, recipe.place)
     check_root(root)
@@ -131,7 +134,7 @@ def build(recipe: Recipe, root: str, options: ListingOptions, until: str | None 
 
 
 def _feeds(node: Node, read: ModuleType, source: str | None) -> bool:
-    """Return True if a step of `source` (None: of the dataset) that reads stage `read` reads this node."""
+    """Return True if a step of `source` (None: of the whole dataset) that reads stage `read` reads this node."""
     return node.module is read and source in (None, node.source)
 
 
@@ -147,7 +150,7 @@ def _modules(configuration: Configuration, until: str | None, place: str) -> lis
 
 
 def engine_step(located: LocatedStep, upstream: Mapping[str, LocatedStep]) -> Step:
-    """Convert a step to the form the engine runs; all its inputs must be done."""
+    """Convert a step to the form that the engine runs. All inputs of the step must be done."""
     node = located.node
     inputs = [upstream[above.label] for above in node.upstream]
     operations = node.settings.operations
@@ -165,7 +168,7 @@ def engine_step(located: LocatedStep, upstream: Mapping[str, LocatedStep]) -> St
 
 
 def _reading(downloaded: LocatedStep) -> dict[str, Any]:
-    """Return the operations of normalize: its files' base, and the expected state of files read in place."""
+    """Return normalize's operations: the base of its files' paths, and the expected state of files read in place."""
     state = downloaded.node.state
     assert state is not None
     return {"base": download.files_base(state.base, downloaded.directory), "listed": state.listed()}

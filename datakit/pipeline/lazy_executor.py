@@ -1,4 +1,4 @@
-"""Creates a run's executor when the first task must run, so a run whose steps are all done starts no worker."""
+"""Chooses a run's executor (local or Ray) and creates it for the first task; a run without tasks starts no worker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datakit.engine.worker.local_executor import LocalExecutor
 
 @dataclass
 class LazyExecutor:
-    """An executor for this machine's processes, or for the Ray cluster at `ray`, whose nodes share the root `root`."""
+    """Creates, when needed, a local executor or, if `ray` is given, one for the cluster, whose nodes share `root`."""
 
     workers: int | None
     ray: str | None
@@ -18,13 +18,13 @@ class LazyExecutor:
     _made: Executor | None = None
 
     def get(self) -> Executor:
-        """Return the executor, created by the first call."""
+        """Return the executor. The first call creates it."""
         if self._made is not None:
             return self._made
         if self.ray is None:
             self._made = LocalExecutor(self.workers)
         else:
-            from datakit.engine.ray_backend.executor import RayExecutor  # optional, and takes a second to import
+            from datakit.engine.ray_backend.executor import RayExecutor  # Ray is optional and slow to import
 
             self._made = RayExecutor(self.ray, self.root, self.workers)
         return self._made

@@ -1,7 +1,8 @@
-"""Describes a finished step and everything it was made from, up to the raw files, using only manifests.
+"""Decides whether the target of `datakit inspect` is a step or raw files, and describes a step with its lineage.
 
-Manifests refer to one another by relative paths, so this also works on a moved or mirrored dataset. If only a part
-was moved, the missing steps are shown by identity.
+The lineage is everything from which the step was made, back to the raw files. It is read from manifests only. Manifests
+refer to one another by relative paths, so this also works on a moved or mirrored dataset. If only a part of the dataset
+was moved, each missing step is shown by its identity.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ SAMPLE_IDS = 3
 
 @dataclass(frozen=True)
 class Ancestor:
-    """An upstream step. `depth`: its distance in the tree; `found`: False if its manifest is missing."""
+    """An upstream step, `depth` + 1 levels above the described step. `found` is False if its manifest is missing."""
 
     depth: int
     stage: str
@@ -39,12 +40,12 @@ class Ancestor:
     found: bool
     rows: int | None = None
     bytes: int | None = None
-    files: tuple[str, ...] = ()  # only for a download: the raw files, relative to the source
-    seen: bool = False  # already listed, with all its ancestors
+    files: tuple[str, ...] = ()  # only for a download: the paths of raw files in the source
+    seen: bool = False  # already listed, together with all of its ancestors
 
 
 class SourceTotals(NamedTuple):
-    """One source's share of a step; sizes are in bytes, or None if the stage does not record them."""
+    """The part of a step that comes from one source. Sizes are in bytes, or None if the stage does not record them."""
 
     source: str
     partitions: int
@@ -56,7 +57,7 @@ class SourceTotals(NamedTuple):
 
 @dataclass(frozen=True)
 class StepDescription:
-    """A finished step. `beside`: the dataset's other finished steps, if the target was a dataset."""
+    """A finished step. If the target was a dataset, `beside` lists the dataset's other finished steps."""
 
     directory: str
     stage: str
@@ -79,9 +80,9 @@ class StepDescription:
 
 
 def inspect(target: str | os.PathLike[str]) -> StepDescription | RawReport:
-    """Describe a finished step (given by its directory, manifest or dataset directory) or a raw source.
+    """Describe a finished step or a raw source. A dataset's directory stands for the dataset's last finished step.
 
-    Raises NotFoundError for an unfinished step, NoInputError if nothing is found.
+    Raises NotFoundError if the target is an unfinished step, and NoInputError if nothing is found.
     """
     target = os.fspath(target)
     place = urls.absolute(target)
@@ -133,7 +134,7 @@ def _source_totals(manifest: Manifest) -> Iterator[SourceTotals]:
 
 
 def _sample_ids(manifest: Manifest) -> tuple[str, ...]:
-    """Return three document ids, spread over the partitions; manifests hold each partition's first and last id."""
+    """Return up to three document ids, spread over the partitions. They come from the manifest, not from the data."""
     known = [part.first_id for part in manifest.partitions if part.first_id]
     known += [part.last_id for part in manifest.partitions if part.last_id]
     ids = list(dict.fromkeys(known))
@@ -142,7 +143,7 @@ def _sample_ids(manifest: Manifest) -> tuple[str, ...]:
 
 
 def _ancestors(directory: str, manifest: Manifest, depth: int, seen: set[str]) -> Iterator[Ancestor]:
-    """Yield everything upstream of a step, depth first; ancestors of a repeated step are listed once."""
+    """Yield all steps upstream of a step, depth first. If a step recurs, its ancestors are not repeated."""
     for reference in manifest.inputs:
         place = urls.parent(urls.join(directory, reference.path))
         above = find_manifest(place)

@@ -1,11 +1,10 @@
-"""Counts the sequences in each block of a packed component (the packing stage).
+"""Counts the sequences in each block of a packed mixture component (the packing stage) and checks the token total.
 
-Ranges of blocks are counted in isolated child processes, from the document lengths alone; no tokens are read. Each
-block is packed independently and the ranges have fixed boundaries, so the output is the same for any number of workers.
-The last task concatenates the parts into one file of 4 bytes per block (4 MB for a trillion tokens), which is read in
-one request.
+Each task counts a range of blocks, from the document lengths alone; no tokens are read. Each block is packed
+independently and the ranges have fixed boundaries, so the output is the same for any number of workers. The last task
+concatenates the parts into one file of 4 bytes per block (4 MB for a trillion tokens), read in one request.
 
-Cost: about 0.7 us per document. Memory: the document lengths of a few shards.
+Counting takes about 0.7 us per document. It needs memory for the document lengths of a few shards.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from datakit.loader.sources.token_source import BlockAxis, TokenSource
 from datakit.storage import atomic, urls
 from datakit.storage.manifest import Partition
 
-BLOCKS_A_TASK = 256  # 268 M tokens in blocks of 2^20
+BLOCKS_A_TASK = 256  # 268 million tokens in blocks of 2^20
 BLOCKS_A_REPORT = 16  # blocks counted between two heartbeats
 SCHEMA = pa.schema([("sequences", pa.int32())])
 PRELOADS = (Preload(__name__),)
@@ -37,17 +36,20 @@ PRELOADS = (Preload(__name__),)
 
 @dataclass(frozen=True)
 class PackedTokens:
-    """Location of a packed component's tokens: the step's operations, which are not part of the fingerprint."""
+    """The location of a packed component's tokens. It is passed as the step's operations, outside the fingerprint."""
 
     name: str
     cache: str
     source: str | None
     validation_tokens: int
-    simulate: list[int] | None  # run_tokens, target_tokens
+    simulate: list[int] | None  # [run_tokens, target_tokens]
 
 
 def plan(step: Step) -> Plan:
-    """Count ranges of blocks, then join the counts. Step parameters: `CountParameters`; operations: `PackedTokens`."""
+    """Plan tasks that count ranges of blocks, and one task that joins the counts.
+
+    The step's parameters are a `CountParameters`, its operations a `PackedTokens`.
+    """
     parameters = msgspec.convert(step.parameters, CountParameters)
     axis = BlockAxis(parameters.tokens, parameters.block_tokens)
     tasks = tuple(_task(first, min(first + BLOCKS_A_TASK, axis.count)) for first in range(0, axis.count, BLOCKS_A_TASK))
@@ -67,11 +69,11 @@ def _task(first: int, last: int) -> Task:
 
 
 def _require_all_tokens(step: Step, parameters: CountParameters, counted: Sequence[TaskResult]) -> None:
-    """Raise CorruptError unless the blocks' documents hold all tokens, as each token belongs to one block."""
+    """Raise CorruptError unless the blocks' token counts add up to the source's. Each token belongs to one block."""
     seen = sum(result.counters["packing/tokens"] for result in counted)
     if seen != parameters.tokens:
         raise CorruptError(
-            f"{step.stage}: the documents in its blocks have {seen:,} tokens, but the source has "
+            f"{step.stage}: the documents in all blocks have {seen:,} tokens together, but the source has "
             f"{parameters.tokens:,}; check the cache with `datakit validate {step.operations['cache']}`"
         )
 
@@ -101,7 +103,7 @@ def join_task(arguments: dict[str, Any], shared: dict[str, Any], context: TaskCo
 
 
 def _source(tokens: PackedTokens, identity: str) -> TokenSource:
-    """Open the tokens without the held-out documents. Raises TaskError if they changed since the step was planned."""
+    """Open the tokens of all documents but the held-out ones. Raises TaskError if they are not those of the plan."""
     opened = Component(open_source(tokens.cache, tokens.source), validation_tokens=tokens.validation_tokens)
     simulate = None if tokens.simulate is None else SimulatedEpochs(*tokens.simulate)
     source = training_source(opened, tokens.name, simulate)

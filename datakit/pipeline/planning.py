@@ -1,11 +1,11 @@
-"""Plans a run from listings and manifests: the steps it would execute and their needs. Writes nothing.
+"""Plans a run without executing it: each step's state, inputs, tasks and sizes, and the peak disk use. Writes nothing.
 
-If a step's inputs are done, the stage itself yields its first tasks, so their number and memory are exact; for other
-steps, sizes are estimated from the text that will reach them. A local source that no run has listed yet is already in
-place, so its normalize step is planned as if its input were done.
+If a step's inputs are done, the stage itself yields the tasks of its first phase, so their number and memory are exact.
+For other steps, sizes are estimated from the text that will reach them. The files of a local source are already in
+place, so its normalize step is planned as if its download step were done, even if no run has listed the source yet.
 
-Cost: listing the sources, and hashing local files whose hashes are not stored in the root, since step names depend on
-the files' content.
+Planning lists the sources, and hashes local files whose hashes are not stored in the root yet, because step names
+depend on the content of the files.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ from datakit.storage import urls
 from datakit.storage.manifest import PARTIAL_NAME, Manifest, Quarantine, totals_of
 
 DONE, PARTIAL, TO_RUN = "done", "partial", "to run"
-TEXT_STAGES = ("download", "normalize", "consolidate")  # their output is text
+TEXT_STAGES = ("download", "normalize", "consolidate")  # stages whose output is text
 
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """A step of a plan; sizes are in bytes, or None if unknown.
+    """A step of a plan. Sizes are in bytes, or None if unknown.
 
-    settled: all inputs are done, so the directory is final; otherwise it will change if an input loses records.
-    disk: bytes that remain when the step is done; disk_peak: bytes needed while it runs.
+    `settled` means that all inputs are done, so the directory is final. Otherwise, the directory will change if an
+    input loses records. `disk` is the size of what remains when the step is done, and `disk_peak` is the space that the
+    step needs while it runs.
     """
 
     stage: str
@@ -59,7 +60,7 @@ class PlannedStep:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """The steps of a recipe in the order in which they would run, and the resources the run may use."""
+    """The steps of a recipe in the order in which they would run, and the resources that the run may use."""
 
     dataset: str
     root: str
@@ -69,7 +70,7 @@ class RunPlan:
 
     @property
     def disk_needed(self) -> int | None:
-        """The estimated peak of additional disk use during the run; None if a size is unknown."""
+        """The estimated peak of additional disk use during the run, or None if a size is unknown."""
         stays = peak = 0
         for step in self.steps:
             if step.state == DONE:
@@ -89,7 +90,7 @@ def plan(
     until: str | None = None,
     offline: bool = False,
 ) -> RunPlan:
-    """Plan what `run` with the same arguments would do. Writes nothing. Raises InputError where `run` would."""
+    """Return a plan of what `run` with the same arguments would do. Raises InputError where `run` would."""
     check_workers(workers)
     root = urls.absolute(root)
     graph = build(recipe, root, ListingOptions(offline=offline, dry_run=True), until)
@@ -100,7 +101,7 @@ def plan(
 
 @dataclass
 class _Planner:
-    """Plans a graph node by node, upstream first."""
+    """Plans the nodes of a graph one by one, upstream nodes first."""
 
     graph: Graph
     available: Resources
@@ -114,7 +115,7 @@ class _Planner:
         phase = None
         if located.manifest is None and located.settled and _is_listed(node):
             phase, manifest = _first_phase(engine_step(located, self._located), node)
-            if manifest is not None:  # no task to run: downstream steps are planned as if this one were done
+            if manifest is not None:  # nothing to run, so plan downstream steps as if this step were done
                 self._located[node.label] = replace(located, manifest=manifest)
         return _planned(located, text, _concurrency(located, phase, self.available))
 

@@ -1,9 +1,10 @@
-"""Resolves each source to its current state: the parameters that identify it and, where needed, its files.
+"""Decides what identifies each source (a revision or its listing), when it is listed, and what `--offline` trusts.
 
-A source pinned by a revision is identified by its URL, revision and selection, and once downloaded it need not be
-listed. Any other source is identified by its listing. With `--offline`, nothing remote is contacted: a pinned source
-must already be downloaded, and for any other source the listing of its last download is trusted.
-Local sources are always listed, which is cheap because their hashes are remembered.
+A source pinned by a revision is identified by its URL, revision and selection. Once downloaded, it need not be listed.
+Any other source is identified by its listing. With `--offline`, nothing remote is contacted: a pinned source must have
+been downloaded already, and for any other remote source, the listing of its last download is trusted. Local sources are
+always listed, which is cheap because the hashes of their files are stored in the root. A source that contains files of
+the output root is rejected.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ LISTING = "listing"
 
 @dataclass(frozen=True)
 class ListingOptions:
-    """Options for listing. `dry_run`: write nothing, and report an unreachable source in a note, not as an error."""
+    """Options for listing. With `dry_run`, nothing is written, and an unreachable pinned source is not an error."""
 
     offline: bool = False
     dry_run: bool = False
@@ -36,7 +37,7 @@ class ListingOptions:
 
 @dataclass(frozen=True)
 class SourceState:
-    """A source's present state. `content` identifies it; `files`: None if unknown and not needed; `note`: for users."""
+    """A source's current state. `content` identifies it; `files` is None if not listed; `note` is for users."""
 
     name: str
     content: dict[str, Any]
@@ -49,18 +50,21 @@ class SourceState:
         return {"base": self.base, "files": [asdict(file) for file in self.files or ()]}
 
     def listed(self) -> dict[str, tuple[int, int, str]]:
-        """Return the expected state of files that are read in place: path -> (size, mtime in ns, xxh3-128)."""
+        """Return the expected state of the files that are read in place: path -> (size, mtime in ns, xxh3-128)."""
         files = [(file, file.mtime_ns) for file in self.files or ()]
         return {file.path: (file.size, time, file.checksum) for file, time in files if time is not None}
 
 
 def resolve_source(source: Source, selection: dict[str, Any], root: str, options: ListingOptions) -> SourceState:
-    """Find the state of one source; `selection` holds its globs. Raises NoInputError, RecipeError, listing errors."""
+    """Return the state of one source, whose globs are in `selection`.
+
+    Raises NoInputError, RecipeError and the errors of listing.
+    """
     url = pinned(source.url, source.revision)
     local = urls.is_local(globs.expand(url))
     if local and source.revision:
         raise RecipeError(
-            f"source {source.name!r}: a local source has no revision, because its content identifies it; "
+            f"source {source.name!r}: a local source is identified by its content and cannot have a revision; "
             f"remove the setting"
         )
     if source.revision:
@@ -74,7 +78,7 @@ def resolve_source(source: Source, selection: dict[str, Any], root: str, options
 def _list(
     name: str, url: str, selection: dict[str, Any], root: str, options: ListingOptions
 ) -> tuple[str, list[SourceFile]]:
-    """Return (base of the relative paths, files). Errors of the store's driver become DatakitErrors."""
+    """Return (base of the relative paths, files). Errors from the store's driver are raised as DatakitErrors."""
     with read_errors(url):
         cache = HashCache(root, name, frozen=options.dry_run)
         files = list_source(url, selection["include"], selection["exclude"], cache)
@@ -83,8 +87,8 @@ def _list(
         inside = urls.relative(root, base) + "/"
         if any(file.path.startswith(inside) for file in files):
             raise RecipeError(
-                f"source {name!r}: its files include the output root {root}, so every run would change it; "
-                f'add exclude = ["{inside}**"] or choose another --root'
+                f"source {name!r}: some of its files are in the output root {root}, so every run would change the "
+                f'source; add exclude = ["{inside}**"] or choose another --root'
             )
     return base, files
 
@@ -110,7 +114,7 @@ def _pinned(source: Source, url: str, selection: dict[str, Any], root: str, opti
 
 
 def _last_download(source: Source, url: str, selection: dict[str, Any], root: str) -> SourceState:
-    """Return the state found by the last download, which `--offline` trusts."""
+    """Return the state that the last download found. Used with `--offline`."""
     home = source_directory(root, source.name)
     found: list[tuple[float, str, dict[str, Any]]] = []
     for info in urls.listing(home):

@@ -1,10 +1,10 @@
-"""Defines where everything is stored in a root, both for writing it and for finding it again.
+"""Defines the paths of steps and run logs in a root, lists steps, and checks that a local root can be written.
 
 <root>/sources/<source>/<stage>-<12 digits>/     steps of a single source, shared by all recipes
 <root>/<dataset>/<stage>-<12 digits>/            all other steps
 <root>/packing/packing-<length>-<policy>-<12 digits>/   counts for a mixture's packed components
 <root>/<dataset>/runs/<run>/events.jsonl         the log of a run
-<root>/.cache/                                   remembered hashes of local files
+<root>/.cache/                                   stored hashes of local files
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from datakit.storage.fingerprint import SHOWN_DIGITS, short
 SOURCES = "sources"
 RUNS = "runs"
 STAGE_NAMES = ("download", "normalize", "signatures", "dedup", "consolidate", "train-tokenizer", "tokenize")
-PACKING = r"packing-\d+-(?:split|truncate|drop)(?:-\d+)?"  # belongs to a mixture, not to a recipe
+PACKING = r"packing-\d+-(?:split|truncate|drop)(?:-\d+)?"  # a step of a mixture, not of a recipe
 STEP_NAME = re.compile(rf"({'|'.join(STAGE_NAMES)}|{PACKING})-[0-9a-f]{{{SHOWN_DIGITS}}}")
 
 
 def source_directory(root: str, source: str) -> str:
-    """Return the directory of a source's own steps."""
+    """Return the directory that holds the steps of a single source."""
     return urls.join(root, SOURCES, source)
 
 
@@ -40,7 +40,7 @@ def run_directory(root: str, dataset: str, run: str) -> str:
 
 
 def steps_in(directory: str) -> list[str]:
-    """List the step directories of a dataset, a source or a root, without searching any deeper than steps can be."""
+    """List the step directories of a dataset, a source or a root. Levels below all steps are not searched."""
     children = _children(directory)
     homes = [directory]
     if SOURCES in children:  # a root
@@ -52,7 +52,7 @@ def steps_in(directory: str) -> list[str]:
 
 
 def _children(directory: str) -> list[str]:
-    """Return the names of the subdirectories; none if the directory does not exist."""
+    """Return the names of the subdirectories, or an empty list if the directory does not exist."""
     if urls.is_local(directory):
         if not os.path.isdir(directory):
             return []
@@ -67,12 +67,12 @@ def _children(directory: str) -> list[str]:
 
 
 def stage_order(stage: str) -> int:
-    """Return a stage's position in the flow of data; -1 for stages outside the flow."""
+    """Return a stage's position in the flow of data, or -1 for a stage outside the flow."""
     return STAGE_NAMES.index(stage) if stage in STAGE_NAMES else -1
 
 
 def check_root(root: str) -> None:
-    """Raise RootError if a local root is not writable. Writes nothing."""
+    """Raise RootError if a local root cannot be written. This check writes nothing."""
     if not urls.is_local(root):
         return
     place = urls.local_path(root)

@@ -1,9 +1,10 @@
-"""Runs a mixture's packing steps, one per packed component and sequence length, and skips finished ones.
+"""Runs a mixture's packing steps (one per packed component and sequence length); rejects unsuitable components.
 
     pack_mixture(load_mixture("mix.toml"), "data", workers=4)
     Loader(load_mixture("mix.toml", packing_root="data"))
 
-A step depends only on the tokens and the packing, so several mixtures can share it. A second run only reads manifests.
+A step depends only on the tokens and the packing, so several mixtures can share it. Finished steps are reused: a second
+run only reads manifests.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from datakit.storage.manifest import Manifest, read_manifest
 
 @dataclass(frozen=True)
 class PackingResult:
-    """A finished packing step. `reused`: it was already done; `seconds`: the time this run spent on it."""
+    """A finished packing step. `reused` is True if it was already done; `seconds` is the time this run spent on it."""
 
     component: str
     length: int
@@ -45,8 +46,9 @@ def pack_mixture(
 ) -> list[PackingResult]:
     """Count the sequences in each block of every packed component, for every sequence length.
 
-    `workers` is the number of concurrent tasks, by default one per usable CPU. Raises LoaderError for a component
-    that cannot be packed or is not a token cache, PartialError if tasks failed, StepFailedError if a step failed.
+    `workers` is the number of tasks that run at a time, by default one per usable CPU. Raises LoaderError if a
+    component cannot be packed or is not a token cache, PartialError if tasks failed, and StepFailedError if a step
+    failed.
     """
     check_workers(workers)
     root = urls.absolute(root)
@@ -72,7 +74,7 @@ def pack_mixture(
 
 @dataclass(frozen=True)
 class _PackingStep:
-    """A step that counts one component's blocks for one length, in the loader's and in the engine's form."""
+    """A step that counts one component's sequences for one length, as the loader and as the engine describe it."""
 
     component: str
     counts: CountsStep
@@ -94,7 +96,7 @@ def _steps(mixture: Mixture, root: str) -> list[_PackingStep]:
             if length > size:
                 raise LoaderError(
                     f"component {name!r}: sequences of {length:,} tokens do not fit in blocks of {size:,}; "
-                    "raise block_tokens"
+                    "increase block_tokens"
                 )
             counted = counts_step(root, source, size, length, packing)
             steps.append(_PackingStep(name, counted, _step(mixture, name, counted)))
@@ -105,11 +107,11 @@ def _step(mixture: Mixture, name: str, counted: CountsStep) -> Step:
     component, simulate = mixture.components[name], mixture.simulate
     source = component.source
     if not isinstance(source, CacheSource):
-        raise LoaderError(f"component {name!r} is not a token cache; count its blocks with count_blocks")
+        raise LoaderError(f"component {name!r} is not a token cache; count its sequences with count_blocks")
     if urls.protocol(source.url) != urls.protocol(counted.directory):
         raise UsageError(
             f"component {name!r}: {source.url} and {counted.directory} are on different stores; choose a root on the "
-            "store of the cache"
+            "same store as the cache"
         )
     epochs = None if simulate is None else [simulate.run_tokens, simulate.target_tokens]
     tokens = PackedTokens(name, source.url, source.source, component.validation_tokens, epochs)

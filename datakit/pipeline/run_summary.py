@@ -1,8 +1,8 @@
-"""Summarizes a run from its manifests: per stage, how many documents were kept, how many were dropped, and why.
+"""Computes the lines that a run prints, one per stage: documents read, kept and dropped; words each drop reason.
 
-The lines add up: each stage's input is the output of the previous stage, and its output is its input minus the
-documents listed as dropped.
-Stages that write no documents (signatures, dedup) report the number processed or marked.
+The numbers add up: the input of each stage is the output of the previous stage, and the output of a stage is its input
+minus the documents listed as dropped. Stages that write no documents report how many documents they processed
+(signatures) or marked (dedup). All numbers come from manifests.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CAME_IN = {
     "train-tokenizer": ("train-tokenizer/documents",),
     "tokenize": ("tokenize/documents",),
 }
-DROPPED = {  # stage -> counter -> the name shown to users
+DROPPED = {  # stage -> counter -> the reason shown to users
     "normalize": {
         "normalize/blank": "blank",
         "normalize/duplicates": "exact duplicates",
@@ -53,8 +53,9 @@ FOUND = {
 class StageLine:
     """Sums over the steps of one stage. Sizes are in bytes; a value that the stage does not have is None.
 
-    rows_in: records or documents read. rows_out: documents passed on. dropped: the others, by reason. found: further
-    counts. peak_memory, budget: the memory and budget of the attempt that came closest to its budget.
+    `rows_in` counts the records or documents read, and `rows_out` the documents passed on. `dropped` counts the
+    documents that were not passed on, by reason. `found` holds further counts. `peak_memory` and `budget` belong to the
+    attempt that came closest to its budget.
     """
 
     stage: str
@@ -73,7 +74,7 @@ class StageLine:
 
 
 def stage_lines(result: RunResult) -> list[StageLine]:
-    """Summarize a run: one line per stage, in the order of the flow."""
+    """Summarize a run in one line per stage, in the order in which data flows through the stages."""
     ordered = sorted(result.steps, key=lambda step: stage_order(step.stage))
     return [_line(stage, list(steps)) for stage, steps in groupby(ordered, key=lambda step: step.stage)]
 

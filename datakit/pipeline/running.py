@@ -1,8 +1,9 @@
-"""Runs a recipe's steps in order, reusing finished ones, and reports what each step kept.
+"""Runs a recipe's steps in order, reuses finished steps, skips steps whose inputs are partial, and handles `--fresh`.
 
-A finished step costs one read of its manifest. The executor is created when the first task must run, so a second run of
-the same recipe starts no worker and ends in well under a second. If a step ends as partial, the steps that depend on it
-are skipped, all others run, and the run ends as partial and lists these steps.
+Reusing a finished step takes one read of its manifest. The executor is created when the first task must run, so a
+second run of the same recipe starts no worker and ends in well under a second. If a step ends as partial, the steps
+that depend on it are skipped and all others run. The run then ends as partial and lists the partial and the skipped
+steps.
 
 A run that executes anything writes its events to `<root>/<dataset>/runs/<run>/events.jsonl`.
 """
@@ -33,9 +34,10 @@ TOKENIZE = "tokenize"
 
 @dataclass(frozen=True)
 class StepResult:
-    """A finished step. `reused`: it was already done; `seconds`: the time this run spent on it.
+    """A finished step. `reused` is True if it was already done; `seconds` is the time that this run spent on it.
 
-    peak_memory, budget: bytes, for the attempt that came closest to its budget; 0 if nothing ran.
+    `peak_memory` and `budget`, in bytes, belong to the attempt that came closest to its budget. They are 0 if nothing
+    ran.
     """
 
     stage: str
@@ -49,13 +51,13 @@ class StepResult:
 
     @property
     def label(self) -> str:
-        """The name shown to users: `normalize novels`, `dedup`."""
+        """The name shown to users, for example `normalize novels` or `dedup`."""
         return f"{self.stage} {self.source}" if self.source else self.stage
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """A finished run. `cache`: directory of the token cache, if the recipe makes one; `log`: URL of the event log."""
+    """A finished run, with the directory of the token cache and the URL of the event log; None if there is none."""
 
     dataset: str
     root: str
@@ -66,7 +68,7 @@ class RunResult:
     notes: tuple[str, ...] = ()
 
     def steps_of(self, stage: str) -> list[StepResult]:
-        """Return the steps of one stage, in the order of the recipe's sources."""
+        """Return the finished steps of one stage, in the order of the recipe's sources."""
         return [step for step in self.steps if step.stage == stage]
 
     @property
@@ -88,8 +90,9 @@ def run(
 ) -> RunResult:
     """Run a recipe up to and including stage `until`.
 
-    `fresh` first removes the directories of the dataset's own steps for the current parameters. Steps of its sources
-    are kept, since other recipes share them. Raises InputError, PartialError, StepFailedError or StorageError.
+    With `fresh`, the directories of the dataset's own steps for the current parameters are removed first. Steps of its
+    sources are kept, because other recipes share them. Raises InputError, PartialError, StepFailedError or
+    StorageError.
     """
     started = time.monotonic()
     check_workers(workers)
@@ -116,7 +119,7 @@ def run(
 
 
 def _remove_own_steps(graph: Graph) -> list[str]:
-    """Remove and return the directories of the dataset's own steps; keep its sources' steps, which are shared."""
+    """Remove the directories of the dataset's own steps, but not the shared steps of its sources; return their URLs."""
     located: dict[str, LocatedStep] = {}
     for node in graph.nodes:
         located[node.label] = graph.locate(node, located)
@@ -128,7 +131,7 @@ def _remove_own_steps(graph: Graph) -> list[str]:
 
 @dataclass
 class _Run:
-    """One run of a graph, node by node."""
+    """One run of a graph, which runs one node after another."""
 
     graph: Graph
     executor: LazyExecutor
@@ -140,7 +143,7 @@ class _Run:
     _observer: Observer | None = None
 
     def run(self, node: Node) -> StepResult | None:
-        """Return the step's result; None if it was skipped or ended as partial."""
+        """Run or reuse the node's step. Return its result, or None if it was skipped or ended as partial."""
         missing = [above.label for above in node.upstream if above.label in self._unfinished]
         if missing:
             self._unfinished[node.label] = f"not run: it needs {', '.join(missing)}"
@@ -166,7 +169,7 @@ class _Run:
         )
 
     def _observer_for(self, reused: bool) -> Observer:
-        """Return the caller's observer, with an event log added once a step has to run."""
+        """Return the caller's observer. Once a step has to run, an event log (and metrics with Ray) are added to it."""
         if self._observer is None and not reused:
             log = EventLog(run_directory(self.graph.root, self.graph.dataset, self.driver))
             metrics = [RayMetrics()] if self.executor.ray is not None else []
@@ -174,7 +177,7 @@ class _Run:
         return self._observer or self.user_observer
 
     def raise_partial(self) -> None:
-        """Raise PartialError if any step has no manifest."""
+        """Raise PartialError if any step ended as partial or was skipped."""
         if self._unfinished:
             lines = "\n".join(f"{label}: {why}" for label, why in self._unfinished.items())
             raise PartialError(f"{self.graph.dataset} is partial\n{lines}")

@@ -1,6 +1,6 @@
-"""Rejects finished steps that lost more than the current recipe allows.
+"""Rejects a finished step whose quarantined records or removals exceed the recipe's `max_quarantined` or `max_removal`.
 
-Limits are not part of the fingerprint, so a finished step may have been made with looser ones.
+Limits are not part of the fingerprint, so a finished step may have been made with higher limits than the current ones.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from datakit.storage.manifest import Manifest
 def check_tolerances(node: Node, directory: str, manifest: Manifest) -> None:
     """Raise InputError if a finished step exceeds the limits of this recipe.
 
-    Call it for every step, not only for reused ones: another driver may have finished the step while we ran it.
+    Call this function for every step, not only for reused steps: another driver, with other limits, may have finished a
+    step while this driver ran it.
     """
     limits = node.settings.operations
     _check_quarantine(node.label, Tolerance.of(limits), directory, manifest)
@@ -30,8 +31,9 @@ def _check_quarantine(label: str, tolerance: Tolerance, directory: str, manifest
     records = unlisted(read_quarantine(directory), tolerance) if manifest.quarantine.records else 0
     if records > tolerance.allowed(_records_in(manifest)):
         raise InputError(
-            f"{label}: {records} records are in quarantine ({directory}/{manifest.quarantine.path}), but this recipe "
-            f"allows max_quarantined = {tolerance.limit}; fix or exclude the files they name, or raise the limit"
+            f"{label}: {records} records are in quarantine (listed in {directory}/{manifest.quarantine.path}), but "
+            f"this recipe allows max_quarantined = {tolerance.limit}; fix or exclude the files listed there, or raise "
+            "the limit"
         )
 
 
@@ -47,5 +49,5 @@ def _check_removal(label: str, limit: float, directory: str, details: dict[str, 
     if share > limit:
         raise InputError(
             f"{label}: source {name!r} loses {share:.1%} of its documents ({directory}), but this recipe allows "
-            f"max_removal = {limit:g}; check its attribute files, and raise the limit if the removals are right"
+            f"max_removal = {limit:g}; check the attribute files, and raise the limit if the removals are right"
         )

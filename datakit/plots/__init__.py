@@ -1,1 +1,1 @@
-"""Figures of caches, mixtures and training runs."""
+"""Draws figures of token caches, mixtures and training runs."""

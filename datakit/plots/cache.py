@@ -1,4 +1,4 @@
-"""Draws the figure of `datakit cache stats`: document lengths, tokens by source, most frequent tokens."""
+"""Draws the figure of `datakit cache stats`: document lengths, tokens by source, and the most frequent tokens."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from datakit.cache.summary import CacheSummary
 from datakit.plots.files import INK, cut, new_figure, save, short
 from datakit.storage import urls
 
-BARS = 20  # as many as are legible at this height
+BARS = 20  # maximum number of bars: as many as are legible at this height
 SHOWN_NAME = 28  # maximum number of characters in a label
-LAST_DRAWABLE = 0x500  # the default font covers Latin, Greek and Cyrillic, which end here
+LAST_DRAWABLE = 0x500  # code point: the default font covers Latin, Greek and Cyrillic, which end here
 BLUE, ORANGE, GREEN = "#3b6ea5", "#c8762b", "#4d8a57"
 
 
 def write_plot(summary: CacheSummary, names: dict[int, str], url: str) -> None:
     """Write the figure, replacing an existing file. Raises UsageError, as `check_target` does.
 
-    names: text of each token, by id.
+    names: the text of each token, by id.
     """
     figure = new_figure(url, (13, 4.8))
     lengths, sources, tokens = figure.subplots(1, 3)
@@ -70,7 +70,7 @@ def _plain(axes: Any) -> None:
 
 
 def _drawable(token: str) -> str:
-    """Show spaces as a symbol, and characters missing from matplotlib's default font as escapes."""
+    """Show spaces as a symbol, and show characters that matplotlib's default font lacks as escapes."""
     shown = token.replace(" ", "␣").encode("unicode_escape" if not token.isprintable() else "utf-8").decode()
     shown = shown.replace("\\u2423", "␣")
     return "".join(sign if ord(sign) < LAST_DRAWABLE or sign == "␣" else f"\\u{ord(sign):04x}" for sign in shown)

@@ -1,4 +1,7 @@
-"""Creates figures and writes them to files. Imports matplotlib (the extra `report`) only when a figure is drawn."""
+"""Creates and saves figures as PNG, SVG or PDF files, and abbreviates the counts and texts in them.
+
+Imports matplotlib (the extra `report`) only when a figure is checked or drawn.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +17,17 @@ INK = "#333333"  # color of text and lines
 
 
 def check_target(url: str) -> None:
-    """Raise UsageError if matplotlib is missing or `url` is not a PNG, SVG or PDF file. Call it before any work."""
+    """Raise UsageError if matplotlib is missing or `url` is not that of a PNG, SVG or PDF file. Call this first."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
-        raise UsageError("plots need matplotlib; pip install 'datakit[report]'") from error
+        raise UsageError("plots need matplotlib; run pip install 'datakit[report]'") from error
     if _kind(url) not in KINDS:
         raise UsageError(f"plot {url}: the name must end in .png, .svg or .pdf")
 
 
 def new_figure(url: str, inches: tuple[float, float]) -> Any:
-    """Create an empty figure, (width, height) in size, for `url`. Raises UsageError, as `check_target` does."""
+    """Create an empty figure of (width, height) inches for `url`. Raises UsageError, as `check_target` does."""
     check_target(url)
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""Draws the figure of `datakit mixture preview`: share, tokens and epochs of each component over the run."""
+"""Draws the figure of `datakit mixture preview`: the share, tokens and epochs of each component over the run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datakit.loader.mixture.preview import Preview
 from datakit.plots.files import INK, cut, new_figure, save, short
 
 COLOURS = ("#3b6ea5", "#c8762b", "#4d8a57", "#a34a5b", "#7b62a3", "#8a7a3d", "#3f8f96", "#777777")
-MOST_NAMED = 24  # components in the legend: as many as fit next to the figure
+MOST_NAMED = 24  # maximum number of components in the legend: as many as fit next to the figure
 SHOWN_CHANGE = 110  # maximum number of characters in a line above the figure
 STYLES = ("-", "--", ":", "-.")
 
@@ -46,7 +46,7 @@ def _finish(share: Any, tokens: Any, epochs: Any, view: Preview) -> None:
 
 
 def _shares(axes: Any, view: Preview) -> None:
-    """Stack the shares as step functions."""
+    """Draw the shares as stacked step functions."""
     steps, shares = np.repeat(view.steps, 2)[1:-1], np.repeat(view.share, 2, axis=0).T
     colours = [COLOURS[i % len(COLOURS)] for i in range(len(view.names))]
     labels = [_label(name) for name in view.names]
@@ -66,7 +66,7 @@ def _lines(axes: Any, view: Preview, values: np.ndarray, name: str) -> None:
 
 
 def _name_changes(axes: Any, view: Preview) -> None:
-    """Number the changes above their lines, and describe them above the axes."""
+    """Put a number above the line of each change, and describe the changes above the axes."""
     steps = sorted({step for step, _ in view.changes})
     lines = []
     for number, step in enumerate(steps, start=1):
@@ -80,5 +80,5 @@ def _name_changes(axes: Any, view: Preview) -> None:
 
 
 def _label(name: str) -> str:
-    """Escape a name so that matplotlib neither hides it (leading _) nor parses it as mathematics."""
+    """Escape a name so that matplotlib neither hides it (because of a leading _) nor parses it as mathematics."""
     return (" " if name.startswith("_") else "") + name.replace("$", r"\$")

@@ -2,7 +2,7 @@
 
     plot_run("data/demo/train-0123456789ab")  ->  data/demo/train-0123456789ab/plot.png
 
-It works while the run is in progress, and also if the run was killed.
+A run can be drawn while it is in progress, and also after it was killed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ SMOOTHED_OVER = 50  # the loss is averaged over a 50th of the run, so that the c
 
 
 def plot_run(directory: str, target: str | None = None) -> str:
-    """Draw the run in `directory` to `target` (default: its plot.png) and return the file's path. Raises UsageError."""
+    """Draw the run in `directory` to the file `target`, and return the file's path. Raises UsageError.
+
+    The default for `target` is `plot.png` in `directory`.
+    """
     path = target or str(Path(directory) / "plot.png")
     figure = files.new_figure(path, (12, 8))
     rows = read_metrics(directory)
@@ -81,7 +84,7 @@ def _lines(axis: Any, rows: Sequence[dict[str, Any]], names: Sequence[str], labe
 def _marks(
     axis: Any, rows: Sequence[dict[str, Any]], names: Sequence[str], colors: Sequence[str | None] = (None,)
 ) -> None:
-    """Draw one line per series; equal series share a line, since the last one would hide the others."""
+    """Draw one line per series. Equal series share a line, since the last one drawn would hide the others."""
     lines: dict[tuple[tuple[int, ...], tuple[float, ...]], list[str]] = {}
     for name in names:
         steps, values = _series(rows, name)

@@ -1,1 +1,1 @@
-"""URLs, atomic files, Parquet shards and manifests. Knows nothing about stages."""
+"""Provides URLs, atomic files, Parquet shards and manifests, independently of any stage."""

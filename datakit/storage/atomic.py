@@ -1,9 +1,10 @@
-"""Writes files that appear whole or not at all, and never change afterwards.
+"""Creates files that appear whole or not at all, on a disk or in an object store, and never overwrites an output.
 
-A file is created only if its name is free. On a disk: a temporary file, fsync, then `link`, which fails if the name is
-taken, whereas `rename` would overwrite. In an object store: one conditional PUT (`If-None-Match: *`). If the name is
-taken, the checksums are compared. If they are equal, another process did the same work; if they differ, the work is not
-deterministic, and the first file is kept. So concurrent drivers, retried tasks and resumed runs need no lock.
+A file is created only if its name is free. On a disk, this takes a temporary file, fsync, and then `link`, which fails
+if the name is taken (`rename` would overwrite the existing file). In an object store, it takes one conditional PUT
+(`If-None-Match: *`). If the name is taken, the checksums of both files are compared. If they are equal, another process
+has done the same work. If they differ, the work is not deterministic; the first file is kept and DivergentOutputError
+is raised. Concurrent drivers, retried tasks and resumed runs therefore need no lock.
 
 Cost: one fsync or one request per file; if the file already exists, also one read of it.
 Memory: an upload takes 65 MiB (measured).
@@ -32,7 +33,7 @@ from datakit.storage.io_errors import SPACE, storage_errors, translated
 
 TEMPORARY_PREFIX = ".tmp-"
 HASH_CHUNK = 4 << 20
-NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)  # exFAT, some network mounts
+NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)  # exFAT and some network mounts have no links
 S3_PART_BYTES, S3_PARTS_AT_ONCE, S3_MOST_PARTS = 8 << 20, 4, 10_000  # s3fs's defaults would take 500 MB
 SHOWN_BYTES = 60  # of the host's and of the file's name in a temporary name, so that it fits into 255 bytes
 CONFLICT_WAITS = (0.1, 0.3, 1.0, 3.0)
@@ -40,7 +41,7 @@ CONFLICT_WAITS = (0.1, 0.3, 1.0, 3.0)
 
 @dataclass(frozen=True)
 class Committed:
-    """A committed file: URL, size in bytes, xxh3-128. created: False if it already existed."""
+    """A committed file: URL, size in bytes, xxh3-128. `created` is False if the file already existed."""
 
     url: str
     bytes: int
@@ -50,9 +51,10 @@ class Committed:
 
 @contextmanager
 def staging(url: str) -> Iterator[Path]:
-    """Provide a private local path for writing the future file `url`; a file left there is removed at the end.
+    """Provide a private local path for writing the future file `url`. A file left at this path is removed at the end.
 
-    On a disk the path is next to its target, since a link cannot cross file systems. Listings skip its name.
+    If `url` is on a disk, the path is in the same directory, since a hard link cannot cross file systems. The name
+    starts with a dot, so listings skip it.
     """
     if urls.is_local(url):
         target = Path(urls.local_path(url))
@@ -114,14 +116,14 @@ def commit_file(path: Path, url: str) -> Committed:
 
 
 def commit_bytes(data: bytes, url: str) -> Committed:
-    """Create file `url` with these bytes. Raises DivergentOutputError, StorageError."""
+    """Create the file `url` with these bytes. Raises DivergentOutputError, StorageError."""
     with staging(url) as path:
         path.write_bytes(data)
         return commit_file(path, url)
 
 
 def replace_bytes(data: bytes, url: str) -> None:
-    """Write or overwrite `url` atomically. Use it only for state such as a hash cache, never for outputs."""
+    """Write or overwrite `url` atomically. Use this only for state such as a hash cache, never for outputs."""
     with staging(url) as path:
         path.write_bytes(data)
         with storage_errors(url):
@@ -145,19 +147,19 @@ def sync_directories(urls_of_directories: Iterable[str]) -> None:
 
 
 def hash_file(path: Path) -> tuple[str, int]:
-    """Return the xxh3-128 (32 hex digits) and size in bytes of a local file, in constant memory."""
+    """Return the xxh3-128 (32 hex digits) and the size in bytes of a local file, using constant memory."""
     with open(path, "rb") as file:
         return hash_open(file)
 
 
 def hash_url(url: str) -> tuple[str, int]:
-    """Return the xxh3-128 and size in bytes of any file, which is streamed."""
+    """Return the xxh3-128 and the size in bytes of any file, which is read as a stream."""
     with urls.open_read(url) as file:
         return hash_open(file)
 
 
 def hash_open(file: BinaryIO) -> tuple[str, int]:
-    """Return the xxh3-128 and size in bytes of the rest of an open file."""
+    """Return the xxh3-128 and the size in bytes of an open file, from the current position to its end."""
     digest, length = xxhash.xxh3_128(), 0
     while chunk := file.read(HASH_CHUNK):
         digest.update(chunk)
@@ -174,7 +176,7 @@ def _link(path: Path, target: str) -> bool:
     except FileExistsError:
         return False
     except OSError as error:
-        if error.errno == errno.EXDEV:  # it was written on another file system
+        if error.errno == errno.EXDEV:  # `path` is on another file system
             with staging(target) as near:
                 shutil.copyfile(path, near)
                 return _link(near, target)

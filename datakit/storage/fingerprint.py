@@ -1,8 +1,8 @@
-"""Identifies a step by the xxh3-128 of canonical JSON.
+"""Decides what identifies a step: hashes its stage, format version, complete parameters and inputs to a fingerprint.
 
-A fingerprint covers the stage's name, its format version, every content parameter with its default written out, and the
-identities of its inputs. Equivalent recipes share their steps. Since all parameters are always included, no parameter
-that changes the output can be forgotten.
+A fingerprint is the xxh3-128 of canonical JSON with the stage's name, its format version, every content parameter (with
+defaults written out), and the identities of the step's inputs. Equivalent recipes share their steps. Since all
+parameters are always included, no parameter that changes the output can be forgotten.
 """
 
 from __future__ import annotations
@@ -20,37 +20,38 @@ T = TypeVar("T")
 
 
 def canonical_json(value: Any) -> bytes:
-    """Encode as JSON with sorted keys, no white space and no NaN, so that equal values give equal bytes."""
+    """Encode a value as JSON with sorted keys, no white space and no NaN, so that equal values give equal bytes."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
 def spelled_out(config: Any) -> dict[str, Any]:
     """Convert a dataclass to plain data with every default written out.
 
-    `msgspec.to_builtins` alone would miss defaults: a dataclass that msgspec built keeps them on the class.
+    `msgspec.to_builtins` alone would omit defaults, because an instance that msgspec has created keeps them only on its
+    class.
     """
     return msgspec.to_builtins(asdict(config))
 
 
 def config_of(parameters: Mapping[str, Any], kind: type[T]) -> T:
-    """Return the dataclass `kind` with the values that `parameters` has for its fields; other keys are ignored."""
+    """Return an instance of the dataclass `kind` with values from `parameters`; keys that name no field are ignored."""
     names = {entry.name for entry in fields(kind)}  # pyright: ignore[reportArgumentType] - every kind is a dataclass
     return msgspec.convert({name: value for name, value in parameters.items() if name in names}, kind)
 
 
 def fingerprint(stage: str, version: int, parameters: dict[str, Any], inputs: Sequence[str]) -> str:
-    """Hash a step to 32 hex digits. `inputs`: upstream identities in the order in which the stage reads them."""
+    """Hash a step to 32 hex digits. `inputs` holds the upstream identities in the order in which they are read."""
     content = {"stage": stage, "version": version, "parameters": parameters, "inputs": list(inputs)}
     return xxhash.xxh3_128_hexdigest(canonical_json(content))
 
 
 def identity(step_fingerprint: str, quarantined: Sequence[str]) -> str:
-    """Return what downstream steps depend on: the fingerprint, hashed with the skipped records if there are any."""
+    """Return the value on which downstream steps depend: the fingerprint, hashed with any skipped records."""
     if not quarantined:
         return step_fingerprint
     return xxhash.xxh3_128_hexdigest(canonical_json([step_fingerprint, sorted(quarantined)]))
 
 
 def short(value: str) -> str:
-    """Return the leading digits, which paths and messages use."""
+    """Return the leading digits of a hash, as used in paths and messages."""
     return value[:SHOWN_DIGITS]

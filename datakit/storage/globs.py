@@ -1,11 +1,13 @@
-"""Finds the files that a URL and its patterns name: one file, a directory's files, or the matches of a glob in the URL.
+"""Decides which files a URL and its include and exclude patterns select; a URL names a file, a directory or a glob.
 
-A pattern is relative to the directory. `*` and `?` match within one path component, `[...]` matches one of its
-characters, `**` matches any number of components. A pattern without `/` matches file names at any depth. `{stdlib}` at
-the start of a URL stands for the standard library of the running Python: text that exists on every machine.
+A pattern is matched against the path relative to the directory. `*` and `?` match within one path component, `[...]`
+matches one of the characters listed, and `**` matches any number of components. A pattern without `/` matches file
+names at any depth. `{stdlib}` at the start of a URL stands for the directory of the running Python's standard library,
+whose text files exist on every machine.
 
-Names that start with a dot are never listed. Links to directories are followed, except to one that contains the link.
-Cost: one listing (a directory walk, or as few requests as the store's own listing needs).
+Names that start with a dot are never listed. Links to directories are followed, unless a link points to a directory
+that contains it.
+Cost: one listing (a directory walk on a disk, or as few requests as the store needs to list the directory).
 """
 
 from __future__ import annotations
@@ -33,12 +35,12 @@ class Place:
 
 
 def expand(url: str) -> str:
-    """Replace the placeholder in `url`."""
+    """Replace the placeholder `{stdlib}` in `url`."""
     return url.replace("{stdlib}", sysconfig.get_paths()["stdlib"], 1) if url.startswith("{stdlib}") else url
 
 
 def locate(url: str) -> Place:
-    """Resolve `url`. Asks the disk or the store whether it is a file; an existing name is never treated as a glob."""
+    """Resolve `url` to a file, a directory or a glob. An existing local path is never treated as a glob."""
     place = urls.absolute(expand(url))
     if _is_file(place):
         return Place(urls.parent(place) or "/", file=urls.name(place))
@@ -59,10 +61,10 @@ def _is_file(url: str) -> bool:
 
 
 def files_at(place: Place, exclude: Sequence[str] = ()) -> list[FileInfo]:
-    """List every file of a place, ignoring its pattern, sorted by path; empty if the directory does not exist.
+    """List every file of a place, ignoring its pattern, sorted by path.
 
-    On a disk, directories that `exclude` covers entirely (`**/tests/**`) are not entered: a Python installation may
-    have a hundred thousand files in site-packages.
+    The list is empty if the directory does not exist. On a disk, directories that `exclude` covers entirely
+    (`**/tests/**`) are not entered, because a Python installation may have a hundred thousand files in site-packages.
     """
     if place.file is not None:
         return [_one_file(place.base, place.file)]
@@ -72,7 +74,7 @@ def files_at(place: Place, exclude: Sequence[str] = ()) -> list[FileInfo]:
 
 
 def select(files: Sequence[FileInfo], place: Place, include: Sequence[str], exclude: Sequence[str]) -> list[FileInfo]:
-    """Return the files that match the URL's glob and any of `include` (empty: all), and none of `exclude`."""
+    """Return the files that match the URL's glob, any pattern of `include` (if it has any), and none of `exclude`."""
     wanted, unwanted = matcher(include), matcher(exclude)
     glob = matcher([place.pattern]) if place.pattern else None
     return [
@@ -85,7 +87,7 @@ def select(files: Sequence[FileInfo], place: Place, include: Sequence[str], excl
 
 
 def matcher(patterns: Sequence[str]) -> re.Pattern[str]:
-    """Compile several patterns to one expression.
+    """Compile several patterns into one regular expression.
 
     >>> [bool(matcher(["*.py"]).fullmatch(path)) for path in ("a.py", "b/a.py", "a.pyc")]
     [True, True, False]

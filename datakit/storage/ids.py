@@ -1,8 +1,9 @@
-"""Converts columns of document ids: 32 hex digits in files, pairs of uint64 in memory.
+"""Converts document ids between hex digits (in files) and pairs of uint64 (in memory), and assigns ids to partitions.
 
-An id is the xxh3-128 of a document's text. Partition `i` of `2**bits` holds the ids whose top `bits` bits are `i`, so
-partitions of two sources nest and every join is a merge. Sorting and comparing pairs of uint64 is several times faster
-than comparing hex strings. Both orders are the same, since the digits are lower-case and zero-padded.
+An id is the xxh3-128 of a document's text, written as 32 hex digits. Partition `i` of `2**bits` holds the ids whose top
+`bits` bits are `i`, so the partitions of two sources nest even if their numbers of partitions differ, and every join is
+a merge of sorted ids. Sorting and comparing pairs of uint64 is several times faster than comparing hex strings. Both
+forms sort in the same order, since the digits are lowercase and zero-padded.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def ids_from_digests(digests: bytes) -> tuple[np.ndarray, np.ndarray]:
 
 
 def ids_to_arrow(high: np.ndarray, low: np.ndarray) -> pa.StringArray:
-    """Convert (high, low), uint64 [N] each, to string [N] of 32 lower-case hex digits."""
+    """Convert (high, low), uint64 [N] each, to a column of strings [N], each with 32 lowercase hex digits."""
     count = len(high)
     pairs = np.empty((count, 2), ">u8")
     pairs[:, 0], pairs[:, 1] = high, low
@@ -34,7 +35,10 @@ def ids_to_arrow(high: np.ndarray, low: np.ndarray) -> pa.StringArray:
 
 
 def ids_from_arrow(column: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-    """Convert string [N] of 32 hex digits to (high, low), uint64 [N] each. Raises ValueError for anything else."""
+    """Convert a column of strings [N], each with 32 lowercase hex digits, to (high, low), uint64 [N] each.
+
+    Raises ValueError for any other content.
+    """
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     if len(column) == 0:
@@ -59,13 +63,13 @@ def strictly_ascending(high: np.ndarray, low: np.ndarray) -> bool:
 
 
 def top_bits(values: np.ndarray, count: int) -> np.ndarray:
-    """Return the bucket, int64 [N], of each uint64 by its top bits; there are `count` buckets, a power of two."""
+    """Return each uint64's bucket, int64 [N], from its top bits; `count` is the number of buckets, a power of two."""
     bits = count.bit_length() - 1
     return (values >> np.uint64(64 - bits)).astype(np.int64) if bits else np.zeros(len(values), np.int64)
 
 
 def partition_range(index: int, bits: int) -> tuple[str, str]:
-    """Return the smallest and largest possible id, 32 hex digits each, of partition `index` of `2**bits`."""
+    """Return the smallest and the largest possible id (32 hex digits each) of partition `index` out of `2**bits`."""
     width = 128 - bits
     return f"{index << width:032x}", f"{((index + 1) << width) - 1:032x}"
 

@@ -1,7 +1,9 @@
-"""Translates failures of a disk or an object store to our errors, with the place and the next step.
+"""Translates failures of disks and object stores into datakit's errors, and words their messages and next steps.
 
-Operating systems raise OSError. Object store drivers also raise exceptions of their own without a common base class
-(botocore's, aiohttp's, ...). Only these and OSError are translated; an exception from a bug in our code keeps its type.
+Such failures are a full disk, a missing bucket, missing permissions or credentials, and a store that does not answer.
+Failures reported by the operating system appear as OSError. Object store drivers (botocore, aiohttp, ...) also raise
+exceptions of their own, which have no common base class. Only drivers' exceptions and OSError are translated; an
+exception from a bug in our code keeps its type.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ DRIVERS = (*HTTP_CLIENTS, "aiobotocore", "botocore", "fsspec", "gcsfs", "google"
 
 @contextmanager
 def read_errors(url: str) -> Iterator[None]:
-    """Translate errors in reading `url`. Raises NotFoundError, StorageError, RootError."""
+    """Translate errors that occur while `url` is read. Raises NotFoundError, StorageError, RootError, NoSpaceError."""
     try:
         yield
     except FileNotFoundError as error:
@@ -35,7 +37,7 @@ def read_errors(url: str) -> Iterator[None]:
 
 @contextmanager
 def storage_errors(url: str) -> Iterator[None]:
-    """Translate errors in writing `url`. Raises RootError, StorageError."""
+    """Translate errors that occur while `url` is written. Raises RootError, StorageError, NoSpaceError."""
     try:
         yield
     except Exception as error:
@@ -46,7 +48,10 @@ def storage_errors(url: str) -> Iterator[None]:
 
 @contextmanager
 def scratch_errors(path: Path) -> Iterator[None]:
-    """Translate errors in writing to scratch, which is always on the temporary disk. Raises NoSpaceError."""
+    """Translate errors in writing scratch files, which are always on the temporary disk.
+
+    Raises NoSpaceError.
+    """
     try:
         yield
     except OSError as error:
@@ -56,7 +61,7 @@ def scratch_errors(path: Path) -> Iterator[None]:
 
 
 def translated(error: Exception, url: str, verb: str) -> DatakitError | None:
-    """Return our error for a failure of the system or the store; None if `error` is anything else."""
+    """Return datakit's error for a failure of the system or the store, or None if `error` is anything else."""
     if isinstance(error, OSError):
         return _of_system(error, url, verb)
     kind = type(error)
@@ -73,7 +78,7 @@ def translated(error: Exception, url: str, verb: str) -> DatakitError | None:
 
 def _of_system(error: OSError, url: str, verb: str) -> DatakitError:
     if error.errno in SPACE:
-        if "://" in url and not url.startswith("file://"):  # stores never fill; the temporary disk for staging does
+        if "://" in url and not url.startswith("file://"):  # stores never fill up; the temporary disk does
             return _temporary_full(url, verb)
         where = f" ({error.filename})" if error.filename else ""
         advice = "free some space, or choose another --root; the next run continues from here"

@@ -1,8 +1,9 @@
-"""Reads and writes `manifest.json`, a step's typed result. It is written last; a step without one is unfinished.
+"""Defines the fields and the encoding of `manifest.json`, a step's typed result, and reads and writes it.
 
-It is the only file in a step's directory that others may rely on. Its keys are sorted, its paths relative to its own
-directory, and it contains no time, host or library version (those are in the ledger), so that a step has the same bytes
-everywhere. Every counter that a reader needs is a required field: a missing one is an error, never a zero.
+The manifest is written last, so a step without a manifest is unfinished. It is the only file in a step's directory on
+which other steps and programs may rely. Its keys are sorted, its paths are relative to its own directory, and it
+contains no time, host or library version (the ledger has those), so that a step has the same bytes everywhere. Every
+counter that a reader needs is a required field: a missing counter is an error and is never read as zero.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from datakit.storage.fingerprint import canonical_json
 FORMAT = "datakit.manifest/1"
 FILE_NAME = "manifest.json"
 PARTIAL_NAME = "partial.json"
-PIECE = 1000  # partitions encoded at once
+PIECE = 1000  # number of partitions that are encoded at a time
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -30,7 +31,7 @@ class Column(msgspec.Struct, frozen=True):
 
 
 class InputReference(msgspec.Struct, frozen=True):
-    """An upstream step: its stage, the path of its manifest relative to ours, and the identity that was used."""
+    """An upstream step: its stage, its identity, and the path of its manifest relative to this manifest's directory."""
 
     stage: str
     path: str
@@ -38,7 +39,7 @@ class InputReference(msgspec.Struct, frozen=True):
 
 
 class Partition(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One file of the output. Sizes are in bytes; `text_bytes` and `tokens` only if the stage has them."""
+    """One file of the output. Sizes are in bytes; `text_bytes` and `tokens` are set only if the stage counts them."""
 
     path: str
     source: str
@@ -61,14 +62,14 @@ class Totals(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Quarantine(msgspec.Struct, frozen=True):
-    """Number of records that could not be processed, and the directory with their list."""
+    """The number of records that could not be processed, and the directory that holds a list of them."""
 
     records: int
     path: str = "quarantine/"
 
 
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A step's result. `details` holds what only readers of this stage need, in a format that the stage defines."""
+    """A step's result. `details` holds data that only this stage's readers need, in the stage's own format."""
 
     stage: str
     dataset: str
@@ -90,7 +91,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def totals_of(partitions: list[Partition]) -> Totals:
-    """Sum each field over `partitions`; a field that any of them lacks is None."""
+    """Sum each field over `partitions`; a field that any partition lacks is None."""
 
     totals: list[Any] = []
     for field in Totals.__struct_fields__:
@@ -100,10 +101,10 @@ def totals_of(partitions: list[Partition]) -> Totals:
 
 
 def pieces(manifest: Manifest) -> Iterator[bytes]:
-    """Encode as canonical JSON, indented for people; equal manifests give equal bytes.
+    """Yield the manifest as canonical JSON, indented for human readers; equal manifests give equal bytes.
 
-    Encodes PIECE partitions at a time: encoding 100,000 at once, and again with indents, would determine the driver's
-    peak memory.
+    PIECE partitions are encoded at a time. To encode 100,000 at once, and again with indentation, would determine the
+    driver's peak memory.
     """
     plain = msgspec.to_builtins(msgspec.structs.replace(manifest, partitions=[])) | {"format": manifest.format}
     frame = msgspec.json.format(canonical_json(plain), indent=1) + b"\n"
@@ -114,13 +115,14 @@ def pieces(manifest: Manifest) -> Iterator[bytes]:
     yield before + b'\n "partitions": ['
     for start in range(0, len(manifest.partitions), PIECE):
         some = msgspec.json.encode(manifest.partitions[start : start + PIECE], order="sorted")
-        lines = msgspec.json.format(some, indent=1)[1:-2].replace(b"\n", b"\n ")  # one level deeper, without brackets
+        # Without their brackets, the lines are indented one level deeper.
+        lines = msgspec.json.format(some, indent=1)[1:-2].replace(b"\n", b"\n ")
         yield b"," + lines if start else lines
     yield b"\n ]" + after
 
 
 def decode(data: bytes, url: str) -> Manifest:
-    """Decode a manifest. Raises CorruptError if it does not parse or has a different format."""
+    """Decode a manifest. Raises CorruptError if it cannot be parsed or has a different format."""
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
     except msgspec.DecodeError as error:
@@ -142,7 +144,7 @@ def read_manifest(directory: str) -> Manifest:
 
 
 def find_manifest(directory: str) -> Manifest | None:
-    """Read the manifest; None if the step is unfinished or was never started."""
+    """Return the manifest, or None if the step is unfinished or was never started."""
     try:
         return read_manifest(directory)
     except NotFoundError:
@@ -150,7 +152,7 @@ def find_manifest(directory: str) -> Manifest | None:
 
 
 def write_manifest(manifest: Manifest, directory: str) -> None:
-    """Create the manifest, the last write of a step. Raises DivergentOutputError if a different one exists."""
+    """Create the manifest, which completes the step. Raises DivergentOutputError if a different one exists."""
     url = manifest_url(directory)
     with atomic.staging(url) as path:
         with path.open("wb") as file:

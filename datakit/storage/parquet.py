@@ -1,12 +1,13 @@
-"""Reads and writes Parquet shards, the format of every table in the project.
+"""Reads and writes Parquet shards; decides their compression, dictionaries, statistics and the size of row groups.
 
-Files are compressed with zstd-3 and have a page index. Text, ids and lists have no dictionary encoding: their values
-are unique, and it would cost 17 % (measured). All columns have statistics except texts, whose minimum and maximum are
-copies of whole documents: with a document of 200 MB, the writer took 775 MB of memory instead of 200 (measured). Row
-groups end at positions that depend only on the rows (their bytes and count), not on the batches they arrived in, so
+Every table in the project has this format. Files are compressed with zstd-3 and have a page index. Columns of texts,
+ids and lists have no dictionary encoding, because their values are unique and a dictionary would cost 17 % (measured).
+All columns except texts have statistics. The minimum and maximum of a text column would be copies of whole documents:
+with them, a document of 200 MB made the writer take 775 MB of memory instead of 200 MB (measured). The positions at
+which row groups end depend only on the rows (their bytes and count), not on the batches in which the rows arrived, so
 equal rows give equal bytes.
 
-Memory: the writer holds at most one row group (16 MiB of values or one longer document) plus the current batch; a
+Memory: the writer holds at most one row group (16 MiB of values, or one longer document) plus the current batch; a
 reader decodes one row group at a time.
 """
 
@@ -34,7 +35,7 @@ COMPRESSION_LEVEL = 3
 
 @dataclass(frozen=True)
 class ShardInfo:
-    """A finished shard: rows, size in bytes, xxh3-128 of the file."""
+    """A finished shard: its number of rows, and the size in bytes and the xxh3-128 of its file."""
 
     rows: int
     bytes: int
@@ -50,7 +51,7 @@ class ShardWriter:
     """
 
     def __init__(self, url: str, schema: pa.Schema, dictionary: Sequence[str] = ()) -> None:
-        """`dictionary` names the columns with few distinct values."""
+        """`dictionary` lists the columns with few distinct values, which are encoded with a dictionary."""
         self.url, self.schema, self._dictionary = url, schema, list(dictionary)
         self._pending: list[pa.Table] = []
         self._pending_rows = self._pending_bytes = self._rows = 0
@@ -92,7 +93,7 @@ class ShardWriter:
             table = table.slice(cut)
 
     def _rows_that_fit(self, table: pa.Table) -> int:
-        """Return the number of rows of `table` that go into the open row group, including the one that fills it."""
+        """Return the number of rows of `table` that go into the open row group, including the row that fills it."""
         filled = self._pending_bytes + np.cumsum(row_sizes(table))
         by_bytes = int(np.searchsorted(filled, ROW_GROUP_BYTES)) + 1
         return min(by_bytes, ROW_GROUP_ROWS - self._pending_rows, table.num_rows)
@@ -125,7 +126,7 @@ def open_shard(url: str) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(source)
     except FileNotFoundError:
-        urls.size(url)  # raises NotFoundError with the URL in it
+        urls.size(url)  # raises NotFoundError, whose message contains the URL
         raise
     except pa.ArrowInvalid as error:
         raise CorruptError(f"{url} is not a readable Parquet file: {error}") from error
@@ -159,5 +160,5 @@ def read_shard(url: str, columns: list[str] | None = None) -> pa.Table:
 
 
 def columns_of(schema: pa.Schema) -> list[Column]:
-    """Convert an Arrow schema to the manifest's columns."""
+    """Convert an Arrow schema to a manifest's list of columns."""
     return [Column(field.name, str(field.type)) for field in schema]

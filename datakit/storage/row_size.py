@@ -1,8 +1,8 @@
-"""Computes the size in bytes of each row of a table from the rows alone.
+"""Computes the size in bytes of each row of a table; these sizes decide where files and runs are cut.
 
-Arrow's `nbytes` depends on how rows arrived (chunks, slices, validity bitmaps), so it must not decide where a file is
-cut. The sizes are exact for strings, lists, maps and structs at any depth. Computing them takes one pass over the
-offsets and copies no data.
+A size depends only on the row's values. Arrow's `nbytes` depends on how the rows arrived (chunks, slices, validity
+bitmaps), so it must not decide where a file is cut. The sizes are exact for strings, lists, maps and structs at any
+depth. Computing them takes one pass over the offsets and copies no data.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from datakit.errors import ColumnError
 
 
 def row_sizes(table: pa.Table) -> np.ndarray:
-    """Return the bytes of each row's values, int64 [rows]. Raises ColumnError for an unsupported type."""
+    """Return the size of each row's values in bytes, int64 [rows]. Raises ColumnError for an unsupported type."""
     total = np.zeros(table.num_rows, np.int64)
     for name, column in zip(table.column_names, table.columns, strict=True):
         start = 0
@@ -47,7 +47,7 @@ def _sizes(array: pa.Array, name: str) -> np.ndarray:
 
 
 def _list_sizes(array: pa.ListArray | pa.LargeListArray | pa.MapArray, name: str) -> np.ndarray:
-    """Return each list's size: its elements' sizes (summed by a running total) plus 4 bytes for its own offset."""
+    """Return each list's size: the sum of its elements' sizes (from a running total) plus 4 bytes for its offset."""
     parts = [array.keys, array.items] if isinstance(array, pa.MapArray) else [array.values]
     before = np.zeros(len(parts[0]) + 1, np.int64)
     np.cumsum(sum(_sizes(part, name) for part in parts), out=before[1:])
@@ -55,7 +55,7 @@ def _list_sizes(array: pa.ListArray | pa.LargeListArray | pa.MapArray, name: str
 
 
 def _offsets(array: pa.Array) -> np.ndarray:
-    """Return the offsets, int64 [rows + 1]: absolute positions in the buffer or child array of the values."""
+    """Return the offsets, int64 [rows + 1], which are absolute positions in the buffer or child array of the values."""
     if not len(array):
         return np.zeros(1, np.int64)
     kind = array.type

@@ -1,7 +1,7 @@
-"""Removes temporary files and scratch directories of processes that were killed.
+"""Decides which temporary files and scratch directories belong to dead processes of this host, and removes them.
 
-The name of a temporary file states the host and process that write it. A later run on the same host removes the files
-of dead processes, but never those of a concurrent run. Object stores have no temporary files.
+The name of a temporary file states the host and the process that write it. A later run on the same host removes the
+files of dead processes, but never those of a concurrent run. Object stores have no temporary files.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ def remove_dead_files(directory: str) -> list[Path]:
     if not urls.is_local(directory):
         return []
     removed = []
-    for folder, _, names in os.walk(urls.local_path(directory)):  # unlike rglob, tolerates vanishing directories
+    for folder, _, names in os.walk(urls.local_path(directory)):  # tolerates vanishing directories, unlike rglob
         removed += _remove_dead(folder, names)
     return removed
 
 
 def remove_dead_files_in(directory: str) -> list[Path]:
-    """Remove dead processes' files in a local directory but not in its subdirectories; return their paths."""
+    """Remove dead processes' temporary files in a local directory, not in its subdirectories; return their paths."""
     folder = urls.local_path(directory)
     return _remove_dead(folder, os.listdir(folder))
 
@@ -50,7 +50,7 @@ def scratch_directory() -> Path:
 
 
 def remove_dead_scratch() -> list[Path]:
-    """Remove scratch directories of this host's dead processes, and the files they had staged for an object store."""
+    """Remove scratch directories of this host's dead processes, and the files that these processes had staged."""
     removed = remove_dead_files_in(tempfile.gettempdir())
     for path in Path(tempfile.gettempdir()).glob(f"{SCRATCH_PREFIX}*"):
         space, owner, *_ = [*path.name.removeprefix(SCRATCH_PREFIX).split("-"), ""]

@@ -1,9 +1,9 @@
-"""Names, reads, lists and removes files, on a disk or in an object store.
+"""Resolves URLs; reads, lists and removes files on a disk or in an object store, with a limit on parallel requests.
 
-Everything takes a URL string: a plain path, `file://`, or any protocol that fsspec knows (`s3://`, `gs://`, ...). Local
-files are accessed directly: for small files, a call to fsspec's local layer costs more than the read itself. Directory
-listings are never cached (`use_listings_cache=False`), since a stale listing would miss a finished shard or show a
-deleted one.
+Every function takes a URL string: a plain path, `file://`, or any protocol that fsspec knows (`s3://`, `gs://`, ...).
+Local files are accessed directly because, for small files, a call to fsspec's local layer costs more than the read
+itself. Directory listings are never cached (`use_listings_cache=False`), since a stale listing could miss a finished
+shard or show a deleted one.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ SPLITTER = "://"
 REMOVAL_TRIES = 50
 REMOVAL_PAUSE_SECONDS = 0.02
 PARALLEL_REQUESTS = 8
-TIME_KEYS = ("LastModified", "mtime", "last_modified", "created")  # S3, GCS, Azure, fsspec's memory
+TIME_KEYS = ("LastModified", "mtime", "last_modified", "created")  # for S3, GCS, Azure and fsspec's memory
 CHECKSUM_KEYS = ("ETag", "etag", "md5Hash", "sha256", "blob_id")
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class FileInfo:
-    """A file in a listing. `url` is absolute, `path` relative to the listed directory, `size` in bytes."""
+    """A file in a listing. `url` is absolute, `path` is relative to the listed directory, and `size` is in bytes."""
 
     url: str
     path: str
     size: int
-    checksum: str | None = None  # the store's own (an ETag), if it has one
+    checksum: str | None = None  # the store's own checksum (such as an ETag), if it has one
 
 
 def is_local(url: str) -> bool:
@@ -57,12 +57,12 @@ def local_path(url: str) -> str:
 
 
 def absolute(url: str) -> str:
-    """Make `url` independent of the working directory, without a trailing slash."""
+    """Return `url` in a form that is independent of the working directory and has no trailing slash."""
     return local_path(url) if is_local(url) else url.rstrip("/")
 
 
 def join(base: str, *parts: str) -> str:
-    """Return `base/part/part`; a leading `../` in a part goes up one folder.
+    """Return `base/part/part`; a leading `../` in a part goes up one directory.
 
     >>> join("s3://bucket/a/b", "../c/manifest.json")
     's3://bucket/a/c/manifest.json'
@@ -95,7 +95,7 @@ def filesystem(url: str) -> tuple[Any, str]:
     Credentials and endpoints come from the environment (`AWS_ENDPOINT_URL`, ...), never from the URL, so that no
     manifest contains them.
     """
-    import fsspec  # takes 60 ms, and no local run needs it
+    import fsspec  # importing it takes 60 ms, and no local run needs it
 
     scheme = protocol(url)
     try:
@@ -142,7 +142,7 @@ def read_bytes(url: str) -> bytes:
 
 
 def read_range(url: str, start: int, stop: int | None) -> bytes:
-    """Read bytes `[start, stop)` of a file in one request, fewer if it ends sooner; `stop=None` reads to its end.
+    """Read bytes `[start, stop)` of a file in one request; read to its end if it is shorter or `stop` is None.
 
     Raises NotFoundError, StorageError.
     """
@@ -163,7 +163,7 @@ def read_range(url: str, start: int, stop: int | None) -> bytes:
 
 
 def fetch_ahead(fetch: Callable[[str], T], places: Sequence[str], at_once: int = PARALLEL_REQUESTS) -> Iterator[T]:
-    """Yield `fetch(url)` for each place in order; from an object store, fetch slightly ahead, `at_once` in parallel."""
+    """Yield `fetch(place)` for each place in order. From an object store, fetch ahead, `at_once` in parallel."""
     if not places or is_local(places[0]):
         yield from map(fetch, places)
         return
@@ -173,7 +173,7 @@ def fetch_ahead(fetch: Callable[[str], T], places: Sequence[str], at_once: int =
 
 
 def listing(url: str) -> list[FileInfo]:
-    """List every file below directory `url`, at any depth, sorted by path; empty if the directory does not exist.
+    """List every file below directory `url`, at any depth, sorted by path; return [] if the directory does not exist.
 
     Names that start with a dot (temporary files, editor backups) are skipped at every level.
     """
@@ -186,16 +186,17 @@ def _local_listing(root: str) -> Iterator[FileInfo]:
     for folder, folders, files in os.walk(root, onerror=_raise_unless_gone):
         folders[:] = [entry for entry in folders if not entry.startswith(".")]
         here = os.path.join(folder, "")
-        below = "" if folder == root else os.path.relpath(folder, root) + "/"  # slow, so once per directory
+        # This is slow, so it is computed once per directory instead of once per file.
+        below = "" if folder == root else os.path.relpath(folder, root) + "/"
         for entry in files:
             if not entry.startswith("."):
                 path = here + entry
-                with suppress(FileNotFoundError):  # removed since the directory was read
+                with suppress(FileNotFoundError):  # the file was removed after the directory was read
                     yield FileInfo(path, below + entry, os.stat(path).st_size)
 
 
 def _raise_unless_gone(error: OSError) -> None:
-    """Raise unless the directory disappeared: an unreadable directory must not count as empty."""
+    """Raise the error unless the directory has disappeared, because an unreadable directory must not count as empty."""
     if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise error
 
@@ -233,7 +234,7 @@ def _seconds(moment: datetime | float | str) -> float:
 
 
 def checksum_of(info: dict[str, object]) -> str | None:
-    """Return the checksum of a file's content from the store's description of the file, if it has one."""
+    """Return the checksum of a file's content from the store's description of the file; None if there is none."""
     return next((str(info[key]).strip('"') for key in CHECKSUM_KEYS if info.get(key)), None)
 
 
@@ -259,7 +260,7 @@ def remove_tree(url: str) -> None:
 
 
 def _remove_local_tree(path: str) -> None:
-    """Remove a tree, retrying while other processes remove files from it or write into it."""
+    """Remove a directory tree, retrying while other processes remove files from it or write into it."""
     for patience in range(REMOVAL_TRIES, -1, -1):
         try:
             shutil.rmtree(path)

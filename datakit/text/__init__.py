@@ -1,1 +1,1 @@
-"""Text processing shared by stages: Unicode words, shingles, hashes."""
+"""Text processing that several stages share: Unicode words, shingles and hashes."""

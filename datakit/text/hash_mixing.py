@@ -1,4 +1,6 @@
-"""Mixes 64-bit hashes: a bijection of uint64 that works on numpy arrays and that numba can compile into kernels."""
+"""Mixes 64-bit hashes with the finalizer of splitmix64, a bijection of uint64 that works on numpy arrays and in numba
+kernels.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ T = TypeVar("T", np.uint64, np.ndarray)
 
 
 def mix(value: T) -> T:
-    """Make every output bit depend on every input bit (the finalizer of splitmix64)."""
+    """Return the value mixed such that every output bit depends on every input bit."""
     value = (value ^ (value >> np.uint64(30))) * MIX_1
     value = (value ^ (value >> np.uint64(27))) * MIX_2
     return value ^ (value >> np.uint64(31))

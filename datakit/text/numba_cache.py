@@ -1,9 +1,10 @@
-"""Provides a decorator for numba kernels that contain code from other modules.
+"""Provides `cached_njit`, which compiles a numba kernel and caches it on disk until a module that the kernel uses
+changes.
 
 numba's disk cache notices a change in the file that defines a kernel, but not in other files whose functions and
-constants end up in its machine code. It also fails to load an entry if a NamedTuple among the kernel's arguments has
-moved to another module. Cache files are named after the kernel's qualified name, so the decorator adds a hash of the
-other modules' names and sources to that name.
+constants are compiled into the kernel. numba also fails to load a cached kernel if a NamedTuple among the kernel's
+arguments has moved to another module. Cache files are named after the kernel's qualified name, so the decorator appends
+a hash of the other modules' names and sources to the qualified name.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from numba import njit
 def cached_njit(*modules: ModuleType) -> Callable[[Callable[..., Any]], Any]:
     """Return an `njit` decorator with a disk cache that is valid only for the current source files of `modules`.
 
-    `modules`: every other module whose functions, constants or argument types the kernel uses, directly or
+    `modules` must contain every other module whose functions, constants or argument types the kernel uses, directly or
     indirectly.
     """
     sources = b"".join(module.__name__.encode() + Path(str(module.__file__)).read_bytes() for module in modules)

@@ -1,12 +1,14 @@
-"""Compiled loops that turn the bytes of a text into shingles.
+"""Implements the compiled loops that find and hash the words of a text, and combine the hashes of `ngram` consecutive
+words into shingles.
 
-A word's hash is a multiplicative hash of its lower-case characters. A shingle's hash is a linear combination, with
-odd coefficients, of its words' mixed hashes. Both have 64 bits: when each of 10 million documents is compared with 64
-others, the probability that two different shingles are mistaken for one another is about 10^-6.
+A word's hash is a multiplicative hash of its lowercase characters. A shingle's hash is a linear combination, with odd
+coefficients, of its words' mixed hashes, and is itself mixed. Both kinds of hash have 64 bits. When each of 10 million
+documents is compared with 64 others, the probability that two different shingles are mistaken for one another is about
+10^-6.
 
-ASCII text needs no branch per byte: word boundaries are computed arithmetically, without a jump that the processor
-could mispredict. Words are processed in blocks that fit the L1 cache, so memory does not grow with the document. Words
-are found and hashed at 500 to 600 MB of text per CPU-second.
+In ASCII text, word boundaries are computed arithmetically, without a jump that the processor could mispredict. Words
+are processed in blocks that fit in the L1 cache, so memory use does not grow with the document. Words are found and
+hashed at 500 to 600 MB of text per CPU-second.
 """
 
 # ruff: noqa: PLR0917 - numba kernels take their arguments by position
@@ -23,7 +25,7 @@ from datakit.text.hash_mixing import GOLDEN, MIX_1
 from datakit.text.numba_cache import cached_njit
 from datakit.text.unicode_words import ALONE, CODE_POINTS, WORD
 
-BLOCK = 2048  # words per block: their 16 kB of hashes fit the L1 cache
+BLOCK = 2048  # words per block; their hashes take 16 kB, which fits in the L1 cache
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
 _WORD_BIT = np.uint32(24)
 _ASCII_END = 128
@@ -35,7 +37,7 @@ mix = njit(cache=True, nogil=True, inline="always")(hash_mixing.mix)
 
 
 class Scratch(NamedTuple):
-    """Buffers for one block: hashes of words, uint64, and of the shingles they form, uint64."""
+    """Buffers for one block: the hashes of its words and the hashes of the shingles they form, uint64 each."""
 
     words: np.ndarray
     shingles: np.ndarray
@@ -43,7 +45,7 @@ class Scratch(NamedTuple):
 
 @kernel
 def _decode(data: np.ndarray, position: int, stop: int) -> tuple[np.int64, int]:
-    """Return the non-ASCII character at `position` and the next position; CODE_POINTS for a truncated character."""
+    """Return the non-ASCII character at `position` (CODE_POINTS if it is truncated) and the position after it."""
     byte = data[position]
     length = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2
     if position + length > stop:
@@ -58,16 +60,16 @@ def _decode(data: np.ndarray, position: int, stop: int) -> tuple[np.int64, int]:
 def hash_words(
     data: np.ndarray, position: int, stop: int, table: np.ndarray, hashes: np.ndarray, count: int, open_word: np.uint64
 ) -> tuple[int, int, np.uint64]:
-    """Hash words of `data[position:stop]` into `hashes[count:]` until `hashes` holds BLOCK.
+    """Hash words of `data[position:stop]` into `hashes[count:]` until `hashes` holds BLOCK hashes or more.
 
-    open_word: the partial hash of a word that began earlier, or 0. Returns the new position, count and open word. The
-    hash of a word before mixing is h = (h ^ entry) * GOLDEN for each character, starting at 0.
+    open_word: the partial hash of a word that began earlier, or 0. Returns the new position, count and open word.
+    Before mixing, a word's hash h starts at 0 and becomes (h ^ entry) * GOLDEN with each character.
     """
     while position < stop and count < BLOCK:
         byte = data[position]
         if byte < _ASCII_END:
             entry = table[byte]
-            inside = _ZERO - np.uint64(entry >> _WORD_BIT)  # all ones inside a word; no ASCII character is ALONE
+            inside = _ZERO - np.uint64(entry >> _WORD_BIT)  # all ones in a word, else 0; no ASCII character is ALONE
             hashes[count] = open_word
             count += int((open_word != _ZERO) & (inside == _ZERO))
             open_word = ((open_word ^ np.uint64(entry)) * GOLDEN) & inside
@@ -90,7 +92,7 @@ def hash_words(
 
 @kernel
 def hash_shingles(hashes: np.ndarray, count: int, ngram: int, shingles: np.ndarray) -> None:
-    """Write the hashes of the first `count` runs of `ngram` words to `shingles[:count]`."""
+    """Write to `shingles[:count]` the hashes of the `ngram`-word shingles that start at words 0 to count - 1."""
     for i in range(count):
         shingles[i] = _ZERO
     coefficient = _ONE
@@ -104,7 +106,7 @@ def hash_shingles(hashes: np.ndarray, count: int, ngram: int, shingles: np.ndarr
 
 @kernel
 def new_scratch(ngram: int) -> Scratch:
-    """Allocate the buffers for `next_block`."""
+    """Allocate the buffers that `next_block` needs."""
     return Scratch(np.empty(BLOCK + ngram + 2, np.uint64), np.empty(BLOCK + ngram + 2, np.uint64))
 
 
@@ -119,10 +121,10 @@ def next_block(
     open_word: np.uint64,
     scratch: Scratch,
 ) -> tuple[int, int, np.uint64, int]:
-    """Put the next shingles of a document into `scratch.shingles`.
+    """Write the next shingles of a document to `scratch.shingles`.
 
-    First call: position = the document's start, count = 0, open_word = 0. Returns (position, count, open_word) for the
-    next call, and the number of shingles found.
+    In the first call for a document, `position` is its start, and `count` and `open_word` are 0. Returns (position,
+    count, open_word) for the next call, followed by the number of shingles written.
     """
     hashes = scratch.words
     position, count, open_word = hash_words(data, position, stop, table, hashes, count, open_word)
@@ -142,7 +144,7 @@ def next_block(
 def shingle_sets(
     data: np.ndarray, offsets: np.ndarray, table: np.ndarray, ngram: int, values: np.ndarray, ends: np.ndarray
 ) -> int:
-    """Write each document's distinct shingles, sorted, to `values`, and where they end to `ends`; return the total."""
+    """Write each document's sorted distinct shingles to `values` and their end position to `ends`; return the total."""
     scratch, total = new_scratch(ngram), 0
     for document in range(len(offsets) - 1):
         position, stop, count, open_word, end = offsets[document], offsets[document + 1], 0, _ZERO, total
@@ -159,7 +161,7 @@ def shingle_sets(
 
 @kernel
 def _unique(values: np.ndarray, start: int, end: int) -> int:
-    """Sort `values[start:end]` and move its distinct values to the front; return where they end."""
+    """Sort `values[start:end]` and move its distinct values to the front; return the position after the last one."""
     values[start:end].sort()
     kept = start
     for i in range(start, end):

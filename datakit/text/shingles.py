@@ -1,6 +1,7 @@
-"""Turns columns of text into sets of shingles, without creating a Python object per document.
+"""Computes the sorted, distinct shingles of each text in an Arrow column, without creating a Python object per
+document.
 
-Speed: 70 to 170 MB of text per CPU-second; most of the time is spent on sorting.
+Speed: 70 to 170 MB of text per CPU-second. Most of the time is spent on sorting.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from datakit.text.unicode_words import character_table
 
 
 def shingle_sets(texts: pa.Array | pa.ChunkedArray, ngram: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return each document's distinct shingles, sorted: (offsets int64 [N + 1], values uint64).
+    """Return each document's distinct shingles, sorted, as (offsets int64 [N + 1], values uint64).
 
-    Memory: 8 bytes per shingle, and up to 4 times the bytes of the texts until repeats are removed.
+    Memory: 8 bytes per shingle. Until repeats are removed, this can be up to 4 times the bytes of the texts.
     """
     data, window = string_buffers(texts)
-    most = (int(window[-1] - window[0]) + 1) // 2  # a word and its separator take at least two bytes
+    most = (int(window[-1] - window[0]) + 1) // 2  # a word takes at least two bytes, including the separator
     values, ends = np.empty(most + len(window), np.uint64), np.zeros(len(window), np.int64)
     total = shingle_kernels.shingle_sets(data, window, character_table(), ngram, values, ends[1:])
     return ends, values[:total]
 
 
 def warm() -> None:
-    """Compile the kernels or load them from numba's cache, so that tasks need not."""
+    """Compile the kernels or load them from numba's cache, so that tasks do not have to."""
     shingle_sets(pa.array(["eins zwei drei vier fünf sechs 七 八"], pa.large_string()), 5)

@@ -1,4 +1,4 @@
-"""Exposes the bytes and offsets of an Arrow column of strings as numpy arrays, without a Python object per document."""
+"""Exposes the bytes and offsets of an Arrow column of strings as numpy arrays, without an object per document."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import pyarrow as pa
 
 
 def string_buffers(texts: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (data, uint8; offsets into it, int64 [N + 1]) of N strings or binaries; a null counts as empty.
+    """Return the bytes of N strings or binary values, uint8, and the offsets into these bytes, int64 [N + 1].
 
-    Both are read-only: numba would compile its kernels a second time for writable arrays. Only columns of several
-    chunks and 32-bit offsets are copied.
+    A null counts as empty. Both arrays are read-only, because numba would compile its kernels a second time for
+    writable arrays. Columns of several chunks are copied, and 32-bit offsets are converted; nothing else is copied.
     """
     if pa.types.is_string(texts.type):
         texts = texts.cast(pa.large_string())

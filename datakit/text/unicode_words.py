@@ -1,12 +1,14 @@
-"""Defines which characters form words. Its tables are frozen, so the result does not depend on the Python version.
+"""Defines which characters form words, which are words of their own, and how characters are lowercased, from frozen
+Unicode tables.
 
-A word is a maximal run of word characters in the lower-cased text. In scripts written without spaces (Han, Hiragana,
-Katakana, Thai, Lao, Khmer, Myanmar, Tibetan) every word character is a word of its own. Word characters are those
-that `re` matches with `\\w` in Unicode 15.1.0. Lower case is Unicode's simple mapping, one character to one, so that
-kernels can look it up; `str.lower` depends on context (final sigma) and maps U+0130 to two characters.
+The result does not depend on the Python version. A word is a maximal run of word characters in the lowercased text. In
+scripts written without spaces (Han, Hiragana, Katakana, Thai, Lao, Khmer, Myanmar, Tibetan), every word character is a
+word of its own. Word characters are those that `re` matches with `\\w` in Unicode 15.1.0. Lowercasing uses Unicode's
+simple mapping, one character to one character, so that kernels can look it up. By contrast, `str.lower` depends on
+context (final sigma) and maps U+0130 to two characters.
 
-benchmarks/unicode_tables.py generates the tables. On disk they take 7 kB, as ranges. In memory they are one flat array
-of 4.4 MB, read once per character; a text touches only the pages of its scripts.
+benchmarks/unicode_tables.py generates the tables. On disk, they are stored as ranges and take 7 kB. In memory, they are
+one flat array of 4.4 MB, which is read once per character of a text; a text touches only the pages of its scripts.
 """
 
 from __future__ import annotations
@@ -19,16 +21,16 @@ import numpy as np
 
 UNICODE_VERSION = "15.1.0"
 CODE_POINTS = 0x110000
-CHARACTER = np.uint32(0x1FFFFF)  # the bits of an entry that hold the lower-case character
-WORD = np.uint32(1 << 24)  # a character that is part of a word
-ALONE = np.uint32(1 << 25)  # a character that is a word of its own
+CHARACTER = np.uint32(0x1FFFFF)  # the bits of an entry that hold the lowercase character
+WORD = np.uint32(1 << 24)  # flag of a character that is part of a word
+ALONE = np.uint32(1 << 25)  # flag of a character that is a word of its own
 FILE = Path(__file__).with_name("unicode_tables.bin")
 
 
 @functools.cache
 def character_table() -> np.ndarray:
-    """Return uint32 [CODE_POINTS]: the lower-case character with flag WORD or ALONE; 0 for other characters."""
-    numbers = np.frombuffer(zlib.decompress(FILE.read_bytes()), "<u4")  # three lengths, then pairs of numbers
+    """Return uint32 [CODE_POINTS]: a word character's lowercase form with the flag WORD or ALONE; 0 for others."""
+    numbers = np.frombuffer(zlib.decompress(FILE.read_bytes()), "<u4")  # three lengths, then three lists of pairs
     ends = 3 + 2 * np.cumsum(numbers[:3].astype(np.int64))
     words, spaceless, pairs = (part.reshape(-1, 2) for part in np.split(numbers, [3, *ends])[1:4])
     characters = np.arange(CODE_POINTS, dtype=np.uint32)

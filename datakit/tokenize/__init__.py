@@ -1,1 +1,1 @@
-"""The tokenize and train-tokenizer stages."""
+"""Implements the stages `tokenize` and `train-tokenizer`."""

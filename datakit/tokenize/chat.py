@@ -1,12 +1,12 @@
-"""Conversations: renders a column of messages (role and content) in a fixed format, with a loss mask.
+"""Renders conversations: parses chat formats, encodes each message as head, content and tail, and makes the loss mask.
 
-Each message becomes `head`, its content and `tail`. The three are encoded separately, so no token spans two of them,
-just as when a model continues from a head. The mask is 1 on the content and tail of messages of the target roles
-(assistant), else 0. Heads and tails come from the recipe and may contain special tokens. Contents are untrusted: a
-special token's string in a content is encoded as ordinary text, so a message cannot end its own turn.
+The three parts of a message are encoded separately, so no token spans two of them, just as when a model continues from
+a head. The mask is 1 on the content and tail of messages of the target roles ("assistant"), and 0 elsewhere. Heads and
+tails come from the recipe and may contain special tokens. Contents are untrusted: if a content contains a special
+token's string, that string is encoded as ordinary text, so a message cannot end its own turn.
 
-Like every document, a conversation needs a text from which its id is made and which dedup compares; the transform
-`with_text` below makes one.
+Like every document, a conversation needs a text, from which its id is computed and which dedup compares. The transform
+`with_text` below makes this text.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ TRANSFORM_VERSION = 1
 
 @dataclass(frozen=True)
 class ChatFormat:
-    """The strings before and after each content, with {role} in them, and the roles whose messages are targets."""
+    """The strings before and after each message's content, and the roles whose messages are targets.
+
+    In both strings, {role} stands for the message's role.
+    """
 
     head: str
     tail: str
@@ -42,12 +45,12 @@ class ChatFormat:
 
 
 def chat_format(form: str) -> ChatFormat:
-    """Parse a format: a name, or a string such as "[{role}] {content}\\n". Raises RecipeError."""
+    """Parse a format, which is a name or a string such as "[{role}] {content}\\n". Raises RecipeError."""
     if form in FORMATS:
         return ChatFormat(*FORMATS[form])
     if form.count(CONTENT) != 1:
         raise RecipeError(
-            f"tokenize.chat_format {form!r} is neither a known name nor a string with one {CONTENT}; "
+            f"tokenize.chat_format {form!r} is neither a known name nor a string that contains {CONTENT} once; "
             f"{suggestion(form, FORMATS)}"
         )
     head, _, tail = form.partition(CONTENT)
@@ -56,7 +59,11 @@ def chat_format(form: str) -> ChatFormat:
 
 @dataclass(frozen=True)
 class Conversations:
-    """N conversations as columns: role and content of all M messages; `turns`: messages per conversation, int64 [N]."""
+    """N conversations as columns.
+
+    roles, contents: the role and the content of each message. turns: int64 [N], the number of messages in each
+    conversation.
+    """
 
     roles: list[str]
     contents: list[str]
@@ -64,7 +71,10 @@ class Conversations:
 
 
 def conversations(messages: pa.Array, place: str) -> Conversations:
-    """Convert a list<struct<role, content, ...>> column. Raises CorruptError for other types and missing values."""
+    """Convert a column of type list<struct<role, content, ...>>.
+
+    Raises CorruptError if the column has another type or if a value is missing.
+    """
     kind = messages.type
     fields = [] if not _is_list(kind) or not pa.types.is_struct(kind.value_type) else [f.name for f in kind.value_type]
     if "role" not in fields or "content" not in fields:
@@ -74,7 +84,8 @@ def conversations(messages: pa.Array, place: str) -> Conversations:
     columns = [flat.field(name) for name in ("role", "content")]
     if flat.null_count or any(column.null_count for column in columns) or not turns.all():
         raise CorruptError(
-            f"{place}: a conversation has no messages, or one of its messages has no role or content; filter it out"
+            f"{place}: a conversation has no messages, or one of its messages has no role or no content; filter out "
+            "such conversations"
         )
     roles, contents = (column.to_pylist() for column in columns)
     return Conversations(roles, contents, turns)
@@ -86,9 +97,9 @@ def encode_chat(
     trusted: Encoder,
     content: Callable[[list[str]], tuple[np.ndarray, np.ndarray]],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return ids uint32 [T], lengths of the conversations int64 [N], mask uint8 [T].
+    """Return the ids, uint32 [T], the length of each conversation, int64 [N], and the loss mask, uint8 [T].
 
-    `trusted` encodes heads and tails; `content` encodes contents.
+    `trusted` encodes heads and tails; `content` encodes the contents of messages.
     """
     roles = sorted(set(batch.roles))
     number_of = {role: number for number, role in enumerate(roles)}
@@ -99,7 +110,7 @@ def encode_chat(
     )
     inner, inner_lengths = content(batch.contents)
     lengths = np.stack([frame_lengths[heads], inner_lengths, frame_lengths[tails]], axis=1)
-    part = np.repeat(np.tile([0, 1, 2], len(heads)), lengths.ravel())  # per token: 0 head, 1 content, 2 tail
+    part = np.repeat(np.tile([0, 1, 2], len(heads)), lengths.ravel())  # 0: head, 1: content, 2: tail
     ids = np.empty(len(part), np.uint32)
     ids[part == 1] = inner
     starts = starts_of(frame_lengths)
@@ -112,7 +123,7 @@ def encode_chat(
 
 
 def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Concatenate the ranges that begin at `starts` and have these lengths."""
+    """Return the concatenated indices of the ranges that begin at `starts` and have these lengths."""
     ends = np.cumsum(lengths)
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
 
@@ -122,7 +133,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def with_text(records: pa.RecordBatch) -> pa.RecordBatch:
-    """A source's `transform`: make the column `text`, one JSON line per message, so that dedup compares words."""
+    """Add the column `text`, with one JSON line per message, so that dedup compares words; for use as `transform`."""
     lines = [
         "\n".join(json.dumps([turn["role"], turn["content"]], ensure_ascii=False) for turn in conversation or [])
         for conversation in records.column("messages").to_pylist()

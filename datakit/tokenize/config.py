@@ -1,4 +1,4 @@
-"""The tokenize stage's parameters."""
+"""Defines the settings of the tokenize stage and their defaults, and refuses unknown values."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from datakit.tokenize.chat import chat_format
 from datakit.tokenize.encoders.custom import is_custom
 from datakit.tokenize.encoders.tokenizer import ENCODERS, SPECIAL_STRINGS
 
-TEXT, CHAT, TOKENS = FORMATS = ("text", "chat", "tokens")  # kinds of documents in a source
+TEXT, CHAT, TOKENS = FORMATS = ("text", "chat", "tokens")  # the kinds of documents that a source may hold
 
 
 @dataclass(frozen=True)
 class Config:
-    """Settings that decide how documents become tokens.
+    """The settings that decide how documents become tokens.
 
-    tokenizer: path or URL of a tokenizer.json; "train" for a byte-level BPE trained on this dataset; "bytes"; or
-    "package.module:function" for a custom tokenizer, with its tokenizer_version (tokenize/encoders/custom.py).
-    encoder: "auto" (fastokens if it can load the tokenizer, else tokenizers), "fastokens" or "tokenizers".
-    add: tokens to add around each document: "eos", "bos", "both" or "none". bos, eos: the names of these tokens; by
-    default the one common name found in the vocabulary. special_strings: a special token's string inside a text becomes
-    that token ("keep") or ordinary text ("text"). formats: the kind of documents by source: "text" (default), "chat"
-    (column `messages`, rendered by chat_format) or "tokens" (column `tokens`, lists of ids, with an optional column
-    loss_mask). max_quarantined: maximum number, or share if below 1 (0.001), of documents that may be left out because
-    they crash the encoder. quarantine: documents to leave out in any case, as "partition:row".
+    tokenizer: the path or URL of a tokenizer.json; or "train", for a byte-level BPE trained on this dataset; or
+    "bytes"; or "package.module:function", for a custom tokenizer (see tokenize/encoders/custom.py).
+    tokenizer_version: the version of a custom tokenizer. encoder: "auto" (fastokens if it can load the tokenizer, else
+    tokenizers), "fastokens" or "tokenizers". add: which tokens to add around each document: "eos", "bos", "both" or
+    "none". bos, eos: the names of these tokens; by default, the only one of the usual names that the vocabulary
+    contains. special_strings: whether a special token's string inside a text becomes that token ("keep") or is encoded
+    as ordinary text ("text"). formats: for each source, the kind of its documents: "text" (default), "chat" (a column
+    of messages, rendered according to chat_format) or "tokens" (a column of lists of ids). messages, tokens, loss_mask:
+    the names of these columns and of the optional column with loss masks for lists of ids. max_quarantined: the maximum
+    number of documents (or, as a float such as 0.001, their maximum share) that may be left out because they crash the
+    encoder. quarantine: documents, as "partition:row", that do not count toward this limit.
     """
 
     tokenizer: str

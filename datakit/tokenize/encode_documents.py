@@ -1,7 +1,8 @@
-"""Encodes the documents of a partition: texts, conversations or lists of tokens, depending on its source.
+"""Encodes a partition's documents (texts, conversations or lists of tokens) as their source's format requires, and adds
+the contract's tokens around each document.
 
-All three kinds become batches of encoded documents, with the contract's tokens around each document. A sample of texts
-and conversations is verified; prebuilt tokens have no reference to compare with.
+All three kinds become batches of encoded documents. A sample of the texts and conversations is verified. Prebuilt
+tokens cannot be verified, because there is no reference to compare them with.
 """
 
 from __future__ import annotations
@@ -25,11 +26,14 @@ from datakit.tokenize.reference_check import Verification
 from datakit.tokenize.text_batches import TextBatch, text_batches
 
 EncodeBatch = Callable[[TextBatch, "Verification | None"], Documents]
-CHAT_STRIDE = 300  # in a source of conversations, one message in this many is verified
+CHAT_STRIDE = 300  # in a source of conversations, one in this many messages is verified
 
 
 class PartitionToEncode(msgspec.Struct, frozen=True):
-    """A partition of the dataset as a task argument. dataset: URL of its file; shard: path of its shard."""
+    """A partition of the dataset, as a task argument.
+
+    dataset: the URL of the partition's file. name: its path in the dataset. shard: the path of the shard to write.
+    """
 
     dataset: str
     name: str
@@ -41,7 +45,11 @@ class PartitionToEncode(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Encoding:
-    """The encoders of one task. texts: for documents; trusted: for heads and tails; contents: for chat contents."""
+    """The encoders of one task.
+
+    texts: encodes documents that are texts. trusted: encodes the heads and tails of messages. contents: encodes the
+    contents of messages. reference, contents_reference: the encoders with which `texts` and `contents` are compared.
+    """
 
     contract: Contract
     texts: LongTexts
@@ -52,7 +60,7 @@ class Encoding:
 
     @classmethod
     def of(cls, tokenizer: AnyTokenizer, encoder: str, special_strings: str, contract: Contract) -> Encoding:
-        """Set up the encoders of a loaded tokenizer as the contract requires."""
+        """Set up the encoders of a loaded tokenizer in the way that the contract requires."""
         text, trusted, content = (tokenizer.encoder(encoder, policy) for policy in (special_strings, "keep", "text"))
         if contract.long_texts == PARTS:
             texts, contents = tokenizer.long_texts(text, special_strings), tokenizer.long_texts(content, "text")
@@ -65,7 +73,7 @@ class Encoding:
         )
 
     def verification(self, rows: int, text_bytes: int, place: str) -> Verification | None:
-        """Return a verification for one partition, or None if there is no reference."""
+        """Return the verification of one partition, or None if there is no reference to compare with."""
         if self.reference is None:
             return None
         return Verification(self.reference, self.texts.encoder, rows, text_bytes, place)
@@ -74,14 +82,14 @@ class Encoding:
 def encoded_documents(
     partition: PartitionToEncode, config: Config, encoding: Encoding, check: Verification | None, guard: PartitionGuard
 ) -> Iterator[Documents]:
-    """Encode a partition's documents, guarded batch by batch, and verify a sample of them."""
+    """Encode a partition's documents, each batch under `guard`, and verify a sample of them with `check`."""
     columns, encode = _encoder_for(config.formats.get(partition.source, TEXT), config, encoding, partition.dataset)
     for batch in guard.batches(text_batches(partition.dataset, columns), lambda one: encode(one, None)):
         yield encode(batch, check)
 
 
 def _encoder_for(kind: str, config: Config, encoding: Encoding, place: str) -> tuple[list[str], EncodeBatch]:
-    """Return the columns that documents of this format need, and the function that encodes a batch of them."""
+    """Return the columns that documents of this kind need, and the function that encodes a batch of such documents."""
     if kind == CHAT:
         form = chat_format(config.chat_format)
         return [config.messages], lambda batch, check: _chat(batch, form, encoding, check, place)

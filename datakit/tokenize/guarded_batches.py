@@ -1,6 +1,7 @@
-"""Registers each batch with the engine before it is encoded, so a document that crashes the encoder can be named.
+"""Leaves out quarantined documents, and announces each batch to the engine before it is encoded, so that a document
+that crashes the encoder can be named.
 
-Quarantined documents never reach the encoder; only a list of them is kept in memory.
+Quarantined documents never reach the encoder. Only a list of them is kept in memory.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from datakit.tokenize.text_batches import TextBatch
 
 @dataclass
 class PartitionGuard:
-    """Guards the partition `name` and lists the documents left out."""
+    """Guards the batches of the partition `name`, and lists the documents left out."""
 
     name: str
     context: TaskContext
@@ -28,7 +29,7 @@ class PartitionGuard:
     quarantined_bytes: int = 0
 
     def batches(self, batches: Iterable[TextBatch], encode_one: Callable[[TextBatch], object]) -> Iterator[TextBatch]:
-        """Yield the batches without quarantined documents; `encode_one` encodes a batch of one document as a trial."""
+        """Yield the batches without quarantined documents. As a trial, `encode_one` encodes a batch of one document."""
         for batch in batches:
             rows = range(batch.row, batch.row + len(batch.ids))
             trial = partial(_encode_row, batch, encode_one)
@@ -47,7 +48,7 @@ def _encode_row(batch: TextBatch, encode_one: Callable[[TextBatch], object], row
 
 
 def _only(batch: TextBatch, rows: Any) -> TextBatch:
-    """Return these rows of a batch, in all its columns."""
+    """Return these rows of a batch, with all its columns."""
     chosen = {entry.name: _take(getattr(batch, entry.name), pa.array(rows, pa.int64())) for entry in fields(batch)}
     data, offsets = string_buffers(chosen["text"])
     return replace(batch, **{**chosen, "data": data, "offsets": offsets})

@@ -1,4 +1,6 @@
-"""Makes a cache's contract from a tokenizer and the recipe's settings."""
+"""Makes a cache's contract: finds the begin- and end-of-text tokens, compares the golden strings' ids with the
+reference's, and probes encoding in parts.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ GOLDEN = (
     "it's we'll THEY'VE \u00a0\u3000 end ",
     "before<|endoftext|>after",
 )
-PROBE_PART_BYTES = 48  # small enough that a probe of a few KiB exercises every code path
+PROBE_PART_BYTES = 48  # parts so small that a probe of a few KiB exercises every code path
 
 
 def make_contract(
@@ -34,7 +36,11 @@ def make_contract(
     *,
     special_strings: str = "keep",
 ) -> Contract:
-    """Make the contract, with golden strings on which reference and encoder agree. Raises TokenizerError."""
+    """Make the contract.
+
+    Raises TokenizerError if a token is not found or is ambiguous, or if reference and encoder disagree on the golden
+    strings.
+    """
     if add not in ADDED:
         raise TokenizerError(f"tokenize.add: {add!r} is not one of {', '.join(ADDED)}; {suggestion(add, ADDED)}")
     reference = tokenizer.reference_encoder(special_strings)
@@ -53,7 +59,7 @@ def make_contract(
 
 
 def _special(tokenizer: AnyTokenizer, side: str, named: str | None, usual: tuple[str, ...]) -> Special:
-    """Return the token of this name, or without a name the only usual one in the vocabulary."""
+    """Return the token called `named`. If no name is given, return the only usual one that the vocabulary contains."""
     found = {token: tokenizer.token_id(token) for token in ([named] if named else usual)}
     present = [(token, number) for token, number in found.items() if number is not None]
     if len(present) == 1:
@@ -63,8 +69,8 @@ def _special(tokenizer: AnyTokenizer, side: str, named: str | None, usual: tuple
     if named:
         raise TokenizerError(f"tokenize.{side}: the tokenizer has no token {named!r}; {has}")
     names = ", ".join(token for token, _ in present)
-    what = f"more than one usual name ({names})" if present else "none of the usual names"
-    raise TokenizerError(f"the tokenizer has {what} for {side}; {has}; set tokenize.{side} to one of them")
+    what = f"more than one token with a usual name ({names})" if present else "no token with a usual name"
+    raise TokenizerError(f"the tokenizer has {what} for {side}; {has}; set tokenize.{side} to the name of a token")
 
 
 def _golden(reference: Encoder, encoder: Encoder) -> list[Golden]:
@@ -81,7 +87,10 @@ def _golden(reference: Encoder, encoder: Encoder) -> list[Golden]:
 
 
 def _long_texts(tokenizer: AnyTokenizer, encoder: Encoder, special_strings: str) -> str:
-    """Return PARTS if encoding in parts is known to be exact and a probe in tiny parts confirms it; else the reason."""
+    """Return PARTS if encoding in parts is known to be exact and a probe in tiny parts confirms it.
+
+    Otherwise, return WHOLE and the reason.
+    """
     parts = tokenizer.long_texts(encoder, special_strings)
     reference = tokenizer.reference_encoder(special_strings)
     if parts.reason or reference is None:
@@ -94,6 +103,6 @@ def _long_texts(tokenizer: AnyTokenizer, encoder: Encoder, special_strings: str)
 
 
 def _probe(special: list[str]) -> str:
-    """Return a few KiB of varied text: the golden strings, runs of one character, special tokens."""
+    """Return a few KiB of varied text: the golden strings, runs of one character, and special tokens."""
     runs = [character * 200 for character in ("a", " ", "\n", "7", "-", "漢", "\u0301", "'s", "\r\n", "<|")]
     return "".join(text + run for text, run in zip(GOLDEN * 2, runs, strict=False)) + " x ".join([*runs, *special])

@@ -1,10 +1,12 @@
-"""Prebuilt tokens: passes on a column of lists of integers and checks every id.
+"""Checks prebuilt tokens and loss masks (types, lengths, id range), and removes begin- and end-of-text tokens that the
+contract adds again.
 
-An optional column of lists of the same lengths marks the targets (0 or 1). The contract's tokens are added around these
-documents as around any others, but never twice: a begin-of-text or end-of-text already present is removed first.
+Prebuilt tokens are a column of lists of integers. An optional column with lists of the same lengths marks the targets
+(0 or 1). The contract's tokens are added around these documents as around any others, but never twice: a begin-of-text
+or end-of-text token that is already present is removed first.
 
-Like every document, such a list needs a text from which its id is made and which dedup compares; the transform
-`with_text` makes one.
+Like every document, such a list needs a text, from which its id is computed and which dedup compares. The transform
+`with_text` makes this text.
 """
 
 from __future__ import annotations
@@ -20,18 +22,24 @@ TRANSFORM_VERSION = 1
 
 
 def prebuilt_tokens(column: pa.Array, contract: Contract, place: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return ids uint32 [T] and lengths int64 [N] of a list<int> column. Raises CorruptError, TokenizerError."""
+    """Return the ids, uint32 [T], and the lengths, int64 [N], of the lists in a list<int> column.
+
+    Raises CorruptError if the column has another type or nulls, and TokenizerError if an id is not in the vocabulary.
+    """
     values, lengths = _lists(column, place)
     if len(values) and (int(values.min()) < 0 or int(values.max()) >= contract.vocabulary_size):
         raise TokenizerError(
-            f"{place}: prebuilt tokens range from {values.min()} to {values.max()}; the vocabulary has "
-            f"{contract.vocabulary_size} ids: they were made with another tokenizer"
+            f"{place}: prebuilt tokens range from {values.min()} to {values.max()}, but the vocabulary has only "
+            f"{contract.vocabulary_size} ids; the tokens were made with another tokenizer"
         )
     return values.astype(np.uint32), lengths
 
 
 def prebuilt_mask(column: pa.Array, lengths: np.ndarray, place: str) -> np.ndarray:
-    """Return the mask, uint8 [T], from a list<int> column with 0 or 1 for each token. Raises CorruptError."""
+    """Return the loss mask, uint8 [T], in a list<int> column.
+
+    Raises CorruptError if the column does not hold exactly one 0 or 1 for each token.
+    """
     values, found = _lists(column, place)
     if len(found) != len(lengths) or (found != lengths).any():
         raise CorruptError(f"{place}: a loss mask and its tokens have different lengths")
@@ -41,7 +49,10 @@ def prebuilt_mask(column: pa.Array, lengths: np.ndarray, place: str) -> np.ndarr
 
 
 def unframed(ids: np.ndarray, lengths: np.ndarray, contract: Contract) -> tuple[np.ndarray, np.ndarray]:
-    """Return (mask of tokens to keep [T], remaining lengths), leaving out end tokens that the contract adds again."""
+    """Return a mask of the tokens to keep, bool [T], and the number of tokens that remain in each document.
+
+    The mask leaves out begin- and end-of-text tokens that the contract will add again.
+    """
     kept = np.ones(len(ids), bool)
     left = lengths.copy()
     ends = np.cumsum(lengths)
@@ -55,7 +66,7 @@ def unframed(ids: np.ndarray, lengths: np.ndarray, contract: Contract) -> tuple[
 
 
 def with_text(records: pa.RecordBatch) -> pa.RecordBatch:
-    """A source's `transform`: make the column `text` from `tokens`, as decimal numbers separated by spaces."""
+    """Add the column `text`: the `tokens` as decimal numbers separated by spaces. For use as a source's `transform`."""
     words = pc.binary_join(records.column("tokens").cast(pa.list_(pa.string())), " ")  # pyright: ignore
     kept = [name for name in records.schema.names if name != "text"]
     return records.select(kept).append_column("text", words.cast(pa.large_string()))

@@ -1,10 +1,12 @@
-"""Compares the encoder with the reference on a sample of each partition; the first difference stops the run.
+"""Chooses the sample of each partition on which the encoder is compared with the reference; the first difference stops
+the run.
 
-The sample depends on the partition alone, not on its batches: 16 documents evenly spread over the rows, and a window of
-8 KiB in every 2.7 MB of the texts laid end to end, which is 0.3 % of the bytes. A document that fits in its window is
-compared whole, with the ids about to be written. For a longer document, both encode only the window; in the 16
-documents, the window moves from the start of the first to the end of the last. The reference takes 20 times as long as
-the encoder, so the windows of the 16 cover only another 0.3 % of the bytes, 1 to 8 KiB each.
+The sample depends only on the partition, not on its batches. It consists of 16 documents evenly spread over the rows,
+and of a window of 8 KiB in every 2.7 MB of the texts laid end to end, which is 0.3 % of the bytes. If a document fits
+in its window, the reference's ids for the whole document are compared with the ids about to be written. If the document
+is longer, both libraries encode only the window. From the first of the 16 documents to the last, the window moves from
+the start of the document to its end. The reference takes about thirty times as long as the encoder, so the windows of
+the 16 documents cover only another 0.3 % of the bytes, 1 to 8 KiB each.
 
 Cost: encoding 0.6 % of the bytes, but at least 16 KiB per partition, at the reference's speed.
 """
@@ -29,7 +31,7 @@ PERIOD = round(WINDOW_BYTES / SHARE)
 
 @dataclass(frozen=True)
 class _Sample:
-    """Bytes [start, stop) of the document in row `row` of the batch; `whole` is True if they are the whole document."""
+    """Bytes [start, stop) of the document in row `row` of a batch. `whole` is True if they are the whole document."""
 
     row: int
     start: int
@@ -39,7 +41,11 @@ class _Sample:
 
 @dataclass
 class Verification:
-    """Checks the batches, in order, of a partition with `rows` documents and `partition_bytes` bytes of text."""
+    """Checks the batches of one partition, in order.
+
+    rows: the number of documents in the partition. partition_bytes: the number of bytes of text in it. documents,
+    text_bytes: how many documents and bytes have been compared so far.
+    """
 
     reference: Encoder
     encoder: Encoder
@@ -57,7 +63,10 @@ class Verification:
         self._window = min(max(share, SMALLEST_WINDOW), WINDOW_BYTES)
 
     def check(self, batch: TextBatch, ids: np.ndarray, lengths: np.ndarray) -> None:
-        """Compare this batch's share of the sample with the encoder's `ids` and `lengths`. Raises TokenizerError."""
+        """Compare the part of the sample that lies in this batch.
+
+        ids, lengths: the encoder's results for the batch. Raises TokenizerError at the first difference.
+        """
         samples = list(self._sample(batch))
         if not samples:
             return
@@ -77,7 +86,10 @@ class Verification:
             self.text_bytes += sample.stop - sample.start
 
     def compare(self, names: Sequence[str], texts: Sequence[str], ids: np.ndarray, lengths: np.ndarray) -> None:
-        """Compare the encoder's ids for texts with the reference's; `names`: document ids. Raises TokenizerError."""
+        """Compare the encoder's ids for some texts with the reference's.
+
+        names: the id of each text's document. Raises TokenizerError at the first difference.
+        """
         expected, counts = self.reference.encode_batch(texts)
         for name, wanted, found in zip(names, _split(expected, counts), _split(ids, lengths), strict=True):
             if len(found) != len(wanted) or (found != wanted).any():
@@ -89,7 +101,7 @@ class Verification:
         starts = batch.offsets - batch.offsets[0] + batch.position
         count = len(starts) - 1
         spread = self._spread[(self._spread >= batch.row) & (self._spread < batch.row + count)] - batch.row
-        # a document overlaps a window if either starts inside the other
+        # a document and a window overlap if one of them starts inside the other
         begun = -(-starts // PERIOD)
         overlaps = (begun[1:] > begun[:-1]) | (starts[:-1] % PERIOD < WINDOW_BYTES)
         for row in np.union1d(np.flatnonzero(overlaps), spread).tolist():
@@ -118,7 +130,7 @@ class Verification:
         position = min(len(expected), len(found)) if position is None else position
         raise TokenizerError(
             f"{self.encoder.name} and `tokenizers` differ: {self.place}, document {document}, from token {position} of "
-            f"the text that starts at its byte {start}; set tokenize.encoder to 'tokenizers', which is slower but exact"
+            f"the text at byte {start} of the document; set tokenize.encoder to 'tokenizers', which is slower but exact"
         )
 
 

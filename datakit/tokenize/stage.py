@@ -1,13 +1,14 @@
-"""Tokenize: turns the consolidated dataset into a token cache.
+"""Stage `tokenize`: decides how partitions become tasks and shards of the token cache, and checks that each shard holds
+all documents of its partition.
 
 Each partition that has documents becomes one shard, in order. First, one task copies the tokenizer next to the cache
-and makes its contract, so every node of a cluster reads the same file. Then each task encodes some partitions, verifies
-a sample of each against the reference and writes their shards. The step fails unless each shard accounts for all
-documents of its partition, in the dataset's order.
+and makes the cache's contract, so every node of a cluster reads the same file. Then each of the other tasks encodes
+some partitions, verifies a sample of each partition against the reference, and writes the shards. The step fails unless
+each shard accounts for all documents of its partition, in the dataset's order.
 
-A source's documents are texts, or, as `formats` says, conversations (chat.py) or lists of tokens (prebuilt.py);
-encode_documents.py encodes all three. Memory: about 300 MB for the tokenizers and a batch, plus three times the size of
-the shard's tokens.
+A source's documents are texts unless `formats` declares them to be conversations (chat.py) or lists of tokens
+(prebuilt.py); encode_documents.py encodes all three. Memory: about 300 MB for the tokenizers and a batch, plus three
+times the size of the shard's tokens.
 """
 
 from __future__ import annotations
@@ -36,17 +37,17 @@ from datakit.tokenize.tasks import LOAD
 
 NAME = STAGE
 FORMAT_VERSION = 3
-MEMORY = {  # bytes per byte of text
-    "uint16": 3.0,  # half a token per byte, three times 2 bytes
+MEMORY = {  # bytes of memory per byte of text, by the type of the tokens
+    "uint16": 3.0,  # half a token per byte of text, at 2 bytes per token, held three times
     "uint32": 6.0,
 }
 CONTRACT_SETTINGS = ("encoder", "add", "bos", "eos", "special_strings")
 
 
 def plan(step: Step) -> Plan:
-    """Settle the contract, then encode all partitions."""
+    """Plan one task that settles the contract, then the tasks that encode all partitions."""
     (clean,) = step.inputs_of("consolidate")
-    config = config_of({"tokenizer": "", **step.parameters}, Config)  # the parameters hold only the hash of a file
+    config = config_of({"tokenizer": "", **step.parameters}, Config)  # of a file, the parameters hold only the hash
     settings = {key: getattr(config, key) for key in CONTRACT_SETTINGS}
     task = Task("contract", f"{tasks.__name__}:settle_contract", settings)
     (settled,) = yield Phase("contract", (task,), shared={"tokenizer": _tokenizer_file(step)})
@@ -75,7 +76,7 @@ def _check_formats(config: Config, partitions: Sequence[Partition]) -> None:
 
 
 def _tokenizer_file(step: Step) -> bytes:
-    """Return the tokenizer.json, after checking that it is the one the step was planned with."""
+    """Return the tokenizer.json, after checking that it is the one with which the step was planned."""
     tokenizer = step.parameters.get("tokenizer") or ""
     if is_custom(tokenizer):
         return describe(tokenizer, step.parameters.get("tokenizer_version"))
@@ -86,13 +87,13 @@ def _tokenizer_file(step: Step) -> bytes:
     found, planned = hashlib.sha256(data).hexdigest(), step.parameters["tokenizer_sha256"]
     if found != planned:
         raise TokenizerError(
-            f"{path} has sha256 {found}, but the step was planned with {planned}; run the recipe again"
+            f"{path} has the sha256 {found}, but the step was planned with {planned}; run the recipe again"
         )
     return data
 
 
 def _partitions(directory: str, partitions: Sequence[Partition]) -> Iterator[PartitionToEncode]:
-    """Yield the dataset's partitions; each shard gets the number of its partition within the source."""
+    """Yield the dataset's partitions. Each shard gets the number of its partition within the source."""
     numbers = Counter[str]()
     for partition in partitions:
         yield PartitionToEncode(
@@ -116,7 +117,7 @@ def _task(partitions: Sequence[PartitionToEncode]) -> Task:
 
 def _output(shards: Sequence[WrittenShard], partitions: Sequence[PartitionToEncode], contract: Contract) -> Output:
     if not shards:
-        raise EmptyStageError("tokenize has no document to encode: the consolidated dataset is empty")
+        raise EmptyStageError("tokenize has no documents to encode: the consolidated dataset is empty")
     for shard, partition in zip(shards, partitions, strict=True):
         if (shard.path, shard.rows + shard.quarantined) != (partition.shard, partition.rows):
             raise CorruptError(

@@ -1,4 +1,6 @@
-"""The tasks of the tokenize stage: settle the contract, and encode partitions into shards."""
+"""Implements the tasks of the tokenize stage (settle the contract; encode partitions into shards), and decides what
+they count.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ LOAD = "datakit.tokenize.encoders.tokenizer:load"
 
 
 def settle_contract(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Write tokenizer.json next to the cache and return the contract of its tokens."""
+    """Write tokenizer.json next to the cache, and return the cache's contract."""
     data, url = shared["tokenizer"], urls.join(context.step_directory, TOKENIZER_FILE)
     tokenizer = parse(data, url)
     encoder = tokenizer.encoder(arguments["encoder"], arguments["special_strings"])
@@ -66,7 +68,7 @@ def encode(arguments: dict[str, Any], shared: dict[str, Any], context: TaskConte
 
 
 def _encoding(contract: Contract, config: Config, context: TaskContext) -> Encoding:
-    """Return the encoders of the preloaded tokenizer, with the library named in the contract."""
+    """Return the encoders of the preloaded tokenizer, which use the library that the contract names."""
     tokenizer: AnyTokenizer = preloaded(LOAD, urls.join(context.step_directory, TOKENIZER_FILE))
     contract.require(tokenizer.sha256, context.step_directory)
     name = contract.encoder if contract.encoder in ENCODERS else "auto"
@@ -76,7 +78,7 @@ def _encoding(contract: Contract, config: Config, context: TaskContext) -> Encod
 
 
 def _limit_threads(tokenizer: AnyTokenizer, encoder: Encoder, context: TaskContext) -> None:
-    """Make both libraries start their threads now, at most one per CPU of the task."""
+    """Make both libraries start their threads now, with at most one thread per CPU of the task."""
     for each in (encoder, tokenizer.reference_encoder()):
         if each is not None:
             limit_threads(each, context.cpus)

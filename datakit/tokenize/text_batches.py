@@ -1,7 +1,9 @@
-"""Reads the documents of a consolidated partition in batches of bounded size.
+"""Reads the documents of a consolidated partition in batches of at most 8 MiB of text, and refuses documents without a
+text.
 
-The encoder needs Python strings, so documents become Python objects only here: 8 MiB of text at a time, sliced from
-a row group without a copy and dropped before the next batch. The output does not depend on the batch borders.
+The encoder needs Python strings, so documents become Python objects only here. A batch is sliced from a row group
+without a copy, and dropped before the next batch is made. The output does not depend on where one batch ends and the
+next begins.
 """
 
 from __future__ import annotations
@@ -22,10 +24,11 @@ BATCH_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class TextBatch:
-    """N documents. `data`: UTF-8 bytes that include all texts; `offsets`, int64 [N + 1]: start of each text in them.
+    """A batch of N documents.
 
-    row, position: the number of documents and bytes of text that precede this batch in the partition. columns: the
-    other columns requested.
+    data: UTF-8 bytes that include all texts. offsets: int64 [N + 1], where each text starts in `data`. row, position:
+    the number of documents, and of bytes of text, that precede this batch in the partition. columns: the other columns
+    that were requested.
     """
 
     ids: pa.Array
@@ -45,14 +48,19 @@ class TextBatch:
 
 
 def text_batches(url: str, columns: Sequence[str] = ()) -> Iterator[TextBatch]:
-    """Yield all documents of a Parquet file, in order, in batches of at most BATCH_BYTES, or one longer document."""
+    """Yield all documents of a Parquet file, in order, in batches of at most BATCH_BYTES of text.
+
+    A document that is longer than BATCH_BYTES is a batch of its own.
+    """
     row = position = 0
     for table in iterate_shard(url, ["id", "text", *columns]):
         if table.num_rows == 0:
             continue
         ids, text = (table.column(name).combine_chunks() for name in ("id", "text"))
         if text.null_count:
-            raise CorruptError(f"{url}: a document has no text; remove the step that wrote it and run again")
+            raise CorruptError(
+                f"{url}: a document has no text; remove the directory of the step that wrote this file and run again"
+            )
         data, offsets = string_buffers(text)
         others = [table.column(name).combine_chunks() for name in columns]
         for start, stop in stretches(offsets, BATCH_BYTES):

@@ -1,12 +1,14 @@
-"""Train-tokenizer: trains a byte-level BPE on the dataset, so that a demonstration needs no network and no account.
+"""Stage `train-tokenizer`: trains a byte-level BPE on a sample of the dataset, and decides how much text each source
+contributes.
 
-The sample is bounded: each source contributes, in proportion to its size, its first documents in id order, which are a
-uniform sample because ids are hashes. The last document is cut where the share ends. The result does not depend on the
-process or the number of threads: merges of equal count are taken in the order of their token ids, and the initial
-alphabet is all 256 bytes in a fixed order (a test trains several times).
+With such a tokenizer, a demonstration needs no network and no account. The sample is bounded. Each source contributes
+in proportion to its size: its first documents in order of id, which are a uniform sample because ids are hashes. The
+last document is cut where the source's share ends. The result does not depend on the process or on the number of
+threads, because merges with equal counts are taken in the order of their token ids, and because the initial alphabet
+consists of all 256 bytes in a fixed order (a test trains several times).
 
-Cost: 20 s of CPU time for 64 MiB of text, mostly to count words. Memory: the distinct words of the sample, about
-0.6 GiB.
+Cost: 20 s of CPU time for 64 MiB of text, spent mostly on counting words. Memory: about 0.6 GiB, for the distinct words
+of the sample.
 """
 
 from __future__ import annotations
@@ -37,10 +39,10 @@ SCHEMA = pa.schema([("token", pa.string()), ("id", pa.uint32())])
 
 @dataclass(frozen=True)
 class Config:
-    """Training parameters.
+    """The parameters of training.
 
-    vocabulary: maximum number of tokens, including special tokens and the 256 bytes; a small text may yield fewer.
-    special: special tokens, which get the first ids. sample_bytes: bytes of text to train on.
+    vocabulary: the maximum number of tokens, including special tokens and the 256 bytes; a small text may yield fewer.
+    special: the special tokens, which get the first ids. sample_bytes: the number of bytes of text to train on.
     """
 
     vocabulary: int = 32_768
@@ -50,9 +52,11 @@ class Config:
     def __post_init__(self) -> None:
         least = ALPHABET + len(self.special)
         if self.vocabulary < least:
-            raise RecipeError(f"tokenize.train.vocabulary is {self.vocabulary}; bytes and special tokens need {least}")
+            raise RecipeError(
+                f"tokenize.train.vocabulary is {self.vocabulary}, but bytes and special tokens alone need {least}"
+            )
         if self.sample_bytes <= 0:
-            raise RecipeError(f"tokenize.train.sample_bytes is {self.sample_bytes}; give a positive number")
+            raise RecipeError(f"tokenize.train.sample_bytes is {self.sample_bytes}; it must be a positive number")
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -63,7 +67,7 @@ class Share(msgspec.Struct, frozen=True):
 
 
 def plan(step: Step) -> Plan:
-    """Run one task, which reads the sample, trains and writes tokenizer.json."""
+    """Run one task, which reads the sample, trains the tokenizer and writes tokenizer.json."""
     (clean,) = step.inputs_of("consolidate")
     config = config_of(step.parameters, Config)
     shares = _shares(clean.directory, clean.manifest, config)
@@ -91,9 +95,9 @@ def _shares(directory: str, manifest: Manifest, config: Config) -> list[Share]:
 
 
 def train_task(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Train on the sample and write tokenizer.json."""
+    """Train a tokenizer on the sample, and write tokenizer.json."""
     config = msgspec.convert(arguments["config"], Config)
-    seen = [0, 0]  # documents, bytes
+    seen = [0, 0]  # the numbers of documents and bytes read so far
 
     def sample() -> Iterator[list[str]]:
         for share in msgspec.convert(arguments["shares"], list[Share]):
@@ -111,7 +115,7 @@ def train_task(arguments: dict[str, Any], shared: dict[str, Any], context: TaskC
 
 
 def train(texts: Iterable[list[str]], config: Config) -> tuple[bytes, int]:
-    """Train a byte-level BPE on batches of texts; return its tokenizer.json and the size of its vocabulary."""
+    """Train a byte-level BPE on batches of texts. Return its tokenizer.json and the size of its vocabulary."""
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.decoder = decoders.ByteLevel()
@@ -126,7 +130,7 @@ def train(texts: Iterable[list[str]], config: Config) -> tuple[bytes, int]:
 
 
 def _first_texts(partitions: list[str], wanted: int) -> Iterator[tuple[list[str], int]]:
-    """Yield the first `wanted` bytes of text, in batches; the last text is cut at a character."""
+    """Yield the first `wanted` bytes of text, in batches (texts, bytes). The last text is cut between characters."""
     for url in partitions:
         for batch in text_batches(url):
             if wanted <= 0:

@@ -1,7 +1,7 @@
-"""Trains mixture-of-experts language models in raw JAX, from a mixture of token caches to a checkpoint.
+"""Trains mixture-of-experts language models in raw JAX on mixtures of token caches.
 
-The trainer needs none of the pipeline's dependencies: numpy, jax, optax, orbax, msgspec, xxhash and TensorStore are
-enough, so a GPU machine does not need Arrow. `models/grug.py` is the template to copy.
+The trainer does not need most of the pipeline's dependencies: numpy, jax, optax, orbax, msgspec, xxhash and TensorStore
+are enough, so a GPU machine does not need Arrow. To write your own model, copy `models/grug.py`.
 """
 
 from __future__ import annotations
@@ -17,4 +17,4 @@ def require_jax() -> None:
     """Raise UsageError if a library that the trainer needs is not installed."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        raise UsageError(f"training needs {', '.join(missing)}; pip install 'datakit[train]'")
+        raise UsageError(f"training needs {', '.join(missing)}; run pip install 'datakit[train]'")

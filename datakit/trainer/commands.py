@@ -1,4 +1,6 @@
-"""`datakit train` and `datakit eval` as functions: from a run file to a finished run, or to metrics of a checkpoint."""
+"""Implements `datakit train` and `datakit eval`: opens a run file and its data, checks the model's vocabulary, and
+trains the run or evaluates a checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,10 @@ from datakit.trainer.train import Outcome, say_on_stderr, train, trainer_of, use
 
 
 def load_run(name_or_path: str | Path, root: str = "./data", overrides: Iterable[str] = ()) -> tuple[Run, Data]:
-    """Return the run of a run file and its opened data; `steps=20`, `model.hidden=64`, ... override values.
+    """Return the run that a run file defines, and its opened data.
 
-    A model without a vocabulary gets the tokenizer's. Raises RecipeError, UsageError and the errors of the caches.
+    Overrides such as `steps=20` or `model.hidden=64` replace values of the file. If the model sets no vocabulary, it
+    gets the tokenizer's. Raises RecipeError, UsageError, TokenizerError, LoaderError, and the errors of opening caches.
     """
     file = read_run_file(name_or_path, overrides)
     data = open_data(file.data_table, file.path, root)
@@ -33,7 +36,7 @@ def load_run(name_or_path: str | Path, root: str = "./data", overrides: Iterable
     if run.model.vocabulary < smallest:
         raise UsageError(
             f"{file.path}: model.vocabulary is {run.model.vocabulary}, but the caches need {smallest}; "
-            f"raise it, or leave it out"
+            f"raise this setting, or remove it"
         )
     return run, data
 
@@ -41,7 +44,7 @@ def load_run(name_or_path: str | Path, root: str = "./data", overrides: Iterable
 def train_file(
     path: str | Path, root: str = "./data", overrides: Iterable[str] = (), say: Say = say_on_stderr
 ) -> Outcome:
-    """Train the run of a run file to its end. A finished run is returned without training."""
+    """Train the run that a run file defines, or return its outcome if it is already finished."""
     run, data = load_run(path, root, overrides)
     for note in data.notes:
         say(note)
@@ -53,11 +56,11 @@ def train_file(
 
 @dataclass(frozen=True)
 class Evaluated:
-    """Metrics of a checkpoint: its path, its training step, and the values by name."""
+    """A checkpoint's path, its training step, and its metrics by name."""
 
     checkpoint: str
     step: int
-    figures: dict[str, float]  # the key in the command's JSON output
+    figures: dict[str, float]  # the metrics; the field's name is also the key in the command's JSON output
 
 
 def evaluate_file(
@@ -68,7 +71,7 @@ def evaluate_file(
     devices: Sequence[Any] | None = None,
     say: Say = say_on_stderr,
 ) -> Evaluated:
-    """Evaluate the newest checkpoint of a run, or the one in directory `checkpoint`, on the file's validation sets.
+    """Evaluate a run's newest checkpoint, or the one in directory `checkpoint`, on the run file's validation sets.
 
     Raises CheckpointError if there is no valid checkpoint and UsageError if there is no validation set.
     """
@@ -77,7 +80,9 @@ def evaluate_file(
         directory = run_place(root, run, loader.record()).directory
     found = _checkpoints(run, directory, checkpoint, say)
     if not data.evaluations:
-        raise UsageError(f"{path}: nothing to evaluate; give a component validation_tokens, or add [data.evaluation.x]")
+        raise UsageError(
+            f"{path}: nothing to evaluate; set validation_tokens for a component, or add a [data.evaluation.x] table"
+        )
     use_compilation_cache(run)
     trainer = trainer_of(run, devices)
     with jax.set_mesh(trainer.mesh):
@@ -89,7 +94,7 @@ def evaluate_file(
 
 
 def _checkpoints(run: Run, directory: str, checkpoint: str | None, say: Say) -> list[Candidate]:
-    """Return the requested checkpoint, or all checkpoints of the run, newest first."""
+    """Return only the requested checkpoint, or, if `checkpoint` is None, all checkpoints of the run, newest first."""
     places = list(dict.fromkeys(checkpoint_folders(directory, run.checkpoint.temporary_root)))
     if checkpoint is None:
         found = candidates(places, say)

@@ -1,24 +1,25 @@
-"""Defines a training run as frozen dataclasses, and reads it from a run file (TOML).
+"""Defines a run file's top-level, `[evaluation]` and `[log]` settings with their limits, decodes all its tables but
+`[data]`, and decides what enters the fingerprint.
 
     name = "demo"
     steps = 200
 
-    [model]                   # kind = "grug", or "my_package.my_variant"; the other keys are its Config
+    [model]                   # kind = "grug" or, e.g., "my_package.mine"; the other keys are the fields of its Config
     hidden = 64
     layers = 4
 
-    [optimizer]               # optimizer.Optimizer
+    [optimizer]               # the fields of optimizer.Optimizer
     learning_rate = 0.02
 
-    [checkpoint]              # checkpoint.Checkpoints
+    [checkpoint]              # the fields of checkpoint.Checkpoints
     [evaluation]
     every = 100
     [log]
     trackers = ["tensorboard"]
-    [data]                    # the mixture; see `data.py`
+    [data]                    # the mixture and validation sets; see `data.py`
 
-The fingerprint covers what is trained: model, optimizer, steps, seed and mixture. How it is trained (devices,
-checkpoints, evaluation, logging) is not part of it.
+The fingerprint covers the settings that decide the result: model, optimizer, steps, seed, mixture, `initialize_from`
+and `resume_from`. It does not cover how the run is executed (devices, checkpoints, evaluation, logging).
 """
 
 from __future__ import annotations
@@ -45,28 +46,28 @@ RUNS = Path(__file__).with_name("runs")
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Evaluations during the run, in addition to the one at its end."""
+    """Settings of the evaluations, which run every `every` training steps and at the end of the run."""
 
-    every: int | None = None  # training steps
-    batches: int | None = None  # limit for each tag
+    every: int | None = None  # training steps between evaluations; None: evaluate only at the end
+    batches: int | None = None  # evaluate at most this many batches of each tag
 
     def __post_init__(self) -> None:
         for name in ("every", "batches"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise UsageError(f"evaluation.{name} is {value}; use at least 1, or leave it out")
+                raise UsageError(f"evaluation.{name} is {value}; use at least 1, or remove this setting")
 
 
 @dataclass(frozen=True)
 class Log:
-    """Metrics to log during the run."""
+    """Settings of the metrics and traces that a run logs."""
 
-    every: int = 1  # steps between rows
-    trackers: tuple[str, ...] = ()  # in addition to the JSON lines
+    every: int = 1  # number of steps from one row to the next
+    trackers: tuple[str, ...] = ()  # trackers to use in addition to the JSON lines
     project: str = "datakit"
-    watch: tuple[str, ...] = ()  # norms to log, from norms.WATCHABLE
+    watch: tuple[str, ...] = ()  # kinds of norms to log, a subset of norms.WATCHABLE
     watch_every: int = 10
-    profile: tuple[int, int] | None = None  # first training step, and the one after the last
+    profile: tuple[int, int] | None = None  # the first training step to trace, and the one after the last
     progress_seconds: float = 5.0
 
     def __post_init__(self) -> None:
@@ -79,41 +80,47 @@ class Log:
 
 @dataclass(frozen=True)
 class Run:
-    """A training run without its data. Raises UsageError for values out of range."""
+    """The settings of a training run, except its data. Raises UsageError for values out of range."""
 
     name: str
     steps: int
-    model: Any = field(default_factory=grug.Config)  # the Config of `kind`
+    model: Any = field(default_factory=grug.Config)  # an instance of the Config class of the model `kind`
     kind: str = "grug"
     optimizer: Optimizer = field(default_factory=Optimizer)
     seed: int = 0
-    initialize_from: str | None = None  # a checkpoint that supplies the weights at step 0, and nothing else
-    resume_from: str | None = None  # a run to continue although its fingerprint differs (e.g. its mixture)
-    expect: dict[str, float] = field(default_factory=dict)  # by metric; the scaling law adds its own
-    replicas: int = 1  # full copies of the weights, each sharded over its devices
-    norm_band: tuple[float, float] = (0.2, 5.0)  # allowed norm of a group, as multiples of its first norm
-    peak_flops: float | None = None  # FLOP/s of a device that is not in `trackers.PEAK_FLOPS`
-    compilation_cache: str = "~/.cache/datakit/jax"  # for compiled functions of all runs; "" disables it
+    initialize_from: str | None = None  # another run, which supplies the weights at step 0 and nothing else
+    resume_from: str | None = None  # another run to continue, e.g. with a changed mixture
+    expect: dict[str, float] = field(default_factory=dict)  # values by metric, besides the scaling law's
+    replicas: int = 1  # number of full copies of the weights; each is sharded over its share of the devices
+    norm_band: tuple[float, float] = (0.2, 5.0)  # least and greatest allowed norm of a group, relative to the start
+    peak_flops: float | None = None  # dense bf16 FLOP/s of one device; None: look it up in `trackers.PEAK_FLOPS`
+    compilation_cache: str = "~/.cache/datakit/jax"  # holds the compiled functions of all runs; "" disables it
     checkpoint: Checkpoints = field(default_factory=Checkpoints)
     evaluation: Evaluation = field(default_factory=Evaluation)
     log: Log = field(default_factory=Log)
 
     def __post_init__(self) -> None:
         if not NAME_RULE.fullmatch(self.name):
-            raise UsageError(f"run {self.name!r}: use letters, digits and ._- and start with a letter or digit")
+            raise UsageError(f"run {self.name!r}: use letters, digits and ._- only, and start with a letter or a digit")
         if self.steps < 1:
             raise UsageError(f"run {self.name!r}: steps is {self.steps}; use at least 1")
         if self.replicas < 1:
             raise UsageError(f"run {self.name!r}: replicas is {self.replicas}; use at least 1")
         if not 0 < self.norm_band[0] < 1 < self.norm_band[1]:
-            raise UsageError(f"run {self.name!r}: norm_band is {list(self.norm_band)}; the band must contain 1")
+            raise UsageError(
+                f"run {self.name!r}: norm_band is {list(self.norm_band)}; the first value must be between 0 and 1, "
+                "and the second above 1"
+            )
         if self.peak_flops is not None and not self.peak_flops > 0:
-            raise UsageError(f"run {self.name!r}: peak_flops is {self.peak_flops}; give FLOP/s, or leave it out")
+            raise UsageError(
+                f"run {self.name!r}: peak_flops is {self.peak_flops}; give a positive number of FLOP/s, or remove this "
+                "setting"
+            )
         if not isinstance(self.model, load_model(self.kind).Config):
-            raise UsageError(f"run {self.name!r}: model config is not a Config of {self.kind!r}")
+            raise UsageError(f"run {self.name!r}: `model` is not an instance of the Config class of {self.kind!r}")
 
     def content(self, mixture: dict[str, Any]) -> dict[str, Any]:
-        """Return everything that decides the result, defaults included; `mixture` is the loader's description."""
+        """Return all settings that decide the result, with defaults; `mixture` is the loader's description."""
         return {
             "kind": self.kind,
             "model": dataclasses.asdict(self.model),
@@ -126,26 +133,26 @@ class Run:
         }
 
     def fingerprint(self, mixture: dict[str, Any]) -> str:
-        """Hash of the content, 32 hex digits."""
+        """Return the hash of the content, as 32 hexadecimal digits."""
         return fingerprint(STAGE, VERSION, self.content(mixture), [])
 
 
 @dataclass(frozen=True)
 class RunFile:
-    """A run file with its overrides applied. The run itself also needs the vocabulary of the data."""
+    """A run file with its overrides applied. To build the run, the vocabulary of the data is also needed."""
 
     path: Path
     run_tables: dict[str, Any]
     data_table: dict[str, Any]
 
     def run(self, vocabulary: int) -> Run:
-        """Return the run; a model without a vocabulary gets this one. Raises RecipeError and UsageError."""
+        """Return the run. If its model sets no vocabulary, it gets `vocabulary`. Raises RecipeError and UsageError."""
         model = {"vocabulary": vocabulary, **self.run_tables.get("model", {})}
         return parse_run({**self.run_tables, "model": model}, str(self.path))
 
 
 def read_run_file(name_or_path: str | Path, overrides: Iterable[str] = ()) -> RunFile:
-    """Read a run file, or the built-in run of that name. Raises RecipeError and UsageError."""
+    """Read the run file at a path, or the built-in run with this name. Raises RecipeError and UsageError."""
     missing = "no training run {!r}: neither a TOML file nor a known name"
     path, document = load_toml(name_or_path, RUNS, missing, "give the TOML file of a training run", overrides)
     data = document.pop("data", {})
@@ -153,7 +160,7 @@ def read_run_file(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Ru
 
 
 def parse_run(document: dict[str, Any], place: str) -> Run:
-    """Decode the tables of a run file other than `[data]`. Raises RecipeError for unknown keys at any level."""
+    """Decode all tables of a run file except `[data]`. Raises RecipeError for an unknown key at any level."""
     check_keys(document, (name for name in names_of(Run) if name != "kind"), place)
     model = dict(document.get("model", {}))
     kind = model.pop("kind", "grug")

@@ -1,13 +1,14 @@
-"""Opens the `[data]` table of a run file: mixture, loader, validation sets, and lengths of tokens in bytes.
+"""Opens the `[data]` table of a run file: finds the caches, checks that all have the same tokenizer, builds the mixture
+and the validation sets, and rounds up the default vocabulary.
 
-    [data]                                  # the keys of a mixture file (see loader/mixture/toml_file.py) ...
+    [data]                                  # holds the keys of a mixture file (see loader/mixture/toml_file.py) ...
     sequence_length = 4096
     batch_size = 512
 
     [data.components.web]
-    cache = "data/demo"                     # a cache, or a dataset directory with one finished cache
+    cache = "data/demo"                     # a cache, or a dataset directory that holds exactly one finished cache
     source = "web"
-    validation_tokens = 2_000_000           # held-out documents, evaluated under the component's name
+    validation_tokens = 2_000_000           # tokens of held-out documents, evaluated under the component's name
 
     [data.components.code]
     cache = "data/demo"
@@ -16,14 +17,14 @@
     [[data.stages]]
     weights = { web = 0.9, code = 0.1 }
 
-    [data.evaluation."exams/law"]           # further validation sets
+    [data.evaluation."exams/law"]           # a further validation set, in addition to held-out documents
     cache = "data/exams"
 
-    [data]                                  # ... or the path of one; only `evaluation` may be added
+    [data]                                  # ... or names a mixture file; then only `evaluation` may be added
     mixture = "mix.toml"
 
-All caches must be from the same tokenizer. Paths are relative to the file; {root} is the command's --root, which also
-holds the counts of packed components that `datakit mixture pack` wrote.
+All caches must have been written with the same tokenizer. Paths are relative to the run file. In them, {root} stands
+for the command's --root, which also holds the counts of packed components that `datakit mixture pack` wrote.
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ from datakit.toml_config import decoded
 from datakit.trainer.evaluate import BatchesOf, check_tags, token_byte_lengths
 
 ROOT = "{root}/"
-MULTIPLE = 128  # default vocabularies are rounded up to this: matrix units work on blocks of 128
+MULTIPLE = 128  # default vocabulary sizes are rounded up to a multiple of this, as matrix units use blocks of 128
 
 
 @dataclass(frozen=True)
 class EvaluationTable:
-    """`[data.evaluation.<tag>]`: a whole cache, or one source of it."""
+    """A `[data.evaluation.<tag>]` table, which names a whole cache or one source in it."""
 
     cache: str
     source: str | None = None
@@ -62,7 +63,11 @@ class EvaluationTable:
 
 @dataclass(frozen=True)
 class Data:
-    """Data of a run. `vocabulary` is the tokenizer's, rounded up; `token_bytes` [V] is None if unknown."""
+    """The data of a run.
+
+    `vocabulary` is the tokenizer's vocabulary size, rounded up. `token_bytes` [V] holds the length of each token in
+    bytes; it is None if the lengths are unknown.
+    """
 
     mixture: Mixture
     evaluations: Mapping[str, BatchesOf]
@@ -76,7 +81,7 @@ class Data:
         return Loader(self.mixture, host=jax.process_index(), hosts=jax.process_count())
 
     def inputs(self, directory: str) -> list[InputReference]:
-        """Return the caches as inputs of the step in `directory`."""
+        """Return references to the caches, for the manifest of the run in `directory`."""
         return [
             InputReference("tokenize", _relative(manifest_url(cache), directory), opened.manifest.identity)
             for cache, opened in sorted(self.caches.items())
@@ -84,7 +89,7 @@ class Data:
 
 
 def open_data(table: Mapping[str, Any], file: Path, root: str = "./data") -> Data:
-    """Open the data of a `[data]` table. Raises RecipeError, UsageError, TokenizerError and LoaderError."""
+    """Open the data that a `[data]` table defines. Raises RecipeError, UsageError, TokenizerError and LoaderError."""
     settings, evaluation = _with_places(table, file, root)
     mixture = _mixture(settings, file, root)
     sets = {tag: open_source(entry.cache, entry.source) for tag, entry in evaluation.items()}
@@ -101,7 +106,7 @@ def open_data(table: Mapping[str, Any], file: Path, root: str = "./data") -> Dat
 
 
 def _with_places(table: Mapping[str, Any], file: Path, root: str) -> tuple[dict[str, Any], dict[str, EvaluationTable]]:
-    """Return the keys of the mixture and the evaluation tables, with the directory of each cache."""
+    """Return the mixture's keys and the evaluation tables, with each cache replaced by its directory."""
     settings = dict(table)
     place = f"{file}, [data.evaluation"
     evaluation = {
@@ -109,14 +114,14 @@ def _with_places(table: Mapping[str, Any], file: Path, root: str) -> tuple[dict[
         for tag, entry in settings.pop("evaluation", {}).items()
     }
     if not settings:
-        raise RecipeError(f"{file}: no data; add a [data] table with components and stages, or with a mixture file")
+        raise RecipeError(f"{file}: no data; add a [data] table with components and stages, or with `mixture`")
     if "mixture" not in settings:
         tables = settings.get("components", {}).items()
         found = {name: {**entry, "cache": _place(entry.get("cache", ""), file, root)} for name, entry in tables}
         settings["components"] = found
     elif others := ", ".join(sorted(set(settings) - {"mixture"})):
         raise RecipeError(
-            f"{file}, [data]: {others} cannot be combined with `mixture`; such settings belong in that file"
+            f"{file}, [data]: {others} cannot be combined with `mixture`; move these settings to the mixture file"
         )
     return settings, {tag: replace(entry, cache=_place(entry.cache, file, root)) for tag, entry in evaluation.items()}
 
@@ -135,7 +140,7 @@ def _place(cache: str, file: Path, root: str) -> str:
 
 
 def find_cache(directory: str) -> str:
-    """Return the directory if it is a cache, else the path of the dataset's only finished cache. Raises UsageError."""
+    """Return `directory` if it is a cache or a URL, otherwise the only finished cache in it. Raises UsageError."""
     if find_manifest(directory) is not None or not urls.is_local(directory):
         return directory
     entries = sorted(Path(directory).glob("tokenize-*")) if Path(directory).is_dir() else []
@@ -145,7 +150,7 @@ def find_cache(directory: str) -> str:
     if not finished:
         raise UsageError(f"{directory} holds no finished token cache; run its recipe first")
     names = ", ".join(os.path.basename(entry) for entry in finished)
-    raise UsageError(f"{directory} holds {len(finished)} token caches; name one of them: {names}")
+    raise UsageError(f"{directory} holds {len(finished)} finished token caches; name one of them: {names}")
 
 
 def _evaluations(mixture: Mixture, sets: Mapping[str, CacheSource]) -> dict[str, BatchesOf]:
@@ -158,7 +163,7 @@ def _evaluations(mixture: Mixture, sets: Mapping[str, CacheSource]) -> dict[str,
     for tag, source in sets.items():
         if tag in passes:
             raise UsageError(
-                f"[data.evaluation.{tag}] has the same name as a component with validation_tokens; rename it"
+                f"[data.evaluation.{tag}] has the same name as a component with validation_tokens; rename this table"
             )
         passes[tag] = one_pass(
             mixture, tag, Component(source, shuffle=Shuffle("none")), sequence_length=length, batch_size=rows
@@ -169,7 +174,7 @@ def _evaluations(mixture: Mixture, sets: Mapping[str, CacheSource]) -> dict[str,
 
 @dataclass(frozen=True)
 class _Pass:
-    """One pass over a validation set, reopened on each call."""
+    """A validation set; each call opens it anew and yields its batches once."""
 
     mixture: Mixture
 

@@ -1,8 +1,9 @@
-"""Moves batches from a loader to the devices, ahead of the training loop.
+"""Places a loader's batches on the devices ahead of the training loop, rejects unknown token ids and uneven batches,
+and finds the current stage of the mixture.
 
-A source is anything with the methods of `BatchSource`, such as `datakit.loader.Loader`. `Feed` runs in its own thread:
-while the devices compute a step, it fetches the next batches and places each row on its device. `waited` is the time
-that the loop spent waiting; it should be near zero.
+A source is anything with the methods of `BatchSource`, such as `datakit.loader.Loader`. `Feed` starts a thread that
+fetches the next batches, and places each row on its device, while the devices compute a step. `waited` is the time that
+the loop spent waiting for a batch; it should be near zero.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from datakit.loader.reading.prefetch import in_background
 from datakit.trainer.models.protocol import PADDING_SEGMENT, Tokens
 from datakit.trainer.models.weights import BATCH
 
-AHEAD = 2  # batches kept ready on the devices: one to use next, one to absorb a slow read
+AHEAD = 2  # batches kept ready on the devices: one for the next step, and one to bridge a slow read
 
 
 class HostBatch(Protocol):
-    """This host's rows of a batch as numpy arrays [rows, length]; see `protocol.Tokens` for their meaning."""
+    """This host's rows of a batch as numpy arrays [rows, length]. `protocol.Tokens` explains the fields."""
 
     @property
     def tokens(self) -> Any: ...
@@ -38,46 +39,52 @@ class HostBatch(Protocol):
 
 
 class BatchSource(Protocol):
-    """A source of training batches, each a pure function of its step."""
+    """A source of training batches; each batch is a pure function of its step."""
 
     def iterate(self, start: int = 0, stop: int | None = None) -> Generator[Any, None, None]:
         """Yield the batches `start` to `stop - 1`."""
         ...
 
     def outline(self, steps: int) -> list[tuple[int, int, int]]:
-        """Shapes of the first `steps` batches: (batches, sequences per batch, length). Raises if there are fewer."""
+        """Return the shapes of the first `steps` batches: (batches, sequences per batch, length) for each shape.
+
+        Raises an error if there are fewer batches.
+        """
         ...
 
     def record(self) -> dict[str, Any]:
-        """Describe the mixture, with a "fingerprint"; stored in checkpoints."""
+        """Return a description of the mixture, including its "fingerprint"; checkpoints store it."""
         ...
 
     def verify(self, saved: dict[str, Any], step: int) -> list[str]:
-        """Raise if batches before `step` differ from those of `saved`; return the differences from `step` on."""
+        """Compare the mixture with the description in `saved`, and return how the batches from `step` on differ.
+
+        Raises an error if any batch before `step` differs.
+        """
         ...
 
     def snapshot(self, step: int) -> Mapping[str, float]:
-        """Return metrics about the reading of data."""
+        """Return metrics about how the data is read."""
         ...
 
 
 class Placed(NamedTuple):
-    """A batch on the devices, and its size over all hosts."""
+    """A batch on the devices, and its size summed over all hosts."""
 
     batch: Tokens
     sequences: int
-    tokens: int  # without padding, whose share is assumed to be the same on every host
+    tokens: int  # excluding padding, whose share is assumed to be the same on every host
 
 
 class Feed:
     """A context manager that places the batches `start` to `stop - 1` on the devices before they are needed."""
 
     def __init__(self, source: BatchSource, mesh: Mesh, vocabulary: int, start: int, stop: int) -> None:
-        self.waited = 0.0  # seconds that the last call of `next` waited
+        self.waited = 0.0  # seconds that the last call of `next` waited for a batch
         self._placed = in_background(_placed(source, mesh, vocabulary, start, stop), AHEAD)
 
     def next(self) -> Placed | None:
-        """Return the next batch, or None after the last one. Raises the source's errors."""
+        """Return the next batch, or None after the last one. Raises the errors of the source."""
         started = time.perf_counter()
         placed = next(self._placed, None)
         self.waited = time.perf_counter() - started
@@ -100,13 +107,14 @@ def _placed(source: BatchSource, mesh: Mesh, vocabulary: int, start: int, stop: 
 
 
 def place(batch: HostBatch, mesh: Mesh, vocabulary: int) -> Placed:
-    """Split a batch by rows over the devices. Raises UsageError if it cannot be split evenly or has unknown ids."""
+    """Split a batch over the devices by rows. Raises UsageError if it cannot be split evenly or has unknown ids."""
     _check_ids(batch.tokens, vocabulary)
     rows, length = batch.tokens.shape
     sequences = rows * jax.process_count()
     if sequences % mesh.size:
         raise UsageError(
-            f"a batch of {sequences} sequences cannot be split evenly over {mesh.size} devices; choose a multiple"
+            f"a batch of {sequences} sequences cannot be split evenly over {mesh.size} devices; "
+            f"use a multiple of {mesh.size}"
         )
     sharding = NamedSharding(mesh, P(BATCH))
     arrays = (batch.tokens.astype(np.int32), batch.segments.astype(np.int32), batch.loss_mask.astype(np.bool_))
@@ -116,7 +124,10 @@ def place(batch: HostBatch, mesh: Mesh, vocabulary: int) -> Placed:
 
 
 def _check_ids(tokens: Any, vocabulary: int) -> None:
-    """Check on the host: on a device, an id that is too large silently reads the last row of the embedding."""
+    """Raise UsageError for ids outside the vocabulary.
+
+    The host checks this, because on a device an id that is too large silently reads the embedding's last row.
+    """
     least, most = int(tokens.min()), int(tokens.max())
     if least < 0 or most >= vocabulary:
         wrong = least if least < 0 else most
@@ -127,7 +138,7 @@ def _check_ids(tokens: Any, vocabulary: int) -> None:
 
 
 def stage_at(mixture: Mapping[str, Any], sequences: int) -> tuple[int, dict[str, float]] | None:
-    """Return (number, weights) of the stage after `sequences` sequences, or None if the mixture has no stages."""
+    """Return (number, weights) of the stage in use after `sequences` sequences, or None if no stage has started."""
     stages: Iterable[Any] = mixture.get("stages") or ()
     started = [(number, weights) for number, (slot, weights) in enumerate(stages) if slot <= sequences]
     return (started[-1][0], dict(started[-1][1])) if started else None

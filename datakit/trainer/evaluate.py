@@ -1,22 +1,24 @@
-"""Evaluates the loss and the exact bits per byte of each tag on held-out documents.
+"""Computes the loss and bits per byte of validation sets and their parent tags, rejects sets with clashing names or
+nothing to predict, and derives token lengths in bytes from a tokenizer.json.
 
     metrics = evaluate(trainer, params, model_state, {"web": batches, "code/python": batches}, token_bytes)
 
-A tag's bits per byte are its total bits divided by its total bytes: the sum of -log2 p of all predicted tokens over the
-sum of their lengths in bytes. (The mean of per-batch ratios, which other tools print, depends on the batches.) Losses
-are means over predicted tokens. Sums are computed in float64 on the host, in the order of the batches, so the number of
-devices and the batch size affect the result only through the rounding of the losses themselves.
+A tag is the name of a validation set. Its bits per byte are its total bits divided by its total bytes: the sum of -log2
+p over all predicted tokens, divided by the sum of their lengths in bytes. (The mean of per-batch ratios, which other
+tools print, depends on how the documents are split into batches.) Losses are means over predicted tokens. Sums are
+computed in float64 on the host, in the order of the batches, so the number of devices and the batch size affect the
+result only through the rounding of the individual losses.
 
-| name | what |
+| name | value |
 |---|---|
 | eval/<tag>/loss, eval/<tag>/bpb | over all tokens of the tag |
-| eval/<parent>/micro_loss, .../bpb | a parent tag (e.g. `code` for `code/python`): over all tokens of its leaves |
-| eval/<parent>/macro_loss, .../macro_bpb | the unweighted mean over its leaves |
+| eval/<parent>/micro_loss, .../bpb | for a parent tag (e.g. `code` for `code/python`): over all tokens of its leaves |
+| eval/<parent>/macro_loss, .../macro_bpb | for a parent tag: the unweighted mean over its leaves |
 | eval/loss, eval/bpb, eval/macro_loss, eval/macro_bpb | over all tags |
-| eval/ema/... | all of these for the averaged weights, if `optimizer.ema` is set |
+| eval/ema/... | all metrics above for the averaged weights, if `optimizer.ema` is set |
 
-As in training, no token is dropped: a batch from one domain overloads a few experts, so a capacity limit would add
-about 0.1 nat to its loss.
+As in training, no token is dropped. A batch from a single domain overloads a few experts, so with a capacity limit its
+loss would be about 0.1 nat higher.
 """
 
 from __future__ import annotations
@@ -38,13 +40,13 @@ from datakit.trainer.models.weights import Tree
 from datakit.trainer.multihost import any_says
 from datakit.trainer.step import Trainer
 
-AVERAGED = "ema"  # prefix of the metrics of averaged weights
+AVERAGED = "ema"  # eval/ema/ is the prefix of the metrics of the averaged weights
 BatchesOf = Callable[[], Iterable[HostBatch]]
 
 
 @dataclass(frozen=True)
 class Totals:
-    """Sums over the predicted tokens of a tag."""
+    """Sums over a tag's predicted tokens: losses in nats, number of tokens, and bytes."""
 
     nats: float = 0.0
     tokens: int = 0
@@ -55,26 +57,28 @@ class Totals:
 
     @property
     def loss(self) -> float:
-        """Nats per token."""
+        """The mean loss, in nats per token."""
         return self.nats / self.tokens
 
     @property
     def bits_per_byte(self) -> float | None:
-        """Total bits divided by total bytes, or None if the bytes are unknown."""
+        """The total bits divided by the total bytes, or None if the number of bytes is unknown."""
         return self.nats / math.log(2) / self.bytes if self.bytes else None
 
 
 def check_tags(tags: Iterable[str]) -> None:
-    """Raise UsageError for a tag whose metrics would have the same names as others."""
+    """Raise UsageError for a tag whose metrics would have the same names as other metrics."""
     names = sorted(tags)
     for tag in names:
         if tag.split("/")[0] == AVERAGED:
-            raise UsageError(f"evaluation {tag!r}: eval/{AVERAGED}/ holds the metrics of averaged weights; rename it")
+            raise UsageError(
+                f"evaluation {tag!r}: eval/{AVERAGED}/ holds the metrics of averaged weights; rename this evaluation"
+            )
         above = [parent for parent in _parents(tag) if parent in names]
         if above:
             raise UsageError(
                 f"evaluation {above[0]!r} is the parent of {tag!r}, so the metrics of both "
-                f"would have the same names; rename it, e.g. to {above[0] + '/all'!r}"
+                f"would have the same names; rename the parent, e.g. to {above[0] + '/all'!r}"
             )
 
 
@@ -86,7 +90,7 @@ def evaluate(
     token_bytes: np.ndarray | None = None,
     limit: int | None = None,
 ) -> dict[str, float]:
-    """Return the metrics of all tags, over at most `limit` batches per tag.
+    """Return the metrics of all tags, computed over at most `limit` batches per tag.
 
     `token_bytes` [V] holds the length of each token in bytes. Raises UsageError for a tag with nothing to predict.
     """
@@ -106,7 +110,7 @@ def evaluate_all(
     token_bytes: np.ndarray | None = None,
     limit: int | None = None,
 ) -> dict[str, float]:
-    """Return the metrics of a state's weights, and those of its averaged weights, if any, under eval/ema/."""
+    """Return the metrics of a state's weights and, under eval/ema/, those of its averaged weights if it has any."""
     metrics = evaluate(trainer, state["params"], state["model"], tags, token_bytes, limit)
     if "ema" in state:
         averaged = evaluate(trainer, state["ema"]["params"], state["ema"]["model"], tags, token_bytes, limit)
@@ -117,7 +121,7 @@ def evaluate_all(
 def measure(
     trainer: Trainer, params: Tree, model_state: Tree, batches: Iterable[HostBatch], token_bytes: np.ndarray | None
 ) -> Totals:
-    """Return the sums over the batches of one tag."""
+    """Return the sums over the predicted tokens in the batches of one tag."""
     totals = Totals()
     for batch in batches:
         placed = place(batch, trainer.mesh, trainer.config.vocabulary).batch
@@ -127,7 +131,7 @@ def measure(
 
 
 def count(losses: np.ndarray, weights: np.ndarray, tokens: np.ndarray, token_bytes: np.ndarray | None) -> Totals:
-    """Return the sums over one batch, given arrays [B, S]; position i predicts token i + 1."""
+    """Return the sums over one batch, given arrays of shape [B, S]; position i predicts token i + 1."""
     counted = weights[:, :-1] > 0
     predicted = tokens[:, 1:][counted]
     return Totals(
@@ -138,7 +142,7 @@ def count(losses: np.ndarray, weights: np.ndarray, tokens: np.ndarray, token_byt
 
 
 def summary(totals: Mapping[str, Totals]) -> dict[str, float]:
-    """Return the metrics of each tag, of each parent and of all tags together, by name."""
+    """Return the metrics of each tag, of each parent tag, and of all tags together, by name."""
     metrics: dict[str, float] = {}
     for tag, total in totals.items():
         metrics |= _named(f"eval/{tag}", {"loss": total.loss, "bpb": total.bits_per_byte})
@@ -170,16 +174,17 @@ def _named(prefix: str, values: Mapping[str, float | None]) -> dict[str, float]:
 
 
 def token_byte_lengths(tokenizer: bytes, place: str) -> np.ndarray:
-    """Return the length of each token in bytes [V], from a byte-level tokenizer.json; 0 for special tokens.
+    """Return the length of each token in bytes [V], from a byte-level tokenizer.json; special tokens have length 0.
 
-    In a byte-level vocabulary, each character of an entry stands for one byte. Raises TokenizerError for other kinds.
+    In a byte-level vocabulary, each character of an entry stands for one byte. Raises TokenizerError for other
+    vocabularies.
     """
     document: dict[str, Any] = json.loads(tokenizer)
     vocabulary = document.get("model", {}).get("vocab")
     if not isinstance(vocabulary, dict) or "ByteLevel" not in json.dumps(document.get("decoder")):
         raise TokenizerError(
-            f"{place} is not a byte-level vocabulary, so the lengths of its tokens are unknown; "
-            "for bits per byte, pass your own `token_bytes`"
+            f"{place} has no byte-level vocabulary, so the lengths of its tokens in bytes are unknown; "
+            "to get bits per byte, pass your own `token_bytes`"
         )
     added = document.get("added_tokens", [])
     size = 1 + max([*vocabulary.values(), *(token["id"] for token in added)])
@@ -192,13 +197,16 @@ def token_byte_lengths(tokenizer: bytes, place: str) -> np.ndarray:
 
 
 def check_evaluations(tags: Mapping[str, BatchesOf], limit: int | None) -> None:
-    """Raise UsageError for a tag with nothing to predict. Reads up to the first prediction, usually one batch."""
+    """Raise UsageError for a tag with nothing to predict.
+
+    Reads each tag's batches only up to the first one with a token to predict, which is usually the first batch.
+    """
     for tag, batches in tags.items():
         if not any(any_says(_has_prediction(batch))[0] for batch in islice(iter(batches()), limit)):
             raise UsageError(f"evaluation {tag!r} has no token to predict; give it more documents, or remove it")
 
 
 def _has_prediction(batch: HostBatch) -> bool:
-    """Return True if this host's rows have a token to predict, by the rule in `layers.next_tokens`."""
+    """Return True if this host's rows have a token to predict, according to the rule in `layers.next_tokens`."""
     counted = batch.loss_mask[:, 1:] & (batch.segments[:, 1:] == batch.segments[:, :-1])
     return bool(counted.any())

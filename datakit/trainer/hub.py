@@ -1,7 +1,9 @@
-"""Converts checkpoints from the model hub to parameters of `models/olmoe.py`: OLMoE, Mixtral, Qwen3-MoE.
+"""Converts OLMoE, Mixtral and Qwen3-MoE configs and checkpoints from the model hub to the Config and parameters of
+`models/olmoe.py`, and rejects unsupported models.
 
 The input is the parsed `config.json` and a dict of numpy arrays, e.g. as read by the `safetensors` package. The hub
-stores matrices as [out, in] and experts separately or stacked; here all matrices are [in, out] and experts stacked.
+stores matrices as [out, in], and experts either separately or stacked. Here, all matrices are [in, out], and all
+experts are stacked.
 """
 
 from __future__ import annotations
@@ -16,14 +18,17 @@ from datakit.trainer.models import olmoe
 from datakit.trainer.models.shapes import Array
 from datakit.trainer.models.weights import Tree
 
-FAMILIES = {"olmoe": "whole", "mixtral": "none", "qwen3_moe": "head"}  # model_type: `query_key_norm`
+FAMILIES = {"olmoe": "whole", "mixtral": "none", "qwen3_moe": "head"}  # model_type -> the Config's `query_key_norm`
 
 
 def config_from_hub(description: dict[str, Any], **changes: Any) -> olmoe.Config:
-    """Convert a `config.json` of model_type olmoe, mixtral or qwen3_moe. Raises UsageError for other models."""
+    """Convert a parsed `config.json` with model_type olmoe, mixtral or qwen3_moe; `changes` override fields.
+
+    Raises UsageError for other models, and for variants that `models/olmoe.py` does not support.
+    """
     family = description.get("model_type")
     if family not in FAMILIES:
-        raise UsageError(f"model_type {family!r} is not one of {', '.join(FAMILIES)}")
+        raise UsageError(f"model_type {family!r} is not supported; use one of {', '.join(FAMILIES)}")
     if (
         description.get("tie_word_embeddings")
         or description.get("attention_bias")
@@ -53,7 +58,7 @@ def config_from_hub(description: dict[str, Any], **changes: Any) -> olmoe.Config
 
 
 def parameters_from_hub(tensors: dict[str, np.ndarray], config: olmoe.Config) -> Tree:
-    """Convert a hub checkpoint's named tensors, with separate or stacked experts, to fp32 parameters."""
+    """Convert a hub checkpoint's tensors, given by name, with separate or stacked experts, to parameters."""
     mixtral = any("block_sparse_moe" in name for name in tensors)
 
     def stacked(name: str, transpose: bool = True) -> Array:

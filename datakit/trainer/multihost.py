@@ -1,7 +1,9 @@
-"""Coordinates the processes of one run: actions that all must take together, and those of only the first one.
+"""Decides which process writes a run's output (the first), makes all processes agree on an answer, and lets them wait
+for each other.
 
-Each process computes its share of every step, so all must save, evaluate and stop at the same step. Their clocks
-and signals differ, so `any_says` makes them agree on an answer in one small exchange, which a single process skips.
+Each process computes its share of every step, so all processes must save, evaluate and stop at the same step. Their
+clocks and signals differ, so `any_says` makes them agree in one small exchange, which is skipped if there is only one
+process.
 """
 
 from __future__ import annotations
@@ -17,13 +19,13 @@ def is_first() -> bool:
 
 
 def any_says(*answers: bool) -> tuple[bool, ...]:
-    """Return, for each answer, True if any process gave it; the result is the same in all processes."""
+    """Return, for each position, True if any process passed True there; the result is the same in all processes."""
     if jax.process_count() == 1:
         return answers
     return tuple(multihost_utils.process_allgather(np.array(answers)).any(axis=0).tolist())
 
 
 def meet(place: str) -> None:
-    """Wait until all processes have reached this call; `place` names it."""
+    """Wait until all processes have reached this call; `place` is a name for the call."""
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(place)

@@ -1,8 +1,9 @@
-"""Computes norms of parameter groups at every step, norms of single weights on request, and alarms.
+"""Computes the norms of optimizer groups and single weights, checks the names in `log.watch`, and decides which norms
+are outside their band (alarms).
 
-An embedding whose norm grew twenty-fold in a run was once noticed only by chance. So each group's norm is compared
-with its value at the start of the run, and a norm outside the allowed band raises an alarm. AdamH keeps the norms of
-its matrices constant, so their band is 1 %.
+In one run, the norm of the embedding grew twentyfold, which was noticed only by chance. So each group's norm is
+compared with its value at the start of the run, and a norm outside the allowed band raises an alarm. AdamH keeps the
+norms of its matrices constant, so the band of its groups is ±1 %.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from datakit.trainer.models.shapes import Array
 from datakit.trainer.models.weights import Tree, Weight, leaves
 
 WATCHABLE = ("grad", "params", "updates", "opt_state")
-FIXED_BAND = (0.99, 1.01)  # for AdamH's groups: rounding alone changes a norm by far less than 1 %
+FIXED_BAND = (0.99, 1.01)  # allowed ratios for AdamH's groups, as rounding alone changes a norm by far less than 1 %
 
 
 def group_norms(table: Tree, params: Tree) -> dict[str, Array]:
-    """Return the L2 norm of each optimizer group, and of the embedding alone."""
+    """Return the L2 norm of each optimizer group and, in addition, that of the embedding."""
     embed = {"embed": _norm(params["embed"], stacked=False)} if "embed" in params else {}
     return embed | norms_by(lambda weight: weight.group, table, params)
 
 
 def norms_by(name_of: Callable[[Weight], str], table: Tree, values: Tree) -> dict[str, Array]:
-    """Return, by name, the L2 norm of all values whose weights have this name."""
+    """Group the weights by the names that `name_of` gives them, and return the L2 norm of each group, by name."""
     sums: dict[str, Any] = {}
     for weight, value in zip(jax.tree.leaves(table), jax.tree.leaves(values), strict=True):
         sums[name_of(weight)] = sums.get(name_of(weight), 0.0) + jnp.sum(value.astype(jnp.float32) ** 2)
@@ -39,11 +40,14 @@ def check_watch(names: tuple[str, ...]) -> None:
     """Raise UsageError for an unknown name in `log.watch`."""
     for name in names:
         if name not in WATCHABLE:
-            raise UsageError(f"log.watch: unknown name {name!r}; {suggestion(name, WATCHABLE)}")
+            raise UsageError(f"log.watch: {name!r} is not a kind of norm; {suggestion(name, WATCHABLE)}")
 
 
 def watched(names: tuple[str, ...], table: Tree, gradients: Tree, before: Tree, after: Tree) -> dict[str, Any]:
-    """Return each weight's norm for each watched kind, e.g. {"grad/norm/blocks/query": [L]}; scalars outside blocks."""
+    """Return each weight's norm for each watched kind, e.g. {"grad/norm/blocks/query": [L]}.
+
+    A weight in the blocks has one norm per layer; any other weight has a single norm.
+    """
     updates = {path: value - leaves(before["params"])[path] for path, value in leaves(after["params"]).items()}
     trees = {
         "grad": leaves(gradients),
@@ -66,9 +70,9 @@ def _norm(value: Array, stacked: bool) -> Array:
 def alarms(
     norms: Mapping[str, float], first: Mapping[str, float], band: tuple[float, float], fixed: bool
 ) -> dict[str, float]:
-    """Return the groups whose norm is outside its band, with the norm as a multiple of its first value.
+    """Return the groups whose norm is outside its band, with the norm as a multiple of its value in `first`.
 
-    `first` holds the norms at the start of the run; `fixed` is True if AdamH keeps the norms of its groups constant.
+    `first` holds the norms at the start of the run. `fixed` is True if AdamH keeps the norms of its groups constant.
     """
     found = {}
     for name, norm in norms.items():

@@ -1,18 +1,21 @@
-"""Implements AdamH and Adam for different groups of weights, or AdamW for all weights.
+"""Implements AdamH combined with Adam, or AdamW: settings and their limits, learning-rate schedules, gradient clipping
+by family, and the update of weights and moments.
 
-AdamH moves a matrix along Adam's direction by a *relative* step and rescales it to its old norm:
+AdamH moves a matrix along Adam's direction by a step *relative* to its norm, and then rescales it to its old norm:
 
-    u = m / (sqrt(v) + eps)                   bias-corrected moments, as in Adam
+    u = m / (sqrt(v) + eps)                   m, v: bias-corrected moments, as in Adam
     p' = p - lr * |p| * u / |u|,  p <- p' * |p| / |p'|
 
-where |.| is the Frobenius norm of one matrix of one layer and expert. So matrices keep their initial norm, the learning
-rate is an angle, and weight decay would have no effect. Embeddings, routers, gates and vectors use Adam.
+where |.| is the Frobenius norm of a single matrix (each layer and each expert has its own). So matrices keep their
+initial norm, the learning rate is an angle, and weight decay would have no effect. Embeddings, routers, gates and
+vectors use Adam.
 
 Gradients are clipped per family of groups ({adam, router}, {adamh}, {adamh_expert}): each family's gradient is scaled
-to a norm of at most `clip_norm`. So a spike in one family does not shrink the steps of the others; the published
-learning rates were fitted with this rule. AdamW has a single family, so its clipping is the usual global one.
+to a norm of at most `clip_norm`. So a spike in one family does not shrink the steps of the others. The published
+learning rates were fitted with this rule. With AdamW, all weights form a single family, which amounts to the usual
+clipping by the global norm.
 
-The state has the size of two fp32 copies of the parameters, and is sharded like them.
+The optimizer's state (both moments) is as large as two copies of the fp32 parameters, and is sharded like them.
 """
 
 from __future__ import annotations
@@ -32,29 +35,29 @@ from datakit.trainer.models.weights import Group, Tree, Weight, leaves
 from datakit.trainer.norms import norms_by
 
 FAMILIES: dict[Group, str] = {"adam": "adam", "router": "adam", "adamh": "adamh", "adamh_expert": "adamh_expert"}
-WHOLE = "all"  # AdamW's only family
+WHOLE = "all"  # the single family of all weights under AdamW
 Multiplier = Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
 class Optimizer:
-    """Settings of the optimizer; `scaling.size` computes them from a budget."""
+    """Settings of the optimizer. `scaling.size` computes them from a compute budget and a width."""
 
     kind: Literal["adamh", "adamw"] = "adamh"
-    learning_rate: float = 0.01  # relative, for AdamH's matrices; absolute, for everything under AdamW
+    learning_rate: float = 0.01  # adamh: relative step of its matrices; adamw: rate of all weights
     adam_learning_rate: float = 0.0024
-    expert_learning_rate: float | None = None  # None: learning_rate
-    router_learning_rate: float | None = None  # None: adam_learning_rate
+    expert_learning_rate: float | None = None  # None: use learning_rate
+    router_learning_rate: float | None = None  # None: use adam_learning_rate
     beta1: float = 0.9062
     beta2: float = 0.998
     epsilon: float = 1e-15
     weight_decay: float = 0.0  # AdamW only
     clip_norm: float = 1.0
     schedule: Literal["linear", "cosine", "constant", "trapezoid"] = "linear"
-    warmup: float = 0.1  # share of the training steps
-    decay: float = 0.2  # share of the training steps; trapezoid only
-    final: float = 0.0  # learning rate at the end, as a multiple of its peak
-    ema: float | None = None  # decay of the averaged weights; None: no average
+    warmup: float = 0.1  # share of the training steps spent on warm-up
+    decay: float = 0.2  # share of the training steps spent on the final decay; trapezoid only
+    final: float = 0.0  # learning rate at the end, as a multiple of the peak rate
+    ema: float | None = None  # decay factor of the averaged weights; None: keep no average
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "adam_learning_rate", "expert_learning_rate", "router_learning_rate", "epsilon"):
@@ -63,18 +66,21 @@ class Optimizer:
                 raise UsageError(f"optimizer.{name} is {value}; use a finite number that is not negative")
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
-                raise UsageError(f"optimizer.{name} is {getattr(self, name)}; it must be in [0, 1)")
+                raise UsageError(f"optimizer.{name} is {getattr(self, name)}; it must be at least 0 and below 1")
         if not 0 <= self.warmup < 1 or not 0 <= self.decay <= 1 - self.warmup:
-            raise UsageError(f"optimizer: warmup {self.warmup} and decay {self.decay} must add up to at most 1")
+            raise UsageError(
+                f"optimizer: warmup {self.warmup} and decay {self.decay} must not be negative "
+                "and must add up to at most 1"
+            )
         if self.weight_decay and self.kind == "adamh":
             raise UsageError("optimizer.weight_decay has no effect with adamh, whose matrices keep their norm; use 0")
         if self.clip_norm <= 0:
-            raise UsageError("optimizer.clip_norm must be positive; use a huge value to disable clipping")
+            raise UsageError("optimizer.clip_norm must be positive; to disable clipping, use a huge value")
         if self.ema is not None and not 0 < self.ema < 1:
-            raise UsageError(f"optimizer.ema is {self.ema}; it must be in (0, 1)")
+            raise UsageError(f"optimizer.ema is {self.ema}; it must be above 0 and below 1")
 
     def peak(self, group: Group) -> float:
-        """Peak learning rate of a group."""
+        """Return the peak learning rate of a group."""
         if self.kind == "adamw":
             return self.learning_rate
         adam = self.adam_learning_rate
@@ -83,12 +89,15 @@ class Optimizer:
         return {"adam": adam, "router": router, "adamh": self.learning_rate, "adamh_expert": expert}[group]
 
     def family(self, group: Group) -> str:
-        """Name of the family with which a group is clipped."""
+        """Return the name of the family whose weights are clipped together with this group."""
         return FAMILIES[group] if self.kind == "adamh" else WHOLE
 
 
 def multiplier(optimizer: Optimizer, steps: int) -> Multiplier:
-    """Return the function from step (counted from 0) to a multiple of the peak rate; warm-up starts above zero."""
+    """Return a function that maps a step (counted from 0) to the learning rate as a multiple of the peak rate.
+
+    Warm-up starts above zero.
+    """
     warm, decay = round(optimizer.warmup * steps), round(optimizer.decay * steps)
     rest = max(steps - warm, 1)
     fall = {
@@ -105,7 +114,7 @@ def multiplier(optimizer: Optimizer, steps: int) -> Multiplier:
 
 
 def initial_moments(params: Tree) -> Tree:
-    """Return both moments as zeros in the shapes of the parameters."""
+    """Return both moments, as zeros with the shapes of the parameters."""
     return {"mu": jax.tree.map(jnp.zeros_like, params), "nu": jax.tree.map(jnp.zeros_like, params)}
 
 
@@ -120,7 +129,7 @@ def update(
 ) -> tuple[Tree, Tree, dict[str, Array]]:
     """Return (new parameters, new moments, metrics "grad_norm/<family>" and "learning_rate/<group>").
 
-    `step` counts from 0; `table` is the model's table of weights; the other trees have its structure.
+    `step` counts from 0. `table` is the model's table of weights; the other trees have the structure of `table`.
     """
     norms = norms_by(lambda weight: optimizer.family(weight.group), table, gradients)
     share = schedule(step)
@@ -153,9 +162,9 @@ def _moved(value: Any, direction: Any, rate: Any, weight: Weight, optimizer: Opt
 def rotated(
     value: Float[Array, "*shape"], direction: Float[Array, "*shape"], rate: Float[Array, ""] | float, stack: int
 ) -> Float[Array, "*shape"]:
-    """AdamH's step: move against `direction` by `rate` times the matrix's norm, then rescale to that norm.
+    """Move each matrix against `direction` by `rate` times the matrix's norm, then rescale it to that norm.
 
-    The first `stack` axes index independent matrices.
+    This is AdamH's step. The first `stack` axes index independent matrices.
     """
     axes = tuple(range(stack, value.ndim))
     norm = _norm(value, axes)

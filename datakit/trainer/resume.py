@@ -1,4 +1,8 @@
-"""Decides where a run starts: at its own newest checkpoint, at another run's, or afresh. One line says which."""
+"""Decides whether a run resumes from its newest checkpoint, continues another run (`resume_from`), takes another run's
+weights (`initialize_from`), or starts afresh.
+
+It prints one line that says where the run starts.
+"""
 
 from __future__ import annotations
 
@@ -29,27 +33,28 @@ START_AFRESH = "set checkpoint.load = false to start afresh"
 
 @dataclass(frozen=True)
 class Start:
-    """The state that a run starts with, and the contents of its checkpoint's marker."""
+    """The state that a run starts with, and what the marker of the restored checkpoint says about it."""
 
     state: Tree
     step: int
     counts: dict[str, int]
     norms: dict[str, float]
-    folders: tuple[str, str]  # for permanent and for rolling checkpoints
-    resumed_from: int | None
-    origin: dict[str, Any] | None  # the checkpoint of another run that this run started from
+    folders: tuple[str, str]  # the folders for (permanent, rolling) checkpoints
+    resumed_from: int | None  # training step; None: the run starts at step 0
+    origin: dict[str, Any] | None  # the other run's checkpoint that this run started from, if any
 
 
 def begin(run: Run, place: RunPlace, trainer: Trainer, source: BatchSource, say: Say) -> Start:
     """Find and restore the state to start with.
 
-    Raises CheckpointError, UsageError, and the source's error if the mixture changed before the checkpoint.
+    Raises CheckpointError, UsageError, and, if the mixture differs at any step before the checkpoint's, the source's
+    own error.
     """
     folders = checkpoint_folders(place.directory, run.checkpoint.temporary_root)
     places = list(dict.fromkeys(folders))
     found = candidates(places, say)
     if any(one.marker.run != place.fingerprint for one in found):
-        raise CheckpointError(f"{folders[1]} holds checkpoints of another run; give this run its own folder")
+        raise CheckpointError(f"{folders[1]} holds checkpoints of another run; give this run a folder of its own")
     if run.checkpoint.load is False:
         set_aside(places, -1, say)
         return _start_fresh(run, trainer, folders, say)
@@ -66,23 +71,24 @@ def begin(run: Run, place: RunPlace, trainer: Trainer, source: BatchSource, say:
         if reached > run.steps:
             raise UsageError(
                 f"resume_from = {run.resume_from!r} is at step {reached:,}, but this run has only "
-                f"{run.steps:,} steps; raise `steps`, or resume from a shorter run"
+                f"{run.steps:,} steps; raise `steps`, or resume from a run with fewer steps"
             )
         return _resume(others, trainer, source, folders, say, "resume_from")
     if run.checkpoint.load:
         raise CheckpointError(
             f"checkpoint.load is true, but there is no valid checkpoint in {' or '.join(places)}; check the run's name "
-            "and settings (changing any of its content makes it another run), or leave load out to start afresh"
+            "and settings (a change to the model, optimizer, steps, seed or mixture makes it a different run), or "
+            "remove checkpoint.load to start afresh"
         )
     return _start_fresh(run, trainer, folders, say)
 
 
 def refuse_afresh(run: Run, directory: str) -> None:
-    """Raise UsageError if a finished run is asked to start afresh: nothing would be trained."""
+    """Raise UsageError if a finished run is asked to start afresh, because nothing would be trained."""
     if run.checkpoint.load is False:
         raise UsageError(
             f"{directory} is finished, so checkpoint.load = false cannot start it afresh; move the directory away to "
-            "train again, or leave load out"
+            "train again, or remove checkpoint.load"
         )
 
 
@@ -102,7 +108,10 @@ def _resume(
     say: Say,
     setting: str | None = None,
 ) -> Start:
-    """Continue from the newest of `found`: this run's checkpoints, or those of the run named in `setting`."""
+    """Continue from the newest readable checkpoint in `found`.
+
+    These checkpoints are this run's own or, if `setting` is given, those of the run that this setting names.
+    """
     advice = START_AFRESH if setting is None else f"name another run in {setting}"
     state, candidate = restore_newest(found, trainer.like(), say, advice=advice)
     marker = candidate.marker
@@ -124,13 +133,13 @@ def _start_fresh(run: Run, trainer: Trainer, folders: tuple[str, str], say: Say)
 
 
 def _with_weights_of(place: str, run: Run, trainer: Trainer, say: Say) -> tuple[Tree, dict[str, Any]]:
-    """A fresh state with the weights of the run in `place`, and the checkpoint that they come from."""
+    """Return a fresh state with the weights of the run in `place`, and the identity of those weights' checkpoint."""
     setting = "initialize_from"
     found, like = _of_another(run, setting, place, say), trainer.like()
     wanted = {name: like[name] for name in ("params", "model")}
     weights, candidate = restore_newest(found, wanted, say, False, f"name another run in {setting}")
     state = trainer.fresh(run.seed) | weights
     if "ema" in state:
-        state["ema"] = jax.tree.map(jnp.copy, weights)  # copies: a training step donates all buffers of the state
+        state["ema"] = jax.tree.map(jnp.copy, weights)  # copies: a step donates all buffers, so none may be shared
     say(f"fresh start with the weights of step {candidate.marker.step:,} of {candidate.path}")
     return state, {"by": setting, **candidate.named()}

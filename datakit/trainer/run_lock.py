@@ -1,7 +1,11 @@
-"""Lets only one process train a run: a second one in the same directory would corrupt the first one's checkpoints.
+"""Locks a run's directory, so that a second process that tries to train the same run is refused and told who is
+training it.
 
-The lock is an operating system lock (flock) on a small file that names its holder. It is released however the process
-ends, so it is never stale and never has to be removed. If several hosts train a run, only the first takes the lock.
+Two processes in the same directory would corrupt each other's checkpoints.
+
+The lock is an operating-system lock (flock) on a small file that names its holder. The operating system releases it
+however the process ends, so the lock is never stale and never has to be removed. If several processes train a run
+together, only the first one takes the lock.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ LOCK = "running.lock"
 
 @contextmanager
 def exclusive(directory: str) -> Iterator[None]:
-    """Hold the lock of a run's directory. Raises UsageError if another process holds it."""
+    """Hold the lock on a run's directory. Raises UsageError if another process holds the lock."""
     Path(directory).mkdir(parents=True, exist_ok=True)
     with (Path(directory) / LOCK).open("a+", encoding="utf-8") as file:
         try:
@@ -28,7 +32,8 @@ def exclusive(directory: str) -> Iterator[None]:
         except BlockingIOError as error:
             file.seek(0)
             raise UsageError(
-                f"{directory} is being trained by {file.read().strip() or 'another process'}; wait for it or stop it"
+                f"{directory} is being trained by {file.read().strip() or 'another process'}; "
+                "wait for it to end, or stop it"
             ) from error
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}\n")

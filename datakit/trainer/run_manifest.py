@@ -1,11 +1,12 @@
-"""Writes a run's prediction before it starts and its manifest when it ends.
+"""Names a run's directory, predicts its metrics before it starts, compares them with the measured ones, and writes the
+manifest that marks it as finished.
 
-    <root>/<name>/train-<fingerprint>/prediction.json   before the first step; never changed afterwards
-                                      manifest.json     written last; without it the run is not finished
+    <root>/<name>/train-<fingerprint>/prediction.json   written before the first step, never changed afterwards
+                                      manifest.json     written last; without it, the run is not finished
 
-The prediction holds the values of the scaling law for the run's budget (see `scaling.py`) and those in the run's
-`expect`. The manifest holds the config, the mixture, the code version, the prediction, the outcome and the difference
-between the two. A run with a manifest is never trained again.
+The prediction holds the values that the scaling law gives for the run's compute budget (see `scaling.py`), and the
+values in the run's `expect`. The manifest holds the config, the mixture, the code version, the prediction, the outcome,
+and the ratio of each measured value to the predicted one. A run with a manifest is never trained again.
 """
 
 from __future__ import annotations
@@ -36,20 +37,20 @@ PREDICTION = "prediction.json"
 
 @dataclass(frozen=True)
 class RunPlace:
-    """Fingerprint of a run, and the directory of its files."""
+    """A run's fingerprint, and the directory that holds its files."""
 
     fingerprint: str
     directory: str
 
 
 def run_place(root: str, run: Run, mixture: dict[str, Any]) -> RunPlace:
-    """Return the place of a run under `root`; `mixture` is the loader's description."""
+    """Return the fingerprint and directory of a run under `root`; `mixture` is the loader's description of the data."""
     fingerprint = run.fingerprint(mixture)
     return RunPlace(fingerprint, urls.join(urls.absolute(root), run.name, f"{STAGE}-{short(fingerprint)}"))
 
 
 def predict(run: Run, outline: Outline) -> dict[str, Any]:
-    """Predict what the run reaches with these batches."""
+    """Predict the metrics that the run reaches with batches of these shapes."""
     tokens = sum(batches * sequences * length for batches, sequences, length in outline)
     law = scaling.predict(training_flops(run, outline, with_head=False))
     expected = {"eval/macro_loss": law.macro_loss, "eval/macro_bpb": law.bits_per_byte} | run.expect
@@ -57,7 +58,7 @@ def predict(run: Run, outline: Outline) -> dict[str, Any]:
 
 
 def write_prediction(directory: str, run: Run, outline: Outline) -> None:
-    """Write the prediction, unless an earlier start of the run already did."""
+    """Write the prediction, unless an earlier start of the run has already written it."""
     url = urls.join(directory, PREDICTION)
     if not urls.exists(url):
         data = json.dumps(predict(run, outline), indent=1, sort_keys=True).encode() + b"\n"
@@ -65,14 +66,14 @@ def write_prediction(directory: str, run: Run, outline: Outline) -> None:
 
 
 def read_prediction(directory: str) -> dict[str, Any]:
-    """Read the prediction that was written before the run."""
+    """Read the prediction that was written before the run started."""
     return json.loads(urls.read_bytes(urls.join(directory, PREDICTION)))
 
 
 def compare(prediction: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Compare each expected metric with the measured one (None if missing), with their ratio.
+    """Return, for each expected metric, the expected value, the measured one (None if missing), and their ratio.
 
-    `extrapolated` is True if the value comes from a law used outside of the range it was fitted to.
+    `extrapolated` is True if the expected value comes from the scaling law and the budget is outside its fitted range.
     """
     compared = {}
     for name, expected in prediction["expected"].items():
@@ -118,7 +119,7 @@ def finish(
 
 @cache
 def code_version(kind: str) -> dict[str, str]:
-    """Return the package version and a hash of the trainer's and the model's source files."""
+    """Return the version of the package, and a hash of the source files of the trainer and of the model."""
     folder = Path(__file__).parent
     model = Path(sys.modules[load_model(kind).__name__].__file__ or "")
     digest = xxhash.xxh3_128()

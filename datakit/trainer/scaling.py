@@ -1,15 +1,16 @@
-"""Sizes a run from a compute budget and a width: model, batch, steps, learning rates, and expected loss.
+"""Computes a run's model config, batch size, steps and optimizer settings from a compute budget and a width, and
+predicts its loss and bits per byte.
 
     size(1e19, 1024) -> Plan
 
-The formulas use one table of fitted constants (`Heuristic`), so a new fit needs only a new table. C is the budget in
-FLOPs, d the width, and F the forward FLOPs of a token without the output matrix:
+All fitted constants in the formulas are in one table (`Heuristic`), so a new fit needs only a new table. C is the
+budget in FLOPs, d the width, and F the forward FLOPs of a token without the output matrix:
 
     tokens T = C / (3 F)             batch B = the power of two that gives about 2**14 steps, at least 32
     steps = T / (B x sequence)       Adam's rate = 1.63 T**-0.2813 d**-0.3678 sqrt(B), AdamH's 13/3 of it, both <= 0.05
 
-Predictions are power laws in C, fitted between 1e18 and 1e23 FLOPs on one data mixture with a vocabulary of 128,256.
-Outside that range (marked `extrapolated`) or on other text, they are only a rough guide.
+Predictions are power laws in C, fitted between 1e18 and 1e23 FLOPs on one data mixture with a vocabulary of 128,256
+tokens. For budgets outside this range (marked `extrapolated`) or for other text, they are only a rough guide.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from datakit.trainer.optimizer import Optimizer
 
 @dataclass(frozen=True)
 class Heuristic:
-    """The constants of a fit; these were published with the Grug recipe in April 2026."""
+    """The constants of a fit. The defaults were published with the Grug recipe in April 2026."""
 
     name: str = "april-2026"
-    sequence: int = 4096  # the sequence length that batch sizes refer to
+    sequence: int = 4096  # length of the sequences in which batch sizes are counted
     steps_exponent: int = 14
     smallest_batch: int = 32
     adam_scale: float = 1.63
@@ -39,15 +40,15 @@ class Heuristic:
     adamh_over_adam: float = 13 / 3
     largest_rate: float = 0.05
     beta1: float = 0.9062
-    beta2_base: float = 0.999  # per 32 sequences; a later sweep prefers 0.998
+    beta2_base: float = 0.999  # beta2 for a batch of 32 sequences; a later sweep favored 0.998
     beta2_range: tuple[float, float] = (0.95, 0.9999)
     epsilon: float = 1e-15
     epsilon_batch: int = 32
     epsilon_tokens: float = 1.4e9
-    loss: tuple[float, float, float] = (1.6, 95.18, -0.0941)  # floor + scale x C**exponent: macro loss, nats
-    bits_per_byte: tuple[float, float, float] = (0.4814, 25.97, -0.0915)  # on English web text
-    critical_batch: tuple[float, float] = (1.87e-5, 0.388)  # sequences
-    fitted: tuple[float, float] = (1e18, 1e23)  # FLOPs
+    loss: tuple[float, float, float] = (1.6, 95.18, -0.0941)  # macro loss in nats: floor + scale * C**exponent
+    bits_per_byte: tuple[float, float, float] = (0.4814, 25.97, -0.0915)  # the same formula, on English web text
+    critical_batch: tuple[float, float] = (1.87e-5, 0.388)  # scale * C**exponent, in sequences
+    fitted: tuple[float, float] = (1e18, 1e23)  # range of budgets, in FLOPs
 
 
 APRIL = Heuristic()
@@ -55,18 +56,18 @@ APRIL = Heuristic()
 
 @dataclass(frozen=True)
 class Prediction:
-    """Expected loss for a budget: macro loss in nats per token, and bits per byte."""
+    """The macro loss (in nats per token) and the bits per byte that are expected for a budget."""
 
     flops: float
     macro_loss: float
     bits_per_byte: float
-    extrapolated: bool  # the budget is outside the fitted range
+    extrapolated: bool  # True if the budget is outside the fitted range
     heuristic: str
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A run that spends a budget; `batch` and `critical_batch` count sequences of length `sequence`."""
+    """The sizes and settings of a run that spends a budget; batches count sequences of length `sequence`."""
 
     flops: float
     tokens: float
@@ -80,7 +81,7 @@ class Plan:
 
     @property
     def warnings(self) -> list[str]:
-        """Reasons to reconsider the run before starting it."""
+        """Warnings about the plan: reasons to reconsider it before starting the run."""
         found = []
         if self.batch > self.critical_batch:
             found.append(
@@ -92,7 +93,7 @@ class Plan:
         return found
 
     def document(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
+        """Return the plan, its parameter counts and its warnings as plain values for JSON."""
         plain = dataclasses.asdict(self)
         counts = {
             "parameters": parameter_count(grug.weights(self.model)),
@@ -102,7 +103,7 @@ class Plan:
         return plain | counts | {"warnings": self.warnings}
 
     def lines(self) -> list[str]:
-        """Return the plan as text."""
+        """Return the plan as lines of text."""
         m, o, counts = self.model, self.optimizer, self.document()
         return [
             f"budget      {self.flops:.3g} FLOPs ({counts['flops_per_token']:.4g} per token, forward, no head)",
@@ -128,9 +129,12 @@ def size(
     beta2_base: float | None = None,
     heuristic: Heuristic = APRIL,
 ) -> Plan:
-    """Plan the run that spends `flops` on a Grug model of width `hidden`. Raises UsageError for an impossible size."""
+    """Plan a run that spends `flops` on a Grug model of width `hidden`.
+
+    Raises UsageError if `flops` is not positive or `hidden` is not a multiple of 128.
+    """
     if not flops > 0:
-        raise UsageError(f"a budget of {flops} FLOPs is too small; give e.g. 1e19")
+        raise UsageError(f"a budget of {flops} FLOPs is too small; it must be positive, e.g. 1e19")
     model = model_of_width(hidden, vocabulary, sequence)
     tokens = flops / (3 * grug.flops_per_token(model, sequence, with_head=False))
     batch = batch_size(tokens, heuristic)
@@ -149,9 +153,12 @@ def size(
 
 
 def model_of_width(hidden: int, vocabulary: int = 128_256, sequence: int = 4096) -> grug.Config:
-    """Return the Grug config for a width, which sets all other sizes. Raises UsageError for an impossible width."""
+    """Return the Grug config for a width, from which all other sizes follow.
+
+    Raises UsageError if `hidden` is not a positive multiple of 128.
+    """
     if hidden < 128 or hidden % 128:
-        raise UsageError(f"hidden is {hidden}; it must be a multiple of 128, the width of a head")
+        raise UsageError(f"hidden is {hidden}; it must be a positive multiple of 128, the width of a head")
     heads = hidden // 128
     kv_heads = max((m for m in range(1, heads // 4 + 1) if heads % m == 0), default=1)
     return grug.Config(
@@ -167,19 +174,22 @@ def model_of_width(hidden: int, vocabulary: int = 128_256, sequence: int = 4096)
 
 
 def batch_size(tokens: float, heuristic: Heuristic = APRIL) -> int:
-    """Return the batch size in sequences of the heuristic's length: the power of two that gives about 2**14 steps."""
+    """Return the batch size, in sequences of the heuristic's length.
+
+    It is the power of two that gives about 2**14 steps, but at least `smallest_batch`.
+    """
     ideal = tokens / (2**heuristic.steps_exponent * heuristic.sequence)
     return max(heuristic.smallest_batch, 2 ** math.ceil(math.log2(ideal)))
 
 
 def critical_batch(flops: float, heuristic: Heuristic = APRIL) -> float:
-    """Return the batch size in sequences above which the steps saved no longer justify the extra tokens."""
+    """Return the batch size, in sequences, above which the steps saved no longer justify the additional tokens."""
     scale, exponent = heuristic.critical_batch
     return scale * flops**exponent
 
 
 def tuned(tokens: float, batch: int, hidden: int, beta2_base: float, heuristic: Heuristic = APRIL) -> Optimizer:
-    """Return AdamH's settings for a run of `tokens` in batches of `batch` sequences."""
+    """Return AdamH's settings for training on `tokens` tokens in batches of `batch` sequences."""
     h = heuristic
     adam = min(h.largest_rate, h.adam_scale * tokens**h.adam_tokens * hidden**h.adam_hidden * math.sqrt(batch))
     low, high = h.beta2_range
@@ -193,7 +203,7 @@ def tuned(tokens: float, batch: int, hidden: int, beta2_base: float, heuristic: 
 
 
 def predict(flops: float, heuristic: Heuristic = APRIL) -> Prediction:
-    """Predict the macro loss (nats per token) and bits per byte that a budget reaches."""
+    """Predict the macro loss (nats per token) and the bits per byte that a run with this budget reaches."""
 
     def law(constants: tuple[float, float, float]) -> float:
         floor, scale, exponent = constants

@@ -1,10 +1,11 @@
-"""Compiles a training step as one function: loss, gradients, optimizer, averaged weights, next router biases, metrics.
+"""Compiles a training step (loss, gradients, optimizer, averaged weights, router biases, check for NaN) and the
+evaluation, and defines and creates the training state.
 
-    state = {"step", "params", "model", "moments", and "ema" if optimizer.ema is set}
+    keys of the state: "step", "params", "model", "moments", and "ema" if optimizer.ema is set
 
-The state's buffers are donated, so a step needs no second copy. Parameters, moments and averages are sharded
-according to the model's table, the batch by rows. `finite` in the results is True if the loss and all norms of
-gradients and parameters are finite.
+The buffers of the state are donated, so a step needs no second copy of the state. Parameters, moments and averages are
+sharded according to the model's table of weights; the batch is split by rows. `finite` in the results is True if the
+loss and all norms of gradients and parameters are finite.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from datakit.trainer.optimizer import Optimizer
 
 @dataclass(frozen=True)
 class Trainer:
-    """The computation of a run: a model, an optimizer and a mesh, without the data."""
+    """The model, optimizer and mesh of a run, and the functions compiled from them; independent of the data."""
 
-    model: Any  # a module that follows `protocol.Model`
+    model: Any  # a module that implements `protocol.Model`
     config: Any
     optimizer: Optimizer
     steps: int
@@ -45,14 +46,14 @@ class Trainer:
 
     @cached_property
     def shardings(self) -> Tree:
-        """Sharding of each array of the state. Raises UsageError if a size cannot be split evenly."""
+        """The sharding of each array of the state. Raises UsageError if a size cannot be split evenly."""
         split, whole = shardings(self.table, self.mesh), NamedSharding(self.mesh, P())
         model = jax.tree.map(lambda _: whole, jax.eval_shape(lambda: self.model.initial_state(self.config)))
         state = {"step": whole, "params": split, "model": model, "moments": {"mu": split, "nu": split}}
         return state | ({"ema": {"params": split, "model": model}} if self.optimizer.ema else {})
 
     def fresh(self, seed: int) -> Tree:
-        """Return a state at step 0, created in place on the devices."""
+        """Return a state at step 0, created directly on the devices, already sharded."""
         return self._initialize(jax.random.key(seed))
 
     @cached_property
@@ -60,13 +61,13 @@ class Trainer:
         return jax.jit(partial(_fresh, self), out_shardings=self.shardings)
 
     def like(self) -> Tree:
-        """Return the state's shapes, dtypes and shardings, without values."""
+        """Return the shape, dtype and sharding of each array of the state, without values."""
         shapes = jax.eval_shape(partial(_fresh, self), jax.random.key(0))
         return jax.tree.map(lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), shapes, self.shardings)
 
     @cached_property
     def advance(self) -> Callable[..., tuple[Tree, dict[str, Any]]]:
-        """The compiled step: (state, batch, watch=False) -> (next state, results); consumes the state passed in."""
+        """The compiled step: (state, batch, watch=False) -> (next state, results). It reuses the buffers of `state`."""
         return jax.jit(
             partial(_advance, self),
             static_argnames=("watch",),
@@ -75,12 +76,15 @@ class Trainer:
         )
 
     def measure_norms(self, params: Tree) -> dict[str, float]:
-        """Return the norm of each optimizer group and of the embedding, with which alarms compare later norms."""
+        """Return the norm of each optimizer group and of the embedding; alarms compare later norms with these."""
         return {name: float(norm) for name, norm in jax.jit(partial(group_norms, self.table))(params).items()}
 
     @cached_property
     def evaluate(self) -> Callable[[Tree, Tree, Tokens], tuple[Array, Array, Array]]:
-        """Compiled evaluation: (params, model state, batch) -> (losses, weights, tokens), each [B, S] on all hosts."""
+        """The compiled evaluation: (params, model state, batch) -> (losses, weights, tokens).
+
+        Each of the three results has the shape [B, S] and is available on all hosts.
+        """
         return jax.jit(partial(_losses, self), out_shardings=NamedSharding(self.mesh, P()))
 
 

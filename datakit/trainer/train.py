@@ -1,16 +1,19 @@
-"""Runs the training loop: batches in; checkpoints, metrics and a manifest out.
+"""Runs the training loop: decides when to log, evaluate, profile and stop, in which order this happens, and what a
+signal, divergence or missing data does.
 
     outcome = train(run, loader, "data", evaluations={"web": batches}, token_bytes=lengths)
 
-A run resumes from its newest valid checkpoint, and one line says which, or that this is a fresh start. A resumed run
-computes bit for bit what an uninterrupted one does: a batch is a function of the step, and the state is all that a run
-carries from step to step. After each step the loop waits for the metrics (about a millisecond), so a loss that is NaN
-or infinite stops the run before it is saved: DivergedError, exit code 4, the last good checkpoint untouched. On SIGTERM
-or Ctrl-C the loop finishes the step, saves, and exits.
+A run resumes from its newest valid checkpoint. One line names this checkpoint, or says that the run starts afresh. A
+resumed run computes bit for bit what an uninterrupted one does, because a batch is a function of the step, and the
+state is all that a run carries from step to step. After each step, the loop waits for the metrics (about a
+millisecond), so a NaN or infinite loss stops the run before the bad state is saved: DivergedError is raised, the exit
+code is 4, and the last good checkpoint remains untouched. On SIGTERM or Ctrl-C, the loop finishes the step, saves, and
+exits.
 
-Order around a step: batch (placed ahead by a thread), step, row of metrics, then the hooks: checkpoint, evaluation, and
-the row again with their metrics. Nothing is lost if the run ends in between: a run that resumes at a step whose
-evaluation is missing starts with that evaluation, even at the last step.
+For each step, the loop takes the batch (which a thread has placed in advance), runs the step, logs the row of metrics,
+saves a checkpoint, evaluates, and logs the row again with the additional metrics. Nothing is lost if the run ends in
+between, because a run that resumes at a step whose evaluation is missing starts with that evaluation, even at the last
+step.
 """
 
 from __future__ import annotations
@@ -49,17 +52,17 @@ from datakit.trainer.step import Trainer
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished run: its directory and steps, the last metrics, and expected against measured values."""
+    """A finished run: its directory, its number of steps, its last metrics, and their expected values."""
 
     directory: str
     steps: int
-    figures: dict[str, Any]  # metrics; the key in the manifest and in the command's JSON output
+    figures: dict[str, Any]  # the metrics; the field's name is their key in the manifest and in JSON output
     comparison: dict[str, Any]
-    resumed_from: int | None = None  # training step
+    resumed_from: int | None = None  # the step of the restored checkpoint
 
 
 def say_on_stderr(line: str) -> None:
-    """Print a line for people on standard error."""
+    """Print a line for the user on standard error."""
     print(line, file=sys.stderr, flush=True)
 
 
@@ -74,14 +77,16 @@ def train(
     devices: Sequence[Any] | None = None,
     say: Say = say_on_stderr,
 ) -> Outcome:
-    """Train to the end. `inputs` returns the inputs of a step, given its directory.
+    """Train a run to its last step. `inputs` returns the references that the manifest in a given directory records.
 
-    Raises DivergedError, CheckpointError, UsageError, and the errors of `source`.
+    Raises DivergedError, CheckpointError and UsageError, and the errors of `source`.
     """
     place = run_manifest.run_place(root, run, source.record())
     directory, references = place.directory, inputs(place.directory)
     if not urls.is_local(directory):
-        raise UsageError(f"--root {root}: a run needs a local or shared file system; give a directory")
+        raise UsageError(
+            f"--root {root}: a training run needs a local or shared file system; give a directory, not a URL"
+        )
     done = find_manifest(directory)
     if done is not None:
         refuse_afresh(run, directory)
@@ -101,20 +106,20 @@ def train(
 
 
 def trainer_of(run: Run, devices: Sequence[Any] | None = None) -> Trainer:
-    """Build what the run computes on these devices (None: all)."""
+    """Return the `Trainer` of a run on these devices (None: all devices)."""
     mesh = make_mesh(run.replicas, devices)
     return Trainer(load_model(run.kind), run.model, run.optimizer, run.steps, mesh, run.log.watch)
 
 
 def use_compilation_cache(run: Run) -> None:
-    """Keep compiled functions on disk, so that a resumed run starts in seconds."""
+    """Keep compiled functions on disk, so that a resumed run starts within seconds."""
     if run.compilation_cache:
         jax.config.update("jax_compilation_cache_dir", str(Path(run.compilation_cache).expanduser()))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
 
 
 class _Loop:
-    """One process's part of a run."""
+    """The part of a run that one process executes."""
 
     def __init__(
         self,
@@ -146,7 +151,7 @@ class _Loop:
         return open_trackers(self.directory, self.start.step, log.trackers, log.project, name, config)
 
     def train(self, inputs: list[InputReference]) -> Outcome:
-        """Run all remaining steps and write the manifest."""
+        """Run all remaining steps, write the manifest, and return the outcome."""
         with closing(self.trackers), closing(self.writer):
             span = (self.run.model.vocabulary, self.start.step, self.run.steps)
             feed = Feed(self.source, self.trainer.mesh, *span)
@@ -159,7 +164,7 @@ class _Loop:
         return self._finish(row, inputs)
 
     def _steps(self, feed: Feed, stop: threading.Event) -> dict[str, Any]:
-        """Train all steps and return the row of the last one."""
+        """Train all remaining steps and return the row of the last step."""
         state, row = self.start.state, self._catch_up()
         progress = Progress(self.run.steps, self.run.log.progress_seconds, self.say)
         for step in range(self.start.step + 1, self.run.steps + 1):
@@ -185,7 +190,10 @@ class _Loop:
         return row
 
     def _hooks(self, step: int, state: Tree, row: dict[str, Any], due: bool, stopping: bool) -> dict[str, Any]:
-        """Log the row, save, evaluate, and log the row again, so that none is lost if the run ends in between."""
+        """Log the row, save and evaluate if due, and log the row again; return the metrics to add to it.
+
+        The row is logged first, so that it is not lost if the run ends while saving or evaluating.
+        """
         started, last, evaluates = time.perf_counter(), step == self.run.steps, self._evaluates_at(step)
         saves, more = due or stopping or last, {}
         logs = step % self.run.log.every == 0 or last or evaluates or _must_log(row)
@@ -195,7 +203,7 @@ class _Loop:
             self.trackers.log(step, row)
         if saves:
             self.writer.save(state, self._marker(state, permanent=last))
-        if evaluates and not stopping:  # otherwise the next start evaluates
+        if evaluates and not stopping:  # if the run is stopping, the next start evaluates
             more = self._evaluate(state)
         more["throughput/hook_time"] = time.perf_counter() - started
         if logs:
@@ -203,7 +211,7 @@ class _Loop:
         return more
 
     def _catch_up(self) -> dict[str, Any]:
-        """Return the row of the step to resume at, after saving and evaluating what an earlier start left undone."""
+        """Do the save and the evaluation that an earlier start left undone; return the row of the step to resume at."""
         step, state = self.start.step, self.start.state
         row = last_row(self.directory, step) if is_first() else {}
         if step == self.run.steps:
@@ -220,7 +228,7 @@ class _Loop:
         return bool(self.evaluations) and (step == self.run.steps or (every is not None and step % every == 0))
 
     def _ended_early(self, step: int, state: Tree) -> UsageError:
-        """Save the state before `step`, for which there is no batch, and return the error."""
+        """Save the state that precedes `step`, the first step without a batch, and return the error to raise."""
         if step > self.start.step + 1:
             self.writer.save(state, self._marker(state, permanent=False))
         return UsageError(
@@ -240,7 +248,7 @@ class _Loop:
         return Marker(step, self.writer.run, self.mixture, counts, start.norms, permanent, {}, start.origin)
 
     def _profile(self, step: int | None) -> None:
-        """Start and stop the trace of the steps in `log.profile`; None stops it in any case."""
+        """Start or stop the trace if `step` is the start or end of `log.profile`; None stops it in any case."""
         first, end = self.run.log.profile or (None, None)
         if step is not None and step == first:
             jax.profiler.start_trace(urls.join(self.directory, "profile"))
@@ -252,7 +260,7 @@ class _Loop:
     def _diverged(self, step: int, loss: float) -> DivergedError:
         try:
             self.writer.wait()
-        except CheckpointError as error:  # divergence is the error to report
+        except CheckpointError as error:  # only a warning, since divergence is the error to report
             self.say(f"warning: {error}")
         good = candidates(list(dict.fromkeys(self.start.folders)), lambda _: None)
         kept = f"the last good checkpoint is {good[0].path}" if good else "there is no checkpoint yet"
@@ -287,13 +295,16 @@ class _Loop:
 
 
 def _must_log(row: Mapping[str, Any]) -> bool:
-    """Return True if a row holds rare metrics, which are logged whatever `log.every` is."""
+    """Return True if a row holds rare metrics, which are logged regardless of `log.every`."""
     return any(name.startswith(("eval/", "alarm/", "mixture/", "grad/", "params/", "updates/")) for name in row)
 
 
 @contextmanager
 def _signals() -> Iterator[threading.Event]:
-    """Yield an event that SIGTERM and Ctrl-C set (main thread only); a second one raises KeyboardInterrupt."""
+    """Yield an event that the first SIGTERM or Ctrl-C sets; a second one raises KeyboardInterrupt.
+
+    In any thread but the main thread, signals are not handled.
+    """
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop

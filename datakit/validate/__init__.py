@@ -1,1 +1,1 @@
-"""Validation: proves that stored output matches its manifest, without trusting either."""
+"""Checks that the files of a token cache match its manifest, without trusting either."""

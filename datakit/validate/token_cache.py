@@ -1,8 +1,8 @@
-"""Compares every file of a token cache with its manifest, and the documents' lengths with the tokens.
+"""Compares every file of a token cache with its manifest, and document lengths with token counts; lists all damage.
 
-Reads every byte, at the speed of the disk or the network; xxh3 takes 0.1 s of CPU per GB. Damage does not stop the
-comparison, so one pass lists every damaged file. Without pyarrow, only the checksums of the lists of documents are
-checked.
+Every byte is read, at the speed of the disk or the network; xxh3 takes 0.1 s of CPU time per GB. Damage does not stop
+the comparison, so a single pass lists every damaged file. Without pyarrow, only the checksums of the lists of documents
+are checked, not their content.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LISTS = (LENGTHS_SUFFIX, DOCUMENTS_SUFFIX)
 
 @dataclass(frozen=True)
 class CacheFile:
-    """A file of a cache: its absolute URL, its size, and its xxh3-128 (or sha256 for the tokenizer)."""
+    """A file of a cache: its absolute URL, its size and its xxh3-128 hash (for the tokenizer, a sha256 hash)."""
 
     url: str
     bytes: int | None
@@ -95,7 +95,10 @@ def find_damage(
     details: CacheDetails,
     progress: Callable[[int, int], None] = lambda files, size: None,
 ) -> tuple[int, list[Damage]]:
-    """Compare every file; return (bytes read, damage). Calls `progress` with the number of files and bytes so far."""
+    """Compare every file with the manifest; return (bytes read, damage).
+
+    Calls `progress` with the number of files and bytes compared so far.
+    """
     files, total, damaged = list(cache_files(directory, manifest, details)), 0, []
     with ThreadPoolExecutor(READERS, thread_name_prefix="datakit-validate") as pool:
         for number, (size, damage) in enumerate(pool.map(_compare, files), start=1):
@@ -112,7 +115,10 @@ def find_damage(
 
 
 def require_intact(cache: Cache) -> int:
-    """Compare all files of an open cache; return their size. Raises CorruptError naming the first damaged file."""
+    """Compare all files of an open cache with its manifest, and return their total size.
+
+    Raises CorruptError, which names the first damaged file.
+    """
     total, damaged = find_damage(cache.directory, cache.manifest, cache.details)
     if damaged:
         more = f" (and {len(damaged) - 1} more: `datakit validate` lists them)" if len(damaged) > 1 else ""
@@ -121,7 +127,7 @@ def require_intact(cache: Cache) -> int:
 
 
 def _compare(file: CacheFile) -> tuple[int, Damage | None]:
-    """Compare one file; return (bytes read, damage or None)."""
+    """Compare one file with the manifest; return (bytes read, damage or None)."""
     try:
         if file.sha256 is not None:
             return _compare_tokenizer(file.url, file.sha256)
@@ -136,7 +142,7 @@ def _compare(file: CacheFile) -> tuple[int, Damage | None]:
 
 
 def _compare_lists(shard: tuple[str, Partition], read_list: ReadList | None) -> Damage | None:
-    """Compare an undamaged shard's document lengths with its number of tokens and with its list of documents."""
+    """Compare a shard's document lengths, from undamaged files, with its token count and its list of documents."""
     place, partition = shard
     data = urls.read_bytes(place + LENGTHS_SUFFIX)
     difference = disagreement(data, partition)
@@ -147,9 +153,9 @@ def _compare_lists(shard: tuple[str, Partition], read_list: ReadList | None) -> 
 
 
 def _reader_of_lists() -> ReadList | None:
-    """Return a function that reads the lengths from a list of documents; None without pyarrow.
+    """Return a function that reads the lengths from a list of documents, or None without pyarrow.
 
-    Called once and not in each thread, because imports that fail concurrently see half-initialized modules.
+    This is called once rather than in each thread, because concurrent imports that fail see half-initialized modules.
     """
     try:
         from datakit.storage.parquet import read_shard

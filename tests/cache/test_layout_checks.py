@@ -46,6 +46,6 @@ def test_disagreeing_sums_are_named(small: Path) -> None:
 
 def test_older_format_is_refused_with_next_step() -> None:
     """`datakit.cache/1` had no lengths files."""
-    words = r"'datakit\.cache/1'; this version reads 'datakit\.cache/2'; make the cache again"
+    words = r"'datakit\.cache/1', but this version of datakit reads 'datakit\.cache/2'; make the cache again"
     with pytest.raises(CorruptError, match=words):
         open_cache(str(FIXTURES / "cache-1"))

@@ -17,5 +17,5 @@ def test_signatures_of_other_documents_are_rejected(tmp_path: Path) -> None:
     texts = [text_of(i) for i in range(5)]
     step = dedup_step(tmp_path / "dedup", [write_source(tmp_path, "s", texts)], stage.Config())
     fewer = write_source(tmp_path / "other", "s", texts[:4])
-    with pytest.raises(CorruptError, match="have different rows"):
+    with pytest.raises(CorruptError, match="have different row counts"):
         run_step(replace(step, inputs=(fewer, step.inputs[1])))

@@ -38,5 +38,5 @@ def test_missing_or_non_numeric_score_is_rejected(tmp_path: Path) -> None:
     source = write_source(tmp_path, "web", [text_of(1)], scores=[1.0])
     with pytest.raises(ColumnError, match=r"'web' has no column 'scroe'.*did you mean 'score'"):
         deduplicate(tmp_path, [source], stage.Config(prefer=("score:scroe",)))
-    with pytest.raises(ColumnError, match="'web': column 'id' is string"):
+    with pytest.raises(ColumnError, match="'web': column 'id' has type string"):
         deduplicate(tmp_path, [source], stage.Config(prefer=("score:id",)))

@@ -107,7 +107,7 @@ def test_stalled_transfer_gives_up(flaky: type[FlakyFileSystem], tmp_path: Path)
     def fail(*_: Any, **__: Any) -> Any:
         raise TimeoutError("no byte came")
 
-    words = r"flaky://shelf/a\.txt failed 6 times in a row; the last error is: no byte came"
+    words = r"flaky://shelf/a\.txt failed 6 times in a row; the last error was: no byte came"
     with patch.object(flaky, "_open", fail), pytest.raises(StorageError, match=words):
         run_download(step)
     assert not list(tmp_path.rglob("*.txt")), "no partial file is visible"

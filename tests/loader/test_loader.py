@@ -118,7 +118,7 @@ def test_step_outside_the_run_is_refused() -> None:
 def test_hosts_must_share_batches_evenly() -> None:
     with pytest.raises(LoaderError, match=r"batch_size 8 .* cannot be split evenly over 3 hosts"):
         Loader(two_components(), hosts=3)
-    with pytest.raises(LoaderError, match=r"host is 2; .* less than hosts, 2"):
+    with pytest.raises(LoaderError, match=r"host is 2; .* less than hosts \(2\)"):
         Loader(two_components(), host=2, hosts=2)
 
 

@@ -58,7 +58,7 @@ def test_mistakes_are_found_before_anything_runs(shelf: Path, tmp_path: Path) ->
         ('consolidate.drop=["fuzy"]', "did you mean 'fuzzy'?"),
         ('sources.letters.include=["*.parquet"]', "no files match *.parquet"),
         ("sources.letters.url=lettres", "lettres"),
-        ("sources.letters.revision=abc", "a local source has no revision"),
+        ("sources.letters.revision=abc", "cannot have a revision"),
     ]:
         assert message in str(refusal(setting).value), setting
         assert not (tmp_path / "shelf" / "shelf").exists()

@@ -29,7 +29,7 @@ def test_special_tokens_are_never_guessed() -> None:
     both = tokenizers.Tokenizer.from_str(trained().decode())
     both.add_special_tokens(["<s>", "</s>", "<|mask|>"])
     data = both.to_str().encode()
-    with pytest.raises(TokenizerError, match=r"more than one usual name \(<\|endoftext\|>, </s>\) for eos"):
+    with pytest.raises(TokenizerError, match=r"more than one token with a usual name \(<\|endoftext\|>, </s>\) for"):
         contract_of(data)
     with pytest.raises(TokenizerError, match="no token '<end>'; its special tokens are"):
         contract_of(data, eos="<end>")

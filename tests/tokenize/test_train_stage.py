@@ -123,7 +123,7 @@ def test_cache_is_made_with_the_trained_tokenizer(tmp_path: Path) -> None:
 
 
 def test_impossible_settings_are_refused() -> None:
-    with pytest.raises(RecipeError, match="vocabulary is 200; bytes and special tokens need 257"):
+    with pytest.raises(RecipeError, match="vocabulary is 200, but bytes and special tokens alone need 257"):
         Config(vocabulary=200)
     with pytest.raises(RecipeError, match="sample_bytes is 0"):
         Config(sample_bytes=0)

@@ -51,7 +51,7 @@ def test_a_run_from_toml() -> None:
         ({"steps": 0}, "steps is 0"),
         ({"name": "../x"}, "use letters, digits"),
         ({"replicas": 0}, "replicas is 0"),
-        ({"norm_band": [5.0, 0.2]}, "the band must contain 1"),
+        ({"norm_band": [5.0, 0.2]}, "the first value must be between 0 and 1, and the second above 1"),
         ({"peak_flops": -1.0}, "peak_flops is -1.0"),
         ({"model": {"hidden": -3}}, "model.hidden is -3"),
         ({"model": {"kind": "olmoe", "layers": 0}}, "model.layers is 0"),

@@ -97,7 +97,7 @@ def test_token_bytes_sum_to_the_text_s_bytes(name: str) -> None:
 
 def test_other_vocabularies_are_refused() -> None:
     data = json.dumps({"model": {"vocab": {"a": 0}}, "decoder": {"type": "WordPiece"}}).encode()
-    with pytest.raises(TokenizerError, match=r"my.json is not a byte-level vocabulary"):
+    with pytest.raises(TokenizerError, match=r"my.json has no byte-level vocabulary"):
         token_byte_lengths(data, "my.json")
 
 
@@ -107,9 +107,12 @@ TEXT = b"It was the best of times, it was the worst of times. " * 40
 @pytest.mark.parametrize(
     ("tags", "message"),
     [
-        (["code", "code/python", "web"], "'code' is the parent of 'code/python'.*rename it, e.g. to 'code/all'"),
+        (
+            ["code", "code/python", "web"],
+            "'code' is the parent of 'code/python'.*rename the parent, e.g. to 'code/all'",
+        ),
         (["a/b", "a/b/c/d"], "'a/b' is the parent of 'a/b/c/d'"),
-        (["ema", "web"], "'ema': eval/ema/ holds the metrics of averaged weights; rename it"),
+        (["ema", "web"], "'ema': eval/ema/ holds the metrics of averaged weights; rename this evaluation"),
         (["ema/late"], "'ema/late': eval/ema/"),
     ],
 )

@@ -218,9 +218,9 @@ def test_impossible_runs_say_why(tmp_path: Path) -> None:
         train(saving_run(), TextBytes(rows=6), str(tmp_path))
     with pytest.raises(UsageError, match="the data ends before step 2 of 12"):
         train(saving_run(), Ending(1, quiet=True), str(tmp_path))
-    with pytest.raises(UsageError, match=r"log.watch: unknown name 'grads'; did you mean 'grad'"):
+    with pytest.raises(UsageError, match=r"log.watch: 'grads' is not a kind of norm; did you mean 'grad'"):
         Log(watch=("grads",))
-    with pytest.raises(UsageError, match="trackers: no tracker 'wandbb'; did you mean 'wandb'"):
+    with pytest.raises(UsageError, match="trackers: there is no tracker 'wandbb'; did you mean 'wandb'"):
         train(saving_run(log=Log(trackers=("wandbb",))), TextBytes(), str(tmp_path))
 
 
@@ -392,5 +392,5 @@ def test_a_model_of_your_own_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     run = small_run(kind="my_models.variant", model=config(**dataclasses.asdict(small_run().model)))
     with pytest.raises(PowerCut):
         train(run, Ending(1), str(tmp_path))
-    with pytest.raises(UsageError, match=r"model config is not a Config of 'my_models.variant'"):
+    with pytest.raises(UsageError, match=r"`model` is not an instance of the Config class of 'my_models.variant'"):
         small_run(kind="my_models.variant")

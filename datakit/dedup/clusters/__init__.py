@@ -1,1 +1,1 @@
-"""Connected components of proposed pairs."""
+"""Finds the connected components of the pairs that band keys propose."""

@@ -1,9 +1,9 @@
-"""Phases `bands` and `buckets`: bring documents with equal band keys together and connect them.
+"""Phases `bands` and `buckets`: route each document's band keys to buckets, and connect the documents that share a key.
 
-A band key has 64 bits, and the band's number is hashed into it, so one exchange serves all bands: 16 bytes per (key,
-row). Exact copies and skipped documents are left out beforehand. A bucket task folds over the runs and keeps one row
-per distinct key, so a key shared by millions of documents costs no more memory than any other. It writes only the
-spanning forest of its edges.
+A band key has 64 bits. The band's number is hashed into the key, so one exchange serves all bands and needs only
+16 bytes per (key, row) pair. Exact copies and skipped documents are left out before the exchange. A bucket's task reads
+the bucket run by run and keeps one row per distinct key, so a key shared by millions of documents takes no more memory
+than any other key. The task writes only a spanning forest of the edges it finds.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ SCHEMA = pa.schema([("key", pa.uint64()), ("row", pa.uint64())])
 FOREST = pa.schema([("row", pa.uint64()), ("root", pa.uint64())])
 ROW_BYTES = 16
 COUNTED: tuple[str, ...] = ("dedup/too_short", "dedup/saturated")
-FOLD_ROWS = 4 << 20  # rows to collect before reducing them: 64 MiB
+FOLD_ROWS = 4 << 20  # (key, row) pairs that a task collects before it reduces them: 64 MiB
 
 
 def route(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Route the band keys of a range of parts to their buckets."""
+    """Route the band keys of a range of parts to the keys' buckets."""
     work, common = msgspec.convert(arguments, PartRange), msgspec.convert(shared, Shared)
     parts = common.parts[work.first : work.stop]
     removed = exact_duplicates.removed_rows(common, context, work)["row"].to_numpy()
@@ -51,7 +51,7 @@ def route(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
 def _candidate_keys(
     part: Part, bands: int, removed: np.ndarray, counts: dict[str, int], context: TaskContext
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield (keys, rows) for each row group, one band after another, and count skipped documents in `counts`."""
+    """Yield (keys, rows) for each row group, with one band after another; count the skipped documents in `counts`."""
     row = part.first_row
     for table in iterate_shard(urls.join(context.step_directory, part.signatures), ["skipped", *key_names(bands)]):
         stays = np.ones(table.num_rows, bool)
@@ -68,8 +68,8 @@ def _candidate_keys(
 
 
 def connect(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Reduce one bucket of band keys to the spanning forest of the rows that share a key."""
-    from datakit.dedup.clusters import components  # imports numba, which plans do not need
+    """Reduce one bucket of band keys to a spanning forest that connects all rows with a common key."""
+    from datakit.dedup.clusters import components  # imported here: needs numba, which planning does not
 
     bucket, runs = arguments["bucket"], msgspec.convert(shared, Runs).runs
     keys, rows = np.empty(0, np.uint64), np.empty(0, np.uint64)
@@ -96,7 +96,7 @@ def connect(arguments: dict[str, Any], shared: dict[str, Any], context: TaskCont
 
 
 def write_forest(row: np.ndarray, root: np.ndarray, path: str, context: TaskContext) -> TaskResult:
-    """Write a forest to a file, or write nothing if it has no edges."""
+    """Write a forest to a file. If the forest has no edges, write nothing."""
     if not len(row):
         return TaskResult(details=msgspec.to_builtins(ForestFiles([], 0)))
     with ShardWriter(urls.join(context.step_directory, path), FOREST) as writer:

@@ -1,12 +1,12 @@
-"""Finds connected components exactly: union-find on rows, and forests that can be merged.
+"""Computes exact connected components: reduces edges, by union-find, to one star per component around its smallest row.
 
-A component's edges reduce to a star around its smallest row, which is its label. Each bucket's edges are reduced to
-such stars. The stars of several tasks are the input edges of the next task, which reduces them again. The result
-therefore depends only on the edges, and the number of rounds only on the height of the task tree, even for a chain of a
-million documents.
+The smallest row is the component's label. The edges in each bucket are reduced to such stars. The stars that several
+tasks found are the input edges of the next task, which reduces them again. Therefore the result depends only on the
+edges, and the number of rounds depends only on the height of the tree of tasks, even for a chain of a million
+documents.
 
-Cost: one sort of the rows in the edges, and union-find with path halving: 20 million edges in about 6 seconds. Memory:
-about 100 bytes per edge.
+Cost: one sort of the rows in the edges, and union-find with path halving; 20 million edges take about 6 seconds.
+Memory: about 100 bytes per edge.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ def _find(parent: np.ndarray, node: int) -> int:
 
 @njit(cache=True, nogil=True)
 def _unite(parent: np.ndarray, left: np.ndarray, right: np.ndarray) -> None:
-    """Join the components of left[i] and right[i] for all i, then point each node to its component's smallest."""
+    """Join the components of left[i] and right[i] for all i, then point each node to the smallest in its component."""
     for i in range(len(left)):
         one, other = _find(parent, left[i]), _find(parent, right[i])
         if one < other:
             parent[other] = one
         else:
             parent[one] = other
-    for node in range(len(parent)):  # parents precede their children, so they already point to the smallest node
+    for node in range(len(parent)):  # a node's parent precedes it and so already points to the smallest
         parent[node] = parent[parent[node]]
 
 
 def spanning_forest(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Reduce edges (left[i], right[i]), uint64, to stars: (row, smallest row of its component).
+    """Reduce the edges (left[i], right[i]), uint64, to stars: pairs (row, smallest row of its component).
 
-    Rows ascend and are unique. The smallest rows themselves are not listed.
+    The first rows of the pairs are unique and ascending. A component's smallest row is not paired with itself.
     """
     rows, numbers = np.unique(np.concatenate([left, right]), return_inverse=True)
     parent = np.arange(len(rows), dtype=np.int64)
@@ -49,10 +49,11 @@ def spanning_forest(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np
 
 
 def bucket_edges(keys: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Connect rows with equal keys to the smallest row among them.
+    """Connect all rows that have the same key to the smallest of these rows.
 
-    Returns unique ascending keys with their smallest rows, and the edges (left, right). Applied to one run after
-    another, it needs memory only for the distinct keys, whatever the bucket's size.
+    Returns the distinct keys in ascending order, the smallest row of each key, and the edges as (left, right). If a
+    caller passes one run at a time, with the keys and smallest rows found so far, its memory is proportional to the
+    number of distinct keys and does not grow with the bucket.
     """
     order = np.argsort(keys)
     keys, rows = keys[order], rows[order]
@@ -66,5 +67,5 @@ def bucket_edges(keys: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def warm() -> None:
-    """Compile the kernels or load them from numba's cache, so that tasks need not."""
+    """Load the kernels from numba's cache, or compile them, so that no task has to."""
     spanning_forest(np.zeros(1, np.uint64), np.ones(1, np.uint64))

@@ -1,8 +1,8 @@
-"""Phases `forests` and `labels`: merge the buckets' forests in a tree of tasks, then label every clustered row.
+"""Phases `forests` and `labels`: merge the buckets' forests, and write the component of every clustered document.
 
-A component's label is its smallest row. The last task holds the forest of all clustered documents in memory, about
-120 bytes per document. Labels are routed to the part that holds the row, so later tasks read only the labels of their
-own documents.
+Forests are merged in a tree of tasks. A component's label is its smallest row. The last task holds the forest of all
+clustered documents in memory, which takes about 120 bytes per document. Each label is routed to the part that holds the
+row, so later tasks read only the labels of their own documents.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ LABELS = pa.schema([("row", pa.uint64()), ("component", pa.uint64())])
 
 
 def merge(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Merge some forests into one."""
+    """Merge several forests into one."""
     row, root = _merged(arguments["forests"], context)
     return write_forest(row, root, f"exchange/forest/{arguments['name']}.parquet", context)
 
 
 def label(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Turn the last forests into (row, component) for every clustered row."""
+    """Convert the last forests to a pair (row, component) for every clustered row, and route these pairs."""
     row, root = _merged(arguments["forests"], context)
     roots = np.unique(root)
     rows, components = np.concatenate([roots, row]), np.concatenate([roots, root])
@@ -51,7 +51,7 @@ def _merged(forests: list[str], context: TaskContext) -> tuple[np.ndarray, np.nd
 
 
 def labelled_rows(shared: Shared, context: TaskContext, parts: PartRange) -> tuple[np.ndarray, np.ndarray]:
-    """Return (row, component), uint64, for the clustered rows in these parts, ascending by row."""
+    """Return the clustered rows in these parts, in ascending order, and the component of each; both uint64."""
     tables = list(read_buckets(context.step_directory, shared.runs, parts.first, parts.stop, context.scratch))
     labels = pa.concat_tables([LABELS.empty_table(), *tables])
     rows, components = labels["row"].to_numpy(), labels["component"].to_numpy()

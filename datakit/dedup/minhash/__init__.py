@@ -1,1 +1,1 @@
-"""MinHash signatures, which propose pairs of similar documents."""
+"""Computes MinHash signatures, which propose pairs of similar documents."""

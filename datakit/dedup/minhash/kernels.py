@@ -1,9 +1,10 @@
-"""Compiled loops that turn shingles into MinHash signatures.
+"""Implements the numba kernels of MinHash: minima under permutations, band keys, and the tests that mark documents as
+too short or saturated.
 
-With 112 permutations, they process 300 to 500 MB of text per CPU-second, including the search for words.
+With 112 permutations, the kernels process 300 to 500 MB of text per CPU-second, including the search for words.
 """
 
-# ruff: noqa: PLR0917 - numba kernels take their arguments by position
+# ruff: noqa: PLR0917 - numba kernels take positional arguments
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from datakit.text.numba_cache import cached_njit
 from datakit.text.shingle_kernels import mix, new_scratch, next_block
 
 ELIGIBLE, TOO_SHORT, SATURATED = 0, 1, 2
-TINY = np.uint32(256)  # minima are rarely below it with fewer than about ten million distinct shingles
+TINY = np.uint32(256)  # documents with fewer than about ten million distinct shingles rarely have minima below this
 SATURATED_SHARE = 7 / 8  # a document is saturated if at least this share of its minima is below TINY
 _ZERO, _ONE, _HALF = np.uint64(0), np.uint64(1), np.uint64(32)
 _TOP = np.uint32(0xFFFFFFFF)
@@ -25,17 +26,20 @@ kernel = cached_njit(hash_mixing, shingle_kernels, unicode_words)
 
 
 class Permutations(NamedTuple):
-    """Permutation i maps a 32-bit value to value * multipliers[i] + addends[i] modulo 2**32; uint32 [count] each."""
+    """Parameters of the permutations, uint32 [count]: number i maps `value` to value * multipliers[i] + addends[i].
+
+    All arithmetic is modulo 2**32.
+    """
 
     multipliers: np.ndarray
     addends: np.ndarray
 
 
 class Signatures(NamedTuple):
-    """Signatures of N documents.
+    """The signatures of N documents.
 
-    windows: uint32 [N], the number of shingles, including repeats. reason: uint8 [N], ELIGIBLE or why the document is
-    skipped. keys: uint64 [bands, N], 0 for skipped documents.
+    windows: uint32 [N], the number of shingles of each document, including repeats. reason: uint8 [N], ELIGIBLE or the
+    code of the reason why the document is skipped. keys: uint64 [bands, N], the band keys; 0 for skipped documents.
     """
 
     windows: np.ndarray
@@ -47,7 +51,7 @@ class Signatures(NamedTuple):
 def _minimize(
     shingles: np.ndarray, count: int, short: np.ndarray, permutations: Permutations, minima: np.ndarray
 ) -> None:
-    """Update `minima` with the first `count` shingles; `short` is scratch space for their upper 32 bits."""
+    """Update `minima` with the first `count` shingles. `short` is scratch space for the shingles' upper 32 bits."""
     multipliers, addends = permutations
     for i in range(count):
         short[i] = np.uint32(shingles[i] >> _HALF)
@@ -60,7 +64,7 @@ def _minimize(
 
 @kernel
 def _count_distinct(shingles: np.ndarray, count: int, known: np.ndarray, distinct: int) -> int:
-    """Return the number of distinct shingles so far. Counting stops when `known`, which collects them, is full."""
+    """Add new shingles to `known` and return the number of distinct shingles so far; stop when `known` is full."""
     for i in range(count):
         if distinct == len(known):
             break
@@ -75,7 +79,7 @@ def _count_distinct(shingles: np.ndarray, count: int, known: np.ndarray, distinc
 
 @kernel
 def is_saturated(minima: np.ndarray) -> bool:
-    """Return True if most minima lie in a range so small that unrelated documents agree by chance."""
+    """Return True if most minima are so small that unrelated documents would often agree in them by chance."""
     tiny = 0
     for value in minima:
         tiny += value < TINY
@@ -84,7 +88,10 @@ def is_saturated(minima: np.ndarray) -> bool:
 
 @kernel
 def _band_keys(minima: np.ndarray, rows: int, keys: np.ndarray) -> None:
-    """Hash each band's number and minima to its key; the inner loop over bands keeps multiplications independent."""
+    """Hash each band's number and minima to its key.
+
+    The inner loop runs over the bands, so that successive multiplications are independent of each other.
+    """
     for band in range(len(keys)):
         keys[band] = mix(np.uint64(band) + _ONE)
     for row in range(rows):
@@ -103,7 +110,7 @@ def sign(
     permutations: Permutations,
     signatures: Signatures,
 ) -> None:
-    """Write the signatures of `len(offsets) - 1` documents to `signatures`, which the caller has filled with zeros."""
+    """Write the signatures of `len(offsets) - 1` documents to `signatures`, which must contain only zeros."""
     scratch, minima = new_scratch(ngram), np.empty(len(permutations.multipliers), np.uint32)
     short, known = np.empty(len(scratch.shingles), np.uint32), np.empty(min_shingles, np.uint64)
     band_keys = np.empty(len(signatures.keys), np.uint64)

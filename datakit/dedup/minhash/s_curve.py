@@ -1,4 +1,4 @@
-"""Computes the S-curve: the probability that a pair of documents becomes a candidate, by Jaccard similarity."""
+"""Computes the S-curve of the band settings: how probable it is, by Jaccard similarity, that a pair is a candidate."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ SHOWN = tuple(tenth / 20 for tenth in range(6, 20))  # 0.3, 0.35, ... 0.95
 
 
 def candidate_probability(jaccard: float, bands: int, rows: int) -> float:
-    """Return the probability that at least one of `bands` bands of `rows` minima agrees: 1 - (1 - J**rows)**bands.
+    """Return the probability that two documents agree in all `rows` minima of at least one of `bands` bands.
 
     >>> round(candidate_probability(0.8, 14, 8), 3)
     0.924
@@ -17,5 +17,5 @@ def candidate_probability(jaccard: float, bands: int, rows: int) -> float:
 
 
 def s_curve(bands: int, rows: int, points: Iterable[float] = SHOWN) -> list[list[float]]:
-    """Return [[Jaccard, probability], ...] for the manifest."""
+    """Return the pairs [Jaccard similarity, probability] that the manifest lists."""
     return [[jaccard, round(candidate_probability(jaccard, bands, rows), 6)] for jaccard in points]

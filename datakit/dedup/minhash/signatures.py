@@ -1,13 +1,14 @@
-"""Computes MinHash signatures and band keys for columns of text, without creating a Python object per document.
+"""Signs columns of text: derives the permutations from the seed, and computes each document's MinHash band keys.
 
-A document's signature consists of the smallest value of its shingles under each of `bands x rows` permutations. A
-permutation maps `value`, the shingle's upper 32 bits, to `value * multiplier + addend` modulo 2**32, with an odd
-multiplier. On hashed values this is as good as ideal permutations: measured over 1,500 seeds and sets of 20 to 20,000
-shingles, the bias and variance of the Jaccard estimate agree with those of the binomial distribution. Two documents are
-candidates if all `rows` minima of at least one band agree: P = 1 - (1 - J**rows)**bands.
+No Python object is created per document. A document's signature consists of the smallest value of its shingles under
+each of `bands x rows` permutations. A permutation maps `value`, the upper 32 bits of a shingle, to
+`value * multiplier + addend` modulo 2**32, with an odd multiplier. On hashed values, these permutations are as good as
+ideal ones: measured over 1,500 seeds and sets of 20 to 20,000 shingles, the bias and variance of the Jaccard estimate
+agree with those of the binomial distribution. Two documents are candidates if all `rows` minima of at least one band
+agree, which has the probability 1 - (1 - J**rows)**bands at Jaccard similarity J.
 
 A band key is a 64-bit hash of the band's number and its minima. Among 10 billion documents, about forty pairs of keys
-collide by chance; such a pair is verified like any other and rejected.
+collide by chance. Such a pair is verified like any other, and rejected.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from datakit.text.hash_mixing import GOLDEN, mix
 from datakit.text.string_buffers import string_buffers
 from datakit.text.unicode_words import character_table
 
-REASONS = (None, "too_short", "saturated", "quarantined")  # why a document is skipped, indexed by the kernels' codes
+REASONS = (None, "too_short", "saturated", "quarantined")  # why a document is skipped, by the kernels' code
 
 
 def permutations(seed: int, count: int) -> Permutations:
-    """Return permutations with odd multipliers, taken from the upper halves of splitmix64's outputs for `seed`.
+    """Return permutations with odd multipliers, made from the upper halves of the outputs of splitmix64 for `seed`.
 
     >>> [int(part[0]) for part in permutations(42, 1)]
     [3184996903, 686809907]
@@ -38,7 +39,7 @@ def permutations(seed: int, count: int) -> Permutations:
 def sign(
     texts: pa.Array | pa.ChunkedArray, *, bands: int, rows: int, ngram: int, seed: int, min_shingles: int
 ) -> Signatures:
-    """Sign a column of strings. A signature depends only on its text, not on other rows."""
+    """Sign a column of strings. The signature of a row depends only on that row's text."""
     data, offsets = string_buffers(texts)
     count = len(offsets) - 1
     signed = Signatures(np.zeros(count, np.uint32), np.zeros(count, np.uint8), np.zeros((bands, count), np.uint64))
@@ -48,6 +49,6 @@ def sign(
 
 
 def warm() -> None:
-    """Compile the kernels or load them from numba's cache, so that tasks need not."""
+    """Load the kernels from numba's cache, or compile them, so that no task has to."""
     texts = pa.array(["eins zwei drei vier fünf sechs 七 八"], pa.large_string())
     sign(texts, bands=2, rows=2, ngram=5, seed=42, min_shingles=5)

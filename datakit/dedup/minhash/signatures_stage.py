@@ -1,16 +1,17 @@
-"""Stage `signatures`: writes the band keys of the documents in each normalized partition to a Parquet file.
+"""Stage `signatures`: defines the parameters of signatures and their limits, and writes each partition's band keys to a
+Parquet file.
 
-Signatures depend on one source and the parameters below, so adding a source recomputes nothing. Deduplicating with
-a different threshold reads only the text of candidates.
+A source's signatures depend only on that source and on `SignatureConfig`, so adding a source recomputes none of the
+others. To deduplicate with a different threshold, only the text of the candidates has to be read again. Columns:
 
-    id        string             as normalized, in the same order
+    id        string             the document's id; rows are in the order of the normalized file
     shingles  uint32             number of shingles (windows of `ngram` words), including repeats
     skipped   string, nullable   why the document is skipped: "too_short", "saturated" or "quarantined"
     band_00 ... uint64           the band keys, 0 if skipped; documents with equal keys in a band are candidates
 
-Each band has its own column, not an entry in a list: there are no repetition levels to decode, and any tool can join on
-a column. The kernel signs 300 to 500 MB of text per CPU-second; reading zstd-compressed Parquet takes about as long.
-Memory: one row group.
+Each band has its own column instead of an entry in a list, so there are no repetition levels to decode, and any tool
+can join on a single column. The kernel signs 300 to 500 MB of text per CPU-second; reading zstd-compressed Parquet
+takes about as long. Memory: one row group.
 """
 
 from __future__ import annotations
@@ -57,15 +58,18 @@ LIMITS = {"bands": (1, 100), "rows": (1, 100), "ngram": (1, 64), "seed": (0, 2**
 
 @dataclass(frozen=True)
 class SignatureConfig:
-    """Parameters of signatures. Signatures are comparable only if all parameters except the tolerances are equal."""
+    """The parameters of signatures.
+
+    Signatures are comparable only if all parameters except `max_quarantined` and `quarantine` are equal.
+    """
 
     bands: int = 14
     rows: int = 8
     ngram: int = 5
     seed: int = 42
-    min_shingles: int = 5  # documents with fewer distinct shingles are skipped: short texts all look alike
-    max_quarantined: int | float = field(default=0, kw_only=True)  # limit on unsignable documents: a number or a share
-    quarantine: tuple[str, ...] = field(default=(), kw_only=True)  # further documents that may fail: "partition:row"
+    min_shingles: int = 5  # documents with fewer distinct shingles are skipped, because short texts all look alike
+    max_quarantined: int | float = field(default=0, kw_only=True)  # number or share of documents that may be unsignable
+    quarantine: tuple[str, ...] = field(default=(), kw_only=True)  # documents that this limit ignores: "partition:row"
 
     def __post_init__(self) -> None:
         for name, (low, high) in LIMITS.items():
@@ -82,12 +86,12 @@ def schema(bands: int) -> pa.Schema:
 
 
 def key_names(bands: int) -> list[str]:
-    """Return the names of the band key columns."""
+    """Return the names of the columns that hold the band keys."""
     return [f"band_{band:02d}" for band in range(bands)]
 
 
 def plan(step: Step) -> Plan:
-    """Sign each partition in its own task."""
+    """Plan one task per partition, which writes the partition's signatures."""
     config = config_of(step.parameters, SignatureConfig)
     (source,) = step.inputs_of("normalize")
     here = urls.relative(source.directory, step.directory)
@@ -122,8 +126,8 @@ def plan(step: Step) -> Plan:
 
 
 def sign_partition(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Write the signatures of one normalized file. Raises CorruptError if its ids are not strictly ascending."""
-    from datakit.dedup.minhash.signatures import REASONS, sign  # imports numba, which plans do not need
+    """Write the signatures of one normalized file. Raises CorruptError if the file's ids are not strictly ascending."""
+    from datakit.dedup.minhash.signatures import REASONS, sign  # imported here: needs numba, which planning does not
 
     config = msgspec.convert(shared["config"], SignatureConfig)
     url = urls.join(context.step_directory, arguments["documents"])
@@ -155,7 +159,10 @@ def sign_partition(arguments: dict[str, Any], shared: dict[str, Any], context: T
 def _guarded(
     texts: pa.ChunkedArray, first: int, name: str, rules: dict[str, Any], context: TaskContext
 ) -> tuple[pa.ChunkedArray, list[QuarantinedRecord]]:
-    """Return the texts of the row group that starts at row `first`, and the records left out (with empty texts)."""
+    """Return the texts of the row group that starts at row `first`, and the records left out.
+
+    The texts of the records left out are replaced with empty strings.
+    """
     from datakit.dedup.minhash.signatures import sign
 
     positions = range(first, first + len(texts))
@@ -166,7 +173,7 @@ def _guarded(
 
 
 def _row_groups(url: str, name: str, context: TaskContext) -> Iterator[pa.Table]:
-    """Yield ids and texts of a normalized file by row group, and check that the ids ascend."""
+    """Yield the ids and texts of a normalized file, one row group at a time, and check that the ids ascend."""
     last: pa.Array | None = None
     with open_shard(url) as shard:
         row = 0
@@ -176,6 +183,9 @@ def _row_groups(url: str, name: str, context: TaskContext) -> Iterator[pa.Table]
             row += table.num_rows
             ids = table["id"].combine_chunks() if last is None else pa.concat_arrays([last, *table["id"].chunks])
             if not strictly_ascending(*ids_from_arrow(ids)):
-                raise CorruptError(f"{url}: ids are not strictly ascending; remove that step's directory and run again")
+                raise CorruptError(
+                    f"{url}: ids are not strictly ascending; remove the directory of the step that wrote this file and "
+                    "run again"
+                )
             last = ids.slice(max(0, len(ids) - 1))
             yield table

@@ -1,1 +1,1 @@
-"""Exact comparison of proposed documents."""
+"""Compares the documents of each component exactly, and decides which of them are duplicates."""

@@ -1,7 +1,9 @@
-"""Phase `shingles`: routes the shingle sets of clustered documents to the task that verifies their component.
+"""Phase `shingles`: computes the shingle sets of clustered documents, and routes them to the task that verifies their
+component.
 
-It reads only the row groups that contain clustered documents, and routes only the clustered rows. Each row holds
-everything about one document: its id, the columns that order survivors, its band keys and its sorted shingles.
+The phase reads only the row groups that contain clustered documents, and routes only the clustered rows. Each row holds
+everything that verification needs to know about one document: its id, the columns by which documents are sorted for
+retention, its band keys and its sorted shingles.
 
 Cost: decoding those row groups, and computing sorted sets at 70 to 170 MB of text per CPU-second. Memory: a row group,
 its shingles, and the exchange's budget.
@@ -34,7 +36,10 @@ NUMBERS = ("component", "row", "high", "low")
 
 
 def schema(bands: int, scores: list[str]) -> pa.Schema:
-    """Return the schema for clustered documents. keys: band keys; shingles: sorted and unique."""
+    """Return the schema of the rows routed, one per clustered document.
+
+    keys: the document's band keys. shingles: its shingles, sorted and without repeats.
+    """
     numbers = [pa.field(name, pa.uint64()) for name in NUMBERS]
     lengths = [pa.field("source", pa.int64()), pa.field("length", pa.int64())]
     floats = [pa.field(SCORE + name, pa.float64()) for name in scores]
@@ -60,8 +65,8 @@ def route(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
 def _clustered(
     part: Part, rows: np.ndarray, components: np.ndarray, shared: Shared, context: TaskContext
 ) -> Iterator[tuple[pa.Table, int]]:
-    """Yield the rows to write for one part, and their bytes of text, by row group."""
-    from datakit.text.shingles import shingle_sets  # imports numba, which plans do not need
+    """Yield, for each row group of a part, the rows to write and the bytes of text in these documents."""
+    from datakit.text.shingles import shingle_sets  # imported here: needs numba, which planning does not
 
     scores, bands = score_columns(shared.prefer), shared.bands
     wanted = rows.astype(np.int64) - part.first_row
@@ -74,7 +79,8 @@ def _clustered(
         signed = keys_of.slice(places.start, documents.num_rows)
         if not documents["id"].equals(signed["id"]):
             raise CorruptError(
-                f"{part.signatures} and {part.documents} have different ids; remove the former's step and run again"
+                f"{part.signatures} and {part.documents} have different ids; remove the directory of the step that "
+                "wrote the former and run again"
             )
         high, low = ids_from_arrow(documents["id"])
         lengths = np.diff(string_buffers(documents["text"])[1])
@@ -95,7 +101,7 @@ def _clustered(
 
 
 def _selected(url: str, columns: list[str], wanted: np.ndarray) -> Iterator[tuple[slice, pa.Table]]:
-    """Yield the `wanted` rows (ascending) of a Parquet file by row group, after their positions in `wanted`."""
+    """Yield, for each row group of a Parquet file, a slice of `wanted` (ascending row numbers) and those rows."""
     if not len(wanted):
         return
     with open_shard(url) as shard:

@@ -1,19 +1,21 @@
-"""Compares each document of a component with retained documents, shingle by shingle.
+"""Decides, in numba kernels, which documents of a component are duplicates: picks candidates among the retained ones,
+and compares them shingle by shingle.
 
-Locality-sensitive hashing only proposes pairs. Documents are processed in survivor order. Each is compared, by the
-exact measure, with up to `most` retained documents that share a band key with it: those with the most shared bands
-first, then by id. The first one at or above the threshold makes it a duplicate *of that document*, which is never
-removed later. If there is none, the document is retained. So no document is removed without a direct comparison with
-one that is kept.
+Locality-sensitive hashing only proposes pairs. Documents are processed in the order given by `survivors.py`. Each
+document is compared, by the exact measure, with up to `most` retained documents that share a band key with it:
+candidates that share more bands come first, and ties are broken by id. The first candidate at or above the threshold
+makes the document a duplicate *of that candidate*, which is never removed later. If there is no such candidate, the
+document is retained. So no document is removed without a direct comparison with a document that is kept.
 
-Work is bounded for components of any size. A band key lists only the first `listed` retained documents: a key shared by
-more of them is boilerplate, and near duplicates also share rarer keys. A document costs at most bands x listed look-ups
-and `most` intersections; documents that reach these limits are counted. All arrays may be memory-mapped.
+Work is bounded for components of any size. A band key lists only the first `listed` retained documents that have it. A
+key shared by more documents comes from boilerplate, and near duplicates also share rarer keys. A document costs at most
+`bands * listed` look-ups and `most` intersections; documents that reach these limits are counted. All arrays may be
+memory-mapped.
 
-Cost: an intersection reads both sorted sets once, without branches: about a nanosecond per shingle.
+Cost: an intersection reads both sorted sets once, without branches, at about a nanosecond per shingle.
 """
 
-# ruff: noqa: PLR0917 - numba kernels take their arguments by position
+# ruff: noqa: PLR0917 - numba kernels take positional arguments
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ from datakit.text.numba_cache import cached_njit
 
 NONE = -1
 CANDIDATES, RULED_OUT, COMPARISONS, REJECTED, CAPPED, CROWDED = range(6)  # positions in COUNTED
-_STRIDE = 64  # steps of an intersection between two checks that the threshold is still within reach
+_STRIDE = 64  # an intersection checks once per this many steps whether the threshold is still within reach
 _RANK_BITS = 48
 _RANK = np.int64((1 << _RANK_BITS) - 1)
 _ONE = np.uint64(1)
@@ -40,10 +42,12 @@ kernel = cached_njit(rules)
 
 
 class Documents(NamedTuple):
-    """N documents grouped by component, in survivor order within each. Other arrays refer to them by position.
+    """N documents, grouped by component and in survivor order within each component.
 
-    starts: int64 [components + 1]. offsets: int64 [N + 1] into shingles, uint64, sorted and unique per document. keys:
-    uint64 [N, bands]. rank: int64 [N], the position of each document in the order of ids. by_rank: its inverse.
+    Other arrays refer to documents by their position here. starts: int64 [components + 1], the position of the first
+    document of each component. offsets: int64 [N + 1], where each document's shingles start. shingles: uint64, sorted
+    and without repeats in each document. keys: uint64 [N, bands]. rank: int64 [N], the position of each document in the
+    order of ids. by_rank: the inverse permutation of `rank`.
     """
 
     starts: np.ndarray
@@ -55,7 +59,10 @@ class Documents(NamedTuple):
 
 
 class Component(NamedTuple):
-    """The component being verified: its first document, its number, and its table size minus one."""
+    """The component being verified.
+
+    start: the position of its first document. number: its number. mask: the size of its hash table, minus one.
+    """
 
     start: int
     number: int
@@ -65,8 +72,9 @@ class Component(NamedTuple):
 class Index(NamedTuple):
     """The retained documents of a component by band key: a hash table of linked lists, reused for each component.
 
-    A slot is empty unless its `stamp` is the component's number. head: the newest entry (document * bands + band), or
-    NONE; link: the entry after each entry; size: how many documents share the key, including those not listed.
+    A slot is empty unless its `stamp` is the component's number. head: the newest entry of the slot's list, which is
+    document * bands + band, or NONE. link: for each entry, the next entry in its list, or NONE. size: how many retained
+    documents share the slot's key, including those not listed.
     """
 
     keys: np.ndarray
@@ -79,8 +87,9 @@ class Index(NamedTuple):
 class Proposals(NamedTuple):
     """Scratch space for the candidates of a document.
 
-    Indexed by earlier document, int64 [largest component]: `seen`, the last document found to share a band with it;
-    `shared`, the number of bands the two share. best: the candidates, packed into int64 for sorting.
+    seen: for each earlier document of the component, the last document found to share a band with it. shared: the
+    number of bands that these two documents share. Both are int64 [size of the largest component]. best: the
+    candidates, packed into int64 for sorting.
     """
 
     seen: np.ndarray
@@ -90,9 +99,9 @@ class Proposals(NamedTuple):
 
 @kernel
 def common(shingles: np.ndarray, a: int, a_stop: int, b: int, b_stop: int, least: float) -> int:
-    """Return how many values the sorted ranges [a, a_stop) and [b, b_stop) share.
+    """Return how many values the sorted ranges [a, a_stop) and [b, b_stop) have in common.
 
-    Stops early and returns a smaller number when `least` is out of reach.
+    If the result cannot reach `least`, the count stops early and a smaller number is returned.
     """
     shared = 0
     while a < a_stop and b < b_stop:
@@ -110,7 +119,7 @@ def common(shingles: np.ndarray, a: int, a_stop: int, b: int, b_stop: int, least
 
 @kernel
 def _slot(index: Index, component: Component, key: np.uint64) -> np.int64:
-    """Return the slot of `key`, or the empty one where it belongs (linear probing)."""
+    """Return the slot that holds `key`, or the empty slot where it belongs (by linear probing)."""
     slot = key & component.mask
     while index.stamp[slot] == component.number and index.keys[slot] != key:
         slot = (slot + _ONE) & component.mask
@@ -121,9 +130,10 @@ def _slot(index: Index, component: Component, key: np.uint64) -> np.int64:
 def _propose(
     document: int, component: Component, documents: Documents, index: Index, proposals: Proposals, listed: int
 ) -> tuple[int, bool]:
-    """Put retained documents that share a band key with `document` into `proposals.best`, best first.
+    """Put the retained documents that share a band key with `document` into `proposals.best`, the best one first.
 
-    Returns their number, and True if one of its keys is shared by more documents than the key lists.
+    Returns the number of these candidates, and True if more retained documents share one of the document's keys than
+    that key lists.
     """
     seen, shared, best = proposals
     start, bands, count, crowded = component.start, documents.keys.shape[1], 0, False
@@ -150,7 +160,7 @@ def _propose(
 
 @kernel
 def _retain(document: int, component: Component, keys: np.ndarray, index: Index, listed: int) -> None:
-    """Add a retained document to the lists of its band keys."""
+    """Add a retained document to the list of each of its band keys, unless that list is full."""
     bands = keys.shape[1]
     for band in range(bands):
         slot = _slot(index, component, keys[document, band])
@@ -168,7 +178,7 @@ def _retain(document: int, component: Component, keys: np.ndarray, index: Index,
 def _judge(
     document: int, count: int, best: np.ndarray, documents: Documents, rules: Rules, counts: np.ndarray
 ) -> tuple[int, float]:
-    """Return the first of `count` candidates at or above the threshold and its Jaccard similarity, or (NONE, 0)."""
+    """Return the first of `count` candidates that reaches the threshold, and its Jaccard similarity; else (NONE, 0)."""
     offsets, threshold, by_jaccard = documents.offsets, rules.threshold, rules.measure == 0
     begin, end = int(offsets[document]), int(offsets[document + 1])
     size, compared = end - begin, 0
@@ -225,7 +235,7 @@ def _verify(
 def copy_lists(
     values: np.ndarray, offsets: np.ndarray, target: np.ndarray, target_offsets: np.ndarray, places: np.ndarray
 ) -> None:
-    """Copy list i of `values` to position places[i] among the lists of `target`."""
+    """Copy each list i in `values` to `target`, where it becomes list number places[i]."""
     for i in range(len(places)):
         begin = target_offsets[places[i]]
         for j in range(offsets[i + 1] - offsets[i]):
@@ -233,9 +243,10 @@ def copy_lists(
 
 
 def scratch_array(path: Path, shape: tuple[int, ...], kind: type) -> np.ndarray:
-    """Return a zeroed array in an unlinked file: its pages can be swapped out, and its disk space is freed with it.
+    """Return an array of zeros that is mapped to an unlinked file.
 
-    Allocates the disk space at once, because touching a page on a full disk would raise SIGBUS. Raises NoSpaceError.
+    Its pages can be evicted to that file, and the disk space is freed with the array. The disk space is allocated at
+    once, because touching a page on a full disk would raise SIGBUS. Raises NoSpaceError.
     """
     if 0 in shape:
         return np.zeros(shape, kind)
@@ -247,9 +258,10 @@ def scratch_array(path: Path, shape: tuple[int, ...], kind: type) -> np.ndarray:
 
 
 def verify(documents: Documents, rules: Rules, scratch: Path) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
-    """Return (representative, int64 [N]; Jaccard similarity to it, float64 [N]; counts by the names in COUNTED).
+    """Return the representatives, int64 [N], the Jaccard similarities, float64 [N], and the counters named in COUNTED.
 
-    A representative is the position of the retained document that a document duplicates; NONE for retained documents.
+    The representative of a removed document is the position of the retained document that it duplicates; the
+    representative of a retained document is NONE. The similarity is that of a document and its representative.
     """
     total, bands = documents.keys.shape
     largest = int(np.diff(documents.starts).max(initial=0))
@@ -272,8 +284,9 @@ def verify(documents: Documents, rules: Rules, scratch: Path) -> tuple[np.ndarra
 
 
 def warm() -> None:
-    """Compile the kernels or load them from numba's cache, so that tasks need not."""
-    values, offsets = np.frombuffer(bytes(16), np.uint64), np.frombuffer(bytes(24), np.int64)  # read-only, like Arrow's
+    """Load the kernels from numba's cache, or compile them, so that no task has to."""
+    # read-only arrays, like those from Arrow
+    values, offsets = np.frombuffer(bytes(16), np.uint64), np.frombuffer(bytes(24), np.int64)
     copy_lists(values, offsets, np.zeros(2, np.uint64), np.zeros(3, np.int64), np.zeros(2, np.int64))
     documents = Documents(
         starts=np.array([0, 2], np.int64),

@@ -1,22 +1,29 @@
-"""Rules of verification in the form the kernels take, and the kernels' counters; defaults are in `dedup/stage.py`."""
+"""Defines the rules that the verification kernels apply (threshold, measure, comparison limits) and the counters they
+report.
+
+The defaults of these rules are in `dedup/stage.py`.
+"""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 MEASURES = ("jaccard", "containment")
-LISTED_PER_COMPARISON = 4  # a document chooses the best among more candidates than it may be compared with
-# candidates: pairs of a document and a retained one that share a band key. ruled_out: those excluded by their sizes
-# alone. comparisons: those compared shingle by shingle. rejected: those compared and found below the threshold.
-# capped: documents retained before all their candidates were compared. crowded: documents retained although one of
-# their band keys is shared by more retained documents than the key lists.
+# The documents listed per band key, as a multiple of `most`, so that each document can pick its best candidates from a
+# longer list.
+LISTED_PER_COMPARISON = 4
+# candidates: pairs of a document and a retained document that share a band key. ruled_out: candidates excluded by their
+# numbers of shingles alone. comparisons: candidates compared shingle by shingle. rejected: candidates that turned out
+# to be below the threshold. capped: documents retained before all their candidates were compared. crowded: documents
+# retained although more retained documents share one of their band keys than that key lists.
 COUNTED: tuple[str, ...] = ("candidates", "ruled_out", "comparisons", "rejected", "capped", "crowded")
 
 
 class Rules(NamedTuple):
-    """Rules of the comparison. measure: position in MEASURES; containment is that of the document in the retained one.
+    """The rules by which documents are compared.
 
-    most: the maximum number of retained documents that one document is compared with.
+    measure: the position of the measure in MEASURES; "containment" is the share of a document's shingles that the
+    retained document contains. most: the maximum number of retained documents that one document is compared with.
     """
 
     threshold: float

@@ -1,7 +1,8 @@
-"""Phase `verify`: compares the documents of some components, in survivor order, with retained ones.
+"""Phase `verify`: prepares the documents of one bucket of components for the kernels, and writes their verdicts and
+cluster sizes.
 
-The columns of a document (about 250 bytes) are kept in memory. Shingles and band keys are in memory-mapped files, whose
-size is limited only by scratch space. Verdicts are routed to the part that holds the row.
+Shingles and band keys are in memory-mapped files, whose size is limited only by scratch space. All other columns are
+kept in memory, at about 250 bytes per document. Each verdict is routed to the part that holds the removed row.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from datakit.storage.ids import ids_to_arrow
 
 ROWS = ("row", "high", "low", "cluster_high", "cluster_low", "kept_row", "kept_high", "kept_low")
 VERDICT = pa.schema([*((name, pa.uint64()) for name in ROWS), ("jaccard", pa.float64())])
-LARGEST = 10  # number of clusters that a task reports
+LARGEST = 10  # number of largest clusters that a task reports
 
 
 def judge(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Write the verdicts on one bucket of components."""
-    from datakit.dedup.verification.kernels import NONE, verify  # imports numba, which plans do not need
+    """Write the verdicts on the documents in one bucket of components."""
+    from datakit.dedup.verification.kernels import NONE, verify  # imported here: needs numba, which planning does not
 
     bucket, common = arguments["bucket"], msgspec.convert(shared, Shared)
     tables = list(read_buckets(context.step_directory, common.runs, bucket, bucket + 1, context.scratch))
@@ -56,13 +57,13 @@ def judge(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
 
 
 def _known(tables: list[pa.Table]) -> dict[str, np.ndarray]:
-    """Return all columns except the lists."""
+    """Return all columns except the two that hold lists."""
     names = [name for name in tables[0].column_names if name not in ("keys", "shingles")]
     return {name: np.concatenate([table[name].to_numpy() for table in tables]) for name in names}
 
 
 def _documents(tables: list[pa.Table], order: np.ndarray, known: dict[str, np.ndarray], scratch: Path) -> Any:
-    """Return the documents for the kernel, with their lists copied to mapped files in survivor order."""
+    """Return the documents for the kernels, with the lists copied, in survivor order, to memory-mapped files."""
     from datakit.dedup.verification.kernels import Documents, copy_lists, scratch_array
 
     shingles = [chunk for table in tables for chunk in table["shingles"].chunks]
@@ -88,7 +89,7 @@ def _documents(tables: list[pa.Table], order: np.ndarray, known: dict[str, np.nd
 
 
 def _smallest_ids(known: dict[str, np.ndarray], starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (high, low) of the smallest id of each component."""
+    """Return the upper and lower halves of the smallest id of each component."""
     high = np.minimum.reduceat(known["high"], starts[:-1])
     is_smallest = known["high"] == np.repeat(high, np.diff(starts))
     low = np.minimum.reduceat(np.where(is_smallest, known["low"], np.uint64(2**64 - 1)), starts[:-1])

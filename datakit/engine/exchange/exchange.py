@@ -1,14 +1,17 @@
-"""Shuffles rows through files: map tasks write rows ordered by bucket, and reducers read exact ranges of these files.
+"""Shuffles rows through files: decides where a map task's runs end, and writes and reads their rows ordered by bucket.
 
-Only file names pass through the driver. A map task starts a new run after every `budget_bytes / 2` of rows. The rows in
-a bucket are ordered by run, then in the order written. Run boundaries depend only on the rows, not on how the rows were
-divided into tables, so a task that is rerun with smaller batches writes the same bytes.
+Map tasks write runs, and each reducer reads the byte ranges of its buckets in all of them. Only file names pass through
+the driver. A run ends when its rows reach `budget_bytes / 2` bytes (at most 1 GiB) or when the schema changes. Within a
+bucket, rows are ordered by run, and within a run, in the order in which they were written. Run boundaries depend only
+on the rows, not on how the rows were divided into tables, so a task that is rerun with smaller batches writes the same
+bytes.
 
-Memory: in addition to the current table, a writer holds about `budget_bytes` (1.1 times that as measured, regardless of
-skew). Half is for waiting rows, with 10 bytes per row for bucket and order; half is for a contiguous copy of them,
-which is gathered and written 4 MiB at a time. A reader holds only mapped files.
-Cost: one stable radix sort (numpy, 16-bit keys), two copies of the rows and two files per run; from 500 MB (narrow
-rows) to 900 MB per CPU-second on a warm disk.
+Memory: in addition to the table being written, a writer holds about `budget_bytes` (measured: 1.1 times `budget_bytes`,
+regardless of skew). One half holds the waiting rows, plus 10 bytes per row for its bucket number and position. The
+other half holds a contiguous copy of these rows, from which 4 MiB at a time are gathered in bucket order and written. A
+reader holds only memory-mapped files.
+Cost: each run takes one stable sort of the bucket numbers (a radix sort in numpy if they fit in 16 bits), two copies of
+the rows, and two files. The throughput is 500 MB (narrow rows) to 900 MB per CPU-second with a warm page cache.
 """
 
 from __future__ import annotations
@@ -29,16 +32,17 @@ from datakit.storage.row_size import row_sizes
 
 __all__ = ["ExchangeWriter", "merged", "read_buckets"]
 
-ROW_OVERHEAD = 10  # bytes for the bucket and position of a waiting row
-WINDOW_BYTES = 4 << 20  # of rows gathered at a time; a larger bucket is written as several batches
+ROW_OVERHEAD = 10  # bytes per waiting row, for its bucket number and its position
+WINDOW_BYTES = 4 << 20  # bytes of rows gathered at a time; a larger bucket is written as several record batches
 
-Fetched = tuple[RunIndex, pa.Buffer | None, str]  # index, the buckets' bytes if there are any, URL of the run
+Fetched = tuple[RunIndex, pa.Buffer | None, str]  # index, the buckets' bytes (None if there are none), URL of the run
 
 
 class ExchangeWriter:
-    """Writes runs `exchange/<phase>/<key>-<number>.arrow` below the step's directory.
+    """Writes runs to `exchange/<phase>/<key>-<number>.arrow` below the step's directory.
 
-    outputs: the files, for TaskResult.outputs. runs: their relative paths, for TaskResult.details["runs"].
+    outputs: all files written, for TaskResult.outputs. runs: the relative paths of the runs, for
+    TaskResult.details["runs"].
     """
 
     def __init__(
@@ -51,15 +55,15 @@ class ExchangeWriter:
         *,
         before_commit: Callable[[], None] = lambda: None,
     ) -> None:
-        """`buckets` is a power of two up to 2**31; `budget_bytes` bounds the memory.
+        """`buckets` is the number of buckets, a power of two up to 2**31; `budget_bytes` bounds the memory.
 
-        before_commit: raises an exception if the rows so far must not be committed. A committed run is permanent:
-        reruns of the task are compared with it.
+        before_commit: called before each run is committed; raises an exception if the rows written so far must not be
+        committed. A committed run is permanent, and reruns of the task are compared with it.
         """
         if buckets < 1 or buckets & (buckets - 1) or buckets > 1 << 31:
             raise ValueError(f"the number of buckets is {buckets}; it must be a power of two up to 2**31")
         self._directory, self._prefix, self._buckets = context.step_directory, f"exchange/{phase}/{key}", buckets
-        self._run_bytes = min(max(1, budget_bytes // 2), 1 << 30)  # a column of 32-bit offsets must be below 2 GiB
+        self._run_bytes = min(max(1, budget_bytes // 2), 1 << 30)  # columns with 32-bit offsets must stay below 2 GiB
         self._before_commit = before_commit
         self._bucket_type = np.uint16 if buckets <= 1 << 16 else np.uint32
         self._tables: list[pa.Table] = []
@@ -70,7 +74,7 @@ class ExchangeWriter:
 
     @property
     def outputs(self) -> tuple[OutputFile, ...]:
-        """The files committed so far; after the `with` block, all files."""
+        """The files committed so far; after the `with` block, these are all the files of the task."""
         return tuple(self._outputs)
 
     def __enter__(self) -> ExchangeWriter:
@@ -82,7 +86,10 @@ class ExchangeWriter:
         self._tables, self._pending = [], []
 
     def write(self, table: pa.Table, bucket: np.ndarray) -> None:
-        """Append rows; `bucket` has one integer per row, in [0, buckets). A change of schema starts a new run."""
+        """Append rows; `bucket` holds the bucket number of each row, in [0, buckets).
+
+        A change of schema starts a new run.
+        """
         if len(bucket) != table.num_rows:
             raise ValueError(f"there are {table.num_rows} rows, but {len(bucket)} bucket numbers; give one per row")
         if not table.num_rows:
@@ -131,7 +138,10 @@ def _refuse_dictionaries(schema: pa.Schema) -> None:
 
 
 def _combine(tables: list[pa.Table]) -> pa.Table:
-    """Combine the tables into one chunk per column. Empties `tables` and frees columns one by one to save memory."""
+    """Combine the tables into one table with one chunk per column.
+
+    To save memory, this empties `tables` and frees their columns one by one.
+    """
     schema = tables[0].schema
     columns = [[table.column(i) for table in tables] for i in range(len(schema))]
     tables.clear()
@@ -146,7 +156,7 @@ def _combine(tables: list[pa.Table]) -> pa.Table:
 
 
 def _write_run(local: Path, table: pa.Table, bucket: np.ndarray, buckets: int, most: int) -> RunIndex:
-    """Write the data file at `local`, gathering at most `most` rows at a time; return its index."""
+    """Write the data file of a run to `local`, gathering at most `most` rows at a time; return the run's index."""
     order, counts = np.argsort(bucket, kind="stable"), np.bincount(bucket, minlength=buckets)
     ends, sizes = np.concatenate([[0], np.cumsum(counts)]), np.zeros(buckets, np.int64)
     schema = table.schema.serialize().to_pybytes()
@@ -165,10 +175,11 @@ def _write_run(local: Path, table: pa.Table, bucket: np.ndarray, buckets: int, m
 def read_buckets(
     step_directory: str, runs: Sequence[str], first_bucket: int, last_bucket_exclusive: int, scratch: Path
 ) -> Iterator[pa.Table]:
-    """Yield the rows of buckets [first, last), run by run: one table per run that has any, with the run's schema.
+    """Yield the rows of a range of buckets: one table, with the run's schema, for each run that has any of these rows.
 
-    The rows in a table are ordered by bucket, then in the order written. A merged run yields one table per sequence of
-    input runs that share a schema. Remote ranges are fetched several at a time, slightly ahead. Raises CorruptError.
+    Within a table, rows are ordered by bucket, and within a bucket, in the order in which they were written. A merged
+    run yields one table for each group of consecutive input runs that share a schema. From an object store, several
+    ranges are fetched at a time, slightly ahead of the caller. Raises CorruptError.
     """
     places = [urls.join(step_directory, run) for run in runs]
 

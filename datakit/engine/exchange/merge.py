@@ -1,10 +1,11 @@
-"""Merges many exchange runs into a few, which keeps the number of requests far below maps x reducers.
+"""Merges exchange runs into fewer, larger runs if reducers would otherwise need over a million reads (runs x readers).
 
-R reducers that read M runs make 2 x M x R requests, or 8 million for M = R = 2,000. If groups of sqrt(M) consecutive
-runs are merged first, only R x sqrt(M) ranges are left to read. Record batches are copied as bytes and never decoded.
-The order of rows in a bucket (by run, then by row) and the schemas are preserved: see `run_file.py`.
+R reducers that read M runs each make 2 x M x R requests, or 8 million for M = R = 2,000. If groups of sqrt(M)
+consecutive runs are merged first, the reducers read only R x sqrt(M) ranges. Record batches are copied as bytes and
+never decoded. The order of rows in a bucket (by run, then by row) and the schemas are preserved (see `run_file.py`).
 
-Cost: one copy of the data; in memory, one window of 64 MiB, regardless of the size of the runs.
+Cost: one copy of the data.
+Memory: at most two copies of a window of 64 MiB, plus the indexes of the runs.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ from datakit.engine.task import OutputFile, Phase, Step, Task, TaskContext, Task
 from datakit.errors import CorruptError
 from datakit.storage import atomic, urls
 
-MOST_READS = 10**6  # chosen: an object store answers this many requests in minutes
+MOST_READS = 10**6  # chosen because an object store answers this many requests within minutes
 WINDOW_BYTES = 64 << 20
 MEMORY_BYTES = 512 << 20  # two copies of the window, the indexes, and a margin
 
 
 def merged(step: Step, phase: str, runs: list[str], readers: int) -> Generator[Phase, Sequence[TaskResult], list[str]]:
-    """Merge runs if runs x readers exceeds a million: `runs = yield from merged(step, "route", runs, readers)`."""
+    """Merge runs if runs x readers exceeds a million.
+
+    Use it as `runs = yield from merged(step, "route", runs, readers)`.
+    """
     if len(runs) * readers <= MOST_READS:
         return runs
     size = math.isqrt(len(runs) - 1) + 1
@@ -80,7 +84,7 @@ def _merge(local: Path, sources: list[str], indexes: list[RunIndex]) -> RunIndex
 
 
 def _segments(indexes: list[RunIndex]) -> tuple[list[bytes], list[list[int]]]:
-    """Return the merged run's schemas, a new one at each change, and for each input run, its segments' positions."""
+    """Return the merged run's schemas (a new one at each change) and the new positions of each input run's segments."""
     schemas: list[bytes] = []
     places: list[list[int]] = []
     for index in indexes:
@@ -93,7 +97,10 @@ def _segments(indexes: list[RunIndex]) -> tuple[list[bytes], list[list[int]]]:
 
 
 def _copy_window(sink: BinaryIO, sources: list[str], indexes: list[RunIndex], first: int, stop: int) -> None:
-    """Copy buckets [first, stop) of all runs in bucket order: one request per run, or several for a large bucket."""
+    """Copy buckets [first, stop) of all runs in bucket order.
+
+    Each run takes one request, or several for a large bucket.
+    """
     spans = [(int(i.offsets[first * i.segments]), int(i.offsets[stop * i.segments])) for i in indexes]
     if stop == first + 1:
         for url, (begin, end) in zip(sources, spans, strict=True):

@@ -1,17 +1,18 @@
-"""Defines run files: rows ordered by bucket, with an index of the byte offset of each bucket.
+"""Defines the format of exchange runs, and encodes, reads, checks and memory-maps their indexes and ranges of buckets.
 
     <run>.arrow        Arrow IPC stream: schema, one record batch per non-empty bucket (several if it is over 4 MiB)
     <run>.arrow.index  magic, sizes, schemas, then byte offsets, one per (bucket, segment) and one for the end
 
-A segment is a sequence of rows with one schema. A run from a map task has one segment. A merged run has one segment per
-change of schema among its input runs, and each of its buckets holds the messages of the input runs in order. A file
-with several segments is not a plain stream: only the index has all schemas. Batches can be moved without decoding
-because an encapsulated message states its own length.
+A run consists of rows ordered by bucket, and an index of byte offsets. A segment is a sequence of rows that share one
+schema. A run from a map task has one segment. A merged run starts a new segment wherever the schema changes from one
+input run to the next, and each of its buckets holds the messages of the input runs in order. A file with several
+segments is not a valid Arrow stream, because it contains only the first schema; the index contains all schemas. Record
+batches can be copied without decoding because an encapsulated Arrow message states its own length.
 
-A reader of buckets [a, b) makes two requests per run: one for the head of the index (64 KiB, enough for 8,000 offsets;
-if it is not enough, one more for the offsets of these buckets) and one for a range of data. Data is memory-mapped, in
-place for a local file and after a copy to scratch for a remote range, so a reader's anonymous memory does not grow with
-the data.
+A reader of buckets [a, b) makes two requests per run: one for the first 64 KiB of the index, which hold about 8,000
+offsets, and one for a range of data. More requests are needed if the index is longer or the range exceeds 32 MiB. Local
+files are memory-mapped in place; remote ranges are copied to scratch first and mapped there. A reader's anonymous
+memory therefore does not grow with the data.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from datakit.storage.io_errors import scratch_errors
 MAGIC = b"dkrun/1\n"
 END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 INDEX_SUFFIX = ".index"
-_FIXED = struct.Struct("<8sIIQII")  # magic, buckets, segments, rows, schemas, bytes before the offsets
+_FIXED = struct.Struct("<8sIIQII")  # magic; numbers of buckets, segments, rows, schemas and bytes before the offsets
 HEAD_BYTES = 64 << 10
 PIECE_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
 class RunIndex:
-    """The index of a run for the requested buckets, which start at `first_bucket`.
+    """The part of a run's index that covers the requested buckets, the first of which is `first_bucket`.
 
     schemas: one serialized schema per segment. offsets: int64 [requested buckets x segments + 1], positions in the data
     file.
@@ -57,7 +58,7 @@ class RunIndex:
         return len(self.schemas)
 
     def encode(self) -> bytes:
-        """Encode the index file; indexes of equal runs have equal bytes."""
+        """Return the content of the index file; equal runs have equal index files."""
         distinct = list(dict.fromkeys(self.schemas))
         table = struct.pack(f"<{len(distinct)}I", *map(len, distinct))
         which = struct.pack(f"<{self.segments}I", *map(distinct.index, self.schemas))
@@ -68,7 +69,10 @@ class RunIndex:
 
 
 def read_index(url: str, first: int = 0, stop: int | None = None) -> RunIndex:
-    """Read the index of run `url` for buckets [first, stop): one request, more if it is long. Raises CorruptError."""
+    """Read the index of run `url` for buckets [first, stop). A long index takes more than one request.
+
+    Raises CorruptError.
+    """
     place = url + INDEX_SUFFIX
     head = urls.read_range(place, 0, HEAD_BYTES)
     if len(head) < _FIXED.size or not head.startswith(MAGIC):
@@ -76,7 +80,7 @@ def read_index(url: str, first: int = 0, stop: int | None = None) -> RunIndex:
     _, buckets, segments, rows, distinct, table_start = _FIXED.unpack_from(head)
     last: int = buckets if stop is None else stop
     if not 0 <= first <= last <= buckets:
-        raise ValueError(f"buckets {first} to {last} were requested from {url}, which has {buckets}")
+        raise ValueError(f"buckets {first} to {last} were requested from {url}, which has {buckets} buckets")
     if table_start > len(head):
         head += urls.read_range(place, len(head), table_start)
     begin, end = table_start + first * segments * 8, table_start + (last * segments + 1) * 8
@@ -106,16 +110,21 @@ def map_range(url: str, start: int, stop: int, scratch: Path) -> pa.Buffer:
                 file.write(piece)
         return _map_file(str(path), 0, stop - start)
     finally:
-        path.unlink(missing_ok=True)  # the mapping keeps the bytes available until the last buffer is freed
+        path.unlink(missing_ok=True)  # the mapping keeps the bytes until the last buffer is freed
 
 
 def pieces(url: str, start: int, stop: int) -> Iterator[bytes]:
-    """Yield bytes [start, stop) of a file, one request per PIECE_BYTES. Raises CorruptError if the file is short."""
+    """Yield bytes [start, stop) of a file, with one request per PIECE_BYTES.
+
+    Raises CorruptError if the file is too short.
+    """
     for begin in range(start, stop, PIECE_BYTES):
         end = min(begin + PIECE_BYTES, stop)
         piece = urls.read_range(url, begin, end)
         if len(piece) != end - begin:
-            raise CorruptError(f"{url} is cut short: only {len(piece)} of the bytes {begin} to {end} exist")
+            raise CorruptError(
+                f"{url} is cut short: bytes {begin} to {end} were requested, but only {len(piece)} of them exist"
+            )
         yield piece
 
 
@@ -131,7 +140,10 @@ def _map_file(path: str, start: int, stop: int) -> pa.Buffer:
 
 
 def decode_segments(index: RunIndex, data: pa.Buffer, url: str) -> Iterator[pa.Table]:
-    """Yield one table per non-empty segment, ordered by bucket. `data` is the range that `index.offsets` spans."""
+    """Yield one table per non-empty segment, with rows ordered by bucket.
+
+    `data` holds the bytes that `index.offsets` spans.
+    """
     offsets = index.offsets - index.offsets[0]
     for segment in range(index.segments):
         schema = pa.ipc.read_schema(pa.BufferReader(index.schemas[segment]))
@@ -156,7 +168,7 @@ def _messages(data: pa.Buffer, begin: int, end: int, schema: pa.Schema, url: str
 
 
 def windows(sizes: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of buckets whose sizes add up to at most `most`; a bucket larger than that is a range of its own.
+    """Yield ranges [first, stop) of buckets whose sizes add up to at most `most`; a larger bucket gets its own range.
 
     >>> list(windows(np.array([2, 2, 0, 9, 1]), 4))
     [(0, 3), (3, 4), (4, 5)]

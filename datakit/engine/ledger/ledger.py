@@ -1,12 +1,13 @@
-"""Records every attempt of a step in segments of JSON lines next to the output.
+"""Records a step's attempts as lines of JSON, decides when the lines are flushed, and computes the digests of tasks.
 
-Writing an output is idempotent (create if absent), so the ledger need not be made durable after every task. On a disk
-it is flushed every second; in an object store it is written as one object per 500 lines or 10 s. If its tail is lost,
-the tasks recorded there are merely repeated and find that equal outputs exist. Each driver writes its own segments; two
+The ledger is next to the step's outputs. An output is created only if it is absent, so a task may be repeated and the
+ledger need not be made durable after every task. On a disk, the ledger is flushed every second; in an object store, a
+new object is written after 500 lines or 10 s, whichever comes first. If the end of the ledger is lost, the tasks
+recorded there are repeated and find that equal outputs exist. Each driver writes its own files, called segments; two
 drivers never share a file.
 
-Cost: one append per attempt. To resume, a driver reads all segments once, many at a time from an object store, and
-lists the step's directory once.
+Cost: one append per attempt. To resume, a driver reads all segments once (many at a time if they are in an object
+store) and lists the step's directory once.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from datakit.errors import CorruptError
 from datakit.storage import atomic, urls
 
 FOLDER = "ledger"
-SYNC_SECONDS = 1.0  # after a crash of the machine, at most this much work is repeated
+SYNC_SECONDS = 1.0  # after a crash of the machine, at most this many seconds of work are repeated
 OBJECT_LINES = 500
 OBJECT_SECONDS = 10.0
-READ_AT_ONCE = 32  # segments of 500 lines
+READ_AT_ONCE = 32  # segments fetched in parallel; each has about 500 lines
 
 
 class PhaseLine(msgspec.Struct, tag="phase", tag_field="kind", frozen=True):
-    """The start of a phase: the keys of its tasks, in order, and the number of bytes that each will read."""
+    """The start of a phase: the keys of its tasks, in order, and the number of input bytes of each task."""
 
     phase: str
     keys: list[str]
@@ -45,10 +46,11 @@ class PhaseLine(msgspec.Struct, tag="phase", tag_field="kind", frozen=True):
 
 
 class AttemptLine(msgspec.Struct, tag="attempt", tag_field="kind", frozen=True, omit_defaults=True):
-    """The end of an attempt. `digest` covers the task's function and arguments, so that no other task uses the result.
+    """The end of an attempt.
 
-    An attempt that is done and has no result ran part of a task during a bisection
-    (`engine/scheduler/bisect_input.py`). peak_memory and peak_resident: see Outcome.
+    `digest` covers all inputs of the task (see Digests), so that no other task uses the result. An attempt whose cause
+    is DONE but that has no result ran part of a task during a bisection (`engine/scheduler/bisect_input.py`). The class
+    Outcome defines peak_memory and peak_resident.
     """
 
     phase: str
@@ -69,7 +71,7 @@ class AttemptLine(msgspec.Struct, tag="attempt", tag_field="kind", frozen=True, 
 
 
 class DriverLine(msgspec.Struct, tag="driver", tag_field="kind", frozen=True):
-    """The start of a driver, with its library versions, which are never written to the manifest."""
+    """The start of a driver, with the versions of its libraries, which are never written to a manifest."""
 
     driver: str
     time: float
@@ -81,22 +83,24 @@ Line = PhaseLine | AttemptLine | DriverLine
 
 
 class Digests:
-    """Hashes a phase's tasks: each digest, 32 hex digits, covers function, arguments, shared data and `before`.
+    """Hashes a phase's tasks: each digest (32 hex digits) covers the function, arguments, shared data and `before`.
 
-    `before` covers the results of earlier phases: this phase may read their files, whose names do not change when those
-    phases are rerun and write something else. Digests are computed on demand, since 100,000 of them would take 13 MB.
+    `before` is a hash of the results of earlier phases. This phase may read files that they wrote, and these files keep
+    their names even if the earlier phases are rerun and write different content. Digests are computed on demand, since
+    100,000 of them would take 13 MB.
     """
 
     def __init__(self, phase: Phase, before: str) -> None:
-        self._shared = xxhash.xxh3_128_hexdigest(encode(phase.shared)) + before  # hashed only once: it may take 1 MB
+        # The shared data may take 1 MB, so it is hashed only once.
+        self._shared = xxhash.xxh3_128_hexdigest(encode(phase.shared)) + before
 
     def of(self, task: Task) -> str:
-        """Return the digest of a task. In a bisection, part of a task has a different digest."""
+        """Return the digest of a task. During a bisection, a part of a task has a digest of its own."""
         return xxhash.xxh3_128_hexdigest(encode([task.function, task.arguments, self._shared]))
 
 
 def driver_name() -> str:
-    """Return a unique name for this run that sorts by time."""
+    """Return a unique name for this driver; such names sort in the order in which drivers start."""
     now = time.time()
     stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now))
     return f"{stamp}{int(now % 1 * 1000):03d}Z-{os.getpid()}-{uuid.uuid4().hex[:6]}"
@@ -114,16 +118,16 @@ class LedgerWriter:
     _file: Any = None
 
     def start(self) -> None:
-        """Append the driver's own line."""
+        """Append the line that records the start of this driver."""
         self.append(DriverLine(self.driver, time.time(), versions()))
 
     def append(self, line: Line) -> None:
-        """Add a line, which is written within the time limits of this module or by `flush`."""
+        """Add a line; it is written to storage by `flush`, or by `tick` once a flush is due."""
         self._pending.append(msgspec.json.encode(line) + b"\n")
         self.tick()
 
     def tick(self) -> None:
-        """Flush the lines if they have waited long enough. Called regularly while tasks run."""
+        """Flush the lines if enough time has passed or enough lines wait. Called regularly while tasks run."""
         waited = time.monotonic() - self._flushed
         if urls.is_local(self.directory):
             if waited >= SYNC_SECONDS:
@@ -166,7 +170,7 @@ def attempt_line(outcome: Outcome, digest: str) -> AttemptLine:
 def read_ledger(directory: str) -> Iterator[Line]:
     """Yield every line in a step's segments, oldest segment first.
 
-    A killed driver may leave an incomplete line at the end of its segment; it is ignored. Raises CorruptError for a
+    An incomplete last line, which a killed driver may leave in its segment, is ignored. Raises CorruptError for a
     broken line anywhere else.
     """
     decoder = msgspec.json.Decoder(Line)
@@ -191,5 +195,5 @@ def finished(lines: Iterable[Line]) -> dict[str, bytes]:
 
 
 def task_id(phase: str, key: str, digest: str) -> str:
-    """Return one string that identifies a task of a step; 100,000 tuples of three strings would take 20 MB more."""
+    """Return one string that identifies a task of a step; as tuples of strings, 100,000 ids would take 20 MB more."""
     return f"{phase}\n{key}\n{digest}"

@@ -1,7 +1,7 @@
-"""Keeps the results of a phase's tasks as JSON.
+"""Keeps the results of a phase's tasks in memory as JSON, and decodes a result each time that it is read.
 
-A result with a few counters and one file takes 800 bytes as Python objects and a fifth of that as JSON. A driver with
-100,000 tasks therefore keeps the JSON of the ledger and decodes a result whenever a plan reads it, which takes a few
+A result with a few counters and one file takes 800 bytes as Python objects and a fifth of that as JSON. Since there may
+be 100,000 tasks, the driver keeps only the JSON, and decodes a result whenever a plan reads it, which takes a few
 microseconds. Since every result is decoded from JSON, a plan sees equal values whether a result comes from this run or
 an earlier one.
 """
@@ -21,7 +21,7 @@ unpack = msgspec.json.Decoder(TaskResult).decode
 
 
 class Results(Sequence[TaskResult]):
-    """A sequence of results that are kept packed."""
+    """A sequence of results that are stored as JSON and decoded on access."""
 
     def __init__(self, packed: Iterable[bytes]) -> None:
         self._packed = list(packed)

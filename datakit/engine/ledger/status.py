@@ -1,7 +1,8 @@
-"""Reports the state of a step from its files alone, while the step runs or after its driver died.
+"""Derives the state of a step and of its tasks (done, failed, retrying or waiting) from the step's files alone.
 
-It only reads the ledger's segments and looks for the manifest and the list of failures; it writes nothing. A task that
-was started and has no outcome yet counts as `waiting`: the files do not show whether a live driver is working on it.
+This works while the step runs and after its driver has died. Only the ledger, the manifest and the list of failures are
+read, and nothing is written. A task that has been started but has no outcome yet counts as `waiting`, because the files
+do not show whether a live driver is working on it.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from datakit.storage.manifest import FILE_NAME, PARTIAL_NAME, find_manifest
 
 @dataclass(frozen=True)
 class TaskStatus:
-    """One task. `state` is done, failed, retrying or waiting; seconds and bytes are those of its last attempt.
+    """One task. `state` is done, failed, retrying or waiting; seconds, peak_memory and budget are the last attempt's.
 
-    quarantined: the number of skipped records.
+    quarantined: the number of entries in the result's list of skipped records.
     """
 
     phase: str
@@ -34,7 +35,7 @@ class TaskStatus:
 
 @dataclass(frozen=True)
 class PhaseStatus:
-    """One phase: its tasks, and the peak memory and budget, in bytes, of the attempt that came closest to its budget.
+    """One phase. peak_memory and budget, in bytes, are those of the attempt that came closest to its budget.
 
     peak_resident: the largest resident memory of any attempt, including mapped files and inherited pages.
     """
@@ -53,7 +54,7 @@ class StepStatus:
     """One step. `state` is done, partial or unfinished; tasks are in the order in which the phases listed them.
 
     cpu_seconds and seconds are sums over all attempts in the ledger; peak_memory is the maximum over all attempts, and
-    budget is the budget of that attempt.
+    budget is that of the attempt with this maximum.
     """
 
     directory: str

@@ -1,7 +1,8 @@
-"""Writes a run's events for programs to read: `events.jsonl` in the run's directory, with one JSON object per line.
+"""Writes a run's events to `events.jsonl` as one JSON object per line, and decides which fields each event has.
 
-On a disk, each line is appended immediately. An object store cannot append, so there the whole file is written at the
-end of each step. Logs are not outputs: each run has its own file, and nothing depends on it.
+The file is in the run's directory, for programs to read. On a disk, each line is appended immediately. An object in an
+object store cannot be appended to, so the whole file is rewritten there at the end of each step. The file is a log, not
+an output: each run has its own, and nothing depends on it.
 """
 
 from __future__ import annotations

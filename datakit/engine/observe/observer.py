@@ -1,6 +1,6 @@
-"""Defines the events of a run that the driver reports to observers: progress displays, metrics and `events.jsonl`.
+"""Defines which events of a run the driver reports to its observers: progress display, metrics and `events.jsonl`.
 
-Observers decide nothing and never see a record. `ObserverGroup` passes every event to several observers.
+Observers make no decisions and never see a record. `ObserverGroup` passes every event to several observers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Observer:
         """A step has started."""
 
     def phase_started(self, step: Step, phase: Phase, done: int, slots: int) -> None:
-        """A phase has started; an earlier run finished `done` of its tasks."""
+        """A phase has started; `done` of its tasks were already finished by earlier runs."""
 
     def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
         """An attempt has ended; `verdict` is the driver's decision about it."""
@@ -29,7 +29,7 @@ class Observer:
         """Called at least twice a second while tasks run."""
 
     def step_ended(self, step: Step, manifest: Manifest, reused: bool) -> None:
-        """A step is done; `reused` is True if it already was before this run."""
+        """A step is done; `reused` is True if it was already done before this run."""
 
     def step_failed(self, step: Step, error: BaseException) -> None:
         """A step has ended without a manifest."""

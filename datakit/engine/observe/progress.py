@@ -1,7 +1,7 @@
-"""Shows a run's progress: as a live table on a terminal, as plain lines elsewhere.
+"""Displays a run's progress (rates, time left, failures, memory): a live table on a terminal, plain lines elsewhere.
 
-Only the driver displays progress, never the workers. Both views share the state of each step, which `StepViews` derives
-from the events in `observer.py`. The rate in MB/s and the remaining time are based on bytes of input.
+Only the driver displays progress, never the workers. The table and the lines show the same state, which `StepViews`
+derives from the events in `observer.py`. The rate in MB/s and the remaining time are based on bytes of input.
 """
 
 from __future__ import annotations
@@ -19,13 +19,17 @@ from datakit.storage.manifest import Manifest
 LINE_SECONDS = 30.0
 MEGABYTE = 1_000_000
 MEBIBYTE = 1 << 20
-WORDS = ("stage", "state", "phase")  # columns of the table
+WORDS = ("stage", "state", "phase")  # headings of the table's columns, aligned left; NUMBERS are aligned right
 NUMBERS = ("done", "running", "failed", "quarantined", "records/s", "MB/s", "left", "peak / budget", "time")
 
 
 @dataclass
 class StepView:
-    """The displayed state of one step. Bytes and records count this run's attempts, not reused results."""
+    """The displayed state of one step.
+
+    While the step runs, bytes and records count only this run's attempts. At the end, `records` becomes the number of
+    rows in the manifest.
+    """
 
     name: str
     phase: str = ""
@@ -47,7 +51,7 @@ class StepView:
     ended: float | None = None
 
     def seconds(self) -> float:
-        """Return the step's duration so far."""
+        """Return the step's duration so far, in seconds."""
         return (self.ended or time.monotonic()) - self.started
 
     def left(self) -> float | None:
@@ -89,7 +93,7 @@ class StepViews(Observer):
         view.done += verdict is Verdict.DONE
         view.failed += verdict is Verdict.FAIL
         if outcome.budget and outcome.peak_memory * view.budget >= view.peak_memory * outcome.budget:
-            view.peak_memory, view.budget = outcome.peak_memory, outcome.budget  # came closest to its budget
+            view.peak_memory, view.budget = outcome.peak_memory, outcome.budget  # the attempt closest to its budget
         if verdict in (Verdict.DONE, Verdict.FAIL):
             view.bytes_done += self._sizes.get(outcome.key, 0)
         if outcome.result is not None:
@@ -97,7 +101,7 @@ class StepViews(Observer):
             view.quarantined += len(outcome.result.quarantined)
 
     def tick(self) -> None:
-        """Estimate the number of running tasks: one per slot, but no more than are left."""
+        """Estimate the number of running tasks: one per slot, but no more than there are unfinished tasks."""
         view = self._current
         view.running = min(view.slots, view.total - view.done - view.failed)
 
@@ -161,7 +165,7 @@ def _cells(view: StepView) -> list[str]:
 
 
 class LineView(StepViews):
-    """Prints a line when a step starts or ends, when an attempt fails, and after every 30 s without one."""
+    """Prints a line when a step starts or ends, when an attempt fails, and whenever 30 s have passed without a line."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         super().__init__()

@@ -1,8 +1,9 @@
-"""Checks that every node of a cluster shares the driver's root and the versions that determine the output bytes.
+"""Checks that nodes share the driver's root and library versions and that a cluster answers; resolves `auto`.
 
 The driver writes a nonce under `<root>/.probe/`. A node that cannot read the nonce sees a different disk, and its
 output would be lost. Versions are compared because output bytes depend on them. All nodes are checked before the first
-task, and each worker process checks once more, since nodes may join later. Cost: one small read per check.
+task, and each worker process checks again before its first task, since nodes may join later. Each check costs one small
+read. A private cluster also gets its authentication token here.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from datakit.storage import atomic, stale_files, urls
 
 FOLDER = ".probe"
 AUTHENTICATION = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
-_TOKEN = secrets.token_hex(32)  # the same for the whole process, because Ray keeps the first token it sees
-CONNECT_SECONDS = 5.0  # to open a TCP connection; a reachable host takes milliseconds
-ADDRESS_VARIABLE, ADDRESS_FILE = "RAY_ADDRESS", "/tmp/ray/ray_current_cluster"  # Ray's own `auto` reads the same
+_TOKEN = secrets.token_hex(32)  # one token for the whole process, because Ray keeps the first token it sees
+CONNECT_SECONDS = 5.0  # limit for opening a TCP connection; a reachable host takes milliseconds
+ADDRESS_VARIABLE, ADDRESS_FILE = "RAY_ADDRESS", "/tmp/ray/ray_current_cluster"  # Ray's own `auto` reads both
 AUTO_REMEDY = (
     "start a cluster (`ray start --head`) or name one with --ray HOST:PORT; "
     f"`unset {ADDRESS_VARIABLE}` or `ray stop` removes the address of a dead cluster"
@@ -36,7 +37,7 @@ READ_TRIES, READ_WAIT_SECONDS = 4, 0.5  # a new file may take a moment to appear
 
 @dataclass(frozen=True)
 class Expected:
-    """The driver's values: the file `nonce_url` below `root`, its content `nonce`, and the versions."""
+    """The values that nodes must match: `nonce`, which is in the file `nonce_url` below `root`, and the versions."""
 
     root: str
     nonce_url: str
@@ -46,7 +47,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class NodeReport:
-    """A node's findings. nonce: None if the file could not be read; `trouble` then gives the reason."""
+    """A node's findings. `nonce` is None if the file could not be read; `trouble` then says why."""
 
     host: str
     pid: int
@@ -57,7 +58,10 @@ class NodeReport:
 
 @contextmanager
 def nonce_below(root: str) -> Iterator[Expected]:
-    """Keep a nonce file below `root` during the block. Raises RootError if the root cannot be written."""
+    """Create a nonce file below `root`, and remove it when the `with` block ends.
+
+    Raises RootError if the root cannot be written.
+    """
     folder = urls.join(root, FOLDER)
     nonce, url = uuid.uuid4().hex, urls.join(folder, atomic.temporary_name("nonce"))
     atomic.commit_bytes(nonce.encode(), url)
@@ -70,7 +74,7 @@ def nonce_below(root: str) -> Iterator[Expected]:
 
 
 def remove_dead_nonces(root: str) -> None:
-    """Remove the nonces of killed drivers below a local root, even if this run has nothing to do on a cluster."""
+    """Remove the nonces that killed drivers left below a local root. Every run does this, with or without a cluster."""
     folder = urls.join(root, FOLDER)
     if urls.is_local(root):
         with suppress(PermissionError):  # the root may be read-only for this user
@@ -81,13 +85,16 @@ def remove_dead_nonces(root: str) -> None:
 def _remove_if_empty(folder: Path) -> None:
     try:
         folder.rmdir()
-    except OSError as error:  # it holds another driver's nonce, or that driver has just removed it
+    except OSError as error:  # the folder holds another driver's nonce, or another driver has just removed it
         if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
             raise
 
 
 def assert_reachable(address: str) -> None:
-    """Raise UsageError if nothing listens at `address`. Ray itself takes 163 s to notice, then ends the process."""
+    """Raise UsageError if nothing listens at `address`.
+
+    Ray itself would take 163 s to notice and would then end the process.
+    """
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise UsageError(f"{address!r} is not the address of a Ray cluster; use local, auto or host:port")
@@ -98,9 +105,10 @@ def assert_reachable(address: str) -> None:
 
 
 def auto_address() -> str:
-    """Resolve "auto": RAY_ADDRESS, or else the address that the last `ray start` left on this machine.
+    """Return the address for "auto": RAY_ADDRESS, or else the one that the last `ray start` left on this machine.
 
-    Either may name a dead cluster, so the address is checked. Raises UsageError; AUTO_REMEDY is the advice for it.
+    Either may name a dead cluster, so the address is checked. Raises UsageError without advice; callers add
+    AUTO_REMEDY.
     """
     address, origin = os.environ.get(ADDRESS_VARIABLE, ""), ADDRESS_VARIABLE
     if not address:
@@ -111,16 +119,17 @@ def auto_address() -> str:
     try:
         assert_reachable(address)
     except UsageError as error:
-        raise UsageError(f"auto means {address} (from {origin}): {error}") from error
+        raise UsageError(f"auto resolves to {address} (from {origin}): {error}") from error
     return address
 
 
 @contextmanager
 def private_token() -> Iterator[None]:
-    """Set an authentication token for this process's private cluster in the environment during the block.
+    """During the `with` block, keep an authentication token for this process's private cluster in the environment.
 
-    Ray enables token authentication for such a cluster on its own. Without this token, it would store one in the home
-    directory, which would change how clusters started later behave. Tokens set by the user are kept.
+    Ray enables token authentication for such a cluster by itself. Without this token, Ray would store one in the home
+    directory, and that file would change the behavior of clusters started later. A token set by the user is left as it
+    is.
     """
     before = {name: os.environ.get(name) for name in AUTHENTICATION}
     if not any(before.values()):

@@ -1,9 +1,10 @@
-"""Connects to a cluster: joins a running one or starts a private one, and notices in time if its head is gone.
+"""Joins a running Ray cluster or starts a private one, and detects a lost head node before Ray ends the process.
 
-If the head node has not answered for a minute, Ray ends the process: no exception, exit code 1, one line of its own. So
-we check every 2 seconds whether the head still listens (0.2 ms), give it time to come back, and end the run with a
-proper message before Ray does. `auto` is resolved here, since Ray takes minutes to notice that its leftover address
-file names a dead cluster.
+If the head node has not answered for a minute, Ray ends the process without an exception: exit code 1 and a single line
+of Ray's own output. Therefore the executor checks every 2 seconds whether the head node still listens (which takes 0.2
+ms), gives it time to come back, and ends the run with a clear message before Ray would end the process. The address
+`auto` is resolved before Ray is called, since Ray takes minutes to notice that a leftover address file names a dead
+cluster.
 """
 
 from __future__ import annotations
@@ -34,21 +35,22 @@ from datakit.engine.worker.memory import usable_memory
 from datakit.errors import StepFailedError, UsageError
 
 LOCAL, AUTO = "local", "auto"
-OBJECT_STORE_BYTES = 80 << 20  # Ray's minimum is 75 MiB; only results go through it
-RAY_TIMEOUT, RAY_TIMEOUT_SECONDS = "RAY_gcs_rpc_server_reconnect_timeout_s", 60.0  # after which Ray ends the process
-SHUTDOWN_SECONDS = 15.0  # upper bound for leaving a cluster that does not answer
+OBJECT_STORE_BYTES = 80 << 20  # Ray's minimum is 75 MiB; only tasks' results go through this store
+# If the head node has been silent for this long, Ray ends the process.
+RAY_TIMEOUT, RAY_TIMEOUT_SECONDS = "RAY_gcs_rpc_server_reconnect_timeout_s", 60.0
+SHUTDOWN_SECONDS = 15.0  # reserved for leaving a cluster that does not answer, before Ray ends the process
 TOKEN_ADVICE = (
     "if the cluster requires a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN to its token; if it does not, "
     "unset both and remove ~/.ray/auth_token"
 )
-RESUME_ADVICE = "run again when it is back: finished work is kept"
+RESUME_ADVICE = "then run again: finished work is kept"
 
 
 class Head:
     """The head node of the joined cluster, and this process's own node, through which all requests go."""
 
     def __init__(self) -> None:
-        """Ask Ray for the head's address and the id of our own node."""
+        """Ask Ray for the head's address and the id of this process's own node."""
         self.address = ray.get_runtime_context().gcs_address
         self._own = ray.get_runtime_context().get_node_id()
         self._silent_since: float | None = None
@@ -56,7 +58,7 @@ class Head:
         self._timeout = max(ray_timeout / 3, ray_timeout - SHUTDOWN_SECONDS)
 
     def answers(self) -> bool:
-        """Return True if the head listens. Raises StepFailedError if it has been silent for too long."""
+        """Return True if the head node listens. Raises StepFailedError if it has been silent for too long."""
         host, _, port = self.address.rpartition(":")
         try:
             socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
@@ -66,7 +68,10 @@ class Head:
         return True
 
     def nodes(self) -> list[dict[str, Any]]:
-        """Return all nodes the head knows. Raises StepFailedError if our own node has died: Ray would wait forever."""
+        """Return all nodes that the head node knows.
+
+        Raises StepFailedError if our own node has died, because Ray would wait forever.
+        """
         with connection_errors():
             nodes = ray.nodes()
         own = next((node for node in nodes if node["NodeID"] == self._own and not node["Alive"]), None)
@@ -74,7 +79,7 @@ class Head:
             return nodes
         raise StepFailedError(
             f"the node through which this run talks to Ray ({describe_node(own)}) has left the cluster; start Ray "
-            f"there again, or run on another machine of the cluster; {RESUME_ADVICE}"
+            f"there again, or use another machine of the cluster; {RESUME_ADVICE}"
         )
 
     def _note_silence(self, error: OSError) -> bool:
@@ -90,10 +95,13 @@ class Head:
 
 @contextlib.contextmanager
 def connected(address: str, workers: int | None) -> Iterator[None]:
-    """Connect to the cluster for the block, or use the caller's connection. Raises UsageError."""
+    """Connect to the cluster for the `with` block, or use the connection that this process already has.
+
+    Raises UsageError.
+    """
     if ray.is_initialized():
         if address == LOCAL:
-            raise UsageError("this program is already connected to a Ray cluster: join it with the address 'auto'")
+            raise UsageError("this program is already connected to a Ray cluster; use the address 'auto' to join it")
         yield
         return
     logging.getLogger("ray").setLevel(logging.ERROR)
@@ -101,7 +109,7 @@ def connected(address: str, workers: int | None) -> Iterator[None]:
         try:
             yield
         finally:
-            ray.shutdown()  # also sends the last metrics
+            ray.shutdown()  # this also sends the last metrics
 
 
 @contextlib.contextmanager
@@ -146,7 +154,7 @@ def _resolve_auto() -> str:
 
 @contextlib.contextmanager
 def connection_errors() -> Iterator[None]:
-    """Convert the exceptions with which Ray reports a lost connection to StepFailedError."""
+    """Raise StepFailedError in place of the exceptions with which Ray reports a lost connection."""
     try:
         yield
     except ray.exceptions.RayError as error:

@@ -1,14 +1,16 @@
-"""Runs attempts on a Ray cluster, each as a Ray core task with `max_retries=0`: only the driver retries.
+"""Submits attempts to a Ray cluster: sets resource requests, caps CPUs, and recalls attempts that no node can run.
 
-Ray leases slots, places tasks and notices lost nodes. It never sees data (results are a few hundred bytes, files go
-through the root) and decides nothing: whatever it reports becomes an Outcome (`failures.py`). Only this package imports
-ray, and the driver imports it only for a cluster.
+Each attempt is a Ray core task with `max_retries=0`, so only the driver retries. Ray leases slots, places tasks and
+notices lost nodes. It never sees data (results are a few hundred bytes, and files go through the root), and it makes no
+decisions about failures: every error that it reports becomes an Outcome (`failures.py`). Only this package imports ray,
+and the driver imports this package only if the run uses a cluster.
 
-Submitted attempts go to Ray immediately. The driver submits at most three attempts per slot at a time, so its memory
-does not grow with the number of tasks. Two thirds of them wait in Ray, where an autoscaler sees them as demand: enough
-to triple the cluster in each round, while an autoscaler by default at most doubles it.
+Submitted attempts go to Ray immediately, or as soon as the cap on CPUs allows. The driver submits at most three
+attempts per slot at a time, so its memory does not grow with the number of tasks. Up to two thirds of these attempts
+wait in Ray, where an autoscaler sees them as demand. This demand is enough to triple the cluster in each round; by
+default, an autoscaler at most doubles it.
 
-Cost: 2 s to start a private cluster, 0.5 ms per task, 1.1 GB of memory for Ray's processes.
+Cost: 2 s to start a private cluster, 0.5 ms per task, and 1.1 GB of memory for Ray's processes.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-# Ray prints its nodes' messages (such as a worker's death) to this process's standard output, reserved for `--json`.
-# This pattern, read only when ray is imported, suppresses them all; each also becomes the message of an Outcome.
+# Ray prints messages from its nodes (such as a worker's death) to this process's standard output, which is reserved for
+# `--json`. This pattern, which Ray reads only once, on import, suppresses all of these messages. None of them is lost,
+# since each also becomes the message of an Outcome.
 os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
 
 import ray
@@ -38,7 +41,7 @@ from datakit.errors import StepFailedError
 
 REFRESH_SECONDS = 2.0  # each refresh costs 0.2 ms to reach the head, plus a request for the node list
 CANCEL_SECONDS = 3.0  # how long `abandon` waits for Ray to kill workers
-NO_NODE_SECONDS = 900.0  # an autoscaler takes minutes to start the first node
+NO_NODE_SECONDS = 900.0  # how long to wait for a node: an autoscaler takes minutes to start the first one
 
 
 @dataclass(frozen=True)
@@ -56,10 +59,10 @@ class RayExecutor(Executor):
         """Join the cluster at `address` ("auto", "host:port"), or start a private one on this machine ("local").
 
         `workers` caps the CPUs in use. Raises RootError if a node does not share `root`, InputError if its versions
-        differ, UsageError if the cluster cannot be joined.
+        differ, and UsageError if the cluster cannot be joined.
         """
         self._waiting = deque[Attempt]()
-        self._workers = None if address == LOCAL else workers  # a private cluster has only that many CPUs
+        self._workers = None if address == LOCAL else workers  # a private cluster has no other CPUs
         self._running: dict[ray.ObjectRef, _Sent] = {}
         self._recalled: set[ray.ObjectRef] = set()
         self._remote = ray.remote(max_retries=0, runtime_env=forwarded_environment())(run_encoded_attempt)
@@ -76,7 +79,7 @@ class RayExecutor(Executor):
 
     @property
     def slots(self) -> int:
-        """Number of one-CPU attempts that can run at the same time; at least 1, so that an autoscaler sees demand."""
+        """The number of one-CPU attempts that can run at once. It is at least 1, so that an autoscaler sees demand."""
         self._refresh_if_due()
         return max(1, min(self._nodes.cpus, self._workers or self._nodes.cpus))
 
@@ -98,7 +101,7 @@ class RayExecutor(Executor):
         return ended
 
     def abandon(self) -> None:
-        """Kill running attempts and forget them; the cluster stays joined."""
+        """Kill running attempts and forget them, but stay connected to the cluster."""
         self._waiting.clear()
         if self._running:
             for reference in self._running:
@@ -115,7 +118,7 @@ class RayExecutor(Executor):
         self._closing.close()
 
     def _collect(self, reference: ray.ObjectRef) -> Outcome | None:
-        """Return the outcome of an attempt; None if the attempt never started and is queued again."""
+        """Return the outcome of an attempt, or None if the attempt never started and is queued again."""
         sent, recalled = self._running.pop(reference), reference in self._recalled
         self._recalled.discard(reference)
         try:
@@ -137,23 +140,24 @@ class RayExecutor(Executor):
             attempt = self._waiting.popleft()
             self._refresh_if_due()
             request = self._request_for(attempt)
-            name = f"{attempt.stage} {attempt.phase}".strip()  # Ray's dashboard groups by name, so names are few
+            name = f"{attempt.stage} {attempt.phase}".strip()  # few names: Ray's dashboard groups tasks by name
             function = self._remote.options(name=name, **request.options())
             with connection_errors():
                 reference = function.remote(encode(attempt), self._expected, self._nodes.sparing)
             self._running[reference] = _Sent(attempt, request)
 
     def _has_room(self, attempt: Attempt) -> bool:
-        """Return True if the cap allows this attempt to run now; Ray itself would fill the whole cluster."""
+        """Return True if the cap on CPUs allows this attempt to run now; Ray alone would fill the whole cluster."""
         if self._workers is None or not self._running:
             return True
         return sum(sent.attempt.cpus for sent in self._running.values()) + attempt.cpus <= self._workers
 
     def _request_for(self, attempt: Attempt) -> ResourceRequest:
-        """Return the resources to request: at most what the largest node has.
+        """Return the resources to request: no more CPUs and no more memory than the largest node has.
 
-        An attempt that must run alone requests all of that node's memory, which keeps out all others since every
-        attempt requests some. An attempt that needs no more than its CPUs' share of the memory need not run alone.
+        An attempt that must run alone requests all memory of that node. This keeps out all other attempts, because each
+        of them requests some memory. An attempt whose budget is at most its CPUs' share of the node's memory need not
+        run alone.
         """
         cpus, memory = self._nodes.largest("CPU"), self._nodes.largest("memory")
         alone = attempt.exclusive and attempt.memory_bytes * cpus > attempt.cpus * memory
@@ -168,7 +172,7 @@ class RayExecutor(Executor):
             self._refresh()
 
     def _refresh(self) -> tuple[Node, ...]:
-        """Update the nodes, and recall attempts that none of them can run; returns the nodes in use."""
+        """Update the list of nodes, and recall attempts that none of them can run; return the nodes in use."""
         self._refreshed = time.monotonic()
         if not self._head.answers():
             return self._nodes.used
@@ -185,7 +189,7 @@ class RayExecutor(Executor):
         return self._nodes.used
 
     def _recall_impossible(self) -> None:
-        """Cancel attempts that no remaining node can run: they would wait forever. They are sent again."""
+        """Cancel attempts that would wait forever because no remaining node can run them. They are sent again."""
         for reference, sent in self._running.items():
             if reference not in self._recalled and not self._nodes.can_satisfy(sent.request):
                 self._recalled.add(reference)

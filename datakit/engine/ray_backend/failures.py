@@ -1,8 +1,8 @@
-"""Classifies Ray's errors: what happened, which cause it counts as, and the next step to take.
+"""Decides whether a Ray error is retried or ends the run, and words its meaning and the next step for messages.
 
-Whatever Ray loses is "infrastructure" and is retried elsewhere. Two of its errors would recur on every try, so they are
-"refused" and end the run at once: a runtime environment that cannot be created, and a node without datakit. The table
-is also in docs/operations.md.
+All errors but two have the cause "infrastructure", and the attempt is retried elsewhere. The other two would recur on
+every try, so they have the cause "refused" and end the run at once: a runtime environment that cannot be created, and a
+node without datakit. The table below (FAILURES) is also in docs/operations.md.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ NOT_RUN = Failure(
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Return the table's entry for an error."""
+    """Return the entry of the table that describes an error."""
     if isinstance(error, exceptions.RayTaskError):
         cause = error.cause
         return IMPORT_FAILED if isinstance(cause, ImportError) or FAILED_IMPORT in str(cause) else NOT_RUN
@@ -103,7 +103,7 @@ def failure_of(error: BaseException) -> Failure:
 def describe(error: BaseException) -> str:
     """Return one line that says what happened and what to do.
 
-    For an exception in a task, it shows only the type, since the message may quote documents.
+    For an exception in a task, the line shows only the exception's type, since its message may quote documents.
     """
     failure = failure_of(error)
     if isinstance(error, exceptions.RayTaskError):
@@ -126,6 +126,6 @@ def outcome_of(error: exceptions.RayError, attempt: Attempt) -> Outcome:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first non-empty line of the error's text, or of the reason that Ray wrapped."""
+    """Return the first non-empty line of the message that Ray wrapped in the error, or else of the error's own text."""
     text = getattr(error, "error_message", None) or str(error)
     return next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)

@@ -1,11 +1,13 @@
-"""Publishes a run's metrics for Prometheus through the metrics endpoints of Ray's nodes.
+"""Defines a run's Prometheus metrics (names, labels, buckets) and publishes them through the endpoints of Ray's nodes.
 
-The driver publishes them from the events of `engine/observe/observer.py`. The only labels are dataset, stage, phase,
-and the cause of an attempt; never a task or a record. Ray sends metrics every 10 seconds and once more when the driver
-leaves, so even the counts of a short run arrive; gauges disappear with the driver. The driver's node needs
-`ray[default]`; without it, Ray drops the metrics. docs/operations.md lists the names.
+The driver updates the metrics on the events that `engine/observe/observer.py` defines. The only labels are the dataset,
+the stage, the phase, and the cause with which an attempt ended. Tasks and records are never labels. Ray sends metrics
+every 10 seconds and once more when the driver exits, so even the counts of a short run arrive. Gauges disappear when
+the driver exits. The driver's node needs `ray[default]`; without it, Ray drops the metrics. The names are listed in
+docs/operations.md.
 
-Cost: 20 microseconds per attempt. Ray is imported when the first phase starts; by then the executor has loaded it.
+Cost: 20 microseconds per attempt. Ray is imported when the first phase starts, at no extra cost, because the executor
+has imported it by then.
 """
 
 from __future__ import annotations
@@ -22,12 +24,12 @@ from datakit.storage.manifest import Manifest
 LABELS = ("dataset", "stage", "phase")
 SECONDS_BUCKETS = [0.01, 0.1, 1.0, 10.0, 60.0, 600.0, 3600.0]
 BYTES_BUCKETS = [float(1 << power) for power in range(24, 38, 2)]  # 16 MiB to 64 GiB
-PUBLISH_SECONDS = 1.0  # Ray itself sends gauges every 10 seconds
+PUBLISH_SECONDS = 1.0  # Ray itself exports gauges every 10 seconds
 
 
 @dataclass
 class _PhaseProgress:
-    """Progress of the running phase. input_bytes: by task key."""
+    """Progress of the running phase. `input_bytes` is keyed by the task's key."""
 
     left: int = 0
     slots: int = 0
@@ -35,7 +37,7 @@ class _PhaseProgress:
 
 
 class RayMetrics(Observer):
-    """Publishes the metrics of a run on Ray."""
+    """Publishes the metrics of a run through Ray."""
 
     def __init__(self) -> None:
         self._metrics: dict[str, Any] = {}
@@ -80,7 +82,7 @@ class RayMetrics(Observer):
             self._publish()
 
     def _publish(self) -> None:
-        """Publish the gauges; the number of running tasks is estimated: all that are left, at most one per slot."""
+        """Publish the gauges; the number of running tasks is estimated: the unfinished tasks, at most one per slot."""
         running = min(self._phase.left, self._phase.slots)
         self._set("slots", self._phase.slots)
         self._set("tasks_running", running)
@@ -100,7 +102,10 @@ class RayMetrics(Observer):
 
 
 def _create_metrics() -> dict[str, Any]:
-    """Create all metrics, keyed by bare name. Ray adds the prefix `ray_`, and the suffix `_total` to counters."""
+    """Create all metrics, keyed by name without the prefix `datakit_`.
+
+    Ray adds the prefix `ray_` to all names, and the suffix `_total` to the names of counters.
+    """
     from ray.util.metrics import Counter, Gauge, Histogram
 
     counters = {

@@ -1,12 +1,13 @@
-"""Chooses the nodes of a cluster that a run uses.
+"""Decides which nodes of a cluster a run uses: nodes with accelerators only if no other node has CPUs.
 
 Nodes with accelerators are not used while any other node has CPUs, because one of our tasks could deprive a training
-job of its CPUs for an hour. If all nodes have accelerators (a workstation with a GPU), they are used. A node started
-with `--num-cpus 0` never runs a task.
+job of its CPUs for an hour. If all nodes have accelerators (such as a workstation with a GPU), they are used. A node
+started with `--num-cpus 0` never runs a task.
 
-Nodes are excluded by their id, a label that every node carries: the accelerator type is a label only if Ray itself
-detects the device. Attempts that already wait in Ray cannot exclude a node that joins later, so its worker checks again
-before it starts one (`worker.py`), and returns the attempt if need be. This module does not import ray.
+Nodes are excluded by id, because every node carries its id as a label, whereas the accelerator type is a label only if
+Ray itself has detected the device. An attempt that already waits in Ray cannot exclude a node that joins later.
+Therefore a worker process checks its own node before it starts an attempt (`worker.py`), and returns the attempt if the
+node must not be used. This module does not import ray.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 ACCELERATORS = ("GPU", "TPU", "HPU", "NPU", "TTNPU", "RBLN", "FURIOSA", "MBLT", "neuron_cores")  # Ray's resource names
-ACCELERATOR_TYPE = "accelerator_type:"  # prefix of a resource named after a model
+ACCELERATOR_TYPE = "accelerator_type:"  # prefix of a resource that is named after an accelerator's model
 ID_LABEL = "ray.io/node-id"
 
 Node = Mapping[str, Any]
@@ -24,7 +25,7 @@ Node = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class ResourceRequest:
-    """The resources that an attempt requests from Ray. avoided: ids of nodes where it must not run."""
+    """The resources that an attempt requests from Ray. avoided: ids of nodes where the attempt must not run."""
 
     cpus: int
     memory: int
@@ -38,7 +39,7 @@ class ResourceRequest:
 
 @dataclass(frozen=True)
 class Nodes:
-    """All live nodes with CPUs, as `ray.nodes()` describes them, and those in use.
+    """All live nodes with CPUs, as `ray.nodes()` describes them, and those of them that the run uses.
 
     avoided: ids of the live nodes that are not used. sparing: True if nodes with accelerators are left unused.
     """
@@ -50,15 +51,15 @@ class Nodes:
 
     @property
     def cpus(self) -> int:
-        """Number of CPUs of all nodes in use."""
+        """The total number of CPUs of the nodes in use."""
         return int(sum(node["Resources"]["CPU"] for node in self.used))
 
     def largest(self, resource: str) -> int:
-        """Return the largest amount that a single node in use has; 0 if no node is in use."""
+        """Return the largest amount of the resource that any one node in use has; 0 if no node is in use."""
         return int(max((node["Resources"].get(resource, 0) for node in self.used), default=0))
 
     def can_satisfy(self, request: ResourceRequest) -> bool:
-        """Return True if a node is large enough for the request once it is idle."""
+        """Return True if some node, once idle, could satisfy the request."""
         return any(
             node["Resources"]["CPU"] >= request.cpus
             and node["Resources"].get("memory", 0) >= request.memory
@@ -68,7 +69,7 @@ class Nodes:
 
 
 def choose(nodes: Iterable[Node]) -> Nodes:
-    """Choose the live nodes with CPUs: those without accelerators, or all of them if each has accelerators."""
+    """Choose the live nodes with CPUs: those without accelerators, or all of them if every one has accelerators."""
     alive = tuple(node for node in nodes if node["Alive"] and node["Resources"].get("CPU", 0) >= 1)
     plain = tuple(node for node in alive if not has_accelerators(node))
     if not plain:

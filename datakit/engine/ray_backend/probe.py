@@ -1,7 +1,8 @@
-"""Asks every node, before the first attempt, whether it shares the root and has our versions. Takes a second.
+"""Asks every node, before the first attempt, whether it matches the driver; selects nodes' environment variables.
 
-A node that dies in the meantime need not answer; one that has lost its worker process is asked again. Nodes that join
-later are checked when they get their first attempt (`worker.py`).
+The nodes must share the driver's root and have its versions. Asking them takes a second. A node that dies before it
+answers is ignored; a node that loses its worker process is asked again. Nodes that join later are checked when they get
+their first attempt (`worker.py`).
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from datakit.engine.ray_backend.nodes import Node, describe_node
 from datakit.engine.task import decode, encode
 from datakit.errors import InputError
 
-FORWARDED = ("AWS_", "DATAKIT_", "FSSPEC_", "HF_TOKEN")  # prefixes of variables that storage needs on the nodes
-ANSWER_SECONDS = 90.0  # Ray notices after 60 s that a worker process died while starting, and starts another
-TRIES, WAIT_SECONDS = 6, 1.0  # the wait is between tries; Ray replaces a lost worker process at once
+FORWARDED = ("AWS_", "DATAKIT_", "FSSPEC_", "HF_TOKEN")  # prefixes of variables that are needed on the nodes
+ANSWER_SECONDS = 90.0  # Ray takes 60 s to notice that a worker process died while starting; it then starts another
+TRIES, WAIT_SECONDS = 6, 1.0  # a short wait between tries, because Ray replaces a lost worker at once
 
 
 def forwarded_environment() -> dict[str, Any]:
-    """Return the runtime environment for the nodes: the variables that storage and our own code read."""
+    """Return the runtime environment for the nodes: the environment variables that storage drivers and datakit read."""
     return {"env_vars": {name: value for name, value in os.environ.items() if name.startswith(FORWARDED)}}
 
 
@@ -45,7 +46,7 @@ def probe(find_nodes: Callable[[], Sequence[Node]], expected: Expected) -> None:
 
 
 def _ask(nodes: Sequence[Node], expected: Expected) -> dict[str, str]:
-    """Check the nodes; returns, by node, the errors of those that died or lost their worker before answering."""
+    """Check the nodes; return, by node, the errors of those that died or lost their worker before they answered."""
     unanswered: dict[str, str] = {}
     for reference, node in _send_probes(nodes, expected).items():
         try:
@@ -63,7 +64,7 @@ def _ask(nodes: Sequence[Node], expected: Expected) -> dict[str, str]:
 
 
 def _send_probes(nodes: Sequence[Node], expected: Expected) -> dict[ray.ObjectRef, str]:
-    """Start a probe on each node and wait until all have ended; returns the node of each probe."""
+    """Start a probe on each node and wait until all probes have ended; return the node of each probe."""
     data = encode(expected)
     remote = ray.remote(num_cpus=0, max_retries=0, runtime_env=forwarded_environment())(_probe_function())
     probes = {

@@ -1,8 +1,9 @@
-"""Runs attempts on the nodes of a Ray cluster, in children of a fork server owned by the Ray worker process.
+"""Runs one attempt in a Ray worker process: first checks the node, then uses a fork server owned by the process.
 
 Ray reuses its worker processes, so a fork server boots once per worker process and an attempt costs no more than it
-does locally. The Ray worker itself has many threads and never forks. When it dies, its fork server sees the control
-socket close and kills the children. The worker asks Ray only once per process: whether its node has accelerators.
+does locally. The Ray worker itself has many threads and never forks. When the Ray worker dies, its fork server sees the
+control socket close and kills the children. The worker queries Ray only once per process, to find out whether its node
+has accelerators.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ _CHECKED: set[bytes] = set()
 
 
 def run_encoded_attempt(data: bytes, expected: bytes, sparing: bool) -> bytes | None:
-    """Run one attempt, given as msgpack; returns its outcome as msgpack, or None if it must not run on this node.
+    """Run one attempt, given as msgpack; return its outcome as msgpack, or None if it must not run on this node.
 
-    expected: an encoded Expected, which this node must match. sparing: do not run on a node with accelerators.
+    expected: an encoded Expected, which this node must match. sparing: True if the attempt must not run on a node with
+    accelerators.
     """
     if sparing and _has_accelerators():
         return None

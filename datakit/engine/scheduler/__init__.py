@@ -1,1 +1,1 @@
-"""Decides which attempts run, when, with how much memory, and what happens after a failure."""
+"""Decides which attempts run, when, and with how much memory, and what happens after a failure."""

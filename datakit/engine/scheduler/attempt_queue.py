@@ -1,8 +1,8 @@
-"""Orders the attempts of a phase.
+"""Decides the order of a phase's attempts: immediate retries, new tasks by size, delayed retries, exclusive ones.
 
-Retries that need no wait go first, so that a typo shows early. Then come new tasks, biggest input first, then retries
-that had to wait. Exclusive attempts come last, so that no other attempt has to wait for them. A new task takes one
-pointer in the queue, or 1 MB for 100,000 tasks.
+Retries that need no wait go first, so that a mistake that affects every task shows early. Then come new tasks, largest
+input first, and then the retries that had to wait. Exclusive attempts come last, so that no other attempt has to wait
+for them. A new task takes only a pointer in the queue: about 1 MB for 100,000 tasks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ SHARED, EXCLUSIVE = 0, 1  # ranks
 
 
 class _Retry(NamedTuple):
-    """A retry, with fields in heap order. ready: the monotonic time from which it may start; 0 means at once."""
+    """A waiting retry, with its fields in the order in which the heap compares them.
+
+    ready: the time on the monotonic clock from which the retry may start; 0 means at once.
+    """
 
     rank: int
     ready: float
@@ -27,12 +30,12 @@ class _Retry(NamedTuple):
 
 
 class AttemptQueue:
-    """Holds the new tasks and retries that wait for a slot."""
+    """Holds the new tasks and the retries that wait for a slot."""
 
     def __init__(self, tasks: Sequence[Task] = ()) -> None:
-        """`tasks` are new; among tasks with equal input sizes, the first goes first."""
+        """`tasks`: the new tasks. Tasks with equal input sizes start in the given order."""
         self._new = sorted(tasks, key=lambda task: task.input_bytes, reverse=True)
-        self._new.reverse()  # the next task is at the end, where pop() is cheap
+        self._new.reverse()  # the next task is at the end of the list, where pop() is cheap
         self._retries: list[_Retry] = []
         self._number = 0
 
@@ -40,7 +43,7 @@ class AttemptQueue:
         return len(self._new) + len(self._retries)
 
     def put_back(self, attempt: Attempt, ready: float = 0.0) -> None:
-        """Queue a retry that may start at once, or not before the monotonic time `ready`."""
+        """Queue a retry that may start at once, or not before the time `ready` on the monotonic clock."""
         self._number += 1
         rank = EXCLUSIVE if attempt.exclusive else SHARED
         heapq.heappush(self._retries, _Retry(rank, ready, self._number, attempt))
@@ -57,5 +60,5 @@ class AttemptQueue:
         return tuple(self._new.pop() for _ in range(min(count, len(self._new))))
 
     def ready_in(self, now: float) -> float:
-        """Return the seconds until something is ready. The queue must not be empty."""
+        """Return the number of seconds until a task or a retry is ready. The queue must not be empty."""
         return 0.0 if self._new else max(0.0, self._retries[0].ready - now)

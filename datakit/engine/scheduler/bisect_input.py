@@ -1,8 +1,7 @@
-"""Finds the input entry that kills a task when no record is known to be the cause.
+"""Finds, by bisection, which entry of a task's input list kills the task when no single record can be blamed.
 
-The task's list of entries is bisected, which takes log2(entries) attempts. Each half is a task of its own that writes
-the same files for its entries as the whole task would (`Task.bisect_argument` guarantees this), so the output of good
-halves is kept.
+The bisection takes log2(entries) attempts. Each half of the list becomes a task, which writes the same files for its
+entries as the whole task would (`Task.bisect_argument` guarantees this). The output of good halves is therefore kept.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ from typing import Any
 
 from datakit.engine.task import Task
 
-NAMES = ("name", "path", "output")  # keys under which an entry that is a dict may hold its name
+NAMES = ("name", "path", "output")  # keys under which an entry may hold its name, if it is a dict
 
 
 @dataclass
 class InputBisection:
-    """The search in one task's list. The bad entry is in [first, stop)."""
+    """The search in one task's list. The bad entry is in the range [first, stop)."""
 
     task: Task
     first: int
@@ -34,18 +33,18 @@ class InputBisection:
         return InputBisection(task, 0, len(task.arguments[task.bisect_argument]))
 
     def next_task(self) -> Task:
-        """Return a task for the first half of the suspect entries, with the original key."""
+        """Return a task for the first half of the suspect entries, with the key of the whole task."""
         argument = self.task.bisect_argument
         entries = self.task.arguments[argument][self.first : self._middle]
         return replace(self.task, arguments={**self.task.arguments, argument: entries}, bisect_argument="")
 
     def narrow(self, died: bool) -> None:
-        """Continue with the first half if its attempt died, else with the second."""
+        """Continue with the first half if its attempt died, otherwise with the second."""
         self.first, self.stop = (self.first, self._middle) if died else (self._middle, self.stop)
 
     @property
     def found(self) -> str | None:
-        """The name of the bad entry; None until only that entry is left."""
+        """The name of the bad entry, or None while there is more than one suspect."""
         if self.stop - self.first > 1:
             return None
         entry: Any = self.task.arguments[self.task.bisect_argument][self.first]

@@ -1,9 +1,9 @@
-"""Runs a step: runs the tasks phase by phase, records the results in the ledger, and writes the manifest last.
+"""Runs a step's phases in order, reuses results of earlier runs, records new ones in the ledger, and finishes the step.
 
-All policy is above the executor interface, so it is the same on one machine and on a cluster. The driver holds a small
-record per task and never holds data. It keeps two to three attempts per slot submitted, biggest input first. For a
-finished step, it reads only the manifest. For a half-finished step, it lists the files and reads the ledger once, and
-submits only the missing tasks.
+All decisions are made above the executor interface, so they are the same on one machine and on a cluster. The driver
+holds a small record per task but never the data itself. It keeps up to three attempts per slot submitted, largest input
+first. For a finished step, the driver reads only the manifest. For an unfinished step, it lists the files and reads the
+ledger once, and submits only the tasks that are not done.
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ ExecutorFactory = Callable[[], Executor]
 def run_step(
     step: Step, plan: Plan, executor: ExecutorFactory, observer: Observer, driver: str | None = None
 ) -> Manifest:
-    """Run a step until its manifest is written, unless it exists. `executor` is called when the first task must run.
+    """Run a step until its manifest is written, and return the manifest. A finished step is not run again.
 
-    driver: the run's name in the ledger; a new one by default.
-    Raises InputError (the user must act), PartialError (some tasks failed, the results of the others are kept) or
+    executor: a function that returns the executor; it is called only if a task must run.
+    driver: the name of this run in the ledger; by default, a new name.
+
+    Raises InputError (the user must act), PartialError (some tasks failed, and the results of the others are kept) or
     StepFailedError.
     """
     existing = find_manifest(step.directory)
@@ -50,7 +52,7 @@ def run_step(
         manifest = run.run(plan)
     except OvertakenError as overtaken:
         manifest = overtaken.manifest
-        remove_exchange(step)  # left by our last attempts
+        remove_exchange(step)  # our last attempts may have left files there
     except BaseException as error:
         observer.step_failed(step, error)
         raise
@@ -80,13 +82,13 @@ class StepRun:
             existing = find_manifest(self.step.directory)
             if existing is None:
                 raise
-            raise OvertakenError(existing) from None  # another driver cleaned up while we were running
+            raise OvertakenError(existing) from None  # another driver finished the step and removed files
         self.ledger.flush()
-        stale_files.remove_dead_files(self.step.directory)  # also of processes that were still dying at the start
+        stale_files.remove_dead_files(self.step.directory)  # including those of processes still dying at the start
         return finish_step(self.step, output, self._tally)
 
     def _drive(self, plan: Plan) -> Output:
-        """Run the plan's phases in order. Tasks and results stay in memory only if the plan keeps them."""
+        """Run the plan's phases in order. Tasks and results stay in memory only as long as the plan keeps them."""
         try:
             phase = next(plan)
             while True:
@@ -120,13 +122,13 @@ class StepRun:
         return ordered
 
     def _forget_failures(self) -> None:
-        """Remove the list of the tasks that failed in an earlier run, since they are about to be retried."""
+        """Remove the list of tasks that failed in an earlier run, since these tasks are about to be retried."""
         if not self._started:
             urls.remove(urls.join(self.step.directory, PARTIAL_NAME))
         self._started = True
 
     def _share(self, phase: Phase, digests: Digests) -> str | None:
-        """Write the data that all tasks of the phase need, once, to a place that every node can read."""
+        """Write the phase's shared data once, to a file that every node can read, and return the file's path."""
         if not phase.shared:
             return None
         data = encode(phase.shared)
@@ -135,7 +137,10 @@ class StepRun:
         return path
 
     def _find(self, phase: Phase, task: Task, digests: Digests) -> bytes | None:
-        """Return the task's packed result from an earlier run if all its files still exist with the recorded sizes."""
+        """Return the task's packed result from an earlier run, or None if the task must run.
+
+        All files that the result lists must still exist with the recorded sizes.
+        """
         packed = self._done.get(task_id(phase.name, task.key, digests.of(task))) if self._done else None
         if packed is None or any(self._sizes.get(output.path) != output.bytes for output in unpack(packed).outputs):
             return None

@@ -1,10 +1,11 @@
-"""Ends a step: writes its manifest, or the list of its failures.
+"""Ends a step: checks outputs, writes the quarantine list and manifest or `partial.json`, and removes exchange files.
 
-Counters are summed over the results in the ledger, so crashes do not change them. Intermediate files (exchange files
-and shared plan data) are never removed before the manifest is written.
+Counters are summed over the results of all tasks, including those that the ledger holds from earlier runs, so crashes
+do not change the counters. Intermediate files (exchange files and shared plan data) are never removed before the
+manifest is written.
 
-All files that the tasks wrote are checked for existence with one listing: during a run of days, a person or a cleanup
-job may have removed a file that was written early.
+A single listing shows whether all files that the tasks wrote still exist. During a run that lasts days, a person or a
+cleanup job may have removed a file that was written early.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ EXCHANGE_FOLDER = "exchange"
 class Tally:
     """The counters, skipped records and files of all results of a step.
 
-    written: the files that must exist at the end, as JSON lines [path, bytes]; 100,000 of them take 5 MB, and would
-    take 20 MB as tuples.
+    written: the files that must exist at the end, as JSON lines [path, bytes]. 100,000 files take 5 MB as lines and
+    would take 20 MB as tuples.
     """
 
     counters: Counter[str] = field(default_factory=Counter)
@@ -42,7 +43,7 @@ class Tally:
     written: bytearray = field(default_factory=bytearray)
 
     def add(self, results: Sequence[TaskResult]) -> None:
-        """Add the results of a phase."""
+        """Add the results of a phase to the tally."""
         for result in results:
             self.counters.update(result.counters)
             self.quarantined += result.quarantined
@@ -52,13 +53,13 @@ class Tally:
 
 
 def finish_step(step: Step, output: Output, tally: Tally) -> Manifest:
-    """Write the quarantine list, then the manifest, then remove intermediate files.
+    """Check the outputs, write the quarantine list and then the manifest, and remove intermediate files.
 
-    Raises NotFoundError if an output is missing, and CorruptError if it differs in size from what its task wrote.
+    Raises NotFoundError if an output is missing, and CorruptError if its size differs from what its task wrote.
     """
     folders = _require_outputs(step, tally.written)
     counters = Counter(output.counters)
-    counters.update(tally.counters)  # not `+`, which drops zero counts
+    counters.update(tally.counters)  # not `+`, which would drop counters that are zero
     quarantined = sorted(tally.quarantined, key=lambda record: (record.file, record.position, record.reason))
     if quarantined:
         _write_quarantine(step, quarantined)
@@ -85,7 +86,7 @@ def finish_step(step: Step, output: Output, tally: Tally) -> Manifest:
 
 
 def _require_outputs(step: Step, written: bytearray) -> set[str]:
-    """Raise unless all files that the tasks wrote exist with the recorded sizes. Return their directories."""
+    """Raise an error unless all files that the tasks wrote still exist with the recorded sizes; return their folders."""
     if not written:
         return set()
     folders: set[str] = set()
@@ -101,7 +102,7 @@ def _require_outputs(step: Step, written: bytearray) -> set[str]:
 
 
 def _require_output(step: Step, path: str, size: int) -> None:
-    """Check one file by name, since a listing on a network disk may be out of date."""
+    """Check a single file by its name, because a listing of a network disk may be out of date."""
     try:
         found = urls.size(urls.join(step.directory, path))
     except NotFoundError as error:
@@ -116,20 +117,21 @@ def _require_output(step: Step, path: str, size: int) -> None:
 
 
 def clean_up_finished(step: Step) -> None:
-    """Remove leftover files from a local step whose driver was killed right after it wrote the manifest.
+    """Remove the leftover files of a local step whose driver was killed right after it wrote the manifest.
 
-    In an object store this would cost requests for every finished step; there, `datakit gc` removes such files.
+    In an object store, this would cost requests for every finished step; there, `datakit gc` removes the leftover
+    files.
     """
     if not urls.is_local(step.directory):
         return
-    with contextlib.suppress(RootError, PermissionError):  # users with read-only access cannot clean up
+    with contextlib.suppress(RootError, PermissionError):  # users with read-only access cannot remove files
         stale_files.remove_dead_files_in(step.directory)
         urls.remove(urls.join(step.directory, PARTIAL_NAME))
         remove_exchange(step)
 
 
 def read_quarantine(directory: str) -> list[QuarantinedRecord]:
-    """Read the list of records that a finished step skipped. Raises NotFoundError if there are none."""
+    """Read the list of records that a finished step skipped. Raises NotFoundError if the step skipped no records."""
     lines = urls.read_bytes(urls.join(directory, QUARANTINE_FILE)).splitlines()
     return [msgspec.json.decode(line, type=QuarantinedRecord) for line in lines]
 
@@ -145,12 +147,12 @@ def _write_quarantine(step: Step, records: Sequence[QuarantinedRecord]) -> None:
 
 
 def write_partial(step: Step, phase: str, failed: dict[str, TaskHistory]) -> None:
-    """Write `partial.json`: the failed tasks and the reasons. The next run replaces or removes this file."""
+    """Write `partial.json`, which lists the failed tasks with the reasons. The next run replaces or removes it."""
     _write_partial(step, [_failure(phase, key, history) for key, history in sorted(failed.items())])
 
 
 def write_over_limit(step: Step, phase: str, results: Sequence[TaskResult], why: str) -> None:
-    """Write `partial.json` for a step whose tasks are all done but skipped more records than the recipe allows."""
+    """Write `partial.json` for a step whose tasks are all done but have skipped more records than the recipe allows."""
     records = [_place(record) for result in results for record in result.quarantined]
     _write_partial(step, [{"phase": phase, "task": None, "cause": "quarantine", "why": why, "records": records}])
 

@@ -1,8 +1,9 @@
-"""Runs the pending tasks of one phase: submits them by size, judges outcomes, retries, and reports failures.
+"""Runs one phase: submits attempts, turns outcomes into results, retries, bisections or failures, and reports failures.
 
 Attempts are created only when a slot needs them, so a phase of 100,000 tasks takes little memory: one pointer in the
-queue per new task and a packed result per finished one. `attempt_queue.py` decides the order. A task that was killed by
-a record that may not be skipped yet is parked until all others are done.
+queue per new task, and one packed result per finished task. `attempt_queue.py` decides the order, and `retry_policy.py`
+judges the outcomes. If a record kills its task and may not be skipped yet, the task is parked until all others are
+done.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from datakit.engine.task import Phase, Step, Task, TaskResult
 from datakit.errors import InputError, NoSpaceError, PartialError, StepFailedError
 from datakit.storage.manifest import Manifest, find_manifest
 
-WINDOW = 3  # submitted attempts per slot, so that no slot waits for the driver
+WINDOW = 3  # attempts submitted per slot, including running ones, so that no slot waits for the driver
 WAIT_SECONDS = 0.5
-SHOWN = 20  # failed tasks listed in a message
+SHOWN = 20  # maximum number of failed tasks listed in a message
 
 
 class OvertakenError(Exception):
-    """Another driver has finished the step and removed files that our attempts were reading."""
+    """Another driver has finished the step and may have removed files that our attempts were reading."""
 
     def __init__(self, manifest: Manifest) -> None:
         super().__init__("another driver has finished the step")
@@ -52,17 +53,17 @@ class StepContext:
 
 
 class State(Enum):
-    """The state of a task that has been started and is not done."""
+    """The state of a task that has been started but is not done."""
 
-    RUNNING = auto()  # or submitted and waiting for a slot
-    QUEUED = auto()  # waiting for a retry
-    PARKED = auto()  # waiting until it is known whether the record that killed it may be skipped
+    RUNNING = auto()  # an attempt is running, or is submitted and waiting for a slot
+    QUEUED = auto()  # a retry is in the queue
+    PARKED = auto()  # the task waits until it is known whether the record that killed it may be skipped
     FAILED = auto()
 
 
 @dataclass(slots=True)
 class TaskState:
-    """One task, from its first attempt until it is done. attempt: the latest attempt."""
+    """A task's state from its first attempt until it is done. attempt: the task's latest attempt."""
 
     attempt: Attempt
     state: State = State.RUNNING
@@ -71,7 +72,7 @@ class TaskState:
 
     @property
     def place(self) -> tuple[str, int]:
-        """The file and position of the record that caused the last death."""
+        """The file and the position of the record that caused the latest death."""
         assert self.history.proposed is not None
         return self.history.proposed.file, self.history.proposed.position
 
@@ -82,23 +83,26 @@ class PhaseRun:
     def __init__(
         self, phase: Phase, digests: Digests, executor: Executor, context: StepContext, found: Sequence[TaskResult]
     ) -> None:
-        """`found`: results from an earlier run."""
+        """`found`: the results of tasks that finished in an earlier run."""
         self._step, self._phase, self._digests = context.step, phase, digests
         self._executor, self._ledger, self._observer = executor, context.ledger, context.observer
         self._queue = AttemptQueue()
         self._in_flight = 0
-        self._tasks: dict[str, TaskState] = {}  # started and not done
-        self._results: dict[str, bytes] = {}  # packed
+        self._tasks: dict[str, TaskState] = {}  # tasks that are started but not done
+        self._results: dict[str, bytes] = {}  # packed results
         self._estimates, self._breaker = TaskEstimates(phase), Breaker()
         self._allowance = Allowance(phase.tolerance, found)
 
     def run(self, pending: Sequence[Task], shared: str | None) -> dict[str, bytes]:
-        """Return every task's packed result. If some tasks failed, raise PartialError once all others are done."""
+        """Run the pending tasks and return their packed results by key.
+
+        If some tasks fail, raise PartialError once all others are done, or StepFailedError if none succeeded.
+        """
         self._shared = shared
         try:
             self._drive(pending)
         except BaseException:
-            self._executor.abandon()  # no attempt may keep running or report to the next step
+            self._executor.abandon()  # no attempt may keep running, or report to the next step
             raise
         if self._tasks:
             self._give_up(len(pending))
@@ -127,7 +131,7 @@ class PhaseRun:
             time.sleep(min(WAIT_SECONDS, self._queue.ready_in(time.monotonic())))
 
     def _first_attempt(self, task: Task, slots: int) -> Attempt:
-        """Create a first attempt, with further tasks in the same batch if tasks are tiny."""
+        """Create the first attempt at a task. If tasks are tiny, further new tasks join it as a batch."""
         more = self._queue.take_new(self._estimates.batch(len(self._queue), slots) - 1)
         memory = max(self._estimates.first(one) for one in (task, *more))
         return self._attempt(task, memory, more)
@@ -150,7 +154,7 @@ class PhaseRun:
         )
 
     def _retry(self, task: TaskState) -> None:
-        """Queue the next attempt at a task, or at the part of it that a bisection tries next."""
+        """Queue the next attempt at a task or, during a bisection, at the half that is to be tried next."""
         attempt = retry_policy.next_attempt(task.attempt, task.history, self._estimates.declared(task.attempt.task))
         if task.bisection is not None:
             attempt = replace(attempt, task=task.bisection.next_task())
@@ -164,7 +168,7 @@ class PhaseRun:
     # --- outcomes
 
     def _take(self, outcome: Outcome) -> None:
-        """Record an outcome and queue the next attempt if there is one."""
+        """Process an outcome, and queue the next attempt if one is needed."""
         self._in_flight -= 1
         task = self._tasks[outcome.key]
         if outcome.cause is not Cause.DONE:
@@ -181,7 +185,10 @@ class PhaseRun:
             self._break_up(task.attempt, outcome)
 
     def _break_up(self, batch: Attempt, outcome: Outcome) -> None:
-        """Queue a failed batch's tasks one by one. The failure counts for none: any of them may have caused it."""
+        """Queue each task of a failed batch as an attempt of its own.
+
+        The failure does not count against any of the tasks, because it is unknown which one caused it.
+        """
         self._observer.attempt_ended(outcome, Verdict.RETRY)
         for task in (batch.task, *batch.more):
             self._put_back(self._attempt(task, self._estimates.declared(task)))
@@ -189,7 +196,8 @@ class PhaseRun:
     def _enter(self, task: TaskState, outcome: Outcome) -> None:
         digest = self._digests.of(task.attempt.task)
         if task.bisection is not None:
-            self._ledger.append(attempt_line(replace(outcome, result=None), digest))  # not the whole task's result
+            # The outcome covers only one half of the input, so its result must not be recorded for the whole task.
+            self._ledger.append(attempt_line(replace(outcome, result=None), digest))
             self._bisect(task, task.bisection, outcome)
             return
         self._ledger.append(attempt_line(outcome, digest))
@@ -212,7 +220,8 @@ class PhaseRun:
 
     def _finish(self, task: Task, outcome: Outcome) -> None:
         assert outcome.result is not None
-        self._results[task.key] = pack(outcome.result)  # not the outcome's key, which is a copy
+        # Use task.key: outcome.key is an equal but separate string, which would take additional memory.
+        self._results[task.key] = pack(outcome.result)
         self._tasks.pop(task.key, None)
         self._allowance.task_done(task.key, outcome.result)
         self._estimates.learn(task, outcome)
@@ -225,7 +234,7 @@ class PhaseRun:
         raise kind(outcome.message) if issubclass(kind, InputError) else InputError(outcome.message)
 
     def _propose(self, task: TaskState, outcome: Outcome) -> None:
-        """Retry the task without the record that killed it if that is allowed now, else park the task."""
+        """If the record that killed the task may be skipped now, retry the task without it; else park the task."""
         assert task.history.proposed is not None
         if self._allowance.grants(outcome.key, task.history.proposed):
             retry_policy.skip_proposed(task.history)
@@ -237,7 +246,10 @@ class PhaseRun:
         self._stop_if_all_alike(outcome)
 
     def _settle(self) -> bool:
-        """Retry or fail the parked tasks, in input order, once all others are done; return True if any is retried."""
+        """Retry or fail the parked tasks once all others are done; return True if the queue is not empty afterwards.
+
+        The parked tasks are handled in the order of the records that killed them.
+        """
         parked = [task for task in self._tasks.values() if task.state is State.PARKED]
         for task in sorted(parked, key=lambda task: task.place):
             history = task.history
@@ -251,7 +263,7 @@ class PhaseRun:
         return bool(self._queue)
 
     def _bisect(self, task: TaskState, bisection: InputBisection, outcome: Outcome) -> None:
-        """Record the outcome of one half of the input; fail the task once a single entry is left."""
+        """Use the outcome of one half to narrow the search, and fail the task once a single entry is left."""
         history = task.history
         history.attempts += 1
         if outcome.cause in DEATHS or outcome.cause is Cause.DONE:
@@ -273,7 +285,7 @@ class PhaseRun:
     def _fail(self, task: TaskState, outcome: Outcome) -> None:
         task.state = State.FAILED
         self._observer.attempt_ended(outcome, Verdict.FAIL)
-        if outcome.error_type == NoSpaceError.__name__:  # every other task would fail as well
+        if outcome.error_type == NoSpaceError.__name__:  # every other task would fail, too
             raise StepFailedError(f"{self._step.stage} of {self._step.dataset}: {outcome.message}")
         self._stop_if_all_alike(outcome)
 
@@ -285,7 +297,7 @@ class PhaseRun:
             )
 
     def _give_up(self, count: int) -> None:
-        """Write the list of failed tasks and raise; all other tasks are done."""
+        """Write the list of failed tasks and raise an error. All other tasks are done by now."""
         failed = {key: task.history for key, task in sorted(self._tasks.items())}
         write_partial(self._step, self._phase.name, failed)
         phase = f"{self._step.stage} of {self._step.dataset}, phase {self._phase.name}"
@@ -295,14 +307,14 @@ class PhaseRun:
         if not self._results and not known:
             raise StepFailedError(text)
         advice = (
-            f"the others are kept; `datakit status {self._step.directory}` lists all tasks; the next run retries the "
-            "failed ones"
+            f"the results of the others are kept; `datakit status {self._step.directory}` lists all tasks; the next "
+            "run retries the failed ones"
         )
         raise PartialError(f"{text}\n{advice}")
 
 
 def describe_failure(history: TaskHistory) -> str:
-    """Explain why a task failed: its last attempt, and the record that caused the failure, if known."""
+    """Describe a task's failure: how its last attempt ended and, if known, which record caused it."""
     assert history.last is not None
     text = f"{history.last.cause} after {history.attempts} attempts: {history.last.message}"
     if history.proposed is None:
@@ -312,7 +324,7 @@ def describe_failure(history: TaskHistory) -> str:
 
 
 def _singles(outcome: Outcome) -> list[Outcome]:
-    """Split a batch's outcome into one outcome per task, each with an equal share of the child's overhead."""
+    """Split a batch's outcome into one outcome per task; each gets an equal share of the child's overhead."""
     parts = [(outcome.key, outcome.result, outcome.work_seconds)]
     parts += [(done.key, done.result, done.work_seconds) for done in outcome.more]
     overhead = max(0.0, outcome.seconds - sum(work for _, _, work in parts)) / len(parts)

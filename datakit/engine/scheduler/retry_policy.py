@@ -1,19 +1,21 @@
-"""Decides what to do when an attempt ends. The policy is the same for both backends.
+"""Decides, after each attempt, whether to retry (with how much memory, after what wait), skip a record, fail or stop.
 
-Each cause has its own limit. A lost worker is not the task's fault, so a task fails only after losing 20. An exception
-gets one retry. A task that runs out of memory is retried with twice as much memory, then with four times as much; in
-the latter case nothing may compete for its memory. A refusal (our own InputError) must be resolved by the user and
-stops the step at once.
+The policy is the same for both backends. Each cause has its own limit. The loss of a worker is not the task's fault, so
+a task fails only when it has lost 20 workers. After an exception, a task is retried once. A task that runs out of
+memory is retried with twice as much memory, and then with four times as much; during this last attempt, no other
+attempt may compete for its memory. A refusal (an InputError of our own) must be resolved by the user, so it stops the
+step at once.
 
-If a child dies (crash, hang, memory) while it works on known records, the next attempt tries the records of that batch
-one by one, so that a second death identifies the record. If no records are known, or if each of them passes alone (a
-writer may fail because of earlier input), the records of all batches of the task are tried one by one. `quarantine.py`
-decides whether the identified record may be skipped. If so, the task starts over in whole batches: to identify a second
-bad record in the same batch takes two more deaths, and no other record is processed twice. A task that still dies
-outside any known record fails; if its input is a list that can be bisected, the bisection is done first, to identify
-the bad entry.
+If a child dies (by a crash, a hang or a lack of memory) while it works on known records, the next attempt tries the
+records of that batch one by one, so that a second death identifies the record. If no records are known, or if each of
+them passes alone (a writer may fail because of earlier input), the records of all batches of the task are tried one by
+one. `quarantine.py` decides whether the identified record may be skipped. If it may, the task starts over in whole
+batches: records are not tried one by one again until another death. A second bad record in the same batch is thus
+identified after two more deaths. A task that still dies outside any known record fails. If its input is a list that can
+be bisected, the bisection comes first and identifies the bad entry.
 
-If the first tasks all fail with the same error, the run stops within seconds: a typo must not cost an hour.
+If the first five failed tasks of a phase all have the same error and no task has succeeded, the phase stops: a typo
+should cost seconds, not an hour.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from dataclasses import dataclass, field, replace
 from datakit.engine.executor import Attempt, Cause, Outcome, Verdict
 from datakit.engine.task import ALL_RECORDS, QuarantinedRecord, RecordRange
 
-TRIES = {  # chosen: one retry is enough to reveal a transient fault; causes outside the task get more
+# Attempts per cause (chosen): one retry reveals whether a fault is transient; causes outside the task get more.
+TRIES = {
     Cause.ERROR: 2,
     Cause.CRASH: 2,
     Cause.HANG: 2,
@@ -34,10 +37,10 @@ TRIES = {  # chosen: one retry is enough to reveal a transient fault; causes out
     Cause.QUARANTINE: 1,
 }
 DEATHS = (Cause.CRASH, Cause.HANG, Cause.MEMORY)
-MEMORY_STEP, MEMORY_LEVELS = 2, 3  # x1, x2, x4
-NARROWINGS = 4  # different batches in which a task may die before a record is identified
-BREAKER_TASKS = 5  # the phase stops if this many tasks fail alike and none succeeds
-BACKOFF_SECONDS = 0.5  # doubled for each lost worker
+MEMORY_STEP, MEMORY_LEVELS = 2, 3  # the declared memory x1, x2, x4
+NARROWINGS = 4  # deaths that may be spent on identifying a record; they cause a retry whatever TRIES says
+BREAKER_TASKS = 5  # the phase stops if this many tasks have failed with the same error and none has succeeded
+BACKOFF_SECONDS = 0.5  # wait after the first lost worker, doubled for each further one
 BACKOFF_CAP_SECONDS = 30.0
 
 
@@ -45,9 +48,12 @@ BACKOFF_CAP_SECONDS = 30.0
 class TaskHistory:
     """The attempts at one task so far.
 
-    causes: counted since the last time a record was skipped. memory_level: how many times the memory was raised.
-    try_singly: batches in which an attempt died. narrowed: the number of deaths spent on finding the record. skip:
-    records to skip. proposed: the record that caused the last death, until it is skipped.
+    causes: the number of attempts by cause, since a record was last skipped.
+    memory_level: how many times the memory was raised.
+    try_singly: batches in which an attempt died, whose records are tried one by one.
+    narrowed: the number of deaths spent on identifying the bad record.
+    skip: the records to skip.
+    proposed: the record that caused the last death, until it is skipped.
     """
 
     attempts: int = 0
@@ -85,8 +91,8 @@ def judge(history: TaskHistory, outcome: Outcome) -> Verdict:
 def _plan_single_tries(history: TaskHistory, outcome: Outcome) -> None:
     """Make the next attempt try the records of the batch in progress one by one.
 
-    After a death outside any batch, or in a batch that was already tried this way, the next attempt tries all records
-    one by one.
+    After a death outside any batch, or in a batch whose records were already tried one by one, the next attempt does so
+    for all records.
     """
     batch = outcome.in_progress
     if batch is not None and not _is_known(history, batch):
@@ -96,12 +102,12 @@ def _plan_single_tries(history: TaskHistory, outcome: Outcome) -> None:
 
 
 def _judge_death(history: TaskHistory, outcome: Outcome, exhausted: bool) -> Verdict | None:
-    """Decide from the records in progress; return None if there were none or the bad one cannot be identified."""
+    """Decide what to do after a death from the records in progress. Return None if they do not settle it."""
     batch = outcome.in_progress
     if batch is None or (outcome.cause is Cause.MEMORY and not exhausted):
         return None
     if batch.records == 1 and any((batch.file, batch.position) == (gone.file, gone.position) for gone in history.skip):
-        return None  # the record was skipped, so the reader or something else caused the death
+        return None  # the record had been skipped, so something else caused the death, e.g. the reader
     if batch.records == 1 and any(tried.may_contain(batch.file, batch.position) for tried in history.try_singly):
         history.proposed = QuarantinedRecord(batch.file, batch.position, outcome.cause.value)
         return Verdict.PROPOSE
@@ -116,13 +122,16 @@ def _is_known(history: TaskHistory, batch: RecordRange) -> bool:
 
 
 def may_repeat(history: TaskHistory, outcome: Outcome) -> bool:
-    """Count an outcome that says nothing about the input (no death, no result); return True if a retry is allowed."""
+    """Count an outcome that is neither a death nor a result, and thus says nothing about the input.
+
+    Returns True if a retry is allowed.
+    """
     history.causes[outcome.cause] += 1
     return outcome.cause is Cause.CANCELLED or history.causes[outcome.cause] < TRIES[outcome.cause]
 
 
 def skip_proposed(history: TaskHistory) -> None:
-    """Skip the record that caused the death; the task starts over without it."""
+    """Add the record that caused the death to the records to skip, and let the task start over without it."""
     assert history.proposed is not None
     history.skip.append(history.proposed)
     history.proposed, history.memory_level, history.narrowed = None, 0, 0
@@ -131,7 +140,7 @@ def skip_proposed(history: TaskHistory) -> None:
 
 
 def next_attempt(attempt: Attempt, history: TaskHistory, memory_bytes: int) -> Attempt:
-    """Return the next attempt at a task whose declared memory is `memory_bytes`."""
+    """Return the next attempt at a task for which the phase declares `memory_bytes` of memory."""
     return replace(
         attempt,
         number=history.attempts + 1,
@@ -143,7 +152,7 @@ def next_attempt(attempt: Attempt, history: TaskHistory, memory_bytes: int) -> A
 
 
 def backoff_seconds(history: TaskHistory) -> float:
-    """Return the wait before the next attempt: only after a lost worker, which needs time to come back."""
+    """Return how long to wait before the next attempt: 0 except after a lost worker, which may need time to return."""
     if history.last is None or history.last.cause is not Cause.INFRASTRUCTURE:
         return 0.0
     return min(BACKOFF_CAP_SECONDS, BACKOFF_SECONDS * 2 ** min(10, history.causes[Cause.INFRASTRUCTURE] - 1))
@@ -151,13 +160,13 @@ def backoff_seconds(history: TaskHistory) -> float:
 
 @dataclass
 class Breaker:
-    """Trips when the first tasks of a phase all fail with the same error and none succeeds."""
+    """Trips if the first `BREAKER_TASKS` failures of a phase have the same error and no task has succeeded."""
 
     done: int = 0
     failures: Counter[tuple[Cause, str]] = field(default_factory=Counter)
 
     def count(self, verdict: Verdict, outcome: Outcome) -> bool:
-        """Count a task that succeeded or failed; return True if the phase must stop."""
+        """Count a task that succeeded or failed. Return True if the phase must stop."""
         if verdict is Verdict.DONE:
             self.done += 1
         elif verdict is Verdict.FAIL:

@@ -1,10 +1,14 @@
-"""Learns from a phase's finished tasks how much memory the next one needs and how many tiny tasks fit in one child.
+"""Decides, from a phase's finished tasks, how much memory first attempts get and how many tiny tasks share one child.
 
-Neither changes the output. Memory: the phase declares how much an attempt may need. Once twenty tasks have finished, a
-first attempt gets the declared memory times 1.5 times the 95th percentile of the share that they actually used; this
-factor is limited to between 0.25 and 4. A retry always starts from the declared memory. Batches: starting a child takes
-some 5 ms, so tasks with a median below 50 ms are handed out in batches of half a second of work, as long as enough
-batches are left to keep every slot busy to the end.
+Neither decision changes the output.
+
+Memory: the phase declares how much memory an attempt may need. Once twenty tasks have finished, the declared memory of
+a first attempt is multiplied by a factor. The factor is 1.5 times the 95th percentile of the share of the declared
+memory that finished tasks actually used, but at least 0.25 and at most 4. A retry always starts from the declared
+memory.
+
+Batches: starting a child takes about 5 ms, so tasks with a median duration below 50 ms are handed out in batches of
+half a second of work, as long as enough batches remain to keep every slot busy to the end.
 """
 
 from __future__ import annotations
@@ -15,18 +19,19 @@ from statistics import median
 from datakit.engine.executor import Outcome
 from datakit.engine.task import Phase, Task
 
-LEARN_FROM = 20  # finished tasks: the minimum for a meaningful 95th percentile
-REMEMBERED = 500  # most recent finished tasks, so that estimates follow changes in the input
-REFRESH = 25  # finished tasks between two estimates
-MARGIN, LEAST, MOST = 1.5, 0.25, 4.0  # chosen, not measured: too low costs a retry, too high leaves slots idle
+LEARN_FROM = 20  # number of finished tasks: the minimum for a meaningful 95th percentile
+REMEMBERED = 500  # only this many of the latest finished tasks count, so that estimates follow changes in the input
+REFRESH = 25  # number of finished tasks between two estimates
+MARGIN, LEAST, MOST = 1.5, 0.25, 4.0  # chosen, not measured: low values cost retries, high ones leave slots idle
 SMALLEST_BUDGET = 64 << 20  # chosen: room for what libraries allocate regardless of the input
-TINY_SECONDS, BATCH_SECONDS, BATCH_TASKS = 0.05, 0.5, 256  # starting a child takes 5 ms: 10 % of 50 ms, 1 % of a batch
-BATCHES_PER_SLOT = 4  # batches per slot that must remain, so that all slots are busy to the end
-FIRST_BATCH_AFTER = 8  # finished tasks
+# Starting a child takes 5 ms, which is 10 % of 50 ms (the limit for a tiny task) and 1 % of a batch.
+TINY_SECONDS, BATCH_SECONDS, BATCH_TASKS = 0.05, 0.5, 256
+BATCHES_PER_SLOT = 4  # at least this many batches per slot must remain, so that all slots are busy to the end
+FIRST_BATCH_AFTER = 8  # number of finished tasks
 
 
 class TaskEstimates:
-    """Estimates memory and batch size for the next tasks of one phase."""
+    """Estimates the memory and the batch size for the next tasks of one phase."""
 
     def __init__(self, phase: Phase) -> None:
         self._phase = phase
@@ -35,22 +40,22 @@ class TaskEstimates:
         self._factor, self._median, self._finished = 1.0, 0.0, 0
 
     def declared(self, task: Task) -> int:
-        """Return the bytes that the phase declares for a task."""
+        """Return the memory that the phase declares for a task, in bytes."""
         return int(self._phase.memory_bytes + self._phase.memory_per_input_byte * task.input_bytes)
 
     def first(self, task: Task) -> int:
-        """Return the memory budget of a first attempt, in bytes."""
+        """Return the memory budget of a first attempt at a task, in bytes."""
         declared = self.declared(task)
         return max(min(declared, SMALLEST_BUDGET), int(declared * self._factor))
 
     def batch(self, waiting: int, slots: int) -> int:
-        """Return how many of the `waiting` tasks the next child gets."""
+        """Return how many tasks the next child gets, given the number of waiting tasks and of slots."""
         if not self._phase.batches or not 0.0 < self._median < TINY_SECONDS:
             return 1
         return max(1, min(int(BATCH_SECONDS / self._median), waiting // (BATCHES_PER_SLOT * slots), BATCH_TASKS))
 
     def learn(self, task: Task, outcome: Outcome) -> None:
-        """Take a finished task into account."""
+        """Include a finished task in the estimates."""
         self._shares.append(outcome.peak_memory / max(1, self.declared(task)))
         self._seconds.append(max(outcome.work_seconds, 1e-6))
         self._finished += 1

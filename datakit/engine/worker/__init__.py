@@ -1,1 +1,1 @@
-"""Runs attempts on this machine: fork server, child processes, memory limits."""
+"""Runs attempts in forked child processes on this machine, limits their memory, and determines how each one ended."""

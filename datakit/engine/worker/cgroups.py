@@ -1,8 +1,8 @@
-"""Reads the control groups (version 1 or 2) that limit this process's memory: their limits and their OOM kills.
+"""Reads memory limits and out-of-memory kill counts from the control groups (version 1 or 2) that contain this process.
 
 A process belongs to one group in a tree, and each ancestor of that group may have a limit. `/proc/self/cgroup` gives
-the group's path on the host. In a container that path may not exist because the container's own group is mounted
-instead, so every folder on the path that does exist counts. Cost: a few small reads.
+the group's path on the host. In a container, that path may not exist because the container's own group is mounted
+instead, so every folder on the path that does exist counts. A call costs a few small reads.
 """
 
 from __future__ import annotations
@@ -11,18 +11,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PROCESS_GROUPS, MOUNT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
-LIMIT_FILES = ("memory.max", "memory.limit_in_bytes")  # version 2, version 1
+LIMIT_FILES = ("memory.max", "memory.limit_in_bytes")  # of version 2, of version 1
 KILL_FILES = ("memory.events", "memory.oom_control")
 
 
 def group_limits() -> list[int]:
-    """Return the limits in bytes of all groups that contain this process and have one."""
+    """Return the limits, in bytes, of those groups that contain this process and have a limit."""
     texts = [text.strip() for text in _contents(LIMIT_FILES)]
     return [int(text) for text in texts if text.isdigit()]  # "max" means no limit
 
 
 def oom_kills() -> int:
-    """Return how many processes in these groups the kernel has killed for lack of memory."""
+    """Return a count that rises when the kernel kills a process in these groups for lack of memory.
+
+    With version 2, a group counts the kills in its descendants, too, so one kill may raise the sum by more than 1.
+    """
     lines = [line for text in _contents(KILL_FILES) for line in text.splitlines()]
     return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
 
@@ -35,7 +38,7 @@ def _contents(names: tuple[str, ...]) -> Iterator[str]:
 
 
 def memory_groups() -> list[Path]:
-    """Return the folders of this process's memory groups and their ancestors, each once."""
+    """Return the folders of this process's memory groups and of their ancestors, each folder once."""
     found: dict[Path, None] = {}
     for line in PROCESS_GROUPS.read_text().splitlines() if PROCESS_GROUPS.exists() else ():
         _, controllers, path = line.split(":", 2)

@@ -1,11 +1,11 @@
-"""The forked child: checks its boot, runs the task functions, sends the result, exits.
+"""Runs in the forked child: checks its start, runs the task functions, and reports results or errors to the parent.
 
-The child exits with `os._exit` once its result is written. Arrow's exit handlers abort 17 % of plain interpreter exits
-(7 of 40, measured), and a parent that trusted exit codes would count finished work as failed. So the result message
-decides.
+The child exits with `os._exit` once its result is written. Arrow's exit handlers abort 17 % of ordinary interpreter
+exits (7 of 40, measured), so a parent that trusted exit codes would count finished work as failed. If there is a
+complete result message, the parent therefore ignores the exit code.
 
-An exception that is not ours is reported by type and place, without its message, because libraries quote the input they
-fail on, which is document text. DATAKIT_DEBUG=1 shows the message.
+An exception from outside datakit is reported by its type and place, without its message: libraries quote the input on
+which they fail, and this input is document text. With DATAKIT_DEBUG=1, the message is shown.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ BENIGN_THREADS = ("jemalloc_bg_thd",)  # started by `import pyarrow`; holds no l
 FAULT_FILE = "faults.txt"
 OUTPUT_FILE = "output.txt"
 DUMP_SIGNAL = signal.SIGUSR1
-OOM_SCORE = "900"  # out of 1000: the kernel's OOM killer chooses a child before the driver
-LONGEST_CHAIN = 20  # maximum number of causes followed from an exception, which may form a cycle
+OOM_SCORE = "900"  # out of 1000, so that the kernel's OOM killer chooses a child rather than the driver
+LONGEST_CHAIN = 20  # maximum number of causes followed from an exception, as causes may form a cycle
 
 
 @dataclass(frozen=True)
 class Request:
-    """A child's work: the attempt, the shared data of its phase, a scratch directory, and its budget in bytes."""
+    """A child's work: the attempt, the shared data of its phase, a scratch directory, and a memory budget in bytes."""
 
     attempt: Attempt
     shared: bytes | None
@@ -75,7 +75,10 @@ def run(channel_descriptor: int, heartbeat_descriptor: int, preloads: tuple[Prel
 
 
 def _divert_output(scratch: Path) -> None:
-    """Redirect what libraries print to a file: it may quote documents, and would garble the progress display."""
+    """Redirect the output of libraries to a file.
+
+    The output may quote documents, and would garble the progress display.
+    """
     if not os.environ.get("DATAKIT_DEBUG"):
         output = os.open(scratch / OUTPUT_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(output, 1)
@@ -84,7 +87,7 @@ def _divert_output(scratch: Path) -> None:
 
 
 def _run_tasks(request: Request, scratch: Path, heartbeat: Heartbeat) -> Iterator[tuple[Any, float]]:
-    """Yield (result, seconds) for each task."""
+    """Run the tasks of the attempt, and yield (result, seconds) for each one."""
     attempt, shared = request.attempt, decode(request.shared) if request.shared is not None else {}
     skip = {(record.file, record.position): record.reason for record in attempt.skip}
     try_singly = frozenset((batch.file, batch.position) for batch in attempt.try_singly)
@@ -108,7 +111,7 @@ def _run_tasks(request: Request, scratch: Path, heartbeat: Heartbeat) -> Iterato
 
 
 def assert_clean_boot(preloads: tuple[Preload, ...]) -> None:
-    """Raise RuntimeError if a preload is missing, or if the fork server imported a forbidden module or had threads."""
+    """Raise RuntimeError if a preload is missing, a forbidden module is imported, or there is more than one thread."""
     missing = [preload.module for preload in preloads if preload.module not in sys.modules]
     if missing:
         raise RuntimeError(f"the fork server did not preload {', '.join(missing)}")
@@ -121,7 +124,7 @@ def assert_clean_boot(preloads: tuple[Preload, ...]) -> None:
 
 
 def foreign_threads() -> list[str]:
-    """Return the names of this process's threads except the main one and those known to be harmless."""
+    """Return the names of this process's threads, except the main thread and those known to be harmless."""
     names = []
     for thread in Path("/proc/self/task").iterdir():
         if thread.name != str(os.getpid()):
@@ -132,7 +135,7 @@ def foreign_threads() -> list[str]:
 
 def _die_with_the_server() -> None:
     die_with(os.getppid())
-    os.setsid()  # its own process group, so that whatever a task starts is killed with it
+    os.setsid()  # a process group of its own, so that processes started by a task are killed with it
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(OOM_SCORE)
 
@@ -146,7 +149,7 @@ def _limit_threads(cpus: int) -> None:
 
 
 def describe_error(error: BaseException) -> dict[str, Any]:
-    """Return an exception as plain data: type, message without document text, cause."""
+    """Return an exception as plain data: its type, its message without document text, and the cause."""
     kind = type(error).__name__
     if any(_is_memory(link) for link in _chain(error)):
         return {"error": kind, "message": f"an allocation failed at {_place(error)}", "cause": "memory"}
@@ -168,7 +171,7 @@ def _cause(error: DatakitError) -> str:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield the exception and those it was raised from."""
+    """Yield the exception, and then the exceptions that led to it."""
     for _ in range(LONGEST_CHAIN):
         if error is None:
             return
@@ -177,10 +180,10 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _is_memory(error: BaseException) -> bool:
-    """Return True if an allocation failed.
+    """Return True if the exception reports a failed allocation.
 
-    Python, numpy and Arrow raise MemoryError or a subclass, DuckDB its own exception, and TensorStore a general
-    exception whose text starts with a status code.
+    Python, numpy and Arrow raise MemoryError or a subclass, DuckDB raises an exception of its own, and TensorStore
+    raises a general exception whose text starts with a status code.
     """
     if isinstance(error, MemoryError):
         return True
@@ -190,7 +193,7 @@ def _is_memory(error: BaseException) -> bool:
 
 
 def _place(error: BaseException) -> str:
-    """Return the three innermost frames as `module.py:12 in function < ...`, innermost first."""
+    """Return the three innermost frames, innermost first, in the form `module.py:12 in function < ...`."""
     frames = traceback.extract_tb(error.__traceback__)
     shown = [f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}" for frame in frames[-3:]]
     return " < ".join(reversed(shown)) or "an unknown place"

@@ -1,4 +1,4 @@
-"""Determines with certainty how an attempt ended, from what its child left behind.
+"""Determines why an attempt ended (memory, crash, hang, ...) from what its child left behind, and words the message.
 
     what the child left                                   cause
     a complete reply with results                         done
@@ -11,8 +11,8 @@
     no status: the fork server is gone                    infrastructure
 
 An allocation counts as failed if the child printed a runtime's message about it, had a hard limit because it grew fast,
-or was close to the backstop limit (`memory_watcher.py`). An exception raised in the last two cases also counts as
-memory.
+or was close to the backstop limit (`memory_watcher.py`). In the last two cases, an exception that the child reports
+also counts as a lack of memory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from datakit.engine.worker.heartbeat import HeartbeatState
 from datakit.engine.worker.memory_watcher import MemoryUse
 
 FAILED_ALLOCATION = re.compile(rb"memory allocation of \d+ bytes failed|std::bad_alloc|out of memory", re.I)
-TAIL_BYTES = 64 << 10  # read from the end of a child's output, where the message of an abort is
+TAIL_BYTES = 64 << 10  # number of bytes read at the end of a child's output, where the message of an abort is
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class ExitStatus:
 
 @dataclass(frozen=True)
 class ChildExit:
-    """Everything known about a child that has exited. status: None if the fork server is gone."""
+    """All that is known about a child that has exited. status: None if the fork server is gone."""
 
     status: ExitStatus | None
     killed_for: Cause | None
@@ -61,7 +61,7 @@ class ChildExit:
 
 
 def conclude(attempt: Attempt, ended: ChildExit, reply: bytes | None, started: float) -> Outcome:
-    """Return the outcome of an attempt whose child has exited. reply: None if the child sent no complete one."""
+    """Return the outcome of an attempt whose child has exited. reply: None if the child sent no complete reply."""
     status = ended.status or ExitStatus(0, 0, 0.0, 0.0)
     facts: dict[str, Any] = {
         "peak_memory": ended.memory.peak,
@@ -87,14 +87,16 @@ def _reported_failure(reply: dict[str, Any], ended: ChildExit) -> tuple[Cause, s
     """Return the cause and message of an exception that the child reported."""
     cause, message = Cause(reply["cause"]), reply["message"]
     if cause is Cause.ERROR and ended.memory.met_hard_limit:
-        cause = Cause.MEMORY  # libraries report failed allocations in many ways; a retry with more memory decides
+        # Libraries report failed allocations in many ways, so assume one here. A retry with more memory shows whether
+        # that was the cause.
+        cause = Cause.MEMORY
     if cause is Cause.MEMORY:
         return cause, f"{_used(ended)}; {message}"
     return cause, message + (_records_in_progress(ended) if cause is Cause.ERROR else "")
 
 
 def _cause_of_death(attempt: Attempt, ended: ChildExit) -> tuple[Cause, str, str]:
-    """Return (cause, error type, message) for a child that sent no reply or that we killed."""
+    """Return (cause, error type, message) for a child that sent no complete reply or that we killed."""
     place = f"{_records_in_progress(ended)}{_innermost_frames(ended.scratch)}"
     if ended.killed_for is Cause.MEMORY:
         return Cause.MEMORY, "OverBudget", f"{_used(ended)}{place}"
@@ -133,7 +135,7 @@ def _records_in_progress(ended: ChildExit) -> str:
 
 
 def _innermost_frames(scratch: Path) -> str:
-    """Return the child's two innermost frames, from the file that faulthandler wrote."""
+    """Return the child's two innermost frames, read from the file that faulthandler wrote."""
     written = _tail(scratch / child.FAULT_FILE).decode(errors="replace")
     frames = [line.strip() for line in written[max(0, written.rfind("Current thread")) :].splitlines()]
     frames = [line for line in frames if line.startswith("File ")]
@@ -150,5 +152,5 @@ def _tail(path: Path) -> bytes:
 
 
 def make_outcome(attempt: Attempt, cause: Cause, started: float, **facts: Any) -> Outcome:
-    """Return an outcome of `attempt`, which started at the monotonic time `started`."""
+    """Return an outcome of `attempt`, which started at the time `started` on the monotonic clock."""
     return Outcome.of(attempt, cause, seconds=time.monotonic() - started, node=os.uname().nodename, **facts)

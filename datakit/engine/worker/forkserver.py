@@ -1,18 +1,18 @@
-"""The fork server: a single-threaded process, exec'ed once, that forks each attempt in a few milliseconds.
+"""Runs the fork server: a single-threaded process that imports the preloads once and then forks a child per attempt.
 
-A new interpreter with our imports would cost 150-700 ms per attempt; a fork of this process costs 3-12 ms. The server
-is started with `python -c`, so its `__main__` is empty. A server that re-imports the parent's `__main__` (as the
-standard library's does) would import the command line in every child, and inside a Ray worker all of Ray.
+A new interpreter with our imports would cost 150-700 ms per attempt; a fork of the server costs 3-12 ms. The server is
+started with `python -c`, so its `__main__` is empty. A server that re-imports the parent's `__main__` (as the standard
+library's does) would import the command line in every child and, inside a Ray worker, all of Ray.
 
-The server runs no user code itself. It imports the preloads and forks. Each child checks that it has a single thread,
-since a fork copies only the calling thread but all locks, including those that other threads hold. When its parent
-dies, the server sees the end of the control socket, kills its children and exits, so no orphans remain even after
-`kill -9` of the parent.
+Apart from the preloads, the server runs no user code. Each child checks that it has a single thread. (A fork copies
+only the calling thread but all locks, including those that other threads hold.) When the server's parent dies, the
+server sees the end of the control socket, kills its children and exits, so no orphans remain, even after `kill -9` of
+the parent.
 
-Protocol, over a Unix socket pair: the parent sends the boot message, and the server replies whether its preloads
-succeeded. Each subsequent request is a memory budget with three file descriptors: the attempt's channel (request in,
-result out), the status pipe (on which the server writes the child's pid and, when it exits, its exit status, resource
-usage and memory use) and the heartbeat (shared memory).
+The protocol uses a Unix socket pair. The parent sends the boot message, and the server replies whether its preloads
+succeeded. Each subsequent request consists of a memory budget and three file descriptors: the attempt's channel
+(request in, result out), the status pipe and the heartbeat (shared memory). On the status pipe, the server writes the
+child's pid and, when the child exits, its exit status, resource usage and memory use.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from datakit.engine.worker.framing import receive_frame, send_frame
 from datakit.engine.worker.memory_watcher import MEMORY_USE, MemoryWatcher, kill
 from datakit.engine.worker.preloaded_values import preloaded
 
-ALWAYS = ("pyarrow", "pyarrow.compute", "pyarrow.parquet", "datakit.storage.parquet")  # every stage imports them
+ALWAYS = ("pyarrow", "pyarrow.compute", "pyarrow.parquet", "datakit.storage.parquet")  # imported by every stage
 BUDGET = struct.Struct("<q")
 PID = struct.Struct("<q")
 EXIT = struct.Struct("<qqdd")  # wait status, peak resident bytes, user seconds, system seconds; a MEMORY_USE follows
@@ -43,7 +43,7 @@ DESCRIPTORS_BYTES = socket.CMSG_SPACE(3 * array.array("i").itemsize)
 
 
 def serve(control: socket.socket) -> None:
-    """Boot, then fork on request until the parent closes its end."""
+    """Boot, and then fork on request until the parent closes its end of the socket."""
     preloads = decode(receive_frame(control), tuple[Preload, ...])
     watcher = MemoryWatcher()
     failure = _boot(preloads)
@@ -53,7 +53,7 @@ def serve(control: socket.socket) -> None:
 
 
 def _boot(preloads: tuple[Preload, ...]) -> dict[str, Any] | None:
-    """Import and call the preloads; returns None, or the failure in the form in which a child reports one."""
+    """Import and call the preloads. Return None, or the failure in the form in which a child reports failures."""
     try:
         for module in ALWAYS:
             importlib.import_module(module)
@@ -67,7 +67,7 @@ def _boot(preloads: tuple[Preload, ...]) -> dict[str, Any] | None:
 
 
 class _ForkServer:
-    """Forks children, reaps them, and reports how each one ended on its status pipe."""
+    """Forks children, reaps them, and reports on each child's status pipe how the child ended."""
 
     def __init__(self, control: socket.socket, preloads: tuple[Preload, ...], watcher: MemoryWatcher) -> None:
         self._control, self._preloads, self._watcher = control, preloads, watcher
@@ -90,7 +90,7 @@ class _ForkServer:
             self._reap()
 
     def _accept(self) -> bool:
-        """Serve one request; returns False if the parent has closed its end."""
+        """Serve one request. Return False if the parent has closed its end of the socket."""
         descriptors = array.array("i")
         message, ancillary, _, _ = self._control.recvmsg(BUDGET.size, DESCRIPTORS_BYTES)
         if not message:
@@ -121,7 +121,7 @@ class _ForkServer:
                 os.close(other)
             child.run(channel, heartbeat, self._preloads)
         finally:
-            os._exit(1)  # reached only if the child could not report its failure; the parent sees a crash
+            os._exit(1)  # reached only if the child could not report its failure, which the parent sees as a crash
 
     def _reap(self) -> None:
         while True:
@@ -129,7 +129,7 @@ class _ForkServer:
             if pid == 0:
                 return
             if pid == self._watcher.pid:
-                self._exit()  # children must not run unwatched; the client starts another server
+                self._exit()  # children must not run unwatched, and the client starts another server
             if pid in self._children:
                 status, entry = self._children.pop(pid)
                 report = EXIT.pack(wait_status, usage.ru_maxrss * 1024, usage.ru_utime, usage.ru_stime)
@@ -144,5 +144,5 @@ class _ForkServer:
 
 
 def main() -> None:
-    """Serve on the control socket whose descriptor is the command line's argument."""
+    """Serve on the control socket whose file descriptor is the first command-line argument."""
     serve(socket.socket(fileno=int(sys.argv[1])))

@@ -1,6 +1,6 @@
-"""The parent's end of the fork servers: starts them, asks them for children, keeps the most recently used ones.
+"""Starts fork servers, asks them for children, and keeps the most recently used servers (two by default).
 
-Thread safe. A server boots in 130-500 ms, once per worker process and set of preloads.
+The classes are thread-safe. A server boots in 130-500 ms, once per worker process and set of preloads.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from datakit.engine.worker.framing import receive_frame, send_frame
 from datakit.storage.stale_files import remove_dead_scratch
 
 SINGLE_THREADED = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-ARENA_BYTES = "64MiB"  # per reservation of mimalloc (Arrow): the default, 1 GiB, could exceed the hard limit at once
-# Not `-m`: `__main__` must be neither this package's module under a second name nor the user's script.
+ARENA_BYTES = "64MiB"  # reserved at a time by mimalloc (Arrow); its default, 1 GiB, could exceed the hard limit at once
+# The server is not started with `-m`, because `__main__` must not be a second copy of a module of this package.
 SERVER_PROGRAM = "from datakit.engine.worker.forkserver import main; main()"
 
 
 class BootError(Exception):
-    """A fork server whose preloads failed. `reply` has the form in which a child reports a failure."""
+    """The preloads of a fork server failed. `reply` has the form in which a child reports failures."""
 
     def __init__(self, reply: dict[str, Any]) -> None:
         super().__init__(reply["message"])
@@ -34,14 +34,14 @@ class BootError(Exception):
 
 
 class ForkServer:
-    """The parent's end of one fork server. Thread safe."""
+    """The parent's side of the connection to one fork server. Thread-safe."""
 
     def __init__(self, preloads: tuple[Preload, ...]) -> None:
-        """Start the server and wait until it has booted. Raises BootError, ConnectionError."""
+        """Start the server and wait until it has booted. Raises BootError or ConnectionError."""
         self._lock = threading.Lock()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         command = [sys.executable, "-c", SERVER_PROGRAM, str(theirs.fileno())]
-        self._process = subprocess.Popen(  # in its own session: the driver handles Ctrl-C at the terminal
+        self._process = subprocess.Popen(  # in its own session, because only the driver handles Ctrl-C
             command, pass_fds=[theirs.fileno()], env=_environment(), start_new_session=True, stdin=subprocess.DEVNULL
         )
         theirs.close()
@@ -49,7 +49,7 @@ class ForkServer:
         try:
             reply = decode(receive_frame(self._control))
         except (EOFError, OSError) as error:
-            raise ConnectionError(f"the fork server died while starting ({self._process.wait()})") from error
+            raise ConnectionError(f"the fork server died while starting (exit code {self._process.wait()})") from error
         if "error" in reply:
             self.close()
             raise BootError(reply)
@@ -59,7 +59,7 @@ class ForkServer:
         return self._process.poll() is None
 
     def fork(self, budget: int, channel: int, status: int, heartbeat: int) -> None:
-        """Request a child with this budget and these descriptors. Raises OSError if the server is gone."""
+        """Request a child with this memory budget and these file descriptors. Raises OSError if the server is gone."""
         with self._lock:
             socket.send_fds(self._control, [forkserver.BUDGET.pack(budget)], [channel, status, heartbeat])
 
@@ -74,7 +74,10 @@ class ForkServer:
 
 
 class ForkServerPool:
-    """Fork servers of a worker process, one per set of preloads. At `limit`, the least recently used idle one ends."""
+    """The fork servers of a worker process, one per set of preloads.
+
+    When a new server would exceed `limit`, the least recently used idle server is closed.
+    """
 
     def __init__(self, limit: int = 2) -> None:
         self._limit, self._lock = limit, threading.Lock()
@@ -84,7 +87,7 @@ class ForkServerPool:
 
     @contextlib.contextmanager
     def use(self, preloads: tuple[Preload, ...]) -> Iterator[ForkServer]:
-        """Yield a server with these preloads, and keep it open during the block. Raises BootError."""
+        """Yield a server with these preloads, and keep it open in the block. Raises BootError or ConnectionError."""
         with self._lock:
             server = self._find_or_start(preloads)
             self._uses[preloads] = self._uses.get(preloads, 0) + 1
@@ -104,7 +107,7 @@ class ForkServerPool:
             while len(self._servers) >= self._limit and idle:
                 self._servers.pop(idle.pop(0)).close()
             server = ForkServer(preloads)
-        self._servers[preloads] = server  # last in the dict: the most recently used
+        self._servers[preloads] = server  # the dict's last entry is the most recently used server
         return server
 
     def close(self) -> None:
@@ -116,8 +119,9 @@ class ForkServerPool:
 
 
 def _environment() -> dict[str, str]:
-    """Return the server's environment: no threads started at import, and the same import path as this process."""
-    paths = [path for path in sys.path if path and "-packages/ray/" not in path]  # Ray prepends copies of libraries
+    """Return the server's environment: imports start no threads, and the import path is that of this process."""
+    # Ray prepends folders with its own copies of libraries to the import path.
+    paths = [path for path in sys.path if path and "-packages/ray/" not in path]
     return (
         os.environ
         | dict.fromkeys(SINGLE_THREADED, "1")

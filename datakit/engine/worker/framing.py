@@ -14,7 +14,7 @@ def send_frame(connection: socket.socket, data: bytes) -> None:
 
 
 def receive_frame(connection: socket.socket) -> bytes:
-    """Receive one message. Raises EOFError if the other end closes before the message is complete."""
+    """Receive one message. Raises EOFError if the other end closes the connection before the message is complete."""
     (length,) = HEADER.unpack(_receive_exactly(connection, HEADER.size))
     return _receive_exactly(connection, length)
 
@@ -24,7 +24,7 @@ def _receive_exactly(connection: socket.socket, count: int) -> bytes:
     while missing:
         piece = connection.recv(min(missing, 1 << 20))
         if not piece:
-            raise EOFError(f"the other end closed with {missing} of {count} bytes missing")
+            raise EOFError(f"the other end closed the connection with {missing} of {count} bytes missing")
         pieces.append(piece)
         missing -= len(piece)
     return b"".join(pieces)

@@ -1,11 +1,12 @@
-"""Shared memory in which a child reports its progress and the records it is processing.
+"""Lets a child report its progress and the records it is processing to its parent, through shared memory.
 
-The child writes to a few KiB, which the parent can read even after the child's death. The parent learns the progress,
-the time of the last update (which tells a hang from hard work), and the records that the child was processing when it
-died.
+The child writes to a few KiB of memory, which the parent can read even after the child's death. The parent learns how
+far the child has got, the time of its last update (which distinguishes a hang from hard work), and the records that the
+child was processing when it died.
 
-Two slots alternate in holding the records in progress, and one byte says which slot is valid. A child killed in the
-middle of a write leaves the old value or the new one, never a mixture. Cost: under a microsecond per call.
+Two slots alternate in holding the records in progress, and one byte says which slot is valid. After a child is killed
+in the middle of a write, the parent reads the old value or the new one, never a mixture. A call takes less than a
+microsecond.
 """
 
 from __future__ import annotations
@@ -21,16 +22,17 @@ from datakit.engine.task import RecordRange
 PROGRESS = struct.Struct("<QQQQ")  # last update (ns of the monotonic clock), records, bytes, task number
 VALID_SLOT = PROGRESS.size  # offset of the byte that selects the slot
 HELD = struct.Struct("<qQQ")  # position, records, length of the file's name
-NAME_BYTES = 4096  # PATH_MAX; longer names are truncated
+NAME_BYTES = 4096  # PATH_MAX on Linux; longer names are truncated
 SLOTS = (64, 64 + HELD.size + NAME_BYTES)
 SIZE = SLOTS[1] + HELD.size + NAME_BYTES
 
 
 @dataclass(frozen=True)
 class HeartbeatState:
-    """Snapshot of a heartbeat.
+    """A snapshot of a heartbeat.
 
-    updated: monotonic seconds, 0 before the child starts. task: index of the current task in the attempt's batch.
+    updated: seconds on the monotonic clock, or 0 before the child starts.
+    task: the index of the current task in the attempt's batch.
     """
 
     updated: float
@@ -41,25 +43,28 @@ class HeartbeatState:
 
 
 class Heartbeat:
-    """The child's or the parent's end of the shared memory behind `descriptor`, which the caller closes."""
+    """The child's or the parent's access to the shared memory of a heartbeat.
+
+    The memory is that of the file `descriptor`, which the caller closes.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._memory = mmap.mmap(descriptor, SIZE)
         self._task = self._records = self._bytes = 0
 
     def begin(self, task: int) -> None:
-        """Start the task with this index in the attempt's batch."""
+        """Report the start of the task with this index in the attempt's batch."""
         self._task = task
         self.release()
         self.report(0, 0)
 
     def report(self, records: int, bytes_read: int) -> None:
-        """Report the task's progress so far."""
+        """Report how many records and bytes of its input the task has read so far."""
         self._records, self._bytes = records, bytes_read
         self._beat()
 
     def hold(self, file: str, position: int, records: int = 1) -> None:
-        """Mark `records` records as in progress, the first at `position` of `file`."""
+        """Report that `records` records are in progress, the first at `position` of `file`."""
         name = file.encode("utf-8", "surrogateescape")[:NAME_BYTES]
         unused = 1 - self._memory[VALID_SLOT]
         start = SLOTS[unused]
@@ -69,7 +74,7 @@ class Heartbeat:
         self._beat()
 
     def release(self) -> None:
-        """Mark all records as no longer in progress."""
+        """Report that no record is in progress any longer."""
         self.hold("", 0, 0)
 
     def _beat(self) -> None:
@@ -85,12 +90,12 @@ class Heartbeat:
         return HeartbeatState(updated / 1e9, records, bytes_read, task, in_progress)
 
     def updated(self) -> float:
-        """Read only the time of the last update, in monotonic seconds."""
+        """Read only the time of the last update, in seconds on the monotonic clock."""
         return int.from_bytes(self._memory[:8], "little") / 1e9
 
 
 def create_heartbeat_memory() -> int:
-    """Create zeroed shared memory for a heartbeat; returns its file descriptor."""
+    """Create zeroed shared memory for a heartbeat, and return its file descriptor."""
     descriptor = os.memfd_create("heartbeat")
     os.ftruncate(descriptor, SIZE)
     return descriptor

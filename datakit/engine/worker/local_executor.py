@@ -1,14 +1,15 @@
-"""Runs attempts on this machine, as many at a time as the slots and the memory allow.
+"""Decides which attempts run at the same time on this machine, from free slots, memory budgets and silent attempts.
 
-Admission: the budgets of all running attempts add up to at most 85 % of the machine's memory (or its cgroup's), so the
-kernel never has to choose a victim. The oldest attempt is admitted first. An attempt whose budget exceeds that limit
-runs alone. So does an exclusive attempt whose budget exceeds its slots' share of the memory: below that share, its
-neighbours cannot take memory from it, and running a hundred memory bombs one by one would delay everything else. One
-thread waits for each child; the work is done in the children.
+Admission: the budgets of all running attempts add up to at most 85 % of the memory of the machine (or of its cgroup),
+so that the kernel never has to choose a victim. The oldest attempt is admitted first. An attempt whose budget exceeds
+the 85 % runs alone. An exclusive attempt also runs alone if its budget exceeds its slots' share of the memory. Below
+that share, its neighbors cannot take memory from it, and running a hundred memory bombs one by one would delay all
+other attempts. One thread waits for each child; the children do the work.
 
-An attempt that has been silent for a quarter of its `hang_seconds` lends its slot (not its memory) to the next one
-until it makes progress again. A hung task uses no CPU or wastes it, and a few of them could otherwise block a whole
-machine, for half an hour each. The number of running attempts is at most twice the number of slots.
+An attempt that has been silent for a quarter of its `hang_seconds` lends its slot (but not its memory) to the next
+attempt until it makes progress again. A hung task uses no CPU or wastes it, and without this rule a few such tasks
+could block a whole machine for half an hour each. At most twice as many attempts as there are slots run at the same
+time.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from datakit.engine.worker.run_attempt import run_attempt
 
 
 class LocalExecutor(Executor):
-    """The default backend: forked children on this machine."""
+    """The default backend, which runs attempts in forked children on this machine."""
 
     def __init__(self, workers: int | None = None, memory_bytes: int | None = None) -> None:
-        """Run `workers` attempts at a time (default: one per usable CPU) within `memory_bytes` of memory in total."""
+        """Run `workers` attempts at a time (by default, one per usable CPU) within a total memory of `memory_bytes`."""
         self._slots = workers or len(os.sched_getaffinity(0))
         self._memory = memory_bytes or usable_memory()
         self._servers = ForkServerPool()
@@ -59,17 +60,17 @@ class LocalExecutor(Executor):
             return ended
 
     def abandon(self) -> None:
-        """Kill running attempts and forget them; keep the fork servers."""
+        """Kill and forget all running attempts, but keep the fork servers."""
         with self._lock:
             self._waiting.clear()
             cancelled, self._cancelled = self._cancelled, threading.Event()
-            self._ended = queue.SimpleQueue()  # killed children report to the old queue
+            self._ended = queue.SimpleQueue()  # attempts that are being killed report to the old queue
             self._running.clear()
             self._lending.clear()
         cancelled.set()
 
     def close(self) -> None:
-        """Kill running attempts and all fork servers."""
+        """Kill all running attempts and all fork servers."""
         self.abandon()
         self._servers.close()
 

@@ -1,13 +1,14 @@
-"""Measures the memory that tasks may use and that a process uses; sets `RLIMIT_DATA`, the safeguard behind the watcher.
+"""Determines how much memory all tasks may use, reads a process's memory use, and sets a child's `RLIMIT_DATA`.
 
-A child's budget covers its anonymous memory (resident minus shared) in excess of what it inherited from the fork
-server. Mapped input files belong to the page cache, and preloads exist only once, in the fork server.
+A child's budget covers its anonymous memory (resident minus shared) beyond what it inherited from the fork server. It
+does not cover mapped input files, which belong to the page cache, or preloads, which exist only once, in the fork
+server.
 
 `RLIMIT_DATA` limits what a process *reserves*, not what it uses, and libraries reserve generously: mimalloc (Arrow's
-allocator) takes address space 1 GiB at a time, and each thread needs a stack. So the backstop limit is what the child
-had reserved at its start plus twice its budget plus 3 GiB. No healthy task came near it (docs/measurements.md). It
-catches a single huge request, which fails at once instead of exhausting the machine's memory between two measurements
-of the watcher.
+allocator) takes address space 1 GiB at a time by default, and each thread needs a stack. The backstop limit is
+therefore what the child had reserved at its start, plus twice its budget, plus 3 GiB. No healthy task has come near
+this limit (docs/measurements.md). It catches a single huge request, which fails at once instead of exhausting the
+machine's memory between two measurements by `memory_watcher.py`.
 """
 
 from __future__ import annotations
@@ -21,25 +22,27 @@ import psutil
 
 from datakit.engine.worker import cgroups
 
-MEMORY_SHARE = 0.85  # for all attempts together; the rest is for the driver, fork servers and page cache
+MEMORY_SHARE = 0.85  # of memory, for all attempts together; the rest is for the driver, fork servers and page cache
 PAGE = os.sysconf("SC_PAGE_SIZE")
-BACKSTOP_MARGIN = 3 << 30  # for 1 GiB reservations of mimalloc and for stacks; no healthy task came near it
-HARD_LIMIT_MARGIN = 0.05  # share of the budget; measured peaks are below 1.1 budgets (docs/measurements.md)
-SMALL_BUDGET = 128 << 20  # a memory bomb (4 GiB/s) exceeds a smaller budget within 30 ms, before a late measurement
+BACKSTOP_MARGIN = 3 << 30  # for large reservations of allocators and for stacks; no healthy task came near the limit
+# Share of the budget that may be reserved beyond it; measured memory peaks are below 1.1 times the budget
+# (docs/measurements.md).
+HARD_LIMIT_MARGIN = 0.05
+SMALL_BUDGET = 128 << 20  # a memory bomb (4 GiB/s) may exceed a smaller budget before a measurement that is 30 ms late
 
 
 def memory_limit() -> int:
-    """Return the bytes of memory this process may use: the machine's, or its cgroup's if that is less."""
+    """Return the memory that this process may use, in bytes: the machine's, or its cgroup's limit if that is lower."""
     return min([psutil.virtual_memory().total, *cgroups.group_limits()])
 
 
 def usable_memory() -> int:
-    """Return the bytes that all attempts on this machine may use together."""
+    """Return the memory that all attempts on this machine may use together, in bytes."""
     return int(memory_limit() * MEMORY_SHARE)
 
 
 def used_memory(pid: int | str) -> tuple[int, int]:
-    """Return a process's (anonymous resident bytes, private reserved bytes); (0, 0) if it is gone."""
+    """Return (anonymous resident bytes, private reserved bytes) of a process, or (0, 0) if it is gone."""
     try:
         with open(f"/proc/{pid}/statm", "rb") as file:
             _, resident, shared, _, _, data, *_ = map(int, file.read().split())
@@ -49,12 +52,15 @@ def used_memory(pid: int | str) -> tuple[int, int]:
 
 
 def backstop_limit(reserved: int, budget: int) -> int:
-    """Return the maximum that a child may reserve, given that it had reserved `reserved` bytes at its start."""
+    """Return how many bytes a child may reserve, given that it had reserved `reserved` bytes at its start."""
     return reserved + 2 * budget + BACKSTOP_MARGIN
 
 
 def limit_own_memory(budget: int) -> None:
-    """Limit this process: a small budget gets a hard limit at once (`memory_watcher.py`), others the backstop limit."""
+    """Limit the memory of this process.
+
+    With a small budget, the process gets a hard limit at once (`memory_watcher.py`), otherwise only the backstop limit.
+    """
     reserved = used_memory("self")[1]
     if budget < SMALL_BUDGET:
         set_memory_limit(0, reserved + int((1 + HARD_LIMIT_MARGIN) * budget))
@@ -63,7 +69,7 @@ def limit_own_memory(budget: int) -> None:
 
 
 def set_memory_limit(pid: int, limit: int) -> None:
-    """Set `RLIMIT_DATA` of a process in bytes; pid 0 is this process. A process that is gone is ignored."""
+    """Set the `RLIMIT_DATA` of a process, in bytes. Pid 0 is this process; a process that is gone is ignored."""
     with contextlib.suppress(ProcessLookupError):
         _, hard = resource.prlimit(pid, resource.RLIMIT_DATA)
         soft = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
@@ -71,7 +77,7 @@ def set_memory_limit(pid: int, limit: int) -> None:
 
 
 def kernel_kills() -> int:
-    """Return how many processes on this machine or in this cgroup the kernel has killed for lack of memory."""
+    """Return a count that rises when the kernel kills a process of this machine or cgroup for lack of memory."""
     vmstat = Path("/proc/vmstat")
     lines = vmstat.read_text().splitlines() if vmstat.exists() else []
     return cgroups.oom_kills() + sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))

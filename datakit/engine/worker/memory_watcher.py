@@ -1,19 +1,22 @@
-"""Measures the children's memory in a small process next to the fork server, and kills a child that exceeds its budget.
+"""Measures children's memory in a process next to the fork server, kills those over budget, and sets their hard limits.
 
-So "out of memory" is a fact, not a guess based on a signal number. A memory bomb fills 4 GiB per second, so what
-matters is how late a measurement may come. A driver thread would wait for the interpreter's lock, and the fork server
-for its own forks (1 ms, but 20 to 40 ms with more runnable processes than CPUs); both would let bombs exceed a small
-budget by half. The watcher only measures, yet on a busy machine no process is certain to run in time. So a child that
-grows fast enough to exceed its budget before the next measurement gets a hard limit: it may reserve its remaining
-budget plus 5 % of the budget. The kernel enforces that limit. The watcher lifts it once the child grows slowly, since
-libraries may reserve more than they use. (`forkserver_client.py` makes Arrow reserve little at a time.) A budget below
-128 MiB can be exceeded between two slightly late measurements, so such a child keeps its hard limit throughout. If it
-reserves too much, the task's next attempt has twice the budget, and the one after that has no hard limit.
+"Out of memory" is therefore a fact, not a guess based on a signal number. A memory bomb fills 4 GiB per second, so what
+matters is how late a measurement may come. A thread in the driver would have to wait for the interpreter's lock, and
+the fork server for its own forks (1 ms, but 20 to 40 ms with more runnable processes than CPUs). Either would let bombs
+exceed a small budget by half. The watcher does nothing but measure.
+
+Yet on a busy machine, no process is certain to run in time. A child that grows fast enough to exceed its budget before
+the next measurement therefore gets a hard limit, which the kernel enforces: the child may reserve its remaining budget
+plus 5 % of the budget. The watcher lifts this limit once the child grows slowly, since libraries may reserve more than
+they use. (`forkserver_client.py` makes Arrow reserve little at a time.) A budget below 128 MiB can be exceeded between
+two slightly late measurements, so a child with such a budget keeps its hard limit throughout. If the child reserves too
+much, the task's next two attempts have twice and four times the declared memory, which usually takes them out of this
+range.
 
 A measurement costs 6 microseconds. The next one is due when the child could have used up its remaining budget at four
-times the fastest growth seen: every 50 ms far below the budget, every quarter of a millisecond close to it. The table
-of children is in shared memory, so neither side waits for the other. Entries are reused in rotation, so a late
-measurement of a dead child does not affect a new one.
+times the fastest growth seen: after 50 ms far below the budget, and after a quarter of a millisecond close to it. The
+table of children is in shared memory, so neither the fork server nor the watcher waits for the other. Entries are
+reused in rotation, so a late measurement of a dead child does not affect a new one.
 """
 
 from __future__ import annotations
@@ -39,8 +42,8 @@ from datakit.engine.worker.memory import (
 
 LONGEST_INTERVAL, SHORTEST_INTERVAL = 0.05, 0.00025  # seconds: 20 and 4,000 measurements per second, 0.01 to 2.4 % CPU
 FASTEST_GROWTH = 16 << 30  # bytes per second: four times the growth of the fastest bomb seen
-LATENESS_SECONDS = 0.1  # delay of a measurement on a busy machine; with 0.02, sudden growth was often mistaken for slow
-HARD_LIMIT_SECONDS = 0.25  # how long a limit outlasts fast growth: a child that pauses may be waiting for a CPU
+LATENESS_SECONDS = 0.1  # delay of a measurement on a busy machine; with 0.02, sudden growth was often taken for slow
+HARD_LIMIT_SECONDS = 0.25  # how long a hard limit outlasts fast growth, as a child that pauses may be waiting for a CPU
 NEAR_BACKSTOP = 0.95  # share of the backstop limit above which a failed allocation is attributed to it
 ENTRIES = 4096  # far more than the children of one fork server at any time
 CHILD = struct.Struct("<qqqq")  # a _Child, written by the fork server
@@ -53,7 +56,7 @@ PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15  # <linux/prctl.h>
 
 
 class MemoryUse(NamedTuple):
-    """A child's memory use up to its exit: bytes inherited, the peak above them, and which limits it met."""
+    """A child's memory use up to its exit: the bytes inherited, the peak beyond them, and the limits that it met."""
 
     inherited: int = 0
     peak: int = 0
@@ -62,7 +65,10 @@ class MemoryUse(NamedTuple):
 
 
 class _Child(NamedTuple):
-    """A child's table entry, with the bytes in use and the bytes reserved at its start. pid 0: the child has exited."""
+    """A child's table entry, with the bytes in use (`inherited`) and the bytes reserved at its start.
+
+    pid: 0 if the child has exited.
+    """
 
     pid: int
     budget: int
@@ -74,11 +80,11 @@ class _Observed(NamedTuple):
     peak: int = 0
     most_reserved: int = 0
     over_budget: bool = False
-    limited: bool = False  # has a hard limit because it grows fast
+    limited: bool = False  # the child has a hard limit because it grows fast
 
 
 class _Table:
-    """The memory that the fork server and the watcher share."""
+    """The table of children, in memory that the fork server and the watcher share."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, ENTRIES * ENTRY_BYTES)
@@ -97,10 +103,10 @@ class _Table:
 
 
 class MemoryWatcher:
-    """The fork server's handle on the watcher, which it starts as process `pid`."""
+    """The fork server's handle on the watcher, which runs as the process `pid`."""
 
     def __init__(self) -> None:
-        """Fork the watcher. Call this while the process is small."""
+        """Fork the watcher. Call this while the calling process is still small."""
         self._table, self._next = _Table(), 0
         read, self.descriptor = os.pipe2(os.O_CLOEXEC)
         server, self.pid = os.getpid(), os.fork()
@@ -115,7 +121,7 @@ class MemoryWatcher:
         os.close(read)
 
     def add(self, pid: int, budget: int) -> int:
-        """Start watching a child that has no work yet; returns its entry."""
+        """Start watching a child that has no work yet, and return the number of its entry."""
         entry, self._next = self._next, (self._next + 1) % ENTRIES
         self._table.set_observed(entry, _Observed())
         self._table.set_child(entry, _Child(pid, budget, *used_memory(pid)))
@@ -123,7 +129,7 @@ class MemoryWatcher:
         return entry
 
     def remove(self, entry: int) -> MemoryUse:
-        """Stop watching a child that has exited; returns its memory use."""
+        """Stop watching a child that has exited, and return its memory use."""
         child, observed = self._table.child(entry), self._table.observed(entry)
         self._table.set_child(entry, _Child(0, 0, 0, 0))
         near_backstop = observed.most_reserved > NEAR_BACKSTOP * backstop_limit(child.reserved, child.budget)
@@ -134,7 +140,7 @@ class MemoryWatcher:
 
 @dataclass
 class _Measurement:
-    """The last measurement of a child, when it was last seen to grow fast, and when to measure it again."""
+    """The last measurement of a child, when the child last grew fast, and when it must be measured again."""
 
     time: float = 0.0
     used: int = 0
@@ -142,7 +148,7 @@ class _Measurement:
     due: float = 0.0
 
     def limited(self, now: float) -> bool:
-        """Return True if the child has a hard limit because of its growth."""
+        """Return True if the child has a hard limit because it has grown fast."""
         return now < self.fast_growth + HARD_LIMIT_SECONDS
 
 
@@ -184,13 +190,13 @@ class _WatcherProcess:
         seen = self._table.observed(entry)
         over = seen.over_budget or left < 0
         seen = _Observed(max(seen.peak, used), max(seen.most_reserved, reserved), over, limited)
-        self._table.set_observed(entry, seen)  # before the kill, so the exit status never arrives first
+        self._table.set_observed(entry, seen)  # before the kill, so that the exit status never arrives first
         if left < 0:
             kill(child.pid)
 
 
 def _set_limit(child: _Child, reserved: int, left: int, limited: bool) -> None:
-    """Set a hard limit of the remaining budget plus 5 % of the budget, or lift it to the backstop limit."""
+    """Set a hard limit of the remaining budget plus 5 % of the budget, or raise the limit to the backstop limit."""
     limit = backstop_limit(child.reserved, child.budget)
     if limited or child.budget < SMALL_BUDGET:
         limit = min(limit, reserved + max(0, left) + int(HARD_LIMIT_MARGIN * child.budget))
@@ -198,7 +204,7 @@ def _set_limit(child: _Child, reserved: int, left: int, limited: bool) -> None:
 
 
 def kill(pid: int) -> None:
-    """Send SIGKILL to a child and everything it has started."""
+    """Send SIGKILL to a child and to everything that it has started."""
     for send in (os.killpg, os.kill):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             send(pid, signal.SIGKILL)

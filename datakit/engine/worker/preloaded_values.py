@@ -1,7 +1,7 @@
-"""Keeps the values that the fork server computes once and its children share copy-on-write.
+"""Keeps values (such as tokenizers) that the fork server computes once and that its children share copy-on-write.
 
 `preloaded("datakit.tokenize.encoders.tokenizer:load", path)` returns the value that the fork server computed. Without a
-fork server (in a test, inline, or under `spawn`) it computes and caches the value.
+fork server (in a test, inline, or under `spawn`), the call computes the value and caches it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _VALUES: dict[tuple[str, ...], Any] = {}
 
 
 def preloaded(function: str, *arguments: str) -> Any:
-    """Return `function(*arguments)`, computed at most once per process and its forks."""
+    """Return `function(*arguments)`, which is computed at most once per process, including its forks."""
     key = (function, *arguments)
     if key not in _VALUES:
         _VALUES[key] = resolve(function)(*arguments)

@@ -1,8 +1,8 @@
-"""Runs one attempt in one child: starts it, watches its heartbeat, collects its result.
+"""Runs one attempt in one child: requests the child, kills it on a hang or a cancellation, and collects its result.
 
-A child whose heartbeat has not changed for the phase's `hang_seconds` is made to dump its stack, then killed. The fork
-server watches its memory (`memory_watcher.py`), and `exit_causes.py` determines how it ended. Cost: 3-12 ms per
-attempt.
+A child whose heartbeat has not changed for the phase's `hang_seconds` is made to dump its stack and is then killed. A
+process next to the fork server watches the child's memory (`memory_watcher.py`), and `exit_causes.py` determines how
+the child ended. An attempt costs 3-12 ms in addition to its work.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from datakit.errors import StorageError
 from datakit.storage import urls
 from datakit.storage.stale_files import scratch_directory
 
-POLL_SECONDS = 0.05  # how often to check for hangs and cancellation; a result is noticed at once
+POLL_SECONDS = 0.05  # interval of the checks for hangs and cancellation; a result is noticed at once
 DUMP_SECONDS = 2.0  # time for faulthandler to write a stack, which takes milliseconds on an idle machine
-SILENT_SHARE = 0.25  # share of `hang_seconds`; an attempt that is silent for longer lends its slot
+SILENT_SHARE = 0.25  # share of `hang_seconds` after which a silent attempt lends its slot
 
 
 def run_attempt(
@@ -43,9 +43,10 @@ def run_attempt(
     cancelled: threading.Event | None = None,
     report_silence: Callable[[bool], None] = lambda silent: None,
 ) -> Outcome:
-    """Run one attempt to its end. Whatever the task does is reported as an outcome, never raised.
+    """Run one attempt to its end. All that the task does is reported as an outcome; nothing is raised.
 
-    report_silence: called repeatedly, with True while the heartbeat has been still for a quarter of `hang_seconds`.
+    report_silence: called repeatedly, with True while the heartbeat has been still for a quarter of `hang_seconds`, and
+    otherwise with False.
     """
     started = time.monotonic()
     scratch = scratch_directory()
@@ -67,7 +68,10 @@ def run_attempt(
 
 @lru_cache(maxsize=1)
 def _shared(url: str) -> bytes:
-    """Read the data shared by a phase's tasks, once per process. Its name contains its digest, so it never changes."""
+    """Read the data shared by a phase's tasks, once per process.
+
+    The file's name contains the digest of its content, so the content never changes.
+    """
     return urls.read_bytes(url)
 
 
@@ -78,7 +82,10 @@ def _usable_memory() -> int:
 
 @dataclass(frozen=True)
 class _Request:
-    """A child's work. budget: the attempt's, but at most what all attempts on this machine may use together."""
+    """A child's work.
+
+    budget: the attempt's budget, but at most the memory that all attempts on this machine may use together.
+    """
 
     attempt: Attempt
     shared: bytes | None
@@ -94,7 +101,7 @@ class _Request:
 
 @dataclass
 class _Child:
-    """The parent's view of a running child. dumped: when it was asked for its stack."""
+    """The parent's view of a running child. dumped: when the child was asked for its stack; 0 if it was not."""
 
     channel: socket.socket
     status: int
@@ -115,7 +122,7 @@ def _run_in_child(request: _Request, server: ForkServer, cancelled: threading.Ev
             message = "the fork server died before it forked"
             return make_outcome(request.attempt, Cause.INFRASTRUCTURE, request.started, message=message)
         (running.pid,) = forkserver.PID.unpack(first)
-        with contextlib.suppress(BrokenPipeError):  # if the child died at once, its status says how
+        with contextlib.suppress(BrokenPipeError):  # if the child died at once, its exit status says why
             send_frame(running.channel, request.encode())
         reply = _await_reply(running, request, cancelled)
         return conclude(request.attempt, _exit_of(running, request), reply, request.started)
@@ -123,7 +130,7 @@ def _run_in_child(request: _Request, server: ForkServer, cancelled: threading.Ev
 
 @contextlib.contextmanager
 def _forked(server: ForkServer, budget: int) -> Iterator[_Child]:
-    """Ask the server for a child; close all descriptors at the end."""
+    """Ask the server for a child, and close all descriptors at the end."""
     with contextlib.ExitStack() as open_files:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         open_files.enter_context(ours)
@@ -141,7 +148,7 @@ def _forked(server: ForkServer, budget: int) -> Iterator[_Child]:
 
 
 def _await_reply(running: _Child, request: _Request, cancelled: threading.Event | None) -> bytes | None:
-    """Wait for the child's reply or its exit; returns None if it exited without a complete reply."""
+    """Wait for the child's reply or its exit. Return None if the child exited without a complete reply."""
     poll = select.poll()
     poll.register(running.channel, select.POLLIN)
     poll.register(running.status, select.POLLIN)
@@ -157,7 +164,7 @@ def _await_reply(running: _Child, request: _Request, cancelled: threading.Event 
 
 
 def _kill_if_hung(running: _Child, request: _Request) -> None:
-    """Ask a silent child for its stack, and kill it once the stack is written or 2 seconds have passed."""
+    """Ask a silent child for its stack, and kill the child once the stack is written or 2 seconds have passed."""
     now, seconds = time.monotonic(), request.attempt.hang_seconds
     if seconds is None:
         return

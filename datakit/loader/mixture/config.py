@@ -1,4 +1,4 @@
-"""Defines a mixture as frozen dataclasses and finds every contradiction in it before any token is read.
+"""Defines a mixture's settings and defaults (components, shuffles, weights by stage), and rejects contradictory values.
 
     Mixture(
         components={"web": Component(open_source("data/demo/tokenize-..."), packing=None), ...},
@@ -6,9 +6,9 @@
         seed=0, sequence_length=4096, batch_size=512,
     )
 
-Everything in a Mixture decides what the run reads and enters its fingerprint, including `memory_bytes`, which sets how
-many blocks are shuffled together. Settings that only decide how it is read (threads, read-ahead) belong to the Loader.
-"""
+The checks read no tokens. All settings of a Mixture affect which tokens the run reads. This includes `memory_bytes`,
+which decides how many blocks are shuffled together. Settings that do not affect the batches, such as the number of
+threads and the read-ahead, belong to the Loader."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ FINAL_BATCHES = ("drop", "pad")
 
 @dataclass(frozen=True)
 class Shuffle:
-    """The shuffling of a component's sequences.
+    """The way in which a component's sequences are shuffled.
 
-    `block` permutes blocks of tokens, then the sequences inside each window of blocks. `full` permutes all sequences of
-    an epoch and, unless the component fits in memory, reads each sequence separately. `none` keeps the source's order.
-    If `window_blocks` is None, a window has as many blocks as the mixture's memory allows.
+    The kind `block` permutes blocks of tokens, then the sequences inside each window of blocks. `full` permutes all
+    sequences of an epoch; unless the component fits in memory, each sequence is then read separately. `none` keeps the
+    source's order. If `window_blocks` is None, a window has as many blocks as the mixture's memory allows.
     """
 
     kind: str = "block"
@@ -58,11 +58,12 @@ class Shuffle:
 
 @dataclass(frozen=True)
 class Component:
-    """One source in the mixture.
+    """One source in the mixture, and how it is read.
 
-    If `packing` is None, documents are laid end to end and cut; a Packing keeps them whole. `packing_counts` has the
-    stored number of sequences in each block, by sequence length: int32 [blocks]. About `validation_tokens` tokens are
-    held out. The run ends before the component would exceed `max_epochs` epochs.
+    If `packing` is None, documents are laid end to end and cut into sequences; a Packing keeps documents whole where
+    they fit. `packing_counts` maps each sequence length to the stored number of sequences in each block: int32
+    [blocks]. About `validation_tokens` tokens are held out. The run ends before the component would exceed `max_epochs`
+    epochs.
     """
 
     source: TokenSource
@@ -78,7 +79,7 @@ class Component:
             self.packing.check(name)
         if self.source.tokens < 1:
             raise LoaderError(
-                f"component {name!r} has no tokens; check its source's name, and that its cache is complete"
+                f"component {name!r} has no tokens; check the name of its source, and that its cache is complete"
             )
         if self.max_epochs is not None and self.max_epochs < 1:
             raise LoaderError(f"component {name!r}: max_epochs is {self.max_epochs}; it must be at least 1")
@@ -94,7 +95,7 @@ class Component:
 
 @dataclass(frozen=True)
 class Stage:
-    """Weights from a step or slot on. They need not sum to 1; a component that is not named has weight 0."""
+    """The weights that apply from a step or a slot on. They need not sum to 1; a component not named has weight 0."""
 
     weights: Mapping[str, float]
     start_step: int | None = None
@@ -108,7 +109,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class SimulatedEpochs:
-    """Shrinks each component so that a run of `run_tokens` repeats data as often as one of `target_tokens` would."""
+    """Shrinks every component so that a run of `run_tokens` repeats data as often as a run of `target_tokens` would."""
 
     run_tokens: int
     target_tokens: int
@@ -121,8 +122,9 @@ class SimulatedEpochs:
 class Mixture:
     """Components, their weights by stage, and all other settings that decide the batches.
 
-    `block` is in sequences, `memory_bytes` in bytes, `batch_size` in sequences over all hosts, `sequence_length` in
-    tokens. Raises LoaderError, naming the component or stage, for invalid or contradictory values.
+    `block` and `batch_size` are numbers of sequences (`batch_size` over all hosts), `sequence_length` is a number of
+    tokens, and `memory_bytes` is in bytes. For invalid or contradictory values, raises a LoaderError that names the
+    component, stage or setting.
     """
 
     components: Mapping[str, Component]
@@ -145,8 +147,8 @@ class Mixture:
             raise LoaderError(f"block is {self.block}; a mixture block has 1 to {MAX_BLOCK - 1} sequences")
         if self.simulate is not None and not 0 < self.simulate.run_tokens <= self.simulate.target_tokens:
             raise LoaderError(
-                f"simulate: run_tokens is {self.simulate.run_tokens:,}; it must be from 1 to target_tokens, "
-                f"{self.simulate.target_tokens:,}"
+                f"simulate: run_tokens is {self.simulate.run_tokens:,}; it must be from 1 to target_tokens "
+                f"({self.simulate.target_tokens:,})"
             )
         for name, component in self.components.items():
             component.check(name)
@@ -176,7 +178,7 @@ class Mixture:
         before = -1
         for number, stage in enumerate(stages):
             if stage.start_step is not None and stage.start_slot is not None:
-                raise LoaderError(f"stage {number} has both start_step and start_slot; give one")
+                raise LoaderError(f"stage {number} has both start_step and start_slot; give only one of them")
             first = stage.first_slot(axis)
             if first <= before or (number == 0 and first):
                 rule = "the first stage must start at 0" if number == 0 else f"stage {number - 1} at slot {before}"
@@ -187,7 +189,9 @@ class Mixture:
     def _check_weights(self, number: int, weights: Mapping[str, float]) -> None:
         for name, weight in weights.items():
             if name not in self.components:
-                raise LoaderError(f"stage {number}: no component {name!r}: {suggestion(name, self.components)}")
+                raise LoaderError(
+                    f"stage {number}: there is no component {name!r}; {suggestion(name, self.components)}"
+                )
             if not (math.isfinite(weight) and weight >= 0):
                 raise LoaderError(f"stage {number}: the weight of {name!r} is {weight}; it must be 0 or more")
         if not any(weight > 0 for weight in weights.values()):
@@ -203,11 +207,11 @@ class Mixture:
             if one.source.identity != other.source.identity:
                 raise LoaderError(
                     f"component {a!r} would train on documents that {b!r} holds out, or vice versa: one reads a whole "
-                    "cache and the other a source of it; give each its own source, or remove validation_tokens"
+                    "cache and the other one of its sources; give each its own source, or remove validation_tokens"
                 )
             if one.validation_tokens != other.validation_tokens:
                 raise LoaderError(
                     f"components {a!r} and {b!r} read the same tokens, but their validation_tokens are "
-                    f"{one.validation_tokens:,} and {other.validation_tokens:,}: one would train on what the other "
-                    "holds out; give both the same value"
+                    f"{one.validation_tokens:,} and {other.validation_tokens:,}, so one would train on documents "
+                    "that the other holds out; give both components the same value"
                 )

@@ -1,18 +1,18 @@
-"""Packs whole documents into sequences: best fit inside one block of tokens, from the documents' lengths alone.
+"""Decides which documents of a block share a sequence (best fit); splits, truncates or drops those that are too long.
 
-Packing may reorder documents inside a block but never changes them: a document that fits in a sequence is kept whole.
-Each block is packed independently, so a sequence can be found without packing anything before it. Only the number of
-sequences in each of the other blocks must be known (`count_blocks`; stored as `packing-<length>-<policy>`).
+Packing may reorder the documents of a block, but it keeps every document that fits in a sequence whole. It needs only
+the documents' lengths. Each block is packed independently, so a sequence can be found without packing anything before
+it. Only the number of sequences in each of the other blocks must be known. `count_blocks` counts them, and the step
+`packing-<length>-<policy>` stores the counts.
 
 The assignment of documents to blocks does not depend on the sequence length: a document belongs to the block in which
-it starts. A document longer than a block is first cut into block-sized parts, each treated as a document. So when the
-length grows, blocks already read still count as read, and nothing is lost or read twice.
+it starts. A document longer than a block is first cut into block-sized parts, and each part is treated as a document.
+So when the length changes, blocks already read still count as read, and nothing is lost or read twice.
 
-Documents are placed longest first, each into the fullest sequence with room for it (best fit decreasing). That takes
-about 0.7 us per document and leaves 1-2 % padding on real texts if a block holds dozens of sequences. If a document is
-too long for a sequence, `split` cuts it into full sequences and a remainder, `truncate` keeps its start, and `drop`
-omits it; each case is counted.
-"""
+The longest documents are placed first. Each goes into the fullest sequence with room for it (best fit decreasing). This
+takes about 0.7 us per document, and leaves 1-2 % padding on real texts if a block holds dozens of sequences. If a
+document is too long for a sequence, `split` cuts it into full sequences and a remainder, `truncate` keeps its start,
+and `drop` omits it. The documents treated in each of these ways are counted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ POLICIES = ("split", "truncate", "drop")
 
 @dataclass(frozen=True)
 class Packing:
-    """Policy for packing a component. `max_documents` limits the documents per sequence; 0 means no limit."""
+    """The policy for packing a component. `max_documents` limits the documents per sequence; 0 means no limit."""
 
     too_long: str = "split"
     max_documents: int = 0
@@ -40,7 +40,9 @@ class Packing:
             known = ", ".join(POLICIES)
             raise LoaderError(f"component {name!r}: too_long is {self.too_long!r}; it must be one of {known}")
         if self.max_documents < 0:
-            raise LoaderError(f"component {name!r}: max_documents is {self.max_documents}; it must be 0 (none) or more")
+            raise LoaderError(
+                f"component {name!r}: max_documents is {self.max_documents}; it must be 0 (no limit) or more"
+            )
 
     def counts_name(self, length: int) -> str:
         """Return the name of the step that stores this packing's counts, such as `packing-4096-split`."""
@@ -50,15 +52,15 @@ class Packing:
 
 @dataclass(frozen=True)
 class Counters:
-    """The effect of packing on documents and tokens. Counters of several blocks are added field by field."""
+    """Counts of documents and tokens before and after packing. Adding two Counters adds each of their fields."""
 
     documents: int = 0  # a document longer than a block counts once per part
     tokens: int = 0
-    kept: int = 0  # tokens in a sequence
-    split: int = 0  # documents too long for a sequence, by what was done to them
+    kept: int = 0  # tokens that were put into sequences
+    split: int = 0  # `split`, `truncated` and `dropped` count the documents too long for a sequence
     truncated: int = 0
     dropped: int = 0
-    padding: int = 0  # positions without a token
+    padding: int = 0  # positions in the sequences that hold no token
 
     def __add__(self, other: Counters) -> Counters:
         return Counters(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
@@ -66,24 +68,24 @@ class Counters:
 
 @dataclass(frozen=True)
 class Documents:
-    """The documents of a block, or parts of documents longer than a block: arrays [documents]."""
+    """The documents of a block; each part of a document longer than a block counts as one. Arrays [documents]."""
 
     starts: np.ndarray
     lengths: np.ndarray
-    whole: np.ndarray  # length of the whole document
+    whole: np.ndarray  # length of the whole document, even if only a part of it is in this block
     heads: np.ndarray  # bool: True at the start of a document, False for its later parts
 
 
 @dataclass(frozen=True)
 class Packed:
-    """The sequences of a block, and what packing did to its documents."""
+    """The sequences of a block, and the counters from packing its documents."""
 
     pieces: Pieces
     counters: Counters
 
 
 def owned_documents(source: TokenSource, axis: BlockAxis, block: int) -> Documents:
-    """Return the documents that start in a block. Reads document borders but no tokens."""
+    """Return the documents, or parts of documents, that start in a block. Reads document boundaries but no tokens."""
     first, end = axis.range(block)
     borders = source.document_borders(first, end)
     sizes = np.full(len(borders) - 1, axis.block_tokens)
@@ -94,7 +96,7 @@ def owned_documents(source: TokenSource, axis: BlockAxis, block: int) -> Documen
 
 
 def pieces_of(documents: Documents, length: int, too_long: str) -> tuple[np.ndarray, np.ndarray, Counters]:
-    """Return (starts, lengths, counters) of the pieces to pack, in token order, none longer than `length`."""
+    """Return (starts, lengths, counters) of the pieces to pack, in token order. No piece is longer than `length`."""
     over = documents.whole > length
     heads = int(np.count_nonzero(over & documents.heads))
     seen = Counters(documents=len(over), tokens=int(documents.lengths.sum()))
@@ -110,7 +112,8 @@ def pieces_of(documents: Documents, length: int, too_long: str) -> tuple[np.ndar
 def best_fit(lengths: np.ndarray, capacity: int, max_items: int = 0) -> np.ndarray:
     """Assign items to sequences of `capacity` tokens, at most `max_items` in each: int64 [items].
 
-    The longest item comes first; each goes into the fullest sequence with room, or the earliest of equally full ones.
+    The longest items are placed first. Each goes into the fullest sequence that has room for it; if several are equally
+    full, it goes into the earliest of them.
 
     >>> best_fit(np.array([10, 15, 4, 10]), 20).tolist()
     [1, 0, 0, 1]
@@ -143,14 +146,14 @@ def pack_block(source: TokenSource, axis: BlockAxis, block: int, length: int, pa
 
 @dataclass(frozen=True)
 class PackingCounts:
-    """The number of sequences in each of several consecutive blocks, and the counters of packing them."""
+    """The number of sequences in each of several consecutive blocks, and the summed counters from packing them."""
 
     sequences: np.ndarray  # int32 [blocks]
     counters: Counters
 
 
 def count_blocks(source: TokenSource, axis: BlockAxis, blocks: range, length: int, packing: Packing) -> PackingCounts:
-    """Pack consecutive blocks to count their sequences. Counts of adjacent ranges can be concatenated."""
+    """Pack consecutive blocks to count their sequences. The counts of adjacent ranges of blocks can be concatenated."""
     counts, counters = np.zeros(len(blocks), np.int32), Counters()
     for i, block in enumerate(blocks):
         packed = pack_block(source, axis, block, length, packing)
@@ -160,9 +163,9 @@ def count_blocks(source: TokenSource, axis: BlockAxis, blocks: range, length: in
 
 
 def _place(lengths: list[int], capacity: int, opened: int, max_items: int) -> list[int]:
-    """Place lengths, descending and below the capacity, by best fit.
+    """Return the sequence of each item, chosen by best fit. All lengths are below `capacity`, in descending order.
 
-    `rooms` holds (room << 32 | sequence), ascending.
+    `opened` is the number of sequences that are already full. `rooms` holds (room << 32 | sequence), ascending.
     """
     rooms: list[int] = []
     items: dict[int, int] = {}

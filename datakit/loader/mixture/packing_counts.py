@@ -1,15 +1,14 @@
-"""Finds and reads the stored sequence counts of packed components.
+"""Names and finds the steps that store packed components' sequence counts, and loads and verifies the counts files.
 
 The loader must know how many sequences each block of a packed component holds. `datakit mixture pack` counts them once
-per sequence length, in a step `packing-<length>-<policy>` shared by all mixtures over the same tokens:
+for each sequence length, in a step `packing-<length>-<policy>` that all mixtures over the same tokens share:
 
     <root>/packing/packing-4096-split-<12 digits>/counts.npy        int32, one per block
 
 The step's fingerprint covers everything that decides the counts: the identity of the tokens that training sees (the
 cache or its source, without the held-out documents), the block size, the length and the packing. So counts from another
-cache are never used, and changing the held-out documents requires new counts. Loading counts takes two reads, 4 bytes
-per block.
-"""
+cache are never used, and a change of the held-out documents requires new counts. Loading the counts of one step takes
+two reads, and 4 bytes per block."""
 
 from __future__ import annotations
 
@@ -36,9 +35,9 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True)
 class CountParameters:
-    """Everything that decides the counts; the step's fingerprint covers it."""
+    """All values that decide the counts; the step's fingerprint covers them."""
 
-    source: str  # identity of the tokens
+    source: str  # identity of the token source
     tokens: int
     block_tokens: int
     length: int
@@ -48,7 +47,7 @@ class CountParameters:
 
 @dataclass(frozen=True)
 class CountsStep:
-    """The step that counts the sequences of one source at one length."""
+    """The step that counts the sequences of one source at one sequence length."""
 
     stage: str
     parameters: CountParameters
@@ -56,7 +55,10 @@ class CountsStep:
     directory: str
 
     def manifest(self) -> Manifest | None:
-        """Return the step's manifest, or None if it has not finished. Raises CorruptError if it is another step's."""
+        """Return the step's manifest, or None if the step has not finished.
+
+        Raises CorruptError if the manifest belongs to another step.
+        """
         found = find_manifest(self.directory)
         if found is not None and found.fingerprint != self.fingerprint:
             raise CorruptError(
@@ -76,7 +78,7 @@ def counts_step(root: str, source: TokenSource, block_tokens: int, length: int, 
 
 
 def packed_components(mixture: Mixture) -> Iterator[tuple[str, Packing, TokenSource, list[int]]]:
-    """Yield (name, packing, source without held-out documents, the run's lengths) for each packed component."""
+    """Yield (name, packing, source without held-out documents, the run's sequence lengths) per packed component."""
     lengths = sorted({length for _, length in mixture.lengths.changes()})
     for name in mixture.used():
         component = mixture.components[name]
@@ -85,9 +87,9 @@ def packed_components(mixture: Mixture) -> Iterator[tuple[str, Packing, TokenSou
 
 
 def with_packing_counts(mixture: Mixture, root: str) -> Mixture:
-    """Return the mixture with the stored counts of all packed components.
+    """Return a copy of the mixture that includes the stored counts of all packed components.
 
-    Raises LoaderError if any are missing from the root, CorruptError if any are damaged.
+    Raises LoaderError if any counts are missing from the root, and CorruptError if any are damaged.
     """
     components = dict(mixture.components)
     for name, packing, source, lengths in packed_components(mixture):
@@ -104,7 +106,7 @@ def encode_counts(counts: np.ndarray) -> bytes:
 
 
 def decode_counts(data: bytes) -> np.ndarray:
-    """Decode a counts file: int32 [blocks]."""
+    """Decode the contents of a counts file: int32 [blocks]."""
     return np.load(io.BytesIO(data), allow_pickle=False)
 
 
@@ -112,7 +114,7 @@ def _counts(step: CountsStep, name: str, root: str) -> np.ndarray:
     manifest = step.manifest()
     if manifest is None:
         raise LoaderError(
-            f"component {name!r}: {root} has no {step.stage} for these tokens ({step.directory} is missing); "
+            f"component {name!r}: {root} has no step {step.stage} for these tokens ({step.directory} is missing); "
             f"run `datakit mixture pack` on this mixture with --root {root}"
         )
     (partition,) = manifest.partitions
@@ -120,7 +122,11 @@ def _counts(step: CountsStep, name: str, root: str) -> np.ndarray:
     try:
         data = urls.read_bytes(url)
     except NotFoundError as error:
-        raise CorruptError(f"{url} is missing, but its manifest exists; remove the directory and pack again") from error
+        raise CorruptError(
+            f"{url} is missing, but its manifest exists; remove the directory and run `datakit mixture pack` again"
+        ) from error
     if xxhash.xxh3_128_hexdigest(data) != partition.xxh3:
-        raise CorruptError(f"{url} does not match its checksum; remove the directory and pack again")
+        raise CorruptError(
+            f"{url} does not match its checksum; remove the directory and run `datakit mixture pack` again"
+        )
     return decode_counts(data)

@@ -1,8 +1,9 @@
-"""Computes what each component contributes over a run, for a table or plot. Reads no tokens.
+"""Computes each component's tokens, epochs and share over a run, and lists all changes of stage, length and batch size.
 
-view = contributions(SequenceOrder(mixture), steps=20_000)
-view.tokens[-1]     # tokens of each component at the end, in the order of view.names
-"""
+    view = contributions(SequenceOrder(mixture), steps=20_000)
+    view.tokens[-1]     # number of tokens of each component at the end, in the order of view.names
+
+No tokens are read."""
 
 from __future__ import annotations
 
@@ -16,22 +17,22 @@ from datakit.loader.mixture.sequence_order import SequenceOrder
 
 @dataclass(frozen=True)
 class Preview:
-    """Contributions at `steps` (ascending, from 0), by component. Tokens and weights both include padding."""
+    """The components' contributions before each of `steps`, which ascend from 0. Numbers of tokens include padding."""
 
     names: list[str]
     steps: np.ndarray
     tokens: np.ndarray  # cumulative: int64 [points, components]
     epochs: np.ndarray  # cumulative: float [points, components]
-    share: np.ndarray  # share of the tokens since the previous point: float [points - 1, components]
+    share: np.ndarray  # share of the tokens between two consecutive points: float [points - 1, components]
     changes: list[tuple[int, str]]  # (step, description)
     ending: str
 
 
 def contributions(order: SequenceOrder, steps: int | None = None, points: int = 200) -> Preview:
-    """Return the contributions over the first `steps` batches (all if None).
+    """Return the contributions over the first `steps` batches, or over the whole run if `steps` is None.
 
-    They are computed at up to `points` steps, and also where settings change. Raises LoaderError if there is no batch,
-    or if the mixture is endless and `steps` is None.
+    They are computed at up to `points` evenly spaced steps, and at each step where a setting changes. Raises
+    LoaderError if there is no batch, or if the mixture is endless and `steps` is None.
     """
     steps = order.steps if steps is None else steps if order.steps is None else min(steps, order.steps)
     if steps is None:
@@ -52,7 +53,7 @@ def contributions(order: SequenceOrder, steps: int | None = None, points: int = 
 
 
 def tokens_before(order: SequenceOrder, step: int) -> np.ndarray:
-    """Return the tokens of each component, padding included, in the batches before `step`: int64 [components]."""
+    """Return each component's number of tokens, padding included, in the batches before `step`: int64 [components]."""
     total, before = np.zeros(len(order.names), np.int64), np.zeros(len(order.names), np.int64)
     changes = [(at, length) for at, length in order.lengths.changes() if at < step]
     ends = [at for at, _ in changes[1:]] + [step]

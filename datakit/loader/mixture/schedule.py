@@ -1,4 +1,4 @@
-"""Defines values by step, such as `Schedule(((0, 4096), (20_000, 32_768)))`, and converts steps to slots."""
+"""Checks and looks up values that change at given steps (sequence length, batch size), and converts steps to slots."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from datakit.errors import LoaderError
 
 @dataclass(frozen=True)
 class Schedule:
-    """Pairs (first step, value), with steps ascending from 0; each value applies until the next pair."""
+    """Pairs (first step, value), such as `Schedule(((0, 4096), (20_000, 32_768)))`, with steps ascending from 0.
+
+    Each value applies until the first step of the next pair.
+    """
 
     pairs: tuple[tuple[int, int], ...]
 
     @classmethod
     def of(cls, value: int | Schedule, name: str) -> Schedule:
-        """Make a schedule from a number, or check a given schedule.
+        """Return `value` as a schedule, after checking it. A number applies to all steps.
 
-        Raises LoaderError, mentioning `name`, if the steps do not ascend from 0 or a value is not positive.
+        If the steps do not ascend from 0 or a value is not positive, raises a LoaderError that mentions `name`.
         """
         schedule = value if isinstance(value, Schedule) else cls(((0, value),))
         if not schedule.pairs or schedule.pairs[0][0] != 0:
@@ -48,7 +51,7 @@ class Schedule:
 
 
 class SlotAxis:
-    """Converts steps to slots and back. Slot n is row n of the run, counted over all batches, padding included."""
+    """Converts steps to slots and back. Slots number the rows of all batches from 0, including rows of padding."""
 
     def __init__(self, batch_size: Schedule) -> None:
         self._steps = [step for step, _ in batch_size.pairs]

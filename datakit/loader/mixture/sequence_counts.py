@@ -1,8 +1,8 @@
-"""Computes how many sequences of one length each block holds, and where the windows of an epoch's block order start.
+"""Computes how many sequences of one length each block holds; refuses lengths that do not fit and mismatched counts.
 
 A plain component needs no table: every block but the last holds the same number of sequences. A packed component needs
-one count per block (4 bytes per million tokens). In both cases, an epoch takes one number per window.
-"""
+one count per block (4 bytes per million tokens). For both kinds, an epoch's order takes one number per window: the
+window's first sequence."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from datakit.loader.mixture.packing import Counters, Packing, count_blocks
 from datakit.loader.permutation import Order
 from datakit.loader.sources.token_source import BlockAxis, TokenSource
 
-MAX_COUNTED_BLOCKS = 4096  # limit of what the loader counts itself: 4 G tokens, about 3 s for documents of 1,000 tokens
+MAX_COUNTED_BLOCKS = 4096  # limit for counting at startup: 4 G tokens, about 3 s for documents of 1,000 tokens
 
 
 class PlainCounts:
-    """Blocks cut into sequences of `length`; if `length` does not divide a block, its last sequence is padded."""
+    """Counts for blocks cut into sequences of `length`; a block's last sequence is padded if it is shorter."""
 
     def __init__(self, axis: BlockAxis, length: int) -> None:
         self.axis = axis
@@ -30,11 +30,11 @@ class PlainCounts:
         self.total = (axis.count - 1) * self._usual + self._last
 
     def counts(self, blocks: np.ndarray) -> np.ndarray:
-        """Return the number of sequences in each of these blocks."""
+        """Return the number of sequences in each of the given blocks."""
         return np.where(blocks == self.axis.count - 1, self._last, self._usual)
 
     def window_starts(self, order: Order, window_blocks: int) -> np.ndarray:
-        """Return the first sequence of each window of `order`, then the total: int64 [windows + 1]."""
+        """Return the first sequence of each window of an epoch's block order, then the total: int64 [windows + 1]."""
         count = self.axis.count
         place = int(order.inverse(np.array([count - 1]))[0])
         blocks = np.minimum(np.arange(-(-count // window_blocks) + 1) * window_blocks, count)
@@ -42,7 +42,7 @@ class PlainCounts:
 
 
 class PackedCounts:
-    """Blocks whose documents are packed, one count per block; methods as in `PlainCounts`."""
+    """Counts for blocks whose documents are packed, one count per block. Its methods are those of `PlainCounts`."""
 
     def __init__(self, counts: np.ndarray) -> None:
         self._counts = counts
@@ -62,18 +62,25 @@ SequenceCounts = PlainCounts | PackedCounts
 
 
 class CountsByLength:
-    """The sequence counts of one component, by length; packed blocks without `stored` counts are counted on demand."""
+    """The sequence counts of one component, by sequence length.
+
+    `stored` holds the counts of a packed component by length; for any other length, its blocks are counted on demand.
+    """
 
     def __init__(
         self, source: TokenSource, axis: BlockAxis, name: str, packing: Packing | None, stored: Mapping[int, np.ndarray]
     ) -> None:
-        self.packing_counters: dict[int, Counters] = {}  # by length; only for blocks counted here
+        self.packing_counters: dict[int, Counters] = {}  # by length; only for lengths counted here
         self._source, self._axis, self._name, self._packing, self._stored = source, axis, name, packing, stored
         self._made: dict[int, SequenceCounts] = {}
         self._lock = threading.Lock()
 
     def of(self, length: int) -> SequenceCounts:
-        """Return the counts at `length` tokens. Raises LoaderError if there can be none or stored ones do not match."""
+        """Return the counts for sequences of `length` tokens.
+
+        Raises LoaderError if no sequence of this length can be made, if the stored counts do not match the source, or
+        if there are too many blocks to count here.
+        """
         with self._lock:
             if length not in self._made:
                 self._made[length] = self._make(length)
@@ -93,17 +100,19 @@ class CountsByLength:
         if len(counts) != self._axis.count:
             raise LoaderError(
                 f"component {self._name!r}: {self._packing.counts_name(length)} has counts of {len(counts):,} blocks, "
-                f"but the source has {self._axis.count:,}; the counts belong to another cache or block size"
+                f"but the source has {self._axis.count:,}; the counts are for another cache or block size"
             )
         if not counts.sum():
-            raise LoaderError(f"component {self._name!r}: no document fits in {length:,} tokens and too_long is 'drop'")
+            raise LoaderError(
+                f"component {self._name!r}: no document fits in {length:,} tokens, and too_long is 'drop'"
+            )
         return PackedCounts(counts)
 
     def _count(self, length: int, packing: Packing) -> np.ndarray:
         if self._axis.count > MAX_COUNTED_BLOCKS:
             raise LoaderError(
                 f"component {self._name!r}: {self._axis.count:,} blocks are too many to pack at the start of a run; "
-                f"count {packing.counts_name(length)} once with `datakit mixture pack`"
+                f"run `datakit mixture pack` once to store their counts as {packing.counts_name(length)}"
             )
         table = count_blocks(self._source, self._axis, range(self._axis.count), length, packing)
         self.packing_counters[length] = table.counters

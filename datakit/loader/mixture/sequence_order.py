@@ -1,9 +1,8 @@
-"""Computes which sequences of which components are in batch n, for any n, on any host.
+"""Computes which sequences of which components are in batch n, for any n, and decides when and why the run ends.
 
-Creating the order from a Mixture excludes held-out documents, grants windows, places the stages on the axis of slots,
-resolves each change of length (from how much of each component was served before it), and finds the end of the run, if
-any. It reads no tokens.
-"""
+Creating the order from a Mixture excludes held-out documents, assigns window sizes, and converts the starts of stages
+to slots. For each change of the sequence length, it determines how much of each component has been served by then.
+Finally, it finds the end of the run, if there is one. It reads no tokens."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from datakit.loader.sources.token_source import BlockAxis, TokenSource
 
 @dataclass(frozen=True)
 class Pick:
-    """The rows of a batch that come from one window: int64 arrays [rows]."""
+    """The rows of a batch that come from one window of a component: int64 arrays [rows]."""
 
     stream: int
     window: Window
@@ -34,11 +33,11 @@ class Pick:
 
 
 class SequenceOrder:
-    """The order in which a mixture is read.
+    """The order in which the sequences of a mixture are read.
 
-    `names`, `streams` and all arrays by component are in alphabetical order. `ending` says why the run ends. Raises
-    LoaderError if the windows do not fit in memory, a length does not fit in a component's blocks, or the end of the
-    run cannot be found.
+    `names`, `streams` and all arrays with one entry per component are in alphabetical order of the components' names.
+    `ending` says why the run ends. Raises LoaderError if the windows do not fit in memory, if a sequence length does
+    not fit in a component's blocks, or if the end of the run cannot be found.
     """
 
     def __init__(self, mixture: Mixture) -> None:
@@ -69,7 +68,7 @@ class SequenceOrder:
         return full + partial
 
     def picks(self, step: int, first: int, last: int) -> list[Pick]:
-        """Return the picks for rows first..last-1 of batch `step`. Rows after the end of the run are in no pick."""
+        """Return the picks for rows first..last-1 of batch `step`. No pick contains rows after the end of the run."""
         slot = self.axis.first_slot(step)
         end = slot + last if self.slots is None else min(slot + last, self.slots)
         components, sequences = self.slot_order.rows(slot + first, max(slot + first, end))
@@ -93,7 +92,7 @@ class SequenceOrder:
             )
 
     def _windows(self, number: int, sequences: np.ndarray, rows: np.ndarray) -> list[Pick]:
-        """Make one pick per window from ascending sequences of one component."""
+        """Make one pick per window from sequences of one component, which must be in ascending order."""
         picks, at, stream = [], 0, self.streams[number]
         while at < len(sequences):
             window = stream.window_at(int(sequences[at]))
@@ -131,9 +130,9 @@ class SequenceOrder:
         return end
 
     def _first_to_end(self, limits: list[tuple[int, int]]) -> int | None:
-        """Return the first slot at which a component would exceed its limit, if any. Sets `ending`.
+        """Return the first slot at which a component would exceed its limit, or None if none ever does. Sets `ending`.
 
-        `limits` are (epochs, component) pairs.
+        `limits` contains pairs (maximum number of epochs, number of the component).
         """
         bounds = []
         for epochs, i in limits:

@@ -1,12 +1,11 @@
-"""Maps each slot to a component and to the number of that component's sequences in earlier slots.
+"""Decides which component each slot of the run goes to, and which of that component's sequences is served there.
 
-Slots number the rows of all batches from the start of the run. Each stage divides its slots into mixture blocks (of
-2,048 slots by default). A block's counts come from `apportion`, and the order inside the block from a keyed
-permutation. A component's sequences are numbered in slot order, so a new stage may cut a mixture block short: the
-numbering continues after the last sequence served.
+Slots number the rows of all batches from the start of the run. Each mixture stage divides its slots into mixture blocks
+(of 2,048 slots by default). apportion.py decides how many sequences of each component a block holds, and a keyed
+permutation decides their order. A component's sequences are numbered in slot order. If a new stage cuts a mixture block
+short, the numbering therefore continues after the last sequence served.
 
-Cost: 0.3 ms per block of 2,048; the last 64 blocks are cached.
-"""
+A block of 2,048 slots takes 0.3 ms; the last 64 blocks are cached."""
 
 from __future__ import annotations
 
@@ -23,13 +22,13 @@ from datakit.loader.mixture.apportion import SCALE, BlockCounts
 from datakit.loader.permutation import Permutation, derive_key
 
 CACHED_BLOCKS = 64  # 2 MB at 2,048 slots
-MAX_BLOCKS = 4_000_000  # limit of the search for a component's end: 8 G slots, about a minute
-ANNOUNCED_BLOCKS, SECONDS_PER_BLOCK = 200_000, 20e-6  # a longer search, of 4 s, says so
+MAX_BLOCKS = 4_000_000  # how far ahead the end of a component is searched for: 8 G slots, about a minute
+ANNOUNCED_BLOCKS, SECONDS_PER_BLOCK = 200_000, 20e-6  # a search that is longer, which takes 4 s, is announced
 
 
 @dataclass(frozen=True)
 class StageSlots:
-    """A stage that starts at slot `first`: its components' numbers, ascending, and their counts in each block."""
+    """A stage that starts at slot `first`: its components' numbers (ascending) and their counts in each block."""
 
     first: int
     members: np.ndarray
@@ -37,9 +36,9 @@ class StageSlots:
 
 
 class SlotOrder:
-    """The slots of a mixture. A component's number is its index in `names`.
+    """The assignment of a run's slots to components. A component's number is its index in `names`.
 
-    `stages` are (first slot, weights) pairs, ascending from slot 0.
+    `stages` contains pairs (first slot, weights), with slots ascending from 0.
     """
 
     def __init__(
@@ -51,12 +50,12 @@ class SlotOrder:
         self._stages = [self._stage(first, weights) for first, weights in stages]
         self._firsts = [stage.first for stage in self._stages]
         self._cached = lru_cache(CACHED_BLOCKS)(self._make_block)
-        self._served = [np.zeros(len(names), np.int64)]  # sequences before each stage
+        self._served = [np.zeros(len(names), np.int64)]  # number of sequences of each component before each stage
         for number, stage in enumerate(self._stages[1:]):
             self._served.append(self._served[number] + self._in_stage(number, stage.first - self._stages[number].first))
 
     def rows(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return (component, sequence of that component) for slots first..last-1: two int64 arrays [last - first]."""
+        """Return (component numbers, sequence numbers) for slots first..last-1: two int64 arrays [last - first]."""
         components, sequences = [], []
         while first < last:
             number = self._stage_of(first)
@@ -79,21 +78,24 @@ class SlotOrder:
         return self._served[number] + self._in_stage(number, slot - self._firsts[number])
 
     def shares(self, first: int, last: int) -> list[float]:
-        """Return each component's largest share in any of the stages of slots first..last."""
+        """Return the largest share that each component has in any stage that overlaps slots first..last."""
         shares = np.zeros(len(self._names))
         for stage in self._stages[self._stage_of(first) : self._stage_of(last) + 1]:
             shares[stage.members] = np.maximum(shares[stage.members], stage.counts.parts / SCALE)
         return shares.tolist()
 
     def slot_of(self, component: int, sequence: int) -> int | None:
-        """Return the slot of a component's sequence, or None if never served. Raises LoaderError if too far ahead."""
+        """Return the slot at which a component's sequence is served, or None if it is never served.
+
+        Raises LoaderError if the slot is too far ahead to be computed.
+        """
         number, inside = self._stage_serving(component, sequence)
         stage = self._stages[number]
         member = np.flatnonzero(stage.members == component)
         return stage.first + self._place(number, int(member[0]), inside) if member.size else None
 
     def earliest(self, component: int, sequence: int) -> float:
-        """Return a lower bound for `slot_of`, without computing the blocks up to it; infinite if never served."""
+        """Return a lower bound for `slot_of` without computing any blocks; infinity if the sequence is never served."""
         number, inside = self._stage_serving(component, sequence)
         stage = self._stages[number]
         member = np.flatnonzero(stage.members == component)
@@ -101,7 +103,10 @@ class SlotOrder:
         return stage.first + low * self.block
 
     def _stage_serving(self, component: int, sequence: int) -> tuple[int, int]:
-        """Return (stage that serves a component's sequence, sequence in it); the last stage if no earlier one does."""
+        """Return (number of the stage that serves a component's sequence, number of the sequence within the stage).
+
+        If no earlier stage serves the sequence, this is the last stage.
+        """
         served = [int(totals[component]) for totals in self._served]
         number = bisect_right(served, sequence, 1) - 1
         return number, sequence - served[number]
@@ -141,18 +146,21 @@ class SlotOrder:
         return components, sequences
 
     def _blocks_around(self, number: int, member: int, sequence: int) -> tuple[int, int]:
-        """Return (low, high): the sequence is in blocks low..high-1, as counts are within one of the exact share."""
+        """Return (low, high) such that the sequence is in one of blocks low..high-1.
+
+        The bounds hold because running totals are within one of the exact share.
+        """
         owed = int(self._stages[number].counts.parts[member]) * self.block
         return sequence * SCALE // owed, -(-(sequence + 1) * SCALE // owed)
 
     def _place(self, number: int, member: int, sequence: int) -> int:
-        """Return the slot of a member's sequence, both counted from the start of the stage."""
+        """Return the slot of a member's sequence. The slot and the sequence are counted from the start of the stage."""
         counts, component = self._stages[number].counts, int(self._stages[number].members[member])
         low, high = self._blocks_around(number, member, sequence)
         if high > MAX_BLOCKS:
             raise LoaderError(
                 f"component {self._names[component]!r}: at its weight, sequence {sequence:,} comes after slot "
-                f"{low * self.block:,}, which is too far ahead to compute the end; raise its weight or change `stop`"
+                f"{low * self.block:,}, too far ahead to compute the end of the run; raise its weight, or change `stop`"
             )
         if high > ANNOUNCED_BLOCKS:
             logging.getLogger(__name__).warning(

@@ -1,16 +1,17 @@
-"""Presents one component as an endless series of sequences; each can be found without reading those before it.
+"""Finds the epoch, window and block of the n-th sequence of a component, also after changes of the sequence length.
 
     epoch     a keyed permutation of the component's blocks, different in each epoch
-    window    the next K blocks of the epoch; their sequences, in an order keyed by (component, epoch, window)
+    window    the next K blocks of the epoch; their sequences are in an order keyed by (component, epoch, window)
     stretch   consecutive sequences of one length; the next stretch starts where the run changes the length
 
-A change of length closes the current window. Its unread sequences, in token order, are joined into sequences of the new
-length, which form a window of their own; then the epoch continues with its next blocks, in the same order, cut to the
-new length. So each token of an epoch is served once, whatever the lengths.
+A component is presented as an endless series of sequences, each of which can be found without reading any before it.
 
-Memory: one number per window of an epoch, and the tables of the few windows in use. Time: about 1 ms per window of
-16,384 sequences.
-"""
+A change of length closes the current window. The window's unread sequences, in token order, are joined into sequences
+of the new length, which form a window of their own. Then the epoch continues with its next blocks. Their order stays
+the same, and they are cut to the new length. So each token of an epoch is served once, whatever the lengths.
+
+In memory are one number per window of an epoch and the tables of the few windows in use. A window of 16,384 sequences
+takes about 1 ms."""
 
 from __future__ import annotations
 
@@ -36,12 +37,15 @@ from datakit.loader.sources.ranges import Pieces, plain
 from datakit.loader.sources.rows import Rows, View, rows_of_pieces, rows_of_range
 from datakit.loader.sources.token_source import BlockAxis, TokenSource
 
-CACHED_PACKINGS = 64  # packed blocks; they take 16 bytes per document
+CACHED_PACKINGS = 64  # how many blocks' packings are kept; each takes 16 bytes per document
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Sequences of `length` from sequence `first` on: the `joined` ones, then the epoch's windows from `window` on."""
+    """The sequences of `length` tokens from sequence `first` on, up to the next change of length.
+
+    The `joined` sequences come first, then the windows of the epoch from number `window` on, then further epochs.
+    """
 
     first: int
     length: int
@@ -55,9 +59,9 @@ class Stretch:
 
 
 class UnitReader:
-    """Reads a unit of a component: a plain or packed block, or sequences joined at a change of length.
+    """Reads the units of a component: plain blocks, packed blocks, and sequences joined at a change of length.
 
-    `joined` maps a stretch's number to its joined sequences; the caller adds to it at each change of length.
+    `joined` maps a stretch's number to its joined sequences. The caller adds an entry at each change of length.
     """
 
     def __init__(
@@ -73,7 +77,7 @@ class UnitReader:
         return self._load_pieces(self.pieces_of(unit), unit.length, view)
 
     def load_sequence(self, unit: Unit, sequence: int, view: View) -> Rows:
-        """Read one sequence of a unit, for a full shuffle that does not fit in memory."""
+        """Read a single sequence of a unit, for a component with a full shuffle that does not fit in memory."""
         return self._load_pieces(self.pieces_of(unit).take(np.array([sequence])), unit.length, view)
 
     def pieces_of(self, unit: Unit) -> Pieces:
@@ -85,7 +89,7 @@ class UnitReader:
         return self._packed(unit.number, unit.length)
 
     def borders_near(self, pieces: Pieces) -> np.ndarray:
-        """Return the document borders of all blocks in which the pieces start."""
+        """Return the document boundaries of all blocks in which any of the pieces start."""
         blocks = np.unique(np.minimum(pieces.starts // self._axis.block_tokens, self._axis.count - 1))
         return np.concatenate([self._source.document_borders(*self._axis.range(block)) for block in blocks.tolist()])
 
@@ -98,10 +102,10 @@ class UnitReader:
 
 
 class Stream:
-    """The order of one component.
+    """The order in which the sequences of one component are served.
 
-    `counts` has the stored number of sequences in each block of a packed component, by length. Raises LoaderError if a
-    length does not fit in a block or stored counts do not match the source.
+    For a packed component, `counts` maps each sequence length to the stored number of sequences in each block. Raises
+    LoaderError if a length does not fit in a block, or if the stored counts do not match the source.
     """
 
     def __init__(
@@ -115,7 +119,7 @@ class Stream:
         axis = BlockAxis(source.tokens, settings.block_tokens)
         self.counts = CountsByLength(source, axis, settings.name, settings.packing, counts or {})
         self._epochs = EpochOrder(axis, settings, self.counts)
-        self._joined: dict[int, Joined] = {}  # by stretch
+        self._joined: dict[int, Joined] = {}  # by number of the stretch
         self.reader = UnitReader(source, axis, settings.packing, self._joined)
         self._joined_window = lru_cache(CACHED_WINDOWS)(self._make_joined_window)
         self._regular_window = lru_cache(CACHED_WINDOWS)(self._epochs.window)
@@ -135,7 +139,7 @@ class Stream:
         return self._regular_window(first, stretch.length, epoch, window)
 
     def change_length(self, sequence: int, length: int) -> None:
-        """Change the length from sequence `sequence` on; it must not precede earlier changes."""
+        """Change the length from number `sequence` on. Changes must be made in ascending order of `sequence`."""
         window = self.window_at(sequence)
         stretch, place = self.stretches[-1], sequence - window.first
         joined_window = window.units[0].joined >= 0
@@ -147,7 +151,10 @@ class Stream:
         self.counts.of(length)
 
     def upcoming(self, sequence: int) -> list[tuple[int, Unit]]:
-        """Return (first sequence that needs it, unit) for units needed from `sequence` to the next window's end."""
+        """Return (first sequence that needs the unit, unit) for each unit needed soon, in the order of first use.
+
+        These are the units needed from `sequence` to the end of the next window.
+        """
         window = self.window_at(sequence)
         end = window.first + window.count
         later = self._stretch_at(sequence) + 1
@@ -161,7 +168,7 @@ class Stream:
         ]
 
     def epochs_at(self, sequence: int) -> float:
-        """Return the epochs completed once `sequence` sequences are served; 1.25 is a quarter into the second epoch."""
+        """Return the number of epochs completed after `sequence` sequences; 1.25 is a quarter into the second epoch."""
         stretch = self.stretches[self._stretch_at(sequence)]
         offset, total, left = sequence - stretch.first, self.counts.of(stretch.length).total, self._left(stretch)
         if offset >= left:
@@ -169,7 +176,7 @@ class Stream:
         return stretch.epoch + 1 - (left - offset) / max(total, left)
 
     def end_of_epochs(self, epochs: int) -> int:
-        """Return the number of sequences served when `epochs` epochs are complete."""
+        """Return the number of sequences that have been served when `epochs` epochs are complete."""
         for number, stretch in enumerate(self.stretches):
             total = self.counts.of(stretch.length).total
             end = stretch.first + self._left(stretch) + (epochs - 1 - stretch.epoch) * total
@@ -181,11 +188,14 @@ class Stream:
         return bisect_right([stretch.first for stretch in self.stretches], sequence) - 1
 
     def _left(self, stretch: Stretch) -> int:
-        """Return the number of sequences left in a stretch's first epoch, including the joined ones."""
+        """Return the number of sequences that a stretch serves in its first epoch, including the joined ones."""
         return stretch.joined_count + self.counts.of(stretch.length).total - self._begin_of(stretch)
 
     def _in_epoch(self, stretch: Stretch, offset: int) -> tuple[int, int, int]:
-        """Return (epoch, sequence in it, offset of the epoch's sequence 0) for an offset after the joined sequences."""
+        """Return (epoch, sequence within the epoch, offset of the epoch's sequence 0).
+
+        All offsets are counted in sequences from the end of the stretch's joined sequences.
+        """
         begin, total = self._begin_of(stretch), self.counts.of(stretch.length).total
         if offset < total - begin:
             return stretch.epoch, begin + offset, -begin
@@ -209,7 +219,7 @@ class Stream:
         return Window(stretch.first, stretch.epoch, units, stretch.joined.counts, order)
 
     def _join(self, window: Window, place: int, length: int) -> Joined:
-        """Join the window's sequences from `place` on into sequences of a new length."""
+        """Join the window's sequences from `place` to its end into sequences of a new length."""
         units, rows = window.at(np.arange(place, window.count))
         numbers = np.unique(units).tolist()
         parts = [self.reader.pieces_of(window.units[i]).take(rows[units == i]) for i in numbers]

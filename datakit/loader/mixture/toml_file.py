@@ -1,13 +1,13 @@
-"""Reads a mixture from a TOML file that the command line and training scripts share.
+"""Reads a mixture and the number of steps from a TOML file: defines the file's keys and resolves relative cache paths.
 
     seed = 0
-    sequence_length = [[0, 4096], [95_000, 32_768]]     # from step 0, from step 95,000; or one number
+    sequence_length = [[0, 4096], [95_000, 32_768]]     # pairs [first step, length], or one length for the whole run
     batch_size = 512
-    steps = 100_000                                     # length of the run, for the preview
+    steps = 100_000                                     # number of steps in the run, for the preview
 
     [components.web]
-    cache = "data/demo/tokenize-0123456789ab"           # relative to this file, or a URL
-    source = "web"                                      # one source in the cache; all of them by default
+    cache = "data/demo/tokenize-0123456789ab"           # a path relative to this file's directory, or a URL
+    source = "web"                                      # one source of the cache; default: all sources
     validation_tokens = 2_000_000
 
     [components.code]
@@ -23,9 +23,10 @@
     start_step = 90_000                                 # or start_slot
     weights = { web = 0.5, code = 0.5 }
 
-Every other setting of a `Mixture` has the same name here: block, stop, memory_bytes, simulate, final_batch, pad_id. A
-component's `shuffle` is a word or a table: "none" or { block_tokens = 4_194_304 }. A cache that two components share is
-opened once. Loading a mixture takes one read per cache and, with `packing_root`, two per packed component and length.
+The command line and training scripts read the same file. All other settings also have the same names as in a `Mixture`:
+block, stop, memory_bytes, simulate, final_batch, pad_id. A component's `shuffle` is either a word, such as "none", or a
+table, such as { block_tokens = 4_194_304 }. A cache used by several components is opened only once. Loading a mixture
+takes one read per cache; if `packing_root` is given, it takes two more per packed component and sequence length.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from datakit.toml_config import decoded, read_toml
 
 @dataclass(frozen=True)
 class MixtureFile:
-    """The contents of a mixture file. `steps` is the length of the run, if given."""
+    """The contents of a mixture file. `steps` is the number of steps in the run, or None if the file has no `steps`."""
 
     path: str
     mixture: Mixture
@@ -57,7 +58,7 @@ class MixtureFile:
 
 @dataclass(frozen=True)
 class ComponentTable:
-    """`[components.<name>]`: where the tokens are and how to read them."""
+    """The table `[components.<name>]`: where a component's tokens are and how to read them."""
 
     cache: str
     source: str | None = None
@@ -69,7 +70,7 @@ class ComponentTable:
 
 @dataclass(frozen=True)
 class MixtureTable:
-    """The file's top level. None means the default of `Mixture`."""
+    """The top level of the file. None stands for the default value in `Mixture`."""
 
     components: dict[str, Any]
     stages: list[Any]
@@ -86,21 +87,24 @@ class MixtureTable:
 
 
 def load_mixture(path: str | os.PathLike[str], packing_root: str | None = None) -> Mixture:
-    """Load the mixture in a file. `packing_root` is the root with the counts from `datakit mixture pack`.
+    """Load the mixture from a file. `packing_root` is the root in which `datakit mixture pack` stored its counts.
 
-    Raises LoaderError for an invalid file or missing counts, CorruptError for damaged counts.
+    Raises LoaderError if the file is invalid or counts are missing, and CorruptError if counts are damaged.
     """
     return load_mixture_file(path, packing_root).mixture
 
 
 def load_mixture_file(path: str | os.PathLike[str], packing_root: str | None = None) -> MixtureFile:
-    """Load the mixture and the run length in a file. Raises LoaderError and CorruptError, like `load_mixture`."""
+    """Load the mixture and the number of steps from a file. Raises the same errors as `load_mixture`."""
     file = Path(path).expanduser()
     return mixture_of(read_toml(file, "give a mixture file (TOML)", LoaderError), file, packing_root)
 
 
 def mixture_of(document: Mapping[str, Any], file: Path, packing_root: str | None = None) -> MixtureFile:
-    """Make the mixture from a decoded TOML document. Paths are relative to `file`, which errors name."""
+    """Make the mixture from a decoded TOML document.
+
+    Paths in it are relative to the directory of `file`, and error messages mention `file`.
+    """
     table = decoded(document, MixtureTable, str(file), LoaderError)
     if table.steps is not None and table.steps < 1:
         raise LoaderError(f"{file}: steps is {table.steps}; it must be at least 1")
@@ -138,7 +142,7 @@ def _component(value: Any, place: str, file: Path, caches: dict[str, Cache]) -> 
 
 
 def _choice(value: str | dict[str, Any] | None, kind: Any, word: str, place: str) -> Any:
-    """Decode a table or a single string; a string is short for a table with only the key `word`."""
+    """Decode a table or a string. A string is shorthand for a table whose only key is `word`."""
     if value is None:
         return None
     return decoded({word: value} if isinstance(value, str) else value, kind, place, LoaderError)

@@ -1,11 +1,11 @@
-"""Splits a component into the documents a run trains on and those held out for validation.
+"""Splits a component's source into training and held-out documents, and makes mixtures that read a component only once.
 
     mixture = Mixture({"web": Component(source, validation_tokens=2_000_000)}, {"web": 1.0}, ...)
     with Loader(held_out_mixture(mixture, "web", sequence_length=4096, batch_size=64)) as validation:
-        for batch in validation.iterate(): ...      # each held-out token once, in order, the last batch padded
+        for batch in validation.iterate(): ...      # each held-out token once, in order; the last batch is padded
 
-The choice of held-out documents depends only on the source and the number of tokens: no seed, mixture or sequence
-length can move a held-out document into training.
+held_out.py chooses the held-out documents. Its choice depends only on the source and on the number of tokens to hold
+out, so no seed, mixture or sequence length can move a held-out document into training.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from datakit.loader.sources.token_source import RangeSource, TokenSource
 
 
 def training_source(component: Component, name: str, simulate: SimulatedEpochs | None = None) -> TokenSource:
-    """Return a component's source without its held-out documents, reduced if `simulate` is given.
+    """Return a component's source without its held-out documents, and further reduced if `simulate` is given.
 
-    Raises LoaderError if not enough documents can be held out.
+    Raises LoaderError if the documents to hold out cannot be chosen so that some tokens remain.
     """
     source = component.source
     if component.validation_tokens:
@@ -47,7 +47,10 @@ def validation_source(component: Component, name: str) -> TokenSource:
 
 
 def held_out_mixture(mixture: Mixture, name: str, *, sequence_length: int, batch_size: int) -> Mixture:
-    """Make a mixture that reads a component's held-out documents once, in order. Raises LoaderError if it has none."""
+    """Make a mixture that reads a component's held-out documents once, in order.
+
+    Raises LoaderError if the component has no held-out documents.
+    """
     component = mixture.components[name]
     in_order = Shuffle("none", block_tokens=component.shuffle.block_tokens)
     held = Component(validation_source(component, name), shuffle=in_order)
@@ -55,7 +58,10 @@ def held_out_mixture(mixture: Mixture, name: str, *, sequence_length: int, batch
 
 
 def one_pass(mixture: Mixture, name: str, component: Component, *, sequence_length: int, batch_size: int) -> Mixture:
-    """Make a mixture that reads `component` once, with the last batch padded; memory and `pad_id` are `mixture`'s."""
+    """Make a mixture that reads `component` once and pads the last batch.
+
+    Its `memory_bytes` and `pad_id` are those of `mixture`.
+    """
     return Mixture(
         {name: component},
         {name: 1.0},

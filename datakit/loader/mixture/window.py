@@ -1,9 +1,8 @@
-"""Orders the blocks of each epoch in windows, and joins sequences left unread when the sequence length changes.
+"""Permutes the blocks of an epoch and the sequences of a window, and joins unread sequences when the length changes.
 
-A unit is read as a whole. It is a block of the component's axis, or about a block's worth of the sequences joined at a
-change of length. A window is a list of units and a permutation of all their sequences. Memory: one number per window of
-an epoch, for the epochs and lengths in use.
-"""
+A unit is what one read returns: a block of the component's axis or, after a change of length, about a block's worth of
+the joined sequences. A window is a list of units and a permutation of all their sequences. One number per window of an
+epoch is kept in memory, for the epochs and sequence lengths in use."""
 
 from __future__ import annotations
 
@@ -20,12 +19,12 @@ from datakit.loader.permutation import InOrder, Order, Permutation, derive_key
 from datakit.loader.sources.ranges import Pieces, cut, groups_of, join, merged
 from datakit.loader.sources.token_source import BlockAxis
 
-MAX_TABLE = 1 << 20  # maximum number of sequences in a window whose order is kept as a table; 16 bytes each
-CACHED_WINDOWS = 6  # the current and next windows, for each of the lengths around a change of length
+MAX_TABLE = 1 << 20  # the order of a window of up to this many sequences is kept as a table, at 16 bytes per sequence
+CACHED_WINDOWS = 6  # enough for the current and the next window at each length in use around a change of length
 
 
 class Unit(NamedTuple):
-    """Block `number` of the axis or, if `joined` >= 0, unit `number` of the sequences joined at stretch `joined`."""
+    """Block `number` of the axis or, if `joined` >= 0, unit `number` of the joined sequences of stretch `joined`."""
 
     length: int
     number: int
@@ -33,7 +32,7 @@ class Unit(NamedTuple):
 
 
 class Window:
-    """Sequences first..first+count-1 of a component. `counts` has the number per unit: int64 [units]."""
+    """Sequences first..first+count-1 of a component. `counts` has the number of sequences per unit: int64 [units]."""
 
     def __init__(self, first: int, epoch: int, units: Sequence[Unit], counts: np.ndarray, order: Order) -> None:
         self.first = first
@@ -49,14 +48,14 @@ class Window:
         return self._find(self._order(np.arange(self.count)))
 
     def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (index of the unit, sequence within it) for places in the window: int64 arrays like `places`."""
+        """Return (index of the unit, sequence within the unit) for the given places in the window: int64 arrays."""
         if self.count <= MAX_TABLE:
             units, rows = self._table
             return units[places], rows[places]
         return self._find(self._order(places))
 
     def units_by_first_use(self, place: int, end: int) -> list[tuple[int, Unit]]:
-        """Return (first place, unit) of the units that places place..end-1 need, in the order of first use."""
+        """Return (place of first use, unit) for the units that places place..end-1 need, in the order of first use."""
         units, _ = self.at(np.arange(place, end))
         numbers, first = np.unique(units, return_index=True)
         order = np.argsort(first, kind="stable")
@@ -69,7 +68,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Joined:
-    """Sequences left unread at a change of length, joined to the new length, in units of about a block."""
+    """The tokens left unread at a change of length, as sequences of the new length, in units of about a block."""
 
     units: tuple[Pieces, ...]
 
@@ -81,11 +80,11 @@ class Joined:
 def join_unread(
     unread: Pieces, length: int, block_tokens: int, packing: Packing | None, borders: np.ndarray | None
 ) -> Joined:
-    """Join the unread rest of a window, in token order, into sequences of a new length.
+    """Join the unread rest of a window, in token order, into sequences of a new length. No token is dropped.
 
-    Plain sequences: adjacent pieces are merged, then all are laid end to end and cut; only the very last sequence is
-    padded. Packed sequences: adjacent pieces of a document are merged (never across `borders`), cut only if longer
-    than the new length, and packed again, about a block at a time. No token is dropped.
+    For plain sequences, adjacent pieces are merged, and all pieces are laid end to end and cut; only the very last
+    sequence is padded. For packed sequences, adjacent pieces of a document are merged (never across `borders`). Pieces
+    longer than the new length are cut, and all pieces are packed again, about a block at a time.
     """
     starts, lengths = merged(unread.starts, unread.lengths, borders)
     if packing is None:
@@ -100,7 +99,7 @@ def join_unread(
 
 @dataclass(frozen=True)
 class StreamSettings:
-    """Everything that decides a component's order, except its source."""
+    """The settings that, together with the source, decide the order of a component's sequences."""
 
     name: str
     seed: int
@@ -111,20 +110,20 @@ class StreamSettings:
 
 
 class EpochOrder:
-    """The block order and windows of every epoch of one component."""
+    """The order of the blocks, and the windows, of every epoch of one component."""
 
     def __init__(self, axis: BlockAxis, settings: StreamSettings, counts: CountsByLength) -> None:
         self._axis, self._settings, self._counts = axis, settings, counts
         self.window_starts = lru_cache(CACHED_WINDOWS)(self._window_starts)
 
     def permutation(self, size: int, *purpose: str | int) -> Order:
-        """Return the order of `size` items for this purpose; the identity if the component is not shuffled."""
+        """Return the order of `size` items for this purpose, or the identity if the component is not shuffled."""
         if not self._settings.shuffled:
             return InOrder(size)
         return Permutation(size, derive_key(self._settings.seed, self._settings.name, *purpose))
 
     def window(self, first: int, length: int, epoch: int, number: int) -> Window:
-        """Return window `number` of an epoch; its first sequence is the component's sequence `first`."""
+        """Return window `number` of an epoch. The window's first sequence is the component's sequence `first`."""
         begin = number * self._settings.window_blocks
         places = np.arange(begin, min(begin + self._settings.window_blocks, self._axis.count))
         blocks = self._blocks(epoch)(places)

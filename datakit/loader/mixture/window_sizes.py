@@ -1,10 +1,9 @@
-"""Decides how many blocks each component shuffles together, so that the current and next windows fit in memory.
+"""Decides how many blocks each component shuffles together and which components stay in memory, within `memory_bytes`.
 
-A component that fits is kept in memory whole and read only once, for all epochs. The others share the remaining memory
-equally: half of each share is for the current window, half for the next. The window sizes affect the order (more blocks
-shuffle better), so they are computed from the mixture alone and saved in checkpoints. A resumed run is refused if a
-different `memory_bytes` changes a window, unless the mixture sets the old `window_blocks`.
-"""
+A component that fits is kept in memory as a whole and read only once, for all epochs. The others share the remaining
+memory equally: half of each share is for the current window, half for the next. The window sizes affect the order (with
+more blocks, sequences are shuffled better), so they are computed from the mixture alone and saved in checkpoints. If a
+different `memory_bytes` changes a window, a resumed run is refused, unless the mixture sets the old `window_blocks`."""
 
 from __future__ import annotations
 
@@ -15,12 +14,12 @@ from datakit.errors import LoaderError
 from datakit.loader.mixture.config import Shuffle
 from datakit.loader.sources.token_source import BlockAxis
 
-IN_ORDER_WINDOW = 2  # blocks; nothing is shuffled, so this only sets the read-ahead
+IN_ORDER_WINDOW = 2  # blocks per window if nothing is shuffled; this only affects the read-ahead
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A component's memory demand: its axis in blocks, the bytes per token, and its Shuffle."""
+    """The facts that decide how much memory a component needs: its blocks, its bytes per token, and its Shuffle."""
 
     axis: BlockAxis
     token_bytes: int
@@ -32,21 +31,21 @@ class Claim:
 
     @property
     def pair(self) -> int:
-        """Bytes of one block of the current window and one of the next window."""
+        """Size in bytes of two blocks: one of the current window and one of the next window."""
         return 2 * self.axis.block_tokens * self.token_bytes
 
 
 @dataclass(frozen=True)
 class Grant:
-    """A component's window."""
+    """The window size granted to a component, and the memory set aside for it."""
 
     blocks: int
-    resident: bool  # blocks are kept in memory while the window is served; otherwise sequences are read separately
+    resident: bool  # True if blocks stay in memory while their window is served; else sequences are read separately
     bytes: int
 
 
 def grant_windows(claims: Mapping[str, Claim], memory_bytes: int) -> dict[str, Grant]:
-    """Grant first the windows that the mixture sets, then small components as a whole, then equal shares.
+    """Grant the window sizes that the mixture sets, then keep small components whole, then grant equal shares.
 
     Raises LoaderError if the windows exceed `memory_bytes`.
     """
@@ -59,7 +58,7 @@ def grant_windows(claims: Mapping[str, Claim], memory_bytes: int) -> dict[str, G
     if left < 0:
         raise LoaderError(
             f"memory_bytes is {memory_bytes:,}, but the windows of {', '.join(sorted(claims))} need "
-            f"{memory_bytes - left:,}; raise it, or lower block_tokens or window_blocks"
+            f"{memory_bytes - left:,}; raise memory_bytes, or lower block_tokens or window_blocks"
         )
     return grants
 

@@ -1,1 +1,1 @@
-"""Reads and assembles batches: read-ahead, block pool, metrics."""
+"""Holds the reading half of the loader: read-ahead, the pool of blocks, the assembly of batches, and metrics."""

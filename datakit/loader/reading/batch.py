@@ -1,13 +1,12 @@
-"""Assembles batches: tokens, and the arrays from which a model derives its attention, positions and loss.
+"""Assembles a batch's tokens from its rows, and derives segments, positions and loss mask from boundaries and padding.
 
     tokens     int32 [rows, length]   the mixture's pad_id in padding
     segments   int32 [rows, length]   1, 2, ... for the documents in a row, from left to right; 0 in padding
     positions  int32 [rows, length]   position within the segment, from 0; 0 in padding
     loss_mask  bool  [rows, length]   True where the token should be predicted; False in padding
 
-The first token of a segment cannot be predicted from another document, so a next-token loss counts token i + 1 only
-where its mask is set and its segment is that of token i. Derived arrays are computed on first use.
-"""
+The first token of a segment must not be predicted from another document. So a next-token loss should count token i + 1
+only where its mask is set and it is in the same segment as token i. The derived arrays are computed on first use."""
 
 from __future__ import annotations
 
@@ -24,19 +23,19 @@ from datakit.loader.sources.rows import Rows, View
 
 @dataclass
 class Batch:
-    """Rows of one step: arrays [rows, length], listed in the module's docstring, and arrays [rows].
+    """Rows of one step: arrays [rows, length], which the module's docstring lists, and arrays [rows].
 
     `segments` and `positions` raise LoaderError if the loader was made with segments=False.
     """
 
     step: int
-    first_slot: int  # of the global batch
-    names: Sequence[str]  # of the components
+    first_slot: int  # first slot of the global batch
+    names: Sequence[str]  # names of the components
     tokens: np.ndarray
     lengths: np.ndarray  # int64 [rows]: number of tokens before the padding
-    components: np.ndarray  # int32 [rows]: index in `names`; -1 for a row of padding
-    run_counts: np.ndarray | None  # int64 [rows]: number of segments in each row; None with segments=False
-    run_starts: np.ndarray | None  # int32: where each segment starts within its row
+    components: np.ndarray  # int32 [rows]: index of the row's component in `names`; -1 for a row of padding
+    run_counts: np.ndarray | None  # int64 [rows]: number of segments in each row; None if segments=False
+    run_starts: np.ndarray | None  # int32 [segments]: where each segment starts within its row
     source_mask: np.ndarray | None  # bool [rows, length]: the loss mask of the sources, if any has one
 
     @property
@@ -46,11 +45,11 @@ class Batch:
 
     @property
     def padding(self) -> int:
-        """Number of positions in this batch without a token."""
+        """Number of positions in this batch that hold padding."""
         return self.tokens.size - int(self.lengths.sum())
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays [rows, length] by name, without `segments` and `positions` if the loader has none."""
+        """Return the arrays [rows, length] by name, without `segments` and `positions` if segments=False."""
         names = (
             ("tokens", "segments", "positions", "loss_mask") if self.run_counts is not None else ("tokens", "loss_mask")
         )
@@ -83,9 +82,12 @@ class Batch:
 
     @cached_property
     def _runs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return (number of runs per row, their starts in the flattened batch, their sizes); padding is a run too."""
+        """Return (number of runs per row, starts of the runs in the flattened batch, sizes of the runs).
+
+        A run is a segment or the padding at the end of a row.
+        """
         if self.run_counts is None or self.run_starts is None:
-            raise LoaderError("this loader was made with segments=False, so it does not look up document borders")
+            raise LoaderError("this loader was made with segments=False, so its batches have no segments or positions")
         length = self.tokens.shape[1]
         padded = np.flatnonzero(self.lengths < length)
         row = np.repeat(np.arange(len(self.lengths)), self.run_counts)
@@ -97,7 +99,7 @@ class Batch:
 
 
 def empty_batch(rows: int, length: int, names: Sequence[str], view: View) -> Batch:
-    """Make a batch with all rows marked as padding and all tokens uninitialized."""
+    """Make a batch in which all rows are marked as padding and all tokens are uninitialized."""
     return Batch(
         step=0,
         first_slot=0,
@@ -114,8 +116,8 @@ def empty_batch(rows: int, length: int, names: Sequence[str], view: View) -> Bat
 def fill(batch: Batch, picks: Sequence[Pick], sources: Sequence[Rows], resident: Sequence[bool], view: View) -> None:
     """Copy the picked rows into the batch.
 
-    sources: the result of the read that holds each row, in the order of the picks. resident: for each stream, True if
-    its reads are whole units, False if they are single sequences.
+    sources: for each row, in the order of the picks, the result of the read that contains it. resident: for each
+    stream, True if its reads are of whole units, False if they are of single sequences.
     """
     runs: list[np.ndarray] = [_NO_DOCUMENT] * len(batch.tokens)
     reads = iter(sources)

@@ -1,9 +1,9 @@
-"""Keeps blocks in memory within a budget of bytes: reads them ahead in a few threads and evicts those not needed.
+"""Keeps blocks in memory within a budget of bytes: reads wanted blocks ahead in a few threads, and evicts other blocks.
 
-The wanted keys, most urgent first, are protected; all others may be evicted, least recently used first. At most
-`in_flight` reads run ahead, and only if they fit in the budget. A block that a batch needs now is read immediately,
-even beyond the budget, as the batch cannot be served without it; the windows are sized so that it fits.
-"""
+The list of wanted keys, most urgent first, protects their blocks. All others may be evicted, least recently used first.
+At most `in_flight` reads run ahead, and a read ahead starts only if its block fits in the budget. A block that a batch
+needs now is read immediately, even beyond the budget, because the batch cannot be served without it. The windows are
+sized so that this block should fit."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class _Entry:
 
 
 class BlockPool:
-    """A pool of `Rows` by key. `load(key)` reads them; `size(key)` estimates their bytes beforehand.
+    """A pool of `Rows` by key. `load(key)` reads the rows; `size(key)` estimates their size in bytes before the read.
 
-    `require` raises errors from `load`; the next call that needs the key reads again.
+    If `load` raises an error, `require` raises it too; the next call that needs the key starts a new read.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class BlockPool:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes in memory or being read."""
+        """Number of bytes in memory or being read."""
         return self._bytes
 
     @property
@@ -64,13 +64,13 @@ class BlockPool:
         return self._reading
 
     def want(self, keys: Sequence[Hashable]) -> None:
-        """Read these keys ahead, in this order, instead of those wanted before."""
+        """Read these keys ahead, in this order. They replace the keys wanted before."""
         with self._lock:
             self._wanted, self._next, self._protected = keys, 0, set(keys)
             self._pump()
 
     def require(self, keys: Sequence[Hashable]) -> list[Rows]:
-        """Return the rows of these keys; all missing ones are requested before waiting for the first."""
+        """Return the rows of these keys. All missing rows are requested before this waits for any of them."""
         with self._lock:
             self._clock += 1
             entries = [self._entries.get(key) or self._request(key, urgent=True) for key in keys]
@@ -92,7 +92,7 @@ class BlockPool:
             self._bytes = 0
 
     def _pump(self) -> None:
-        """Request reads ahead while a thread is free and the next block fits in the budget."""
+        """Request further reads ahead while a thread is free and the next block fits in the budget."""
         while self._next < len(self._wanted) and self._reading < self._in_flight:
             key = self._wanted[self._next]
             if key not in self._entries:
@@ -108,7 +108,7 @@ class BlockPool:
         if urgent:
             self._make_room(nbytes)
         entry = _Entry(nbytes, self._clock)
-        self._threads.submit(self._read, key, entry)  # first, as it may raise when the interpreter exits
+        self._threads.submit(self._read, key, entry)  # comes first, because it may raise while the interpreter exits
         self._entries[key] = entry
         self._bytes += nbytes
         self._reading += 1
@@ -118,7 +118,7 @@ class BlockPool:
         started = time.perf_counter()
         try:
             rows = self._load(key)
-        except BaseException as error:  # noqa: BLE001 - raised by require; the next request reads again
+        except BaseException as error:  # noqa: BLE001 - `require` raises it; the next request reads again
             with self._lock:
                 self._reading -= 1
                 self._bytes -= entry.nbytes
@@ -135,7 +135,7 @@ class BlockPool:
             self._pump()
 
     def _make_room(self, nbytes: int) -> None:
-        """Evict blocks neither wanted nor being read, least recently used first, until `nbytes` fit."""
+        """Evict blocks that are neither wanted nor being read, least recently used first, until `nbytes` bytes fit."""
         if self._bytes + nbytes <= self._budget:
             return
         idle = [key for key, entry in self._entries.items() if key not in self._protected and entry.rows is not None]

@@ -1,8 +1,8 @@
-"""Decides what to read ahead: each stream's current and next window, most urgent first.
+"""Decides which blocks and sequences are read ahead, and in which order: each stream's current and next window.
 
-The list is recomputed when a window starts and once per mixture block, so an ordinary batch costs a few comparisons. It
-is recomputed for every batch if some sequences are read separately.
-"""
+The most urgent reads come first. The list of reads is recomputed when a window starts and once per mixture block, so
+most batches cost only a few comparisons. If any component's sequences are read separately, it is recomputed for every
+batch."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from datakit.loader.mixture.window import Unit
 from datakit.loader.reading.block_pool import BlockPool
 from datakit.loader.reading.row_reader import ReadKey, RowReader
 
-STAGE_AHEAD = 4  # mixture blocks before the start of a stage at which its components are first read
-ROWS_AHEAD = 8  # batches whose separately read sequences (full shuffle) are read ahead
+STAGE_AHEAD = 4  # how many mixture blocks before the start of a stage its components are first read
+ROWS_AHEAD = 8  # how many batches ahead sequences are read that are read one at a time (full shuffle)
 
 
 class Lookahead:
-    """Keeps a pool's list of wanted reads up to date. `own_rows(step)` is this host's range of rows in a batch."""
+    """Keeps a pool's list of wanted reads up to date. `own_rows(step)` returns this host's range of rows in a batch."""
 
     def __init__(
         self, order: SequenceOrder, reader: RowReader, pool: BlockPool, own_rows: Callable[[int], tuple[int, int]]
     ) -> None:
         self._order, self._reader, self._pool, self._own_rows = order, reader, pool, own_rows
         self._block = order.mixture.block
-        self._windows: dict[int, int] = {}  # by stream: the first sequence of its current window
-        self._needs: dict[int, list[tuple[int, Unit]]] = {}  # by stream: the units for that window and the next
-        self._next_update = 0  # slot at which the list is next recomputed
+        self._windows: dict[int, int] = {}  # by stream: the first sequence of the stream's current window
+        self._needs: dict[int, list[tuple[int, Unit]]] = {}  # by stream: the units for the current and the next window
+        self._next_update = 0  # slot from which the list must be recomputed
 
     def reset(self) -> None:
         self._windows.clear()
@@ -35,7 +35,7 @@ class Lookahead:
         self._pool.want(())
 
     def update(self, step: int, stop: int | None, picks: Sequence[Pick]) -> None:
-        """Prepare for batch `step`, which consists of `picks`, and for the batches after it, up to `stop`."""
+        """Request the reads for batch `step`, which consists of `picks`, and for the batches after it, up to `stop`."""
         slot = self._order.axis.first_slot(step)
         current = {pick.stream: pick.window.first for pick in reversed(picks)}
         changed = any(self._windows.get(number) != first for number, first in current.items())
@@ -58,7 +58,7 @@ class Lookahead:
         return [ReadKey(i, unit) for _, i, unit in sorted(urgent)]
 
     def _upcoming(self, number: int, served: int) -> list[tuple[int, Unit]]:
-        """Return the units that a stream needs until the end of its next window; computed once per window."""
+        """Return the units that a stream needs until the end of its next window. They are computed once per window."""
         stream = self._order.streams[number]
         first = stream.window_at(served).first
         if self._windows.get(number) != first:

@@ -1,4 +1,4 @@
-"""Counts what the loader reads, serves and waits for."""
+"""Counts the loader's batches, tokens, padding, reads, pool hits, evictions, waiting times and rows by component."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Metrics:
             self._rows += rows
 
     def snapshot(self) -> dict[str, float]:
-        """Return all counters; `hit_rate` is the share of rows whose block was in memory when the batch needed it."""
+        """Return all counters, and `hit_rate`: the share of rows whose block was in memory when a batch needed it."""
         with self._lock:
             values = dict(self._values)
             rows = {f"rows/{name}": int(n) for name, n in zip(self._names, self._rows, strict=True)}

@@ -1,4 +1,4 @@
-"""Runs an iterator ahead in a background thread."""
+"""Runs any iterator a given number of items ahead, in one background thread."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _END = object()
 
 
 def in_background(items: Iterator[T], ahead: int) -> Generator[T, None, None]:
-    """Yield the same items, up to `ahead` of them made in advance.
+    """Yield the items of an iterator, up to `ahead` of which are made in advance.
 
-    Raises what the iterator raises. Closing the generator stops the thread.
+    Errors of the iterator are passed on. Closing the generator stops the thread.
     """
     thread = ThreadPoolExecutor(1, thread_name_prefix="datakit-loader-batches")
     waiting: deque[Future[Any]] = deque(thread.submit(next, items, _END) for _ in range(ahead))

@@ -1,8 +1,7 @@
-"""Lists and performs the reads that the rows of a batch need.
+"""Decides which read each row of a batch needs (a whole unit or one sequence), performs it, and estimates its size.
 
-A component whose window fits in memory is read one unit (usually a block) at a time. With a full shuffle that does not
-fit, each sequence is read separately.
-"""
+If a component's window fits in memory, the component is read one unit (usually a block) at a time. With a full shuffle
+that does not fit, each sequence is read separately."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ WHOLE_UNIT = -1
 
 
 class ReadKey(NamedTuple):
-    """One read: a unit of a stream, or only its sequence `sequence`."""
+    """One read: a whole unit of a stream, or only the unit's sequence `sequence`."""
 
     stream: int
     unit: Unit
@@ -35,7 +34,7 @@ class RowReader:
         self.all_resident = all(self.resident)
 
     def keys(self, pick: Pick) -> list[ReadKey]:
-        """Return the read that holds each row of a pick."""
+        """Return, for each row of a pick, the read that contains it."""
         units = [pick.window.units[unit] for unit in pick.units.tolist()]
         if self.resident[pick.stream]:
             return [ReadKey(pick.stream, unit) for unit in units]
@@ -49,7 +48,7 @@ class RowReader:
         return reader.load_sequence(key.unit, key.sequence, self._view)
 
     def size(self, key: ReadKey) -> int:
-        """Estimate the bytes of memory that the read takes."""
+        """Estimate how many bytes of memory the result of a read takes."""
         stream = self._streams[key.stream]
         tokens = stream.settings.block_tokens if key.sequence == WHOLE_UNIT else key.unit.length
         return tokens * (stream.source.dtype.itemsize + stream.source.has_loss_mask)

@@ -1,1 +1,1 @@
-"""Token sources, their blocks and the sequences in them."""
+"""Holds the token sources, their division into blocks, and the reading of the sequences in a block."""

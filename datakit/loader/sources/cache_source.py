@@ -1,11 +1,10 @@
-"""Presents a token cache, or one of its sources, as a TokenSource.
+"""Opens a token cache (or one source of it) as a TokenSource, caches document boundaries, and detects shared tokens.
 
     source = open_source("data/demo/tokenize-0123456789ab", "web")
 
-Opening a source takes one read of the manifest. Document borders come from the shards' length files. Each file is read
-whole on first use (4 bytes per document, one request). The borders most recently used are cached: up to 64 MB, at 8
-bytes per document.
-"""
+Opening a source takes one read, of the cache's manifest. Document boundaries come from the length files of the shards.
+A shard's length file is read as a whole when it is first needed (one request, 4 bytes per document). The boundaries
+used most recently are kept in memory: up to 64 MB, at 8 bytes per document."""
 
 from __future__ import annotations
 
@@ -18,13 +17,13 @@ from datakit.cache.reader import Cache, open_cache
 from datakit.errors import LoaderError, suggestion
 from datakit.loader.sources.token_source import TokenSource, borders_touching
 
-CACHED_BYTES = 64 << 20  # for the document borders of 8 M documents
+CACHED_BYTES = 64 << 20  # enough for the boundaries of 8 M documents
 
 
 class CacheSource:
-    """The tokens of a cache or one of its sources; a source's shards are adjacent, so it is one range of tokens.
+    """The tokens of a cache, or of one of its sources. A source's shards are adjacent, so they are one range of tokens.
 
-    Raises LoaderError if the cache does not have the source. Reading raises the cache reader's errors.
+    Raises LoaderError if the cache does not have the source. Its methods raise the same errors as the cache reader.
     """
 
     def __init__(self, cache: Cache, source: str | None = None) -> None:
@@ -72,7 +71,7 @@ class CacheSource:
         return min(self._shards[index].tokens, stop - int(self._starts[index]))
 
     def _borders(self, index: int) -> np.ndarray:
-        """Return the starts of a shard's documents, from 0, and the end of the last; int64, without empty documents."""
+        """Return the starts of a shard's documents, from 0, and the end of the last one, omitting empty documents."""
 
         def read() -> np.ndarray:
             lengths = self._cache.document_lengths(self._shards[index].index)
@@ -84,13 +83,16 @@ class CacheSource:
 def open_source(url: str, source: str | None = None) -> CacheSource:
     """Open the token cache in directory `url`, or one of its sources.
 
-    Raises NotFoundError if there is no finished cache, LoaderError if the cache does not have the source.
+    Raises NotFoundError if there is no finished cache, and LoaderError if the cache does not have the source.
     """
     return CacheSource(open_cache(url), source)
 
 
 def share_tokens(one: TokenSource, other: TokenSource) -> bool:
-    """Return True if two sources overlap according to their identities; copies of a text elsewhere go undetected."""
+    """Return True if two sources overlap according to their identities.
+
+    If the same text is in two different caches or sources, this is not detected.
+    """
     if isinstance(one, CacheSource) and isinstance(other, CacheSource) and one.cache_identity == other.cache_identity:
         return None in (one.source, other.source) or one.source == other.source
     return one.identity == other.identity

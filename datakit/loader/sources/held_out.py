@@ -1,13 +1,14 @@
-"""Chooses the held-out documents: whole documents, spread over the source, the same for every seed and mixture.
+"""Chooses the documents held out for validation or left out for simulated epochs, whatever the seed and the mixture.
 
-The axis is divided into up to 64 equal strata; each contributes one run of consecutive documents at a keyed place.
-Documents are held out whole, so none is on both sides. Those of a run are consecutive, so a block of the remaining axis
-still takes one or two reads. The runs are spread out, so the choice is fair even if a source is not in id order. No
-seed, mixture or sequence length can move a document from one side to the other.
+If a single document near the end of the source has about the wanted size, it is chosen. Otherwise, the axis is divided
+into up to 64 equal strata, and each stratum contributes one run of consecutive documents, whose position is derived
+from a key. Documents are held out as a whole, so no document is in both training and validation. The documents of a run
+are consecutive, so a block of the remaining axis still takes only one or two reads. The runs are spread over the axis,
+so the choice is fair even if the source is not sorted by id. No seed, mixture or sequence length can move a document
+from one side to the other.
 
-Simulated epochs choose documents in the same way: a run of R tokens that simulates one of T tokens keeps the share
-R / T of each component, and so repeats its data as often as the long run would.
-"""
+For simulated epochs, documents are chosen in the same way. A run of R tokens that simulates a run of T tokens keeps the
+share R / T of each component, and so repeats its data as often as the long run would."""
 
 from __future__ import annotations
 
@@ -16,14 +17,14 @@ from datakit.loader.permutation import derive_key
 from datakit.loader.sources.token_source import RangeSource, TokenSource
 
 MAX_STRATA = 64
-TOLERANCE = 0.1  # share of the wanted tokens; documents are whole, so the amount is rarely exact
+TOLERANCE = 0.1  # acceptable error, as a share of the wanted tokens, because whole documents rarely fit exactly
 Ranges = list[tuple[int, int]]
 
 
 def held_out(source: TokenSource, tokens: int, purpose: str, name: str) -> Ranges:
-    """Choose ranges of whole documents with about `tokens` tokens. Their places depend on `purpose`.
+    """Choose ranges of whole documents with about `tokens` tokens in total. Their positions depend on `purpose`.
 
-    Raises LoaderError, naming the component `name`, if no such choice leaves tokens on both sides.
+    If no choice leaves tokens both inside and outside the ranges, raises a LoaderError that mentions component `name`.
     """
     if not 0 < tokens < source.tokens:
         raise LoaderError(
@@ -68,7 +69,7 @@ def _one_per_stratum(source: TokenSource, tokens: int, strata: int, purpose: str
 
 
 def _one_document(source: TokenSource, tokens: int) -> tuple[int, int]:
-    """Return the first document that starts in the last `tokens` tokens, or else the last document."""
+    """Return the first document that starts in the last `tokens` tokens, or the last document if none does."""
     start = _next_border(source, source.tokens - tokens)
     if start == source.tokens:
         start = int(source.document_borders(source.tokens - 1, source.tokens)[0])
@@ -76,7 +77,7 @@ def _one_document(source: TokenSource, tokens: int) -> tuple[int, int]:
 
 
 def _next_border(source: TokenSource, position: int) -> int:
-    """Return the first document border at or after `position`."""
+    """Return the first document boundary at or after `position`."""
     if position >= source.tokens:
         return source.tokens
     borders = source.document_borders(position, position + 1)

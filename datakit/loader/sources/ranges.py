@@ -1,8 +1,7 @@
-"""Represents sequences as lists of pieces; a piece is a range of the token axis.
+"""Represents sequences as lists of pieces (ranges of the token axis), and cuts, merges, joins and groups such ranges.
 
-A sequence from a plain block is one piece. A sequence from a packed block has one piece per document. A sequence joined
-at a change of length has the unread pieces that were joined or packed into it.
-"""
+A sequence from a plain block is one piece. A sequence from a packed block has one piece per document. When the sequence
+length changes, unread pieces are joined or packed into new sequences, which may consist of several such pieces each."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from datakit.cache.lengths import starts_of
 
 @dataclass(frozen=True)
 class Pieces:
-    """Sequences made of pieces: sequence s has the pieces pointer[s]..pointer[s + 1]-1, in this order."""
+    """Sequences made of pieces. Sequence s consists of pieces pointer[s]..pointer[s + 1]-1, in this order."""
 
     pointer: np.ndarray  # int64 [sequences + 1]
     starts: np.ndarray  # int64 [pieces]
@@ -44,7 +43,7 @@ class Pieces:
 
 
 def cut(starts: np.ndarray, lengths: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cut range i into pieces of sizes[i] and a remainder; return (starts, lengths, the i of each piece)."""
+    """Cut each range i into pieces of sizes[i] tokens and a remainder. Return each piece's (starts, lengths, i)."""
     pieces = -(-lengths // sizes)
     origin = np.repeat(np.arange(len(starts)), pieces)
     offsets = (np.arange(len(origin)) - (np.cumsum(pieces) - pieces)[origin]) * sizes[origin]
@@ -52,13 +51,13 @@ def cut(starts: np.ndarray, lengths: np.ndarray, sizes: np.ndarray) -> tuple[np.
 
 
 def plain(start: int, stop: int, length: int) -> Pieces:
-    """Cut the range start..stop-1 into sequences of `length`, the last one possibly shorter."""
+    """Cut the range start..stop-1 into sequences of `length` tokens, the last of which may be shorter."""
     starts = np.arange(start, stop, length, dtype=np.int64)
     return Pieces(np.arange(len(starts) + 1), starts, np.minimum(length, stop - starts))
 
 
 def merged(starts: np.ndarray, lengths: np.ndarray, borders: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Sort ranges by start and merge adjacent ones, but not across a position in `borders`."""
+    """Sort ranges by start and merge adjacent ranges, but never across a position in `borders`."""
     order = np.argsort(starts, kind="stable")
     starts, lengths = starts[order], lengths[order]
     apart = np.ones(len(starts), bool)
@@ -70,11 +69,11 @@ def merged(starts: np.ndarray, lengths: np.ndarray, borders: np.ndarray | None =
 
 
 def join(starts: np.ndarray, lengths: np.ndarray, length: int) -> Pieces:
-    """Lay ranges end to end and cut them into sequences of `length`; only the last one may be shorter."""
+    """Lay ranges end to end and cut them into sequences of `length` tokens; only the last sequence may be shorter."""
     ends = np.cumsum(lengths)
     joined_starts = ends - lengths
     total = int(ends[-1]) if len(ends) else 0
-    at = np.union1d(joined_starts, np.arange(0, total, length, dtype=np.int64))  # starts of pieces on the joined axis
+    at = np.union1d(joined_starts, np.arange(0, total, length, dtype=np.int64))  # where pieces start on the joined axis
     origin = np.searchsorted(ends, at, side="right")
     sizes = np.diff(np.append(at, total))
     pointer = np.searchsorted(at, np.append(np.arange(0, total, length), total))
@@ -82,7 +81,7 @@ def join(starts: np.ndarray, lengths: np.ndarray, length: int) -> Pieces:
 
 
 def groups_of(lengths: np.ndarray, size: int) -> list[slice]:
-    """Group consecutive items, laid end to end, by the span of `size` tokens in which they start."""
+    """Lay items end to end, and group those that start in the same span of `size` tokens."""
     group = (np.cumsum(lengths) - lengths) // size
     edges = np.flatnonzero(np.diff(group, prepend=-1, append=-1))
     return [slice(a, b) for a, b in pairwise(edges.tolist())]

@@ -1,9 +1,9 @@
-"""Reads a block as an array of sequences of one length, with the starts of the documents in each sequence.
+"""Reads the sequences of a block as arrays of tokens, loss mask and segment starts, gathering packed and joined pieces.
 
-A plain block takes one read and no copy: its sequences are the block, reshaped. Packed and joined sequences are
-gathered from the few ranges that hold their pieces. Gathering is whole-array numpy in the reading threads: 1-20 ms
-per million tokens.
-"""
+A plain block takes one read, and another for a loss mask. Its sequences are the block, reshaped; the tokens are copied
+only if the last sequence needs padding. The pieces of packed and joined sequences are gathered from the few ranges that
+contain them. Gathering uses numpy operations on whole arrays, runs in the reading threads, and takes 1-20 ms per
+million tokens."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import numpy as np
 from datakit.loader.sources.ranges import Pieces, groups_of
 from datakit.loader.sources.token_source import TokenSource
 
-GAP = 1 << 16  # tokens; ranges closer than this are read together
-AT_ONCE = 1 << 17  # tokens gathered at a time; their indices take 3 MB
+GAP = 1 << 16  # in tokens; ranges whose gap is at most this are read together
+AT_ONCE = 1 << 17  # number of tokens gathered at a time; their indices take 3 MB
 
 
 @dataclass(frozen=True)
 class View:
-    """Options for reading a block: the token that fills padding, and whether to look up document borders."""
+    """Options for reading a block: the token that fills padding, and whether to look up document boundaries."""
 
     pad_id: int
     segments: bool
@@ -29,14 +29,14 @@ class View:
 
 @dataclass(frozen=True)
 class Rows:
-    """Sequences of one length. The segments of sequence s start at `runs[pointer[s] : pointer[s + 1]]`."""
+    """Sequences of one length. The segments of sequence s start at offsets `runs[pointer[s] : pointer[s + 1]]`."""
 
     tokens: np.ndarray  # uint16 or uint32 [sequences, length]
     lengths: np.ndarray  # int32 [sequences]: number of tokens before the padding
-    full: bool  # no sequence has padding
+    full: bool  # True if no sequence has padding
     pointer: list[int]
     runs: np.ndarray  # int32
-    loss_mask: np.ndarray | None  # bool [sequences, length], if the source has one
+    loss_mask: np.ndarray | None  # bool [sequences, length]; None if the source has no loss mask
     reads: int
     bytes_read: int
 
@@ -47,7 +47,7 @@ class Rows:
 
 
 def rows_of_range(source: TokenSource, start: int, stop: int, length: int, view: View) -> Rows:
-    """Read the range start..stop-1, a plain block, as sequences of `length`."""
+    """Read the range start..stop-1, which is a plain block, as sequences of `length` tokens."""
     sequences = -(-(stop - start) // length)
     read = source.read(start, stop)
     lengths = np.full(sequences, length, np.int32)
@@ -66,7 +66,7 @@ def rows_of_range(source: TokenSource, start: int, stop: int, length: int, view:
 
 
 def rows_of_pieces(source: TokenSource, pieces: Pieces, length: int, view: View, *, whole_documents: bool) -> Rows:
-    """Read packed or joined sequences. With `whole_documents`, no document starts inside a piece."""
+    """Read packed or joined sequences. If `whole_documents` is True, documents start only at the starts of pieces."""
     sequence = np.repeat(np.arange(pieces.sequences), np.diff(pieces.pointer))
     filled = np.cumsum(pieces.lengths) - pieces.lengths
     places = sequence * length + filled - filled[pieces.pointer[sequence]]
@@ -93,14 +93,14 @@ def _padded(values: np.ndarray, sequences: int, length: int, fill: int) -> np.nd
 
 
 def _runs(starts: np.ndarray, sequences: int, length: int) -> tuple[list[int], np.ndarray]:
-    """Return (pointer, offsets within the sequence) for positions on the axis of all sequences laid end to end."""
+    """Convert positions on the axis of all sequences laid end to end to (pointer, offsets within the sequences)."""
     starts = np.unique(starts)
     pointer = np.searchsorted(starts, np.arange(sequences + 1) * length)
     return pointer.tolist(), (starts % length).astype(np.int32)
 
 
 def _spans(pieces: Pieces) -> list[tuple[int, int]]:
-    """Return the ranges to read: those of the pieces in token order, merged where the gap is at most GAP."""
+    """Return the ranges to read: the pieces in token order, merged where the gap between them is at most GAP."""
     order = np.argsort(pieces.starts, kind="stable")
     starts, ends = pieces.starts[order], np.maximum.accumulate(pieces.starts[order] + pieces.lengths[order])
     gaps = np.flatnonzero(starts[1:] > ends[:-1] + GAP)
@@ -110,7 +110,7 @@ def _spans(pieces: Pieces) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class _Gather:
-    """Pieces, their places on the axis of all sequences laid end to end, and the ranges to read them from."""
+    """Pieces, their positions on the axis of all sequences laid end to end, and the ranges to read them from."""
 
     pieces: Pieces
     places: np.ndarray
@@ -118,7 +118,7 @@ class _Gather:
     shape: tuple[int, int]
 
     def read(self, read: Callable[[int, int], np.ndarray], dtype: np.dtype, fill: int) -> tuple[np.ndarray, int]:
-        """Return (values [sequences, length], bytes read) with the pieces at their places and `fill` elsewhere."""
+        """Return (values, bytes read). values: [sequences, length], with `fill` where there is no piece."""
         values, size = np.full(self.shape[0] * self.shape[1], fill, dtype), 0
         for start, stop in self.spans:
             data = read(start, stop)
@@ -133,7 +133,7 @@ class _Gather:
         return values.reshape(self.shape), size
 
     def inner_borders(self, source: TokenSource) -> list[np.ndarray]:
-        """Return the starts of documents inside pieces, on the axis of all sequences laid end to end."""
+        """Return where documents start inside pieces, as positions on the axis of all sequences laid end to end."""
         order = np.argsort(self.pieces.starts, kind="stable")
         starts, lengths, places = self.pieces.starts[order], self.pieces.lengths[order], self.places[order]
         found = []

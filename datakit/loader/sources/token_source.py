@@ -1,9 +1,9 @@
-"""Defines what the loader reads: an axis of tokens, the document borders on the axis, and a hash of its content.
+"""Defines TokenSource (tokens, document boundaries, loss mask, content hash), ArraySource, RangeSource and BlockAxis.
 
-`TokenSource` is the whole interface. The token cache (`cache_source.py`), an array in memory, and a selection of ranges
-of another source implement it. Sources do not depend on sequence lengths; the loader cuts the sequences. `BlockAxis`
-divides an axis into blocks, the unit of reading and shuffling.
-"""
+`TokenSource` is all that the loader needs of a source. `CacheSource` (cache_source.py), `ArraySource` (an array in
+memory) and `RangeSource` (a selection of ranges of another source) implement it. Sources do not depend on sequence
+lengths, because the loader cuts the sequences. `BlockAxis` divides an axis of tokens into blocks, the unit of reading
+and shuffling."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ import xxhash
 
 from datakit.errors import LoaderError
 
-BLOCK_TOKENS = 1 << 20  # 2 to 4 MB per read; 256 sequences of 4,096 tokens
+BLOCK_TOKENS = 1 << 20  # default size of a block: 2 to 4 MB per read, 256 sequences of 4,096 tokens
 
 
 @runtime_checkable
 class TokenSource(Protocol):
-    """An axis of tokens. Methods must be thread-safe.
+    """An axis of tokens, divided into documents. The methods must be thread-safe.
 
     dtype: uint16, or uint32 with ids below 2^31. identity: hash of the content; sources with equal identities hold the
-    same tokens in the same order. has_loss_mask: True if the source has a flag for each token that says whether a model
-    should learn to predict it.
+    same tokens in the same order. has_loss_mask: True if the source has, for each token, a flag that says whether a
+    model should learn to predict the token.
     """
 
     @property
@@ -41,25 +41,26 @@ class TokenSource(Protocol):
     def has_loss_mask(self) -> bool: ...
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Read tokens start..stop-1 in one contiguous read, into an array that the caller owns."""
+        """Return tokens start..stop-1. The array remains valid, and the caller must not change it."""
         ...
 
     def read_loss_mask(self, start: int, stop: int) -> np.ndarray:
-        """Read the loss mask of tokens start..stop-1, bool; call it only if `has_loss_mask` is True."""
+        """Return the loss mask of tokens start..stop-1: bool. Call this only if `has_loss_mask` is True."""
         ...
 
     def document_borders(self, start: int, stop: int) -> np.ndarray:
-        """Return the starts of the documents that overlap start..stop-1, ascending, then the last one's end: int64.
+        """Return the starts of the documents that overlap start..stop-1, then the end of the last of them: int64.
 
-        The first border is at or before `start`, the last at or after `stop`. Empty documents have no border.
+        The boundaries ascend. The first is at or before `start`, and the last is at or after `stop`. Empty documents
+        have no boundaries.
         """
         ...
 
 
 class ArraySource:
-    """Tokens in memory, with the lengths of their documents (one document by default) and a loss mask, bool [tokens].
+    """Tokens in memory, with the lengths of their documents (by default, a single document) and an optional loss mask.
 
-    Raises LoaderError if the lengths or the mask do not match the tokens.
+    `loss_mask` is bool [tokens]. Raises LoaderError if the lengths or the mask do not match the tokens.
     """
 
     def __init__(
@@ -104,14 +105,14 @@ class ArraySource:
 
 
 def borders_touching(borders: np.ndarray, start: int, stop: int) -> np.ndarray:
-    """Select the borders of the documents that overlap start..stop-1 from all borders of a source (0 to its end)."""
+    """Return the boundaries of the documents that overlap start..stop-1. `borders` holds all boundaries of a source."""
     first = int(np.searchsorted(borders, start, side="right")) - 1
     last = int(np.searchsorted(borders, stop, side="left"))
     return borders[first : last + 1]
 
 
 class RangeSource:
-    """Ranges (start, stop) of another source, laid end to end; they must start and end at document borders."""
+    """Ranges (start, stop) of another source, laid end to end. Each must start and end at a document boundary."""
 
     def __init__(self, base: TokenSource, ranges: Sequence[tuple[int, int]]) -> None:
         self._base = base
@@ -135,7 +136,10 @@ class RangeSource:
         return self._base.has_loss_mask
 
     def pieces(self, start: int, stop: int) -> list[tuple[int, int, int]]:
-        """Return the parts of a range as (start, stop, shift) on the base; base position = own position + shift."""
+        """Return the parts of a range as positions in the base source: (start, stop, shift).
+
+        A position of this source plus `shift` is a position of the base source.
+        """
         first = int(np.searchsorted(self._view, start, side="right")) - 1
         last = int(np.searchsorted(self._view, stop, side="left"))
         pieces = []
@@ -163,9 +167,9 @@ def _joined(parts: list[np.ndarray], dtype: np.dtype) -> np.ndarray:
 
 @dataclass(frozen=True)
 class BlockAxis:
-    """Blocks 0..count-1 of an axis of `tokens` tokens; a remainder of less than half a block joins the last one.
+    """Blocks 0..count-1 of an axis of `tokens` tokens. A remainder of less than half a block joins the block before it.
 
-    Blocks do not depend on the sequence length: sequences of 4,096 now and of 131,072 later come from the same blocks.
+    Blocks do not depend on the sequence length: even if it changes from 4,096 to 131,072, the blocks stay the same.
     """
 
     tokens: int
@@ -176,6 +180,6 @@ class BlockAxis:
         return max(1, (self.tokens + self.block_tokens // 2) // self.block_tokens)
 
     def range(self, block: int) -> tuple[int, int]:
-        """Return (start, stop) of a block: it has tokens start..stop-1."""
+        """Return (start, stop) of a block, which consists of tokens start..stop-1."""
         start = block * self.block_tokens
         return start, self.tokens if block == self.count - 1 else start + self.block_tokens

@@ -1,1 +1,1 @@
-"""readers."""
+"""Reads raw files of every supported format in chunks of a few MiB."""

@@ -1,4 +1,6 @@
-"""Defines what every reader receives (`ReadContext`) and yields (`Chunk`)."""
+"""Defines what every reader receives (`ReadContext`) and yields (`Chunk`), drops columns, and rejects a file with two
+columns of the same name.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from datakit.normalize.schema_union import shown
 class ReadContext:
     """A task's view of a source: its files, how to parse them, and where to count records.
 
-    task: receives heartbeats; the default discards them.
+    task: the task context, which receives heartbeats; the default context discards them.
     """
 
     inputs: Inputs
@@ -30,11 +32,11 @@ class ReadContext:
     task: TaskContext = field(default_factory=lambda: TaskContext("", Path()))
 
     def for_trial(self) -> ReadContext:
-        """Return a context that discards counts and heartbeats, for trying a single record."""
+        """Return a context for trying a single record: it discards counts and heartbeats."""
         return ReadContext(self.inputs, self.config, RecordCounts(Tolerance(1 << 62)))
 
     def start_batch(self, path: str, positions: np.ndarray, try_record: Callable[[int], object]) -> np.ndarray | None:
-        """Call `TaskContext.records` and count the records that must be left out.
+        """Call `TaskContext.records`, and quarantine the records that must be left out.
 
         Return a mask of the records to parse, or None for all of them.
         """
@@ -49,8 +51,8 @@ class Chunk:
     """The records of one chunk of a file, in file order.
 
     table: [rows], the upstream columns.
-    positions: int64 [rows], the uncompressed byte offset of each record, or its row in a Parquet or Arrow file.
-    bytes_read: size of the chunk in bytes.
+    positions: int64 [rows], each record's byte offset in the uncompressed file, or its row in a Parquet or Arrow file.
+    bytes_read: the size of the chunk in bytes.
     files: the file of each record, if each record has a file of its own.
     """
 
@@ -62,7 +64,7 @@ class Chunk:
 
     @property
     def record_files(self) -> str | Sequence[str]:
-        """The file of all records, or one per record."""
+        """The file of all records, or a list with the file of each record."""
         return self.files or self.file
 
     def filter(self, mask: np.ndarray) -> Chunk:
@@ -71,7 +73,7 @@ class Chunk:
         return replace(self, table=self.table.filter(pa.array(mask)), positions=self.positions[mask], files=files)
 
     def single(self, row: int) -> Chunk:
-        """Return the chunk with only the record `row`."""
+        """Return the chunk with only the record in row `row`."""
         files = self.files[row : row + 1]
         return replace(self, table=self.table.slice(row, 1), positions=self.positions[row : row + 1], files=files)
 
@@ -80,13 +82,13 @@ Chunks = Iterator[Chunk]
 
 
 def without_columns(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    """Return the table without the columns `names`; names that it lacks are ignored."""
+    """Return the table without the columns `names`; names of missing columns are ignored."""
     present = [name for name in names if name in table.column_names]
     return table.drop_columns(present) if present else table
 
 
 def require_unique_columns(path: str, names: Sequence[str]) -> None:
-    """Raise ColumnError if two columns share a name."""
+    """Raise ColumnError if two columns have the same name."""
     repeated = next((name for name in names if names.count(name) > 1), None)
     if repeated is not None:
         raise ColumnError(f"{path} has two columns named {shown(repeated)}; rename one of them")

@@ -1,8 +1,9 @@
-"""Reads CSV and TSV files: a header, then records that may contain quoted line ends.
+"""Reads CSV and TSV files: finds the header and the ends of records (fields may contain quoted line ends), and
+quarantines records with a wrong number of fields.
 
-Every column is a string: the format has no types, and guesses would differ between chunks. A compiled pass finds the
-ends of records, so that chunks consist of whole records at known offsets; pyarrow then parses the chunks.
-A record with too few or too many fields is quarantined with its offset.
+Every column is a string, because the format has no types, and guessed types would differ between chunks. A compiled
+pass finds the ends of the records, so that chunks consist of whole records at known offsets; pyarrow then parses the
+chunks. A quarantined record is listed with its offset.
 
 Cost: about 300 MB/s per core.
 """
@@ -27,7 +28,7 @@ from datakit.normalize.readers.valid_strings import with_valid_strings
 
 
 class _Records(NamedTuple):
-    """Whole records: the file offset of `data`, and the start of each record within it (int64 [records])."""
+    """Whole records: their bytes `data`, the file offset of `data`, and the start of each record in `data` (int64)."""
 
     offset: int
     data: bytes
@@ -49,7 +50,7 @@ def read_csv(context: ReadContext, path: str, delimiter: str) -> Chunks:
 
 
 class _RecordCutter:
-    """Cuts a stream into chunks of whole records."""
+    """Cuts a stream of bytes into chunks of whole records."""
 
     def __init__(self, delimiter: int, limit: int) -> None:
         self._delimiter, self._limit, self.position = delimiter, limit, 0
@@ -83,7 +84,7 @@ class _RecordCutter:
             self.position += end
 
     def _find_records(self, data: bytes) -> tuple[np.ndarray, int]:
-        from datakit.normalize import kernels  # imports numba, which only tasks need
+        from datakit.normalize import kernels  # imported only here, because it imports numba, which only tasks need
 
         starts = np.zeros(data.count(b"\n") + data.count(b"\r") + 1, np.int64)
         count, end = kernels.find_records(np.frombuffer(data, np.uint8), self._delimiter, starts)
@@ -99,7 +100,9 @@ def _header(record: bytes, delimiter: str, path: str) -> list[str]:
     text = record.removeprefix(BYTE_ORDER_MARK).decode("utf-8", "replace").strip("\r\n")
     names = next(csv.reader([text], delimiter=delimiter), [])
     if not names:
-        raise UnreadableError(f"{path} has no header; the first record of a {delimiter!r}-separated file names columns")
+        raise UnreadableError(
+            f"{path} has no header; its first record must name the columns, with {delimiter!r} between the names"
+        )
     require_unique_columns(path, names)
     return names
 
@@ -112,7 +115,7 @@ class _ChunkParser:
         self._names: list[str] = []
 
     def parse(self, records: _Records) -> Chunks:
-        """Yield the records of a chunk, if it has any; the first record of the file is the header."""
+        """Yield the records of a chunk, if it has any. The first record of the file is the header."""
         offset, data, starts = records
         if len(starts) and not self._names:
             header = data[starts[0] : starts[1]] if len(starts) > 1 else data[starts[0] :]
@@ -145,7 +148,7 @@ class _ChunkParser:
         check_arrays(table)
         if table.num_rows != good.sum():
             raise UnreadableError(
-                f"{self._path}: from byte {offset} on, the ends of its records are ambiguous; check the file's quotes"
+                f"{self._path}: from byte {offset} on, it is ambiguous where records end; check the file's quotes"
             )
         return table, positions[good]
 
@@ -174,7 +177,7 @@ def _table(data: bytes, names: list[str], delimiter: str, bad: Callable[[Any], s
 
 
 def _strings(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Reinterpret a binary column as strings, without validating them."""
+    """Reinterpret a binary column as strings, without validating the values."""
     return pa.chunked_array(
         [
             pa.StringArray.from_buffers(len(chunk), *chunk.buffers()[1:], chunk.buffers()[0], -1, chunk.offset)

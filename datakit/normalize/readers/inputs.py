@@ -1,10 +1,12 @@
-"""Opens a source's files in place, and detects any that changed after they were listed.
+"""Opens a source's files in place, and detects any file that changed after it was listed, by its size, modification
+time and, if needed, hash.
 
 A local source may be read hours after it was listed, and every downstream fingerprint assumes that the content read is
-the content listed. So a file's size and modification time are compared twice: with the listing when the file is opened,
-and with the values at opening once its range has been read, before anything made from it is committed. The values are
-taken from the open file, since a network file system asks its server when a file is opened. If only the time differs
-(a touched file, another node's copy), the content hash decides.
+the content listed. Therefore a file's size and modification time are compared twice. When the file is opened, they are
+compared with the listing. After the file's range was read, and before anything made from it is committed, they are
+compared with the values at opening. The values are taken from the open file, since a network file system asks its
+server when a file is opened. If only the time differs from the listing (a touched file, another node's copy), the
+content hash decides; a file over 1 GiB is taken as changed.
 
 Cost: two system calls per file, and one more read of a file whose time differs.
 """
@@ -20,16 +22,16 @@ from typing import Any, BinaryIO
 from datakit.errors import ChangedInputError, NotFoundError
 from datakit.storage import atomic, urls
 
-READ_AGAIN_BYTES = 1 << 30  # above this, hashing would read the whole file again for each of its many ranges
+READ_AGAIN_BYTES = 1 << 30  # no larger file is hashed again: each of its many ranges would read it whole
 State = tuple[int, int]  # size in bytes, modification time in ns
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The files below `base`, opened by one task.
+    """The files below `base` that one task opens.
 
-    listed: path -> (size in bytes, modification time in ns, xxh3-128). Files not listed are our own copies, which
-    do not change and are not checked.
+    listed: path -> (size in bytes, modification time in ns, xxh3-128). Files that are not listed are our
+    own copies of remote files; these do not change and are not checked.
     """
 
     base: str
@@ -42,7 +44,7 @@ class Inputs:
     def open(self, path: str) -> Iterator[BinaryIO]:
         """Open a file as a seekable binary reader.
 
-        Raises ChangedInputError even if reading a changed file first raised a different error.
+        If the file has changed, raises ChangedInputError, even if reading it first raised a different error.
         """
         with self._opened(path) as file:
             self._check_listed(path, file)
@@ -58,12 +60,12 @@ class Inputs:
                 del self._open[path]
 
     def keep_watching(self, path: str) -> None:
-        """Include a memory-mapped file in `check` after it is closed."""
+        """Make `check` include a memory-mapped file even after the file is closed."""
         if path in self.listed:
             self._mapped.add(path)
 
     def check(self) -> None:
-        """Raise ChangedInputError if any file read so far may differ from the one listed."""
+        """Raise ChangedInputError if any file that is open or watched has changed since it was opened."""
         for path, file in self._open.items():
             self._check_open(path, file)
         for path in self._mapped:
@@ -75,7 +77,9 @@ class Inputs:
         except NotFoundError as error:
             if path not in self.listed:
                 raise
-            raise ChangedInputError(f"{path} was listed but no longer exists; run again to list the source") from error
+            raise ChangedInputError(
+                f"{path} was listed but no longer exists; run again to list the source again"
+            ) from error
 
     def _check_listed(self, path: str, file: BinaryIO) -> None:
         if path not in self.listed:
@@ -101,6 +105,5 @@ def _compare(path: str, before: State, now: State) -> None:
     if before != now:
         how = f"{now[0]} bytes instead of {before[0]}" if before[0] != now[0] else "it was written, with the same size"
         raise ChangedInputError(
-            f"{path} has changed since it was listed ({how}); run again when it is no longer being written, to list it "
-            "again"
+            f"{path} has changed since it was listed ({how}); run again once nothing writes to it any more"
         )

@@ -1,7 +1,9 @@
-"""Reads JSON Lines in chunks of whole lines, and quarantines every line that is not a record.
+"""Reads JSON Lines: skips a byte order mark, replaces invalid UTF-8, refuses a JSON array, chooses the columnar or the
+line parser for each chunk, and quarantines bad lines.
 
-Invalid UTF-8 in any field is replaced before parsing, with one U+FFFD per maximal invalid sequence, as Python does. A
-UTF-8 byte order mark is skipped. A file that is a single JSON array is refused; the message says how to convert it.
+Invalid UTF-8 in any field is replaced before parsing: as in Python, each maximal invalid sequence becomes one U+FFFD. A
+file whose first line is `[` or `[{` is refused as a single JSON array; the message says how to convert it. A line is
+bad if it is not a record (see json_rows.py) or too long.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def read_json(context: ReadContext, path: str, start: int = 0, stop: int | None = None) -> Chunks:
-    """Yield the records whose lines start in bytes [start, stop) of a file; `stop` None means its end.
+    """Yield the records whose lines start in bytes [start, stop) of a file. If `stop` is None, read to the end.
 
     Raises UnreadableError, ColumnError.
     """
@@ -106,7 +108,7 @@ class _ChunkParser:
 
 
 def _valid_utf8(data: bytes) -> tuple[bytes, int]:
-    """Return `data` with invalid UTF-8 replaced, and the number of lines changed."""
+    """Return `data` with invalid UTF-8 replaced, and the number of lines that changed."""
     whole = pa.Array.from_buffers(
         pa.large_string(), 1, [None, pa.py_buffer(np.array([0, len(data)], np.int64)), pa.py_buffer(data)]
     )

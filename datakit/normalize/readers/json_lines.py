@@ -1,11 +1,12 @@
-"""Finds the lines of a chunk, and marks those that must not reach the columnar parser.
+"""Finds the nonblank lines of a chunk of JSON Lines, limits the nesting of a record to 48 levels, and marks lines that
+must not reach the columnar parser.
 
-Arrow's JSON parser reads a sequence of values rather than lines, and two inputs crash it (in pyarrow 26: `null` in
-place of an object, and some 100,000 nested arrays). If every line starts with `{`, ends with `}` and is not deeply
-nested, then no object spans two lines, because inside an object JSON never has `}` directly before `{`. So if there are
-as many objects as lines, each line is one object.
+Arrow's JSON parser reads a sequence of values rather than lines, and two kinds of input crash it (in pyarrow 26):
+`null` in place of an object, and some 100,000 nested arrays. If every line starts with `{`, ends with `}` and is not
+deeply nested, then no object spans two lines, because inside a JSON object `}` is never directly followed by `{`. If
+there are also as many objects as lines, each line is one object.
 
-Cost: a vectorized search for line ends and a vectorized count of brackets; nesting is measured only in lines with many
+Cost: a vectorized search for line ends and a vectorized count of brackets. Nesting is measured only in lines with many
 brackets.
 """
 
@@ -15,13 +16,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-DEEPEST = 48  # levels of nesting in a record; Arrow IPC allows 64
-DEEP = 2  # as `kernels.DEEP`; repeated here so that importing this module does not import numba
+DEEPEST = 48  # most levels of nesting in a record; Arrow IPC allows 64
+DEEP = 2  # equals `kernels.DEEP`; repeated here so that importing this module does not import numba
 
 
 @dataclass(frozen=True)
 class Lines:
-    """The nonblank lines of a chunk: bytes [start, end) without white space around them, and their kinds."""
+    """The nonblank lines of a chunk: each line's bytes [start, end) without surrounding white space, and its kind."""
 
     starts: np.ndarray
     ends: np.ndarray
@@ -32,13 +33,13 @@ class Lines:
 
     @property
     def plain(self) -> bool:
-        """True if the columnar parser may read all of the lines."""
+        """True if the columnar parser may read all these lines."""
         return not self.kinds.any()
 
 
 def find_lines(chunk: bytes | memoryview) -> Lines:
     """Find the nonblank lines of a chunk."""
-    from datakit.normalize import kernels  # imports numba, which only tasks need
+    from datakit.normalize import kernels  # imported only here, because it imports numba, which only tasks need
 
     data = np.frombuffer(chunk, np.uint8)
     breaks = np.flatnonzero(data == 10)

@@ -1,12 +1,13 @@
-"""Parses a chunk of JSON Lines line by line, through Python objects, when the columnar parser cannot.
+"""Decides what a JSON record is, words the reasons why a line is not one, and parses line by line the chunks that the
+columnar parser cannot read.
 
-This module defines what a record is: an object in strict JSON, plus NaN and infinities as in Python's `json`, at most
-48 levels deep. Of duplicate keys, the last wins. A lone surrogate becomes U+FFFD (counted as invalid UTF-8). An integer
-beyond 64 bits becomes a float, as in the columnar parser. Values of different types in one column are widened: int ->
-float -> string.
+A record is a strict JSON object of at most 48 levels, in which NaN and infinities may also occur, as in Python's
+`json`. If a key occurs more than once, the last value counts. A lone surrogate becomes U+FFFD (counted as invalid
+UTF-8). An integer that does not fit into 64 bits becomes a float, as in the columnar parser. If a column mixes integers
+and floats, its integers become floats. If it mixes other kinds of scalars, all of them become strings.
 
-Cost: a tenth to a half of the columnar parser's speed (30 to 250 MB/s, faster for longer records), but only for
-chunks with an unusual line.
+Cost: a tenth to a half of the columnar parser's speed (30 to 250 MB/s, faster for longer records), but only chunks with
+an unusual line are parsed this way.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ _SMALLEST, _LARGEST = -(1 << 63), (1 << 63) - 1
 
 
 class NotARecordError(ValueError):
-    """A line is not a record. The message gives the reason, never the content."""
+    """A line is not a record. The message gives the reason, and never the line's content."""
 
 
 @dataclass(frozen=True)
 class Expected:
-    """Columns with a required type: `text` must hold strings, `id` no objects or arrays. None: no check."""
+    """The columns with a required type: `text` must hold strings, `id` neither objects nor arrays. None: no check."""
 
     text: str | None
     id: str | None
@@ -46,7 +47,7 @@ def parse_lines(
 ) -> tuple[list[dict[str, Any]], list[int], int]:
     """Return the records, the line number of each, and the number of records that had a lone surrogate.
 
-    bad: called with the line number and the reason for every line that is not a record.
+    bad: called for every line that is not a record, with the line number and the reason.
     """
     records, numbers, surrogates = [], [], 0
     view = memoryview(chunk)
@@ -100,7 +101,7 @@ def _lenient(line: memoryview) -> Any:
 
 
 def _integer(digits: str) -> int | float:
-    """Parse an integer, or a float if it has more than 20 digits, since Python refuses more than 4,300 digits."""
+    """Parse an integer. One of more than 20 characters becomes a float, since `int` refuses more than 4,300 digits."""
     return int(digits) if len(digits) <= 20 else float(digits)
 
 
@@ -127,12 +128,12 @@ def table_of(records: Sequence[dict[str, Any]], file: str, dropped: Sequence[str
                 f"(drop = [{shown(name)}] under [normalize])"
             ) from error
     if not names:
-        return pa.table({"": pa.nulls(len(records))}).select([])  # keeps the number of rows
+        return pa.table({"": pa.nulls(len(records))}).select([])  # no columns, but the number of rows is kept
     return pa.table(columns, names=names)
 
 
 class _MixedError(ValueError):
-    """The values have no common type."""
+    """The values of a column have no common type."""
 
 
 def _array(values: list[Any]) -> pa.Array:

@@ -1,23 +1,26 @@
-"""Cuts a stream of bytes into chunks of whole lines.
+"""Cuts a stream of bytes into chunks of whole lines, about 4 MiB each, and skips lines over the length limit.
 
-A chunk ends at the last line end within about 4 MiB. This position depends on the bytes alone, not on how they
-arrived, so a reader's decisions about each chunk are the same in every run. A line over the limit is skipped without
-being buffered. Memory: one chunk, or one line of permitted length, plus one read.
+A chunk ends at the last line end within 4 MiB, or after its first line if that line is longer. This position depends on
+the bytes alone and not on the sizes in which they arrive, so a reader's decisions about each chunk are the same in
+every run. Once a line exceeds the limit, the rest of it is skipped without being buffered.
+
+Memory: one chunk, or one line of permitted length, plus one read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-CHUNK_BYTES = 4 << 20  # amortizes the parser's cost per call; a routing task holds a few copies of a chunk
+CHUNK_BYTES = 4 << 20  # amortizes the parser's cost per call, yet a routing task can hold a few copies of a chunk
 
 
 class LineCutter:
-    """Yields chunks as (offset of the first byte, bytes). `position` is the offset of the next byte to yield.
+    """Yields chunks as pairs (offset of the first byte, bytes). `position` is the offset of the next byte to yield.
 
-    limit: maximum length of a line in bytes, at least CHUNK_BYTES; `too_long(offset)` is called for each longer line.
+    limit: the maximum length of a line in bytes; values below CHUNK_BYTES are raised to it.
+    too_long: called for each longer line, with its offset.
     stop: yield only lines that start before this offset.
-    inside: skip the first line, which belongs to the previous range.
+    inside: if true, skip the first line, which belongs to the previous range.
     """
 
     def __init__(
@@ -47,7 +50,7 @@ class LineCutter:
         return self._stop is not None and self.position >= self._stop
 
     def _complete(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the chunks that more input would not change."""
+        """Yield the chunks in the buffer that more input could not change."""
         while not self._done():
             if self._skipping:
                 if not self._skip():
@@ -67,7 +70,7 @@ class LineCutter:
                 return
 
     def _chunk_end(self, window: int) -> int:
-        """Return the end of the last line within `window` bytes, else of the first line after them, else 0."""
+        """Return the end of the last line that ends within `window` bytes, else the end of the first line, else 0."""
         return self._buffer.rfind(b"\n", 0, window) + 1 or self._buffer.find(b"\n", max(window, self._searched)) + 1
 
     def _take(self, end: int) -> tuple[int, bytes]:
@@ -81,7 +84,7 @@ class LineCutter:
         self._searched = 0
 
     def _skip(self) -> bool:
-        """Drop bytes through the end of an overlong line; return True if its end was found."""
+        """Drop the bytes of an overlong line up to and including its end; return True if its end was found."""
         end = self._buffer.find(b"\n") + 1
         self._drop(end or len(self._buffer))
         self._skipping = not end

@@ -1,9 +1,10 @@
-"""Reads Parquet and Arrow files, a few MiB at a time.
+"""Reads Parquet and Arrow files, decides how many rows are decoded at once, and quarantines damaged row groups and
+files.
 
-The file's metadata determines how many rows are decoded at once. If a row group fails to decode, its remaining
-rows are lost; if the footer is unreadable, the whole file is. Both losses are quarantined with a row number. Neither
-format checks that strings are UTF-8, so invalid ones are repaired here, except in the text column, which has its own
-rules.
+The number of rows is chosen so that a batch takes about 8 MiB, according to the file's metadata. If a row group fails
+to decode, its remaining rows are lost; if the footer is unreadable, all rows of the file are lost. In either case, an
+entry in quarantine gives the number of the first lost row. Neither format guarantees that strings are valid UTF-8, so
+invalid ones are repaired here, except in the text column, for which the text rules do this.
 
 Cost: Parquet decodes at 500 to 900 MB/s of text per core; Arrow files are memory-mapped.
 """
@@ -27,14 +28,14 @@ from datakit.normalize.readers.valid_strings import with_valid_strings
 from datakit.normalize.schema_union import plain
 from datakit.storage import urls
 
-BATCH_BYTES = 8 << 20  # decoded at once: about two chunks of JSON Lines
-MOST_ROWS = 65_536  # pyarrow's own default for iter_batches
+BATCH_BYTES = 8 << 20  # decoded at once; as much as two chunks of JSON Lines
+MOST_ROWS = 65_536  # per batch; pyarrow's own default for iter_batches
 STREAM_HEAD = b"\xff\xff\xff\xff"
-_DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)  # the last one: a column name that is not UTF-8
+_DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)  # the last one is raised for a column name that is not UTF-8
 
 
 def read_parquet(context: ReadContext, path: str, start: int = 0, stop: int | None = None) -> Chunks:
-    """Yield the rows of row groups [start, stop) of a file; `stop` None means its end.
+    """Yield the rows of row groups [start, stop) of a file. If `stop` is None, read to the end.
 
     Raises UnreadableError, ColumnError, StorageError.
     """
@@ -54,7 +55,7 @@ def read_parquet(context: ReadContext, path: str, start: int = 0, stop: int | No
 def _row_group(context: ReadContext, path: str, file: pq.ParquetFile, group: int, row: int) -> Chunks:
     info = file.metadata.row_group(group)
     end = row + info.num_rows
-    if info.num_rows == 1 and (path, row) in context.task.skip:  # decoding this row may be what kills the task
+    if info.num_rows == 1 and (path, row) in context.task.skip:  # decoding this very row may kill the task
         context.counts.unreadable(path, row, context.task.skip[path, row])
         return
     batches = file.iter_batches(_rows(info.total_byte_size, info.num_rows), row_groups=[group], use_threads=False)
@@ -72,7 +73,7 @@ def _row_group(context: ReadContext, path: str, file: pq.ParquetFile, group: int
 
 
 def open_parquet(source: BinaryIO, path: str) -> pq.ParquetFile | None:
-    """Open a Parquet file; return None if its footer is damaged. Raises UnreadableError for another kind of file."""
+    """Open a Parquet file, or return None if its footer is damaged. Raises UnreadableError for another kind of file."""
     check_head(path, source.read(HEAD_BYTES), PARQUET)
     try:
         return pq.ParquetFile(source, page_checksum_verification=True)
@@ -104,7 +105,7 @@ def read_arrow(context: ReadContext, path: str) -> Chunks:
 
 
 def _mapped(context: ReadContext, path: str, source: BinaryIO) -> Any:
-    """Memory-map a local file; return the open file of a remote one."""
+    """Return a memory map of a local file, or the open file `source` if it is remote."""
     if not urls.is_local(context.inputs.base):
         source.seek(0)
         return source
@@ -122,9 +123,9 @@ def _arrow_batches(source: Any, head: bytes) -> Iterator[pa.RecordBatch]:
 
 
 def _raise_unless_damage(error: BaseException, path: str) -> None:
-    """Raise the error if the machine, not the file, is at fault.
+    """Raise an error if the machine, rather than the file, is at fault.
 
-    A failed allocation is both an ArrowException and a MemoryError, and must not be mistaken for damage.
+    pyarrow's error for a failed allocation is both an ArrowException and a MemoryError; it must not pass for damage.
     """
     if isinstance(error, MemoryError):
         raise error

@@ -1,9 +1,10 @@
-"""Cuts a source's files into slices of about equal work, one per routing task.
+"""Cuts a source's files into slices of about equal work, one per routing task, estimates the size of each, and calls
+the reader for each format.
 
-Plain JSON Lines files are cut into byte ranges and Parquet files into ranges of row groups, 64 MiB each; a compressed
-stream cannot be cut. Small files are grouped in path order, so that a hundred thousand files do not become a hundred
-thousand tasks. Slices depend only on the listing (and on Parquet footers). They have the order of the records: by path,
-then by position.
+Plain JSON Lines files are cut into byte ranges and Parquet files into ranges of row groups, of 64 MiB each. Files in
+other formats and compressed files cannot be cut. Small files are grouped in path order, so that a hundred thousand
+files do not become a hundred thousand tasks. Slices depend only on the listing, the configured format, and Parquet
+footers. They are in the order of the records: by path, then by position.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from datakit.normalize.readers.parquet_arrow import open_parquet, read_arrow, re
 from datakit.normalize.readers.text import read_texts
 from datakit.storage import urls
 
-SLICE_BYTES = 64 << 20  # about 0.3 s of work: much longer than forking takes, yet little to repeat after a failure
-TEXT_SLICE_BYTES = 16 << 20  # smaller, since files that are documents cost more to read
+SLICE_BYTES = 64 << 20  # about 0.3 s of work: much longer than a fork takes, yet little to repeat after a failure
+TEXT_SLICE_BYTES = 16 << 20  # per slice of one-document files; smaller, since these cost more to read
 EXPANSION = 4  # approximate bytes of text per byte of a compressed file
 FILE_OVERHEAD = 64 << 10  # opening a file costs about as much as reading this many bytes
 FOOTER_THREADS = 16  # each footer in an object store takes one small request
@@ -30,9 +31,9 @@ FOOTER_THREADS = 16  # each footer in an object store takes one small request
 
 @dataclass(frozen=True)
 class FileRange:
-    """A part of a file: bytes [start, stop) of plain JSON Lines, row groups [start, stop) of Parquet, or all of it.
+    """A part of a file: bytes [start, stop) of plain JSON Lines, row groups [start, stop) of Parquet, or everything.
 
-    weight: estimated size of its records in bytes.
+    weight: the work that the part takes, estimated in bytes of text.
     """
 
     path: str
@@ -43,7 +44,7 @@ class FileRange:
 
 
 def cut_slices(base: str, files: Sequence[tuple[str, int]], config: Config) -> list[list[FileRange]]:
-    """Cut a source, given as a (path, size in bytes) listing, into slices. Raises UnreadableError."""
+    """Cut the files of a source, given as (path, size in bytes) pairs, into slices. Raises UnreadableError."""
     with ThreadPoolExecutor(FOOTER_THREADS) as pool:
         cut = pool.map(lambda file: list(_ranges(base, file[0], file[1], config)), sorted(files))
         return list(_group(file_range for ranges in cut for file_range in ranges))

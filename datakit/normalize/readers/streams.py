@@ -1,11 +1,12 @@
-"""Reads and decompresses a file sequentially, in bounded memory.
+"""Reads a file sequentially, decompresses gzip, zstd, bzip2 and xz in bounded memory, and decides when a compressed
+file is damaged.
 
-One loop handles all four compressions. All concatenated streams (gzip members, zstd frames) are read, and zero
-padding after the last one is skipped. A file that ends inside a stream is damaged; the data before the damage is
-yielded first.
+One loop handles all four compression formats. If a file holds several streams in a row (gzip members, zstd frames), all
+of them are read. Zero padding after a stream is skipped. A file that ends inside a stream is damaged; the data before
+the damage is yielded first.
 
-isal inflates gzip about twice as fast as zlib (850 MB/s of text per core; zstd 1,350). A zstd frame may need a window
-of up to 2 GiB (as in dumps made with `--long=31`), whose memory is allocated as it fills.
+isal inflates gzip about twice as fast as zlib does (850 MB/s of text per core; zstd reaches 1,350). A zstd frame may
+need a window of up to 2 GiB (as in dumps made with `--long=31`); the memory of the window is allocated as it fills.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from isal import igzip_lib
 
 from datakit.normalize.formats import MAGIC, check_head, compression_of, is_skippable
 
-INPUT_BYTES = 1 << 20  # one system call per MiB costs nothing measurable
-ZSTD_INPUT_BYTES = 8 << 10  # small, as zstandard's output is unbounded: up to 128 KiB per 4 bytes of input
+INPUT_BYTES = 1 << 20  # the cost of one system call per MiB is not measurable
+ZSTD_INPUT_BYTES = 8 << 10  # small, because zstandard's output is not limited: up to 128 KiB per 4 bytes of input
 OUTPUT_BYTES = 1 << 20
-HEAD_BYTES = 8  # the longest magic number
-LARGEST_WINDOW = 1 << 31  # zstd --long=31, the format's practical maximum
+HEAD_BYTES = 8  # the length of the longest magic number
+LARGEST_WINDOW = 1 << 31  # as with zstd --long=31, the largest window in practice
 
 
 class DamagedError(Exception):
-    """The rest of a compressed stream cannot be decoded. Readers catch this error, since they know the position."""
+    """The rest of a file cannot be decoded. Readers catch this error, since they know the position to report."""
 
 
 class _ZstdStream:
-    """zstandard's decompressor with the interface of `bz2.BZ2Decompressor`."""
+    """zstandard's decompressor, with the interface of `bz2.BZ2Decompressor`."""
 
     needs_input = True
 
@@ -68,9 +69,9 @@ _ERRORS: tuple[type[Exception], ...] = (
 
 
 def decompressed(file: BinaryIO, path: str, start: int = 0) -> Iterator[bytes]:
-    """Yield the content of an open file, decompressed according to its name, or a plain file from byte `start` on.
+    """Yield the content of an open file, decompressed as its name says. In a plain file, begin at byte `start`.
 
-    Raises UnreadableError if the content is of another kind, DamagedError after the last good byte.
+    Raises UnreadableError if the content is of another kind, and DamagedError after the last good byte.
     """
     compression = compression_of(path)
     check_head(path, file.read(HEAD_BYTES), compression)

@@ -1,6 +1,7 @@
-"""Reads files that are documents (text, Markdown, source code): one document per file, whose path is the id.
+"""Reads files that each hold one document (text, Markdown, source code), makes the path the upstream id, and
+quarantines damaged or too long files.
 
-Cost: one open and one read per file; files are gathered into chunks of a few MiB.
+Cost: one open and one read per file. Files are gathered into chunks of a few MiB.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from datakit.normalize.readers.streams import DamagedError, decompressed
 
 
 def read_texts(context: ReadContext, paths: Sequence[str]) -> Chunks:
-    """Yield the documents in `paths`, in order."""
+    """Yield the documents in the files `paths`, in order."""
     names: list[str] = []
     texts: list[bytes] = []
     size = 0
@@ -37,7 +38,7 @@ def read_texts(context: ReadContext, paths: Sequence[str]) -> Chunks:
 
 
 def _read(context: ReadContext, path: str) -> bytes | None:
-    """Return the content of a file, or None if the file is quarantined."""
+    """Return the content of a file, or quarantine the file and return None."""
     if context.start_batch(path, np.zeros(1, np.int64), lambda row: None) is not None:
         return None
     with context.inputs.open(path) as file:

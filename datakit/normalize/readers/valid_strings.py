@@ -1,7 +1,10 @@
-"""Repairs strings that are not valid UTF-8. Parquet, Arrow and CSV may contain them, and later readers would crash.
+"""Replaces invalid UTF-8 in all columns but the text column, counts the changed values, and rejects columns with other
+invalid values.
 
-Invalid sequences become U+FFFD, and each changed value is counted. The text column is left to the text rules.
-Cost: one validation by Arrow at several GB/s; only a column that fails it is processed in Python.
+Parquet, Arrow and CSV files may contain such strings, and later readers would crash on them. Each invalid sequence
+becomes U+FFFD. The text column is left to the text rules.
+
+Cost: one validation by Arrow at several GB/s. Only a column that fails this validation is processed in Python.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from datakit.normalize.schema_union import fit, shown
 
 
 def with_valid_strings(table: pa.Table, text: str, counts: RecordCounts) -> pa.Table:
-    """Return the table with valid strings in every column but `text`. Raises ColumnError for other invalid values."""
+    """Return the table with valid strings in all columns but `text`. Raises ColumnError if other values are invalid."""
     for index, name in enumerate(table.column_names):
         if name == text:
             continue

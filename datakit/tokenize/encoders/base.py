@@ -1,7 +1,8 @@
-"""Encoders that turn texts into ids without adding tokens: fastokens, and `tokenizers`, the reference.
+"""Wraps fastokens, and `tokenizers` (the reference), as encoders that turn texts into ids without adding tokens.
 
-The encoder handles special tokens' strings inside a text: "keep" turns each into its token, as both libraries do by
-default; "text" encodes them as ordinary text. Other added tokens (runs of spaces, for example) are found in both cases.
+The setting `special_strings` decides how a special token's string inside a text is encoded. With "keep", it becomes the
+token, as both libraries do by default. With "text", it is encoded as ordinary text. Other added tokens (runs of spaces,
+for example) are matched under both settings.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ import fastokens
 import numpy as np
 import tokenizers
 
-REFERENCE_BYTES = 1 << 20  # Encoding objects take about 100 bytes per token
+REFERENCE_BYTES = 1 << 20  # encoded at once by the reference, whose Encoding objects take about 100 bytes per token
 
 
 class Encoder(Protocol):
-    """Anything that turns texts into ids without adding tokens; implement it for other kinds of tokenizers.
+    """The protocol of an object that turns texts into ids without adding tokens.
 
-    name, version: the library's, as recorded in the contract.
+    Implement it to support other kinds of tokenizers. name, version: the name and the version of the library, which the
+    contract records.
     """
 
     @property
@@ -31,13 +33,13 @@ class Encoder(Protocol):
     def version(self) -> str: ...
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ids of all texts, uint32 [T], and the number of ids per text, int64 [N]."""
+        """Return the ids of all texts, uint32 [T], and the number of ids of each text, int64 [N]."""
         ...
 
 
 @dataclass(frozen=True)
 class FastEncoder:
-    """The fastokens encoder; it returns all ids in one buffer, without a Python object per token."""
+    """The fastokens encoder. It returns all ids in one buffer and creates no Python object per token."""
 
     tokenizer: fastokens.Tokenizer
     special_as_text: bool = False
@@ -51,7 +53,7 @@ class FastEncoder:
 
 @dataclass(frozen=True)
 class ReferenceEncoder:
-    """The `tokenizers` encoder; it creates an Encoding object per text and drops them after each MiB of text."""
+    """The `tokenizers` encoder. It creates one Encoding object per text, and drops these objects after each MiB."""
 
     tokenizer: tokenizers.Tokenizer
     special_as_text: bool = False

@@ -1,4 +1,4 @@
-"""Tokenizers without a tokenizer.json: bytes, and any user package that implements a small protocol.
+"""Defines tokenizers without a tokenizer.json: the built-in `bytes`, and user packages that implement a small protocol.
 
     [tokenize]
     tokenizer = "bytes"                          # built in: one token per byte, plus end-of-text
@@ -7,9 +7,9 @@
     tokenizer = "my_package.dna:nucleotides"     # a function that returns a TextTokenizer
     tokenizer_version = "2"                      # enters the fingerprint; must be the tokenizer's own version
 
-Code cannot be hashed like a file, so the declared version takes the place of a hash. The tokenizer.json next to the
-cache states the function, name, version, vocabulary size and special tokens, and its hash is in the contract. Loading
-this file checks that the installed tokenizer matches it.
+Code cannot be hashed like a file, so the declared version takes the place of a hash. The tokenizer.json that is written
+next to the cache states the tokenizer's function, name, version, vocabulary size and special tokens; the contract holds
+the hash of this file. Loading the file checks that the installed tokenizer matches it.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ BYTE_VALUES = 256
 
 
 class TextTokenizer(Encoder, Protocol):
-    """The protocol of a custom tokenizer: an encoder with a vocabulary; its version must change whenever an id does.
+    """The protocol of a custom tokenizer: an encoder that has a vocabulary.
 
-    vocabulary_size: the highest id + 1. special: name -> id of the tokens that do not represent text, including
-    end-of-text.
+    The tokenizer's version must change whenever it would give any text different ids. vocabulary_size: the highest id
+    plus 1. special: the ids, by name, of the tokens that do not represent text, including end-of-text.
     """
 
     @property
@@ -49,7 +49,10 @@ class TextTokenizer(Encoder, Protocol):
 
 @dataclass(frozen=True)
 class ByteTokenizer:
-    """One token per UTF-8 byte, with ids 0 to 255; 256 is end-of-text. No string in a text is special."""
+    """A tokenizer with one token per UTF-8 byte (ids 0 to 255) and the token 256, end-of-text.
+
+    It treats no string inside a text as a special token.
+    """
 
     name: str = "bytes"
     version: str = "1"
@@ -67,7 +70,7 @@ class ByteTokenizer:
 
 @dataclass(frozen=True)
 class CustomTokenizer:
-    """A TextTokenizer with the interface of a loaded tokenizer.json. It has no reference to compare with."""
+    """A TextTokenizer with the interface of a loaded tokenizer.json. There is no reference to compare it with."""
 
     sha256: str
     inner: TextTokenizer
@@ -75,7 +78,7 @@ class CustomTokenizer:
 
     @classmethod
     def from_description(cls, data: bytes, place: str) -> CustomTokenizer:
-        """Load the tokenizer described by these bytes. Raises TokenizerError if the installed one differs."""
+        """Load the tokenizer that these bytes describe. Raises TokenizerError if the installed one is different."""
         described = json.loads(data)
         function = described[MARK]
         installed = json.loads(describe(function, described["version"]))
@@ -99,7 +102,7 @@ class CustomTokenizer:
         return self.inner.special.get(token)
 
     def encoder(self, wanted: str = "auto", special_strings: str = "keep") -> Encoder:
-        """Return the tokenizer itself. Raises TokenizerError if another library is requested."""
+        """Return the tokenizer itself, which is its own encoder. Raises TokenizerError if `wanted` names another."""
         if wanted not in ("auto", self.inner.name):
             raise TokenizerError(
                 f"tokenize.encoder is {wanted!r}, but the custom tokenizer {self.inner.name!r} is its own encoder"
@@ -110,37 +113,42 @@ class CustomTokenizer:
         return
 
     def long_texts(self, encoder: Encoder, special_strings: str = "keep") -> LongTexts:
-        """Return an encoder of whole documents, since it is unknown where texts can be cut for a custom tokenizer."""
+        """Return an encoder of whole documents, because nobody knows where a custom tokenizer's texts can be cut."""
         return LongTexts(encoder, None, None, "a custom tokenizer gets each document whole")
 
 
 def is_custom(tokenizer: str) -> bool:
-    """Return True if a recipe's `tokenizer` names code instead of a file."""
+    """Return True if the recipe's `tokenizer` names code and not a file."""
     package, colon, function = tokenizer.partition(":")
     names = [*package.split("."), function]
     return tokenizer in BUILT_IN or (bool(colon) and all(name.isidentifier() for name in names))
 
 
 def resolve(function: str) -> TextTokenizer:
-    """Call `package.module:function` and return the tokenizer. Raises TokenizerError if it cannot be imported."""
+    """Call `package.module:function` and return its tokenizer. Raises TokenizerError if the import fails."""
     module, _, name = BUILT_IN.get(function, function).partition(":")
     try:
         return getattr(importlib.import_module(module), name)()
     except (ImportError, AttributeError) as error:
-        raise TokenizerError(f"cannot load tokenizer {function!r}: {error}; is its package installed?") from error
+        raise TokenizerError(
+            f"cannot load the tokenizer {function!r}: {error}; check that its package is installed"
+        ) from error
 
 
 def describe(function: str, version: str | int | None) -> bytes:
-    """Return the tokenizer.json of a custom tokenizer. Raises TokenizerError unless this version is installed."""
+    """Return the tokenizer.json of a custom tokenizer. Raises TokenizerError unless `version` is installed."""
     tokenizer = resolve(function)
     if function in BUILT_IN and version is None:
         version = tokenizer.version
     if version is None:
-        raise TokenizerError(f"tokenizer {function!r} is code: also set tokenizer_version = {tokenizer.version!r}")
+        raise TokenizerError(
+            f"tokenizer {function!r} is a Python function, which cannot be hashed like a file; also set "
+            f"tokenizer_version = {tokenizer.version!r}"
+        )
     if str(version) != tokenizer.version:
         raise TokenizerError(
             f"tokenizer {function!r} has version {tokenizer.version!r}, but the recipe says {str(version)!r}; set "
-            "tokenize.tokenizer_version to the installed version, or install the recipe's"
+            "tokenize.tokenizer_version to the installed version, or install the version that the recipe names"
         )
     facts: dict[str, Any] = {
         MARK: function,

@@ -1,10 +1,11 @@
-"""Encodes documents of any length, in parts where this cannot change an id: time is linear and memory bounded.
+"""Decides how a long document is encoded: whole, in parts cut at safe places, or word by word where there are none.
 
-A document over PART_BYTES is cut at safe places (safe_cuts.py), and its parts are encoded like any other texts. A
-stretch of that length without a safe place (a character repeated a million times, a script without spaces) is encoded
-word by word (long_words.py). Both methods are proven exact for the tokenizers they support; with any other tokenizer,
-documents are encoded whole, and the contract says why. Byte-pair encoding of a word of n bytes takes time proportional
-to n log n, and more once the word exceeds the CPU's caches: 16 MB took 2 to 5 times as long per byte as 1 MB, measured.
+Time is linear in the length of a document, and memory is bounded. A document longer than PART_BYTES is cut at safe
+places (safe_cuts.py), and its parts are encoded like any other texts. A stretch longer than PART_BYTES without a safe
+place (a character repeated a million times, a script without spaces) is encoded word by word (long_words.py). Both
+methods are proven to be exact for the tokenizers that they support. With any other tokenizer, documents are encoded
+whole, and the contract says why. Byte-pair encoding of a word of n bytes takes time proportional to n log n, and more
+once the word exceeds the CPU's caches: words of 16 MB took 2 to 5 times as long per byte as words of 1 MB (measured).
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ from datakit.tokenize.encoders.safe_cuts import Splitter
 from datakit.tokenize.text_batches import BATCH_BYTES, TextBatch
 
 PART_BYTES = 256 << 10
-UTF8_MOST = 4  # bytes per character
+UTF8_MOST = 4  # maximum number of bytes per character
 
 
 @dataclass
 class LongTexts:
-    """One tokenizer's encoder for documents of any length. Without a splitter, they are encoded whole, for `reason`."""
+    """One tokenizer's encoder for documents of any length.
+
+    Without a splitter, documents are encoded whole; `reason` says why there is none.
+    """
 
     encoder: Encoder
     splitter: Splitter | None
@@ -36,12 +40,12 @@ class LongTexts:
 
     @cached_property
     def words(self) -> WordEncoder:
-        """The encoder of stretches without safe places, made on first use because it loads a second, bare tokenizer."""
+        """The encoder of stretches without safe places. It is made on first use, because it loads another tokenizer."""
         assert self.make_words is not None
         return self.make_words()
 
     def encode_documents(self, batch: TextBatch) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ids of a batch of documents, uint32 [T], and the number of ids per document, int64 [N]."""
+        """Return the ids of a batch of documents, uint32 [T], and the number of ids of each document, int64 [N]."""
         if self.splitter is None or int(np.diff(batch.offsets).max(initial=0)) <= self.part_bytes:
             return self.encoder.encode_batch(batch.strings())
         return self._encode(batch.data, batch.offsets, self.splitter)
@@ -50,7 +54,7 @@ class LongTexts:
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Like Encoder.encode_batch, for texts of any length."""
+        """Encode texts of any length; otherwise like Encoder.encode_batch."""
         if self.splitter is None or max(map(len, texts), default=0) * UTF8_MOST <= self.part_bytes:
             return self.encoder.encode_batch(texts)
         encoded = [text.encode() for text in texts]
@@ -73,7 +77,10 @@ class LongTexts:
     def _batches(
         self, data: np.ndarray, offsets: np.ndarray, splitter: Splitter
     ) -> Iterator[tuple[list[int], list[str]]]:
-        """Yield (document numbers, texts) of about BATCH_BYTES, in order; a text that cannot be cut comes alone."""
+        """Yield batches of about BATCH_BYTES as (document numbers, texts), in order.
+
+        A text that is longer than a part but cannot be cut gets a batch of its own.
+        """
         owners: list[int] = []
         texts: list[str] = []
         size = 0
@@ -92,7 +99,7 @@ class LongTexts:
             yield owners, texts
 
     def _parts(self, data: np.ndarray, offsets: np.ndarray, splitter: Splitter) -> Iterator[tuple[int, int, int]]:
-        """Yield (document, first byte, end) of every text to encode, in order."""
+        """Yield (document number, first byte, end) for every text to encode, in order."""
         for owner, (start, stop) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)):
             if stop - start <= self.part_bytes:
                 yield owner, start, stop

@@ -1,18 +1,22 @@
-"""Encodes a stretch that has no safe place to cut, exactly and in linear time: word by word, huge words in windows.
+"""Encodes a stretch that has no safe place to cut, exactly and in linear time: word by word, and huge words in windows.
 
-A word (a pre-tokenizer piece) is encoded by byte-pair merges alone: lowest rank first, leftmost among equals.
-Any run of consecutive tokens in the result is the encoding of its own text, since no merge crossed its ends. Two
-encodings can be joined at a token that both have at the same place:
+In this file, a word is a piece made by the pre-tokenizer. It is encoded by byte-pair merges alone: the pair of lowest
+rank is merged first, the leftmost one among equals. Any run of consecutive tokens in the result is the encoding of its
+own text, because no merge crossed the ends of the run. Two encodings can be joined at a token that both have at the
+same place:
 
     if BPE(AB) = A'B' and BPE(BC) = B'C', and B' has at least one token, then BPE(ABC) = A'B'C'.
 
-Proof: run BPE(ABC) up to the first merge across a border, say that of A and B. Until then each part was merged as if it
-were alone, and the merges of A and B were in the order of their ranks, as in BPE(AB). So BPE(AB) reached the same state
-of A and B. The pair across the border has the lowest rank in ABC, hence also in AB, which has fewer pairs. BPE(AB)
-would have merged it, but did not. A and C are never adjacent, because B' is between them.
+Proof: assume that encoding ABC merges a pair across a border, and consider the first such merge, say between A and B.
+Before this merge, each part was merged as if it were alone, and the merges in A and B were in the order of their ranks,
+as they are when AB is encoded. So encoding AB reaches the same state of A and B. The pair across the border has the
+lowest rank in ABC, hence also in AB, which has fewer pairs. So encoding AB would also have merged this pair, which
+contradicts BPE(AB) = A'B', where no merge crosses the border. The argument for the border between B and C is the same.
+A and C are never adjacent, because B' is between them.
 
-So a word of several megabytes is encoded in overlapping windows of 16 KiB, each starting at a token of the one before,
-joined at the first token they share. If they share none, the windows grow, up to the whole word.
+Therefore a word of several megabytes is encoded in overlapping windows of 16 KiB. Each window starts at a token of the
+previous one, and the two are joined at the first token that they share. If they share none, the word is encoded again
+in larger windows, if necessary as a whole.
 """
 
 from __future__ import annotations
@@ -28,9 +32,9 @@ from datakit.tokenize.encoders.base import Encoder
 from datakit.tokenize.encoders.normalizing import PIECE_CHARACTERS, normalized
 
 WINDOW_BYTES = 16 << 10
-OVERLAP = 4  # windows overlap by a quarter
+OVERLAP = 4  # neighboring windows overlap by at least a quarter of their size
 LOOK_CHARACTERS = 1 << 15
-LOOK_BEYOND = 16  # more than the longest contraction in an expression
+LOOK_BEYOND = 16  # number of characters; no contraction in any of the expressions is so long
 FLUSH_CHARACTERS = 1 << 20
 RENEW_BYTES = 32 << 20
 FLUSH_WORDS = 1 << 16
@@ -38,7 +42,10 @@ UTF8_BYTES = [*range(0xC0), *range(0xC2, 0xF5)]
 
 
 def refusal(tokenizer: dict[str, Any]) -> str:
-    """Return why words of this tokenizer.json cannot be encoded one by one; "" if they can. Stored in manifests."""
+    """Return the reason why this tokenizer.json does not allow encoding word by word, or "" if it does.
+
+    Manifests store this reason.
+    """
     model = tokenizer["model"]
     if model.get("type") != "BPE" or model.get("dropout"):
         return "its model is not a deterministic BPE"
@@ -55,7 +62,7 @@ def refusal(tokenizer: dict[str, Any]) -> str:
 
 
 def bare(tokenizer: dict[str, Any]) -> dict[str, Any]:
-    """Return a tokenizer.json with only the merges of this one, which takes each text as one word."""
+    """Return a tokenizer.json that keeps only the merges of this one and treats each text as one word."""
     whole = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     model = {**tokenizer["model"], "ignore_merges": False}
     plain = {"normalizer": None, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
@@ -63,7 +70,10 @@ def bare(tokenizer: dict[str, Any]) -> dict[str, Any]:
 
 
 def byte_characters() -> list[str]:
-    """Return the character for each byte in a byte-level vocabulary: itself if printable, else from U+0100."""
+    """Return the character that stands for each byte in a byte-level vocabulary.
+
+    A printable byte stands for itself; the others are numbered from U+0100.
+    """
     shown = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     hidden = iter(range(0x100, 0x200))
     return [chr(byte) if byte in shown else chr(next(hidden)) for byte in range(256)]
@@ -73,9 +83,9 @@ def byte_characters() -> list[str]:
 class WordEncoder:
     """Encodes stretches of text word by word.
 
-    renew: makes an encoder that encodes each text as one word. sizes: bytes of each token, by id.
-    normalize, pieces: the tokenizer's own normalization and pre-tokenization (pieces as character ranges).
-    raw, normalized: string -> id of the added tokens that are found before and after normalizing.
+    renew: makes an encoder that encodes each text as one word. sizes: the number of bytes of each token, by id.
+    normalize: the tokenizer's own normalization. pieces: its pre-tokenization, which returns ranges of characters.
+    raw, normalized: the ids, by string, of the added tokens that are matched before and after normalization.
     """
 
     renew: Callable[[], Encoder]
@@ -88,15 +98,15 @@ class WordEncoder:
     look: int = LOOK_CHARACTERS
     normalize_size: int = PIECE_CHARACTERS
     _words: list[str] = field(default_factory=list)
-    _fixed: list[tuple[int, int]] = field(default_factory=list)  # (words before it, id)
+    _fixed: list[tuple[int, int]] = field(default_factory=list)  # added tokens: (number of words before it, id)
     _size: int = 0
-    _spent: int = 0  # bytes of windows
+    _spent: int = 0  # bytes of long words encoded since `renew` was last called
 
     def __post_init__(self) -> None:
         self.encoder = self.renew()
 
     def encode(self, text: str) -> np.ndarray:
-        """Return the ids of a stretch between two safe places, uint32."""
+        """Return the ids, uint32, of a stretch between two safe places."""
         self._words, self._fixed, self._size = [], [], 0
         out: list[np.ndarray] = [np.empty(0, np.uint32)]
         for stretch, added in _cut(text, self.raw):
@@ -131,14 +141,15 @@ class WordEncoder:
         return ids
 
     def _split(self, text: str) -> Iterator[str]:
-        """Yield the words of a text, pre-tokenizing one view of it at a time.
+        """Yield the words of a text, pre-tokenizing one view (a range of the text) at a time.
 
-        Only words that the text after the view cannot change are taken. A piece depends on its own characters and the
-        next one, on the white space around it, and on the characters that a contraction may need. So a piece is settled
-        if it ends before a character that is not white space and has LOOK_BEYOND more characters after it.
+        Of each view, only the words that cannot be changed by the text after the view are taken. A word depends on its
+        own characters and the next one, on the white space around it, and on the characters that a contraction may
+        need. So a word is settled if it ends before a character that is not white space and that has LOOK_BEYOND more
+        characters after it in the view.
         """
         if text.isascii() and text[1:].isalpha() and (text[0].isalpha() or text[0] == " "):
-            yield text  # a frequent case: letters, possibly after one space, are one piece
+            yield text  # a frequent case: letters, possibly after one space, are one word
             return
         start, size = 0, self.look
         while start < len(text):
@@ -158,10 +169,10 @@ class WordEncoder:
             start, size = start + ranges[-1][1], self.look
 
     def _end_of_run(self, text: str, start: int, stop: int) -> int | None:
-        """Return the end of the piece text[start:stop], which may continue past `stop`; None if the view must grow.
+        """Return the end of the word that starts at `start` and reaches `stop` or beyond; None if the view must grow.
 
-        The last two characters of such a run determine its kind (except a line break after punctuation), so the search
-        continues from them, one view at a time.
+        The last two characters of a word that reaches `stop` determine its kind (except for a line break after
+        punctuation), so the search continues from them, one view at a time.
         """
         view = text[start:stop]
         if len(self.pieces(view)) != 1:
@@ -181,7 +192,7 @@ class WordEncoder:
         return None
 
     def encode_word(self, word: str) -> np.ndarray:
-        """Return the ids of one word, encoded in windows if it is long."""
+        """Return the ids of one word. A long word is encoded in windows."""
         data = np.frombuffer(word.encode(), np.uint8)
         window = self.window
         while window < len(data):
@@ -193,12 +204,12 @@ class WordEncoder:
 
     def _ids(self, data: np.ndarray, start: int, stop: int) -> np.ndarray:
         self._spent += stop - start
-        if self._spent > RENEW_BYTES:  # an encoder caches every word, and long words rarely recur
+        if self._spent > RENEW_BYTES:  # the encoder caches every word, but long words rarely recur
             self.encoder, self._spent = self.renew(), stop - start
         return self.encoder.encode_batch([data[start:stop].tobytes().decode()])[0]
 
     def _in_windows(self, data: np.ndarray, window: int) -> np.ndarray | None:
-        """Encode in overlapping windows; return None if two neighbouring windows share no token."""
+        """Encode a word in overlapping windows. Return None if two neighboring windows share no token."""
         out: list[np.ndarray] = []
         stop = _character_start(data, window)
         ids = self._ids(data, 0, stop)
@@ -227,12 +238,12 @@ class WordEncoder:
 
 
 def _settled(view: str, whole: bool) -> int:
-    """Return the length of the prefix of a view in which text after the view cannot change the pieces."""
+    """Return the length of the prefix of a view whose words cannot be changed by the text after the view."""
     return len(view) if whole else len(view[:-LOOK_BEYOND].rstrip()) - 1
 
 
 def _character_start(data: np.ndarray, place: int) -> int:
-    """Return the start of the character at this place, or the end of the data if the place is beyond it."""
+    """Return the start of the character that contains the byte at `place`, or the end of the data if that is less."""
     if place >= len(data):
         return len(data)
     while data[place] & 0xC0 == 0x80:
@@ -241,7 +252,10 @@ def _character_start(data: np.ndarray, place: int) -> int:
 
 
 def _cut(text: str, added: dict[str, int]) -> Iterator[tuple[str, int | None]]:
-    """Split a text at added tokens into (stretch, None) and (token, id); the leftmost, then the longest token wins."""
+    """Split a text at added tokens, and yield (stretch, None) and (token, id) in order.
+
+    Where matches overlap, the leftmost one is taken, and of those that start at the same place the longest one.
+    """
     if not added:
         if text:
             yield text, None
@@ -257,7 +271,7 @@ def _cut(text: str, added: dict[str, int]) -> Iterator[tuple[str, int | None]]:
 
 
 def token_sizes(vocabulary: dict[str, int]) -> np.ndarray:
-    """Return the size in bytes of each token in a byte-level vocabulary, int64, indexed by id."""
+    """Return the size in bytes of each token in a byte-level vocabulary: int64, indexed by id."""
     sizes = np.zeros(max(vocabulary.values()) + 1, np.int64)
     for token, number in vocabulary.items():
         sizes[number] = len(token)
@@ -265,7 +279,10 @@ def token_sizes(vocabulary: dict[str, int]) -> np.ndarray:
 
 
 def added_by_string(tokens: Sequence[dict[str, Any]], special: bool) -> tuple[dict[str, int], dict[str, int]]:
-    """Return string -> id of added tokens found before and after normalizing; special ones only if `special`."""
+    """Return the ids, by string, of the added tokens that are matched before and of those matched after normalization.
+
+    Special tokens are included only if `special` is true.
+    """
     wanted = [token for token in tokens if (special or not token["special"]) and token["content"]]
     raw, normalized = ([t for t in wanted if t.get("normalized") is flag] for flag in (False, True))
     return {t["content"]: t["id"] for t in raw}, {t["content"]: t["id"] for t in normalized}

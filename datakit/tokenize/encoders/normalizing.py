@@ -1,9 +1,11 @@
-"""Normalizes long texts in pieces, because the library takes about 40 bytes of memory per byte it normalizes.
+"""Normalizes long texts piece by piece, and decides where a piece may begin.
 
-The text is cut before characters that no normalization form joins to what precedes them, so the normalized pieces,
-joined, are the normalized text. Python's Unicode tables tell which characters these are; only characters in these
-tables are used, because Unicode's stability policy fixes their decompositions and combining classes. A piece grows
-until such a character is found: a megabyte of combining marks, all of which normalization may reorder, is one piece.
+At once, a long text would take too much memory: `tokenizers` needs about 40 bytes per byte it normalizes. The text is
+cut only before characters that no normalization form joins to what precedes them, so the normalized pieces, joined, are
+the normalized text. Python's Unicode tables tell which characters these are. The text is never cut before a character
+that these tables lack; for the others, Unicode's stability policy fixes the decompositions and combining classes. A
+piece grows until a suitable character is found. Therefore a megabyte of combining marks is one piece, because
+normalization may reorder all of them.
 """
 
 from __future__ import annotations
@@ -13,12 +15,12 @@ from collections.abc import Callable, Iterator
 from functools import cache
 
 PIECE_CHARACTERS = 1 << 15
-ALONE_BELOW = "\u0300"  # the first combining character
-ALONE = frozenset(  # categories of such characters
+ALONE_BELOW = "\u0300"  # the first combining character; all characters before it stand alone
+ALONE = frozenset(  # general categories of characters that stand alone
     ["Lu", "Ll", "Lt", "Nd", "No", "Zs", "Zl", "Zp", "Po", "Pd", "Ps", "Pe", "Pi", "Pf", "Sm", "Sc", "So", "Cf"]
 )
-LETTERS = (  # safe ranges in category Lo; elsewhere in this category some vowel signs compose
-    range(0x1100, 0x1160),  # leading consonants of Hangul: every decomposed syllable begins with one
+LETTERS = (  # ranges in category Lo that stand alone; elsewhere in this category, some vowel signs compose
+    range(0x1100, 0x1160),  # leading consonants of Hangul; every decomposed syllable begins with one of them
     range(0x3041, 0x3097),
     range(0x30A1, 0x30FB),
     range(0x3400, 0x4DC0),
@@ -32,7 +34,7 @@ def normalized(text: str, normalize: Callable[[str], str], size: int = PIECE_CHA
 
 
 def pieces(text: str, size: int) -> Iterator[str]:
-    """Cut the text into pieces of at least `size` characters that normalize independently."""
+    """Cut the text into pieces that normalize independently. All but the last have at least `size` characters."""
     start = 0
     while start < len(text):
         stop = start + size
@@ -44,7 +46,7 @@ def pieces(text: str, size: int) -> Iterator[str]:
 
 @cache
 def stands_alone(character: str) -> bool:
-    """Return True if no normalization form composes or reorders this character with one before it."""
+    """Return True if no normalization form combines this character with, or moves it past, a character before it."""
     if character < ALONE_BELOW:
         return True
     first = unicodedata.normalize("NFKD", character)[0]

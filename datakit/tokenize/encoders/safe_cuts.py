@@ -1,19 +1,23 @@
-"""Finds places where a text can be cut without changing its ids.
+"""Decides which tokenizers' texts can be cut without changing an id, and at which pairs of neighboring bytes.
 
-A place between two bytes is safe if the pre-tokenizer always has a border there, whatever the text around it, and no
+A place between two bytes is safe if the pre-tokenizer always has a border there, whatever text surrounds it, and if no
 piece on one side depends on the other side. For the pre-tokenizers of the byte-level BPE family (GPT-2's expression and
-those of the cl100k kind), a table over pairs of neighbouring bytes gives the safe places:
+those of the cl100k kind), a table over pairs of neighboring bytes gives the safe places:
 
-- between a character that is not white space and white space: no piece contains both, except that in the cl100k kind
-  a piece of punctuation includes the line breaks after it, so places before those are not safe;
-- between ASCII letters, digits and punctuation, in the orders that no piece spans (`a1`, `1a`, `a.`, `1.`, ...);
-- never between an apostrophe and a letter (contractions), never inside white space (the division of a run depends on
-  the text after it), never where one byte does not identify the kind of character (one beyond ASCII, unless white space
-  follows).
+- A place between a character that is not white space and white space is safe, because no piece contains both. The
+  exception is the cl100k kind, where a piece of punctuation includes the line breaks after it. There, a place before a
+  line break is safe only after an ASCII letter or digit.
+- A place between ASCII letters, digits and punctuation is safe in the orders that no piece spans (`a1`, `1a`, `a.`,
+  `1.`, ...).
+- A place between an apostrophe and a letter is never safe, because of contractions.
+- A place inside white space is never safe, because the division of a run depends on the text after it.
+- A place next to a byte beyond ASCII is not safe, because the byte does not identify the kind of its character. The
+  exception is a place before ASCII white space, if the byte cannot be the last one of a white-space character.
 
-The right side starts with an ASCII character, which no normalization form composes with what precedes it, so
-normalizing the parts gives the normalized whole. Added tokens are matched before pre-tokenization, so pairs of bytes
-inside one, or at an end of one whose match depends on its surroundings, are removed from the table.
+The right side starts with an ASCII character, which no normalization form composes with what precedes it, so the
+normalized parts, joined, are the normalized whole. Added tokens are matched before pre-tokenization. Therefore pairs of
+bytes inside an added token are removed from the table, and so are pairs at an end of a token whose match depends on its
+surroundings.
 
 With any other tokenizer, documents are not split; `find_splitter` says why.
 """
@@ -29,7 +33,7 @@ import numpy as np
 
 FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-CL100K_KIND = {  # as written in tokenizer files: cl100k (1 to 3 digits), Qwen (1 digit), any number of digits
+CL100K_KIND = {  # as written in tokenizer files; digits per piece: 1 to 3 (cl100k), 1 (Qwen) or any number
     rf"{contractions}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
     for contractions in ("(?i:'s|'t|'re|'ve|'m|'ll|'d)", "'(?i:[sdmt]|ll|ve|re)")
     for digits in (r"\p{N}{1,3}", r"\p{N}", r"\p{N}+")
@@ -37,23 +41,26 @@ CL100K_KIND = {  # as written in tokenizer files: cl100k (1 to 3 digits), Qwen (
 WHITE_SPACE = b"\t\n\v\f\r "
 LETTERS, DIGITS = string.ascii_letters.encode(), string.digits.encode()
 PUNCTUATION = string.punctuation.encode()
-# Last bytes of white space beyond ASCII (U+0085, U+00A0, U+1680, U+180E, U+2000-200A, U+2028, U+2029, U+202F, U+205F,
-# U+3000). Many other characters share them, so no place after one of these bytes is used.
+# The last bytes of white-space characters beyond ASCII (U+0085, U+00A0, U+1680, U+180E, U+2000-200A, U+2028, U+2029,
+# U+202F, U+205F, U+3000). Many other characters end in the same bytes, so a place after one of them is never safe.
 DOUBTFUL = bytes([*range(0x80, 0x8B), 0x8E, 0x85, 0x9A, 0x9F, 0xA0, 0xA8, 0xA9, 0xAF])
 
 
 @dataclass(frozen=True)
 class Splitter:
-    """`safe`: bool [256, 256], True if a text may be cut between two bytes of these values."""
+    """Finds the places where a text can be cut.
+
+    safe: bool [256, 256], True if a text may be cut between two bytes with these values.
+    """
 
     safe: np.ndarray
 
     def points(self, data: np.ndarray) -> np.ndarray:
-        """Return all safe places in UTF-8 bytes [N]: int64, ascending, between 1 and N - 1."""
+        """Return all safe places in N bytes of UTF-8: int64, ascending, from 1 to N - 1."""
         return np.flatnonzero(self.safe[data[:-1], data[1:]]) + 1
 
     def cuts(self, data: np.ndarray, size: int) -> Iterator[tuple[int, int]]:
-        """Yield parts (first byte, end) of at most about `size` bytes, longer only where there is no safe place."""
+        """Yield parts (first byte, end) of at most `size` bytes; a part is longer only if it has no safe place."""
         start, count = 0, len(data)
         while count - start > size:
             stop = self._last(data, start, start + size) or self._next(data, start + size, size) or count
@@ -63,7 +70,7 @@ class Splitter:
             yield start, count
 
     def _last(self, data: np.ndarray, start: int, stop: int) -> int | None:
-        """Return the last safe place in (start, stop], or None, searching backwards in growing steps."""
+        """Return the last safe place in (start, stop], or None. The search runs backward in growing steps."""
         reach = 1024
         while True:
             low = max(start, stop - reach)
@@ -83,7 +90,10 @@ class Splitter:
 
 
 def find_splitter(tokenizer: dict[str, Any]) -> tuple[Splitter | None, str]:
-    """Return the splitter of a parsed tokenizer.json, or None and the reason (stored in manifests: do not reword)."""
+    """Return the splitter for a parsed tokenizer.json, or None and the reason why there is none.
+
+    Do not reword the reasons: manifests store them.
+    """
     family, reason = _family(tokenizer.get("pre_tokenizer"))
     if family is None:
         return None, reason
@@ -96,7 +106,7 @@ def find_splitter(tokenizer: dict[str, Any]) -> tuple[Splitter | None, str]:
 
 
 def splitting_expression(tokenizer: dict[str, Any]) -> str:
-    """Return the regular expression with which a tokenizer that has a Splitter pre-tokenizes."""
+    """Return the regular expression of a tokenizer's pre-tokenizer. The tokenizer must have a Splitter."""
     first = _steps(tokenizer["pre_tokenizer"], "pretokenizers")[0]
     return GPT2 if first["type"] == "ByteLevel" else first["pattern"]["Regex"]
 
@@ -156,13 +166,13 @@ def _table(family: str) -> np.ndarray:
 
 
 def _spare(safe: np.ndarray, token: dict[str, Any]) -> None:
-    """Remove pairs that could be inside this added token, or at an end of it that depends on the text around it."""
+    """Remove the pairs that may occur inside this added token, or at an end of it that depends on surrounding text."""
     content = token["content"].encode()
     pairs = np.frombuffer(content, np.uint8)
     safe[pairs[:-1], pairs[1:]] = False
     inner = content.translate(None, WHITE_SPACE) and any(white in content.strip() for white in WHITE_SPACE)
     if inner or token.get("rstrip") or token.get("single_word") or not content.isascii():
-        safe[0x80:, :] = False  # normalization may turn a character beyond ASCII into one of the token's
+        safe[0x80:, :] = False  # normalization may turn a character beyond ASCII into one in the token
     if content and token.get("rstrip"):
         safe[content[-1], list(WHITE_SPACE)] = False
     if content and token.get("single_word"):

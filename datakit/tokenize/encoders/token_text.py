@@ -1,8 +1,8 @@
-"""Shows tokens as pieces of text with visible borders.
+"""Decodes tokens to pieces of text for display, and decides which tokens are shown together as one piece.
 
-A token may be part of a character (byte-level tokenizers), or carry a space that is lost when the token is decoded
-alone. So tokens are decoded as a stream: a piece is the text added by one token, or by several that form text only
-together.
+A token may be part of a character (in byte-level tokenizers), or may carry a space that is lost when the token is
+decoded alone. Therefore tokens are decoded as a stream. A piece is the text added by one token, or by several tokens
+that form text only together.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from tokenizers.decoders import DecodeStream
 from datakit.errors import TokenizerError
 from datakit.tokenize.encoders.tokenizer import Tokenizer, load
 
-LONGEST_CHARACTER = 8  # maximum number of tokens per piece; they are then decoded even if they are not text
+LONGEST_CHARACTER = 8  # maximum number of tokens per piece; so many are decoded even if they do not form text
 
 
 @dataclass(frozen=True)
 class Piece:
-    """One or more tokens and their text."""
+    """One or more tokens, and the text that they form."""
 
     ids: tuple[int, ...]
     text: str
 
 
 def load_reference(url: str) -> Tokenizer:
-    """Load a cache's tokenizer for decoding. Raises TokenizerError if it is custom code."""
+    """Load a cache's tokenizer for decoding. Raises TokenizerError if it is a custom tokenizer."""
     tokenizer = load(url)
     if not isinstance(tokenizer, Tokenizer):
-        raise TokenizerError(f"{url} describes a custom tokenizer, which cannot decode")
+        raise TokenizerError(f"{url} describes a custom tokenizer, which cannot decode tokens")
     return tokenizer
 
 
 def pieces(tokenizer: Tokenizer, tokens: Sequence[int] | np.ndarray) -> Iterator[Piece]:
-    """Yield the text of the tokens in pieces, in order; every token is in exactly one piece."""
+    """Yield the text of the tokens in pieces, in order. Every token is in exactly one piece."""
     stream, waiting = DecodeStream(skip_special_tokens=False), []
     for number in (int(token) for token in tokens):
         waiting.append(number)
@@ -53,7 +53,7 @@ def pieces(tokenizer: Tokenizer, tokens: Sequence[int] | np.ndarray) -> Iterator
 
 
 def token_text(tokenizer: Tokenizer, number: int) -> str:
-    """Return one token's text, or its name in the vocabulary if the token is not text on its own."""
+    """Return one token's text, or the token's name in the vocabulary if it does not form text on its own."""
     text = tokenizer.reference.decode([number], skip_special_tokens=False)
     if text and "\N{REPLACEMENT CHARACTER}" not in text:
         return text

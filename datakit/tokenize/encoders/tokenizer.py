@@ -1,13 +1,15 @@
-"""Loads a tokenizer.json twice: with `tokenizers`, the reference, and with `fastokens`, which encodes.
+"""Loads a tokenizer.json with `tokenizers` (the reference) and with `fastokens`, chooses the encoder, and limits its
+threads.
 
-fastokens gives the same ids about fifty times as fast (docs/measurements.md), and every partition verifies this
-on a sample (tokenize/reference_check.py). If fastokens cannot load a tokenizer (WordPiece, Unigram, an unknown
-pre-tokenizer) or panics, the reference encodes instead, and the contract records why.
+fastokens gives the same ids about thirty times as fast (docs/measurements.md), and a sample of every partition is
+compared with the reference (tokenize/reference_check.py). If fastokens cannot load a tokenizer (WordPiece, Unigram, an
+unknown pre-tokenizer) or panics while loading it, the reference encodes instead, and the contract records why.
 
-The fork server calls `load` once for all attempts, so it must start no thread; a helper process reads remote files.
+The fork server calls `load` once for all attempts, so `load` must start no thread; a helper process reads remote files.
 Truncation and padding in a tokenizer.json are switched off, because they would drop or add tokens. fastokens creates
-its thread pool on its first call, with one thread per CPU that the process may use, ignoring RAYON_NUM_THREADS (three
-threads too many on four cores, measured); so this first call is made while only the task's CPUs are allowed.
+its thread pool on its first call, with one thread per CPU that the process may use, and ignores RAYON_NUM_THREADS
+(measured: three threads too many on four cores). Therefore this first call is made while only the task's CPUs are
+allowed.
 """
 
 from __future__ import annotations
@@ -43,9 +45,9 @@ TASKS = Path("/proc/self/task")
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A loaded tokenizer.json. `fast` is None if fastokens cannot load it; `refusal` gives the reason.
+    """A loaded tokenizer.json.
 
-    definition: the parsed file.
+    fast: None if fastokens cannot load the file; `refusal` then says why. definition: the parsed file.
     """
 
     sha256: str
@@ -56,7 +58,7 @@ class Tokenizer:
 
     @property
     def vocabulary_size(self) -> int:
-        """The highest id + 1, added tokens included."""
+        """The highest id plus 1, including the ids of added tokens."""
         return max(self.reference.get_vocab(with_added_tokens=True).values()) + 1
 
     @property
@@ -67,11 +69,14 @@ class Tokenizer:
         return self.reference.token_to_id(token)
 
     def encoder(self, wanted: str = "auto", special_strings: str = "keep") -> Encoder:
-        """Return the encoder of this name; "auto" is fastokens if it can load the tokenizer. Raises TokenizerError."""
+        """Return the encoder named `wanted`. Raises TokenizerError if there is none.
+
+        "auto" means fastokens if it can load the tokenizer, else the reference.
+        """
         if wanted not in ENCODERS:
             raise TokenizerError(f"tokenize.encoder: {wanted!r} is not one of {', '.join(ENCODERS)}")
         if special_strings not in SPECIAL_STRINGS:
-            raise TokenizerError(f"tokenize.special_strings: {special_strings!r} is not one of 'keep', 'text'")
+            raise TokenizerError(f"tokenize.special_strings: {special_strings!r} is neither 'keep' nor 'text'")
         as_text = special_strings == "text"
         if wanted == "tokenizers" or (wanted == "auto" and self.fast is None):
             return ReferenceEncoder(self.reference, special_as_text=as_text)
@@ -117,18 +122,18 @@ class Tokenizer:
 
 
 def load(url: str) -> Tokenizer | CustomTokenizer:
-    """Load the tokenizer.json at `url` without starting a thread. Raises TokenizerError."""
+    """Load the tokenizer.json at `url` without starting a thread. Raises TokenizerError if that is impossible."""
     return parse(_read(url), url)
 
 
 def parse(data: bytes, place: str) -> Tokenizer | CustomTokenizer:
-    """Parse the bytes of a tokenizer.json; `place` names it in messages. Raises TokenizerError."""
+    """Parse the bytes of a tokenizer.json, which messages call `place`. Raises TokenizerError if they are not valid."""
     if MARK.encode() in data[:100]:
         return CustomTokenizer.from_description(data, place)
     try:
         text = data.decode()
         reference = tokenizers.Tokenizer.from_str(text)
-    except Exception as error:  # the library raises nothing narrower
+    except Exception as error:  # the library raises no narrower exception
         raise TokenizerError(f"{place} is not a tokenizer.json that `tokenizers` can read: {error}") from error
     reference.no_truncation()
     reference.no_padding()
@@ -151,12 +156,12 @@ def _load_fast(text: str) -> tuple[fastokens.Tokenizer | None, str]:
 
 
 def _read(url: str) -> bytes:
-    """Read a file; a remote file is read in another process, because object-store drivers start threads."""
+    """Read a file. A remote file is read in another process, because drivers of object stores start threads."""
     try:
         if urls.is_local(url):
             return urls.read_bytes(url)
     except NotFoundError as error:
-        raise TokenizerError(f"tokenizer {url} not found; give the path of a tokenizer.json") from error
+        raise TokenizerError(f"tokenizer {url} was not found; give the path of a tokenizer.json") from error
     code = "import sys; from datakit.storage import urls; sys.stdout.buffer.write(urls.read_bytes(sys.argv[1]))"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run([sys.executable, "-c", code, url], capture_output=True, env=environment, check=False)
@@ -167,16 +172,17 @@ def _read(url: str) -> bytes:
 
 
 def limit_threads(encoder: Encoder, cpus: int) -> None:
-    """Make the encoder start its threads, at most `cpus` of them. Call this in a task before the first batch."""
+    """Make the encoder start its threads now, at most `cpus` of them. A task must call this before its first batch."""
     with limited_cpus(cpus):
         encoder.encode_batch(["one", "two"])
 
 
 @contextmanager
 def limited_cpus(cpus: int) -> Iterator[None]:
-    """Restrict this thread, and threads it starts, to `cpus` CPUs; libraries size their thread pools by this number.
+    """Restrict this thread, and any threads that it starts, to `cpus` CPUs within the context.
 
-    Afterwards, these threads may use all CPUs allowed before. Does nothing on systems without CPU affinity (macOS).
+    Libraries size their thread pools by this number. Afterward, these threads may use all CPUs that were allowed
+    before. On systems without CPU affinity (macOS), this does nothing.
     """
     if not hasattr(os, "sched_setaffinity"):
         yield

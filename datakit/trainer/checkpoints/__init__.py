@@ -1,1 +1,1 @@
-"""Writes, selects and restores checkpoints."""
+"""Writes, checks, selects and restores the checkpoints of training runs."""

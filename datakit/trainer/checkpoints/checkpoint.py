@@ -1,17 +1,20 @@
-"""Writes checkpoints in the background, commits them last, and restores the newest valid one.
+"""Decides when a checkpoint is saved, kept permanently or removed, writes its files and marker in the background,
+detects damage, and restores its arrays.
 
     <run>/checkpoints/step-000000400/state/...       orbax's files, each array sharded as on the devices
                                      commit.json     the marker, written last: step, run, mixture, files and checksums
     <temporary>/<same names>                         rolling checkpoints, in storage that deletes old files
 
-A rolling checkpoint is written every few minutes and the last two are kept. The final checkpoint, and one every
-`keep_every` steps if that is set, are permanent. A new checkpoint is committed before an older one is removed, and a
-checkpoint's marker is removed before its files. A directory is ignored if its name does not match, the marker is
-missing, a file is missing or too short, or a checksum is wrong: the next older checkpoint is used, with a warning. So
-the last good checkpoint survives a kill at any moment.
+A rolling checkpoint is written every `interval_minutes`, and only the newest `keep_temporary` of them are kept. The
+final checkpoint is permanent. If `keep_every` is set, so is one checkpoint every `keep_every` steps. A new checkpoint
+is committed before an older one is removed, and a checkpoint's marker is removed before its files. So the last good
+checkpoint survives even if the process is killed at any moment. A directory with another name is not a checkpoint. A
+checkpoint is ignored, with a warning, if its marker is missing, a file is missing or has the wrong size, or a checksum
+is wrong; the next older checkpoint is then used.
 
-Saving costs the training loop one copy to host memory; the rest runs in the background. Restoring works on any number
-of devices: orbax reads each array into the requested sharding. Checksums cost one more read of the restored files.
+During a save, the training loop waits only while the state is copied to host memory; the rest runs in the background. A
+checkpoint can be restored on any number of devices, because orbax reads each array into the requested sharding.
+Verifying the checksums takes one more read of the restored files.
 """
 
 from __future__ import annotations
@@ -38,28 +41,32 @@ from datakit.trainer.multihost import is_first
 
 FORMAT = "datakit.checkpoint/1"
 MARKER = "commit.json"
-SET_ASIDE = "set-aside.json"  # the marker's name once a later start has passed over the checkpoint
+SET_ASIDE = "set-aside.json"  # the marker is renamed to this when a start sets the checkpoint aside
 STATE = "state"
 NAME = re.compile(r"step-(\d{9,})")
-HASH_CHUNK = 4 << 20  # bytes per read; larger chunks are not faster
-Say = Callable[[str], None]  # shows a line to the user
+HASH_CHUNK = 4 << 20  # number of bytes per read; larger chunks are not faster
+Say = Callable[[str], None]  # shows one line of text to the user
 
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """When and where to save. Without `temporary_root`, rolling checkpoints are stored next to the permanent ones."""
+    """Settings that say when and where to save.
+
+    Without `temporary_root`, rolling checkpoints are stored next to the permanent ones.
+    """
 
     interval_minutes: float = 10.0
     keep_temporary: int = 2
     keep_every: int | None = None  # training steps between permanent checkpoints
     temporary_root: str | None = None
-    load: bool | None = None  # True: fail if there is none; False: start afresh; None: resume if there is one
+    # True: resume, and fail if there is no checkpoint; False: start afresh; None: resume if there is one, else afresh
+    load: bool | None = None
 
     def __post_init__(self) -> None:
         if not self.interval_minutes >= 0:
             raise UsageError(f"checkpoint.interval_minutes is {self.interval_minutes}; it must be 0 or more")
         if self.keep_temporary < 1:
-            raise UsageError("checkpoint.keep_temporary must be at least 1: without a checkpoint, a run cannot resume")
+            raise UsageError("checkpoint.keep_temporary must be at least 1; without a checkpoint, a run cannot resume")
         if self.keep_every is not None and self.keep_every < 1:
             raise UsageError(f"checkpoint.keep_every is {self.keep_every}; use at least 1 step, or leave it out")
         root = self.temporary_root
@@ -71,28 +78,31 @@ class Checkpoints:
 
 
 class Marker(msgspec.Struct, frozen=True):
-    """Contents of `commit.json`."""
+    """The contents of `commit.json`, the marker of a complete checkpoint."""
 
     step: int
     run: str  # the run's fingerprint
-    mixture: dict[str, Any]  # the loader's description
-    counts: dict[str, int]  # tokens and sequences so far
-    norms: dict[str, float]  # of the parameters at the start of the run
+    mixture: dict[str, Any]  # the mixture as the loader describes it (`BatchSource.record`)
+    counts: dict[str, int]  # tokens and sequences trained on so far
+    norms: dict[str, float]  # norms of the parameters at the start of the run
     permanent: bool
-    files: dict[str, tuple[int, str]]  # relative path: (bytes, xxh3-128)
-    origin: dict[str, Any] | None = None  # the checkpoint of another run that this run started from
+    files: dict[str, tuple[int, str]]  # relative path -> (size in bytes, xxh3-128 digest)
+    origin: dict[str, Any] | None = None  # the other run's checkpoint that this run started from, if any
     format: str = FORMAT
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A checkpoint with a readable marker."""
+    """A checkpoint whose marker has been read."""
 
     path: epath.Path
     marker: Marker
 
     def damage(self, checksums: bool) -> str | None:
-        """Describe the first damaged file, or return None. With `checksums`, read and hash every file."""
+        """Describe the first damaged file, or return None if all files are intact.
+
+        If `checksums` is true, read and hash every file; otherwise, compare only the sizes.
+        """
         for name, (length, xxh3) in self.marker.files.items():
             file = self.path / name
             if not file.exists():
@@ -109,7 +119,7 @@ class Candidate:
 
 
 def step_folders(folder: str) -> Iterator[tuple[int, epath.Path]]:
-    """Yield (step, path) of every directory with a checkpoint's name, complete or not, in order of steps."""
+    """Yield (step, path) of every directory with a checkpoint's name, complete or not, in step order."""
     place = epath.Path(folder)
     for path in sorted(place.glob("step-*")) if place.exists() else []:
         match = NAME.fullmatch(path.name)
@@ -118,14 +128,17 @@ def step_folders(folder: str) -> Iterator[tuple[int, epath.Path]]:
 
 
 def candidates(folders: list[str], say: Say) -> list[Candidate]:
-    """Return all checkpoints in these folders that seem complete, newest first; checksums are not verified."""
+    """Return all checkpoints in these folders that seem complete, newest first, without verifying checksums."""
     read = [candidate_at(path, say) for folder in folders for _, path in step_folders(folder)]
     found = [candidate for candidate in read if candidate is not None]
     return sorted(found, key=lambda one: (one.marker.step, one.marker.permanent), reverse=True)
 
 
 def candidate_at(path: epath.Path, say: Say) -> Candidate | None:
-    """Return the checkpoint in a directory if it seems complete, otherwise None; warn unless it was set aside."""
+    """Return the checkpoint in a directory if it seems complete.
+
+    Otherwise, return None, with a warning unless the checkpoint was set aside.
+    """
     try:
         marker = msgspec.json.decode((path / MARKER).read_bytes(), type=Marker)
     except FileNotFoundError:
@@ -147,10 +160,11 @@ def candidate_at(path: epath.Path, say: Say) -> Candidate | None:
 
 
 def restore(candidate: Candidate, like: Tree, whole: bool = True) -> Tree:
-    """Restore a state; unless `whole`, only the parts in `like`, e.g. "params" and "model", from any optimizer.
+    """Restore the state in a checkpoint.
 
-    Each leaf of `like` is an array, or a ShapeDtypeStruct with a sharding. Raises CheckpointError if the checkpoint
-    comes from a different model or, for a whole state, a different optimizer.
+    If `whole` is false, restore only the parts in `like` (e.g. "params" and "model"), whichever optimizer the
+    checkpoint was trained with. Each leaf of `like` is an array or a ShapeDtypeStruct, with the sharding to restore to.
+    Raises CheckpointError if the checkpoint comes from a different model or, if `whole` is true, a different optimizer.
     """
     place = candidate.path / STATE
     abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), like)
@@ -163,7 +177,7 @@ def restore(candidate: Candidate, like: Tree, whole: bool = True) -> Tree:
 
 @dataclass
 class Writer:
-    """Saves the states of one run, one at a time."""
+    """Saves the states of one run in the background, one save at a time."""
 
     settings: Checkpoints
     permanent: str
@@ -186,13 +200,13 @@ class Writer:
         return self.settings.keep_every is not None and step % self.settings.keep_every == 0
 
     def save(self, state: Tree, marker: Marker) -> None:
-        """Wait for the previous save to finish, then start this one. The state must be finite."""
+        """Wait for the previous save to finish, then start this one. The caller must pass a finite state."""
         self.wait()
         permanent = marker.permanent or self._kept(marker.step)
         marker = msgspec.structs.replace(marker, run=self.run, permanent=permanent)
         path = epath.Path(self.permanent if permanent else self.temporary) / f"step-{marker.step:09d}"
         if permanent and candidate_at(path, lambda _: None) is not None:
-            return  # committed by an earlier start of the run
+            return  # an earlier start of the run has committed this checkpoint
         if is_first():
             (path / MARKER).unlink(missing_ok=True)
             (path / SET_ASIDE).unlink(missing_ok=True)
@@ -202,7 +216,7 @@ class Writer:
         self._thread.start()
 
     def wait(self) -> None:
-        """Wait until the current save is committed. Raises CheckpointError if it failed."""
+        """Wait until the current save is committed. Raises CheckpointError if the save failed."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -211,7 +225,7 @@ class Writer:
             raise CheckpointError(f"a checkpoint could not be written: {failure}") from failure
 
     def close(self) -> None:
-        """Wait for the current save, and stop the threads."""
+        """Wait for the current save, and stop the background threads."""
         try:
             self.wait()
         finally:
@@ -227,10 +241,10 @@ class Writer:
             self._failure = error
 
     def _prune(self, step: int) -> None:
-        """Remove all rolling checkpoints but the newest, and all unfinished checkpoints before `step`."""
+        """Remove all but the newest `keep_temporary` rolling checkpoints, and unfinished ones before `step`."""
         found = [one for one in candidates([self.temporary], lambda _: None) if not one.marker.permanent]
         for candidate in found[self.settings.keep_temporary :]:
-            (candidate.path / MARKER).unlink(missing_ok=True)  # first, so that a partly removed checkpoint is ignored
+            (candidate.path / MARKER).unlink(missing_ok=True)  # first: without it, the rest is ignored
             candidate.path.rmtree()
         for folder in {self.permanent, self.temporary}:
             for number, path in step_folders(folder):
@@ -239,7 +253,7 @@ class Writer:
 
 
 def commit(path: epath.Path, marker: Marker) -> None:
-    """Write the marker of a finished state, with the size and checksum of each file."""
+    """Write the marker of a completely written state, with the size and checksum of each file."""
     files = {str(file.relative_to(path)): (file.stat().length, _hash(file)) for file in _files(path / STATE)}
     data = msgspec.json.format(msgspec.json.encode(msgspec.structs.replace(marker, files=files)), indent=1)
     unfinished = path / f".{MARKER}.tmp"

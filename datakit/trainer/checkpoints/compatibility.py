@@ -1,6 +1,7 @@
-"""Checks the names and shapes of a checkpoint's arrays before reading them.
+"""Checks, before a checkpoint is read, that its arrays have the names and shapes that this run expects, and words the
+error if they differ.
 
-Orbax's own error for an array that does not match names neither the array nor the setting to change.
+Orbax's own error for a mismatch names neither the array nor the setting to change.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ from typing import Any
 from datakit.errors import CheckpointError
 from datakit.trainer.models.weights import Tree, leaves
 
-MODEL_PARTS = ("params/", "model/")  # the other parts of a state follow from these and the optimizer
+MODEL_PARTS = ("params/", "model/")  # these depend on the model alone, all other parts also on the optimizer
 
 
 def check_fit(saved: Any, wanted: Tree, whole: bool, place: str) -> None:
-    """Raise CheckpointError if the trees differ. Unless `whole`, `saved` may have additional top-level parts."""
+    """Raise CheckpointError if the names or shapes of the arrays in the two trees differ.
+
+    If `whole` is false, `saved` may have additional top-level parts.
+    """
     found, expected = _shapes(saved), _shapes(wanted)
     names = expected.keys() | {name for name in found if whole or name.split("/")[0] in wanted}
     wrong = sorted(name for name in names if expected.get(name) != found.get(name))
@@ -24,7 +28,7 @@ def check_fit(saved: Any, wanted: Tree, whole: bool, place: str) -> None:
         raise CheckpointError(
             f"{place} does not fit this run: {name} is {_shown(found.get(name))} in the checkpoint and "
             f"{_shown(expected.get(name))} in this run ({len(wrong)} of {len(names)} arrays differ); "
-            f"use the {table} of the run that wrote it"
+            f"use the {table} of the run that wrote the checkpoint"
         )
 
 

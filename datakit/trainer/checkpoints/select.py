@@ -1,6 +1,8 @@
-"""Selects the checkpoint to restore: finds a run's checkpoints, takes the newest valid one, and sets later ones aside.
+"""Finds a run's checkpoint folders, restores the newest checkpoint whose checksums match, and renames the markers of
+later checkpoints to set them aside.
 
-All code that reads checkpoints uses this module: resuming, starting from another run's weights, and `datakit eval`.
+Everything that restores a checkpoint uses this module: resuming a run, starting from another run's weights, and
+`datakit eval`.
 """
 
 from __future__ import annotations
@@ -21,9 +23,10 @@ FOLDER = "checkpoints"
 
 
 def checkpoint_folders(directory: str, temporary_root: str | None) -> tuple[str, str]:
-    """Return the checkpoint folders (permanent, rolling) of a run; without a temporary root they are the same.
+    """Return a run's folders for (permanent, rolling) checkpoints; without a temporary root, both are the same.
 
-    Identical runs under two roots may share a temporary root, so the name contains a hash of the directory.
+    Identical runs under two roots may share a temporary root, so the name of the rolling folder's parent contains a
+    hash of the run's directory.
     """
     permanent = urls.join(directory, FOLDER)
     if temporary_root is None:
@@ -35,7 +38,7 @@ def checkpoint_folders(directory: str, temporary_root: str | None) -> tuple[str,
 
 
 def folders_of(place: str, temporary_root: str | None) -> list[str]:
-    """Return the checkpoint folders of another run, given its directory or the checkpoint folder in it."""
+    """Return the checkpoint folders of another run, given that run's directory or the checkpoint folder in it."""
     directory = urls.absolute(place)
     directory = urls.parent(directory) if urls.name(directory) == FOLDER else directory
     return list(dict.fromkeys(checkpoint_folders(directory, temporary_root)))
@@ -48,12 +51,12 @@ def restore_newest(
     whole: bool = True,
     advice: str = "the warnings above say why",
 ) -> tuple[Tree, Candidate]:
-    """Restore the newest readable state, or part of it, as described by `like`; return it with its checkpoint.
+    """Restore the newest readable state, or the parts of it that `like` names; return it with its checkpoint.
 
-    Raises CheckpointError, with a message that ends in `advice`, if no checkpoint can be read.
+    Raises CheckpointError, with a message that ends with `advice`, if no checkpoint can be read.
     """
     for candidate in found:
-        damage = candidate.damage(checksums=True)  # on every host, so that all restore the same one
+        damage = candidate.damage(checksums=True)  # on every host, so that all hosts restore the same checkpoint
         if damage:
             say(f"warning: {candidate.path} is damaged ({damage}); trying an older one")
             continue
@@ -65,14 +68,14 @@ def restore_newest(
 
 
 def unreadable(count: int, folder: str, advice: str) -> CheckpointError:
-    """Return the error for the case that no checkpoint can be read."""
+    """Return the error to raise if no checkpoint can be read."""
     return CheckpointError(f"none of the {count} checkpoints in {folder} can be read; {advice}")
 
 
 def set_aside(folders: list[str], step: int, say: Say) -> None:
     """Invalidate all checkpoints after `step`, the step at which the run resumes (-1: it starts afresh).
 
-    Only their markers are renamed. Without this, the next start would restore the newest of them.
+    Only the markers are renamed. If these checkpoints stayed valid, the next start would restore the newest of them.
     """
     meet("checkpoints are read")
     start = "afresh" if step < 0 else f"at step {step:,}"
@@ -83,5 +86,5 @@ def set_aside(folders: list[str], step: int, say: Say) -> None:
 
 
 def committed(folders: list[str]) -> list[tuple[int, epath.Path]]:
-    """Return (step, path) of all checkpoints with a marker, even if the marker or the files are damaged."""
+    """Return (step, path) of all checkpoints that have a marker, even if the marker or other files are damaged."""
     return [(step, path) for folder in folders for step, path in step_folders(folder) if (path / MARKER).exists()]

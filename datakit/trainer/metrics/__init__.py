@@ -1,1 +1,1 @@
-"""Computes a run's metrics and writes them to trackers and the screen."""
+"""Computes a run's metrics, writes them to trackers, and prints them on the screen."""

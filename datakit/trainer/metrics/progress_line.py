@@ -1,6 +1,7 @@
-"""Prints a progress line every few seconds: step, loss, tokens/s, MFU, time left.
+"""Prints a progress line every few seconds: step, loss, tokens/s, MFU, time left, and the share of time spent waiting
+for data if it exceeds 5 %.
 
-The rates are per second of total time, including the wait for data. If that wait is long, the line says so.
+The rates and the time left are computed from the median duration of the last steps, including the wait for data.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-WINDOW = 20  # last steps, whose median duration determines the rate and the time left
-NOTABLE_WAIT = 0.05  # share of time waiting for data above which the line mentions it
+WINDOW = 20  # number of last steps whose median duration determines the rates and the time left
+NOTABLE_WAIT = 0.05  # share of time spent waiting for data above which the line reports the wait
 
 
 @dataclass
 class Progress:
-    """Holds the durations of the last steps and their waits for data; `say` prints a line."""
+    """Collects the last steps' durations and waits for data, and prints progress lines with `say`."""
 
     steps: int
     seconds: float
@@ -27,7 +28,7 @@ class Progress:
     _said: float = float("-inf")
 
     def step(self, done: int, tokens: int, duration: float, row: Mapping[str, Any]) -> None:
-        """Record a step that took `duration` seconds, including data and hooks; print a line if one is due."""
+        """Record a step that took `duration` seconds, including its data and hooks; print a line if one is due."""
         self._durations.append(duration)
         self._waits.append(row["throughput/loading_time"])
         now = time.monotonic()

@@ -1,4 +1,6 @@
-"""Builds a step's row of metrics: results, rates, mixture stage, and alarms for norms."""
+"""Builds a step's row of metrics from the step's results, computes rates, FLOPs and MFU, and reports stage changes of
+the mixture and norm alarms.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,16 @@ from datakit.trainer.models import load_model
 from datakit.trainer.norms import alarms
 from datakit.trainer.step import Trainer
 
-Outline = Sequence[tuple[int, int, int]]  # (batches, sequences per batch, length), see `BatchSource.outline`
+Outline = Sequence[tuple[int, int, int]]  # (batches, sequences per batch, length), as returned by `BatchSource.outline`
 PARTS = ("loss", "cross_entropy_loss", "aux_loss_weighted")
 NORM = "params_norm/"
 
 
 def training_flops(run: Run, outline: Outline, with_head: bool = True) -> float:
-    """Return the FLOPs of all positions, padding included, as 3 forward passes (Kaplan et al. 2020, section 2.1)."""
+    """Return the training FLOPs of all positions, including padding.
+
+    Training counts as 3 forward passes (Kaplan et al. 2020, section 2.1).
+    """
     per_token = load_model(run.kind).flops_per_token
     return sum(
         3 * per_token(run.model, length, with_head=with_head) * batches * sequences * length
@@ -29,7 +34,7 @@ def training_flops(run: Run, outline: Outline, with_head: bool = True) -> float:
 
 @dataclass
 class StepMetrics:
-    """Builds the rows of one run. `norms` are the norms at its start; `counts` and `flops` are sums over all steps."""
+    """Builds a run's rows. `norms` are the norms at its start; `counts` and `flops` are sums over its steps."""
 
     run: Run
     trainer: Trainer
@@ -37,7 +42,7 @@ class StepMetrics:
     norms: dict[str, float]
     counts: dict[str, int]
     flops: float
-    stage: tuple[int, dict[str, float]] | None  # the mixture's stage when last logged
+    stage: tuple[int, dict[str, float]] | None  # the last logged stage of the mixture
     say: Callable[[str], None]
     _alarmed: set[str] = field(default_factory=set)
 
@@ -55,7 +60,7 @@ class StepMetrics:
         return row | self._changed_stage() | self._alarms(step, results["optim"])
 
     def _rates(self, placed: Placed, duration: float) -> dict[str, Any]:
-        """Return the rates, which `trackers.py` defines."""
+        """Return the rates and totals under throughput/, which `trackers.py` explains."""
         sequences, length = placed.sequences, placed.batch.tokens.shape[1]
         flops = training_flops(self.run, [(1, sequences, length)])
         self.flops += flops

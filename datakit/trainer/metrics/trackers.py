@@ -1,32 +1,34 @@
-"""Defines a run's metrics and writes them: one JSON line per step, and optionally to other trackers.
+"""Explains all metric names, holds the devices' peak FLOP/s, and writes and reads rows of metrics: JSON lines and
+optionally TensorBoard, Trackio or Weights & Biases.
 
-| name | what |
+| name | value |
 |---|---|
-| global_step, run_progress | steps done, and their share of the run |
+| global_step, run_progress | number of steps done, and their share of the run |
 | train/loss | the training loss: cross entropy plus weighted auxiliary losses, in nats |
-| train/cross_entropy_loss, train/z_loss, train/aux_loss_weighted | its parts |
+| train/cross_entropy_loss, train/z_loss, train/aux_loss_weighted | the parts of train/loss |
 | train/router/{routing_entropy_mean, load_balancing_loss, router_z_loss} | means over the layers |
-| train/router/layer_{i}/{routing_entropy, load_balancing_loss, router_z_loss, routing_hist} | each layer's |
+| train/router/layer_{i}/{routing_entropy, load_balancing_loss, router_z_loss, routing_hist} | values of each layer |
 | optim/learning_rate/<group>, optim/grad_norm/<family>, optim/params_norm/<group> | see `optimizer.py` |
-| throughput/{duration, loading_time, hook_time} | seconds for the step; waiting for data; checkpoint and evaluation |
+| throughput/{duration, loading_time, hook_time} | seconds for the step; for its data; for checkpoint and evaluation |
 | throughput/{examples_per_second, tokens_per_second, total_tokens, gflops_per_second, total_gflops, mfu} | see below |
-| mixture/stage, mixture/weight/<component> | logged when they change |
-| data/* | the loader's metrics since the last start, including prefetched batches |
+| mixture/stage, mixture/weight/<component> | number of the current stage and its weights; logged when they change |
+| data/* | the loader's metrics, counted from the last start and including prefetched batches |
 | eval/* | see `evaluate.py` |
-| alarm/<group> | a norm outside its band, as a multiple of its first value |
-| grad, params, updates, opt_state /norm/<weight> | norms of single weights, if listed in `log.watch` |
+| alarm/<group> | the norm of a group, if outside its band, as a multiple of its first value |
+| grad, params, updates, opt_state /norm/<weight> | norms of single weights, for each kind listed in `log.watch` |
 
-MFU is 100 x 3 x (forward FLOPs of a token, output matrix included, attention not halved) x tokens / (seconds x peak x
-devices), where peak is the device's dense bf16 rate. Recomputation and routing do not count as useful work.
+MFU is a percentage: 100 x 3 x (forward FLOPs of a token, output matrix included, attention not halved) x tokens /
+(seconds x peak x devices), where peak is the device's dense bf16 rate. Recomputation and routing are not counted as
+useful work.
 
-Rates are per second of `duration`, as in other trainers: they show what the devices achieve once they have a batch.
-Waiting for data shows in loading_time and in the progress line, whose rates are per second of total time. FLOPs include
-padding, because the devices process it; tokens exclude it. total_gflops and total_tokens cover the whole run, including
-the time before a restart.
+Rates are per second of `duration`, as in other trainers, so they show what the devices achieve once they have a batch.
+Time spent waiting for data appears in loading_time and in the progress line, whose rates are per second of total time.
+FLOPs include padding, because the devices process it; token counts exclude it. The totals total_gflops and total_tokens
+cover the whole run, including the steps before a restart.
 
-The row of a step with a checkpoint or an evaluation is written before these, and again, complete, after them: if a step
-has two lines in the file, the later one counts. A run that resumes moves the rows of later steps to
-metrics.set-aside.jsonl.
+If a step ends with a checkpoint or an evaluation, its row is written twice: first before them, then after them, with
+their metrics added. If a step has two lines in the file, the later one counts. A run that resumes moves the rows after
+the step at which it resumes to metrics.set-aside.jsonl.
 """
 
 from __future__ import annotations
@@ -47,9 +49,9 @@ import numpy as np
 from datakit.errors import UsageError, suggestion
 
 FILE_NAME = "metrics.jsonl"
-SET_ASIDE = "metrics.set-aside.jsonl"  # rows after the step at which a later start resumed
-TRACKERS = {"tensorboard": "tensorboardX", "trackio": "trackio", "wandb": "wandb"}  # tracker: its package
-PEAK_FLOPS = {  # dense bf16 FLOP/s from the vendors' data sheets, by prefix of the device name
+SET_ASIDE = "metrics.set-aside.jsonl"  # holds the rows after the step at which a later start resumed
+TRACKERS = {"tensorboard": "tensorboardX", "trackio": "trackio", "wandb": "wandb"}  # tracker -> its Python package
+PEAK_FLOPS = {  # dense bf16 FLOP/s from the vendors' data sheets, keyed by prefixes of device names
     "NVIDIA H100 PCIe": 756e12,
     "NVIDIA H100": 989.5e12,
     "NVIDIA H200": 989.5e12,
@@ -65,13 +67,16 @@ PEAK_FLOPS = {  # dense bf16 FLOP/s from the vendors' data sheets, by prefix of 
 
 
 def peak_flops(device_kind: str) -> float | None:
-    """Return the dense bf16 peak of a device in FLOP/s, or None if unknown (a CPU has no agreed peak)."""
+    """Return the dense bf16 peak of a device in FLOP/s, or None if it is unknown, as for CPUs."""
     known = [name for name in PEAK_FLOPS if device_kind.startswith(name)]
     return PEAK_FLOPS[max(known, key=len)] if known else None
 
 
 def flatten(prefix: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn arrays into numbers: per-layer values become layer_{i}/<name>, and their mean becomes <name>."""
+    """Turn arrays into numbers: per-layer values become layer_{i}/<name>, and their mean becomes <name>.
+
+    The mean of an entropy becomes <name>_mean.
+    """
     flat: dict[str, Any] = {}
     for name, value in metrics.items():
         array = np.asarray(value)
@@ -101,10 +106,11 @@ class Tracker(Protocol):
 
 
 class JsonLines:
-    """The tracker that every run has. NaN and infinity are written as null.
+    """The tracker that every run has. It writes NaN and infinity as null.
 
-    A process killed while writing leaves an incomplete last line, which is removed on opening. Rows after `start`, the
-    step at which the run resumes, are moved to another file, since the run repeats those steps or ends before them.
+    A process killed while writing leaves an incomplete last line, which is removed when the file is next opened. Rows
+    after `start`, the step at which the run resumes, are moved to another file, since the run repeats those steps or
+    ends before them.
     """
 
     def __init__(self, folder: str, start: int) -> None:
@@ -133,7 +139,7 @@ def _finite(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class TensorBoard:
-    """Writes event files in the run's directory."""
+    """Writes TensorBoard event files in the run's directory."""
 
     def __init__(self, folder: str) -> None:
         from tensorboardX import SummaryWriter  # pyright: ignore[reportMissingImports] - optional
@@ -150,9 +156,10 @@ class TensorBoard:
 
 
 class Hosted:
-    """Trackio or Weights & Biases, which have the same interface. A resumed run continues as the same run there.
+    """Sends rows to Trackio or Weights & Biases, which have the same interface.
 
-    Both print a greeting to standard output, which is reserved for results, so it is redirected to standard error.
+    A resumed run continues there as the same run. Both packages print a greeting to standard output, which is reserved
+    for results, so their output is redirected to standard error.
     """
 
     def __init__(self, package: Any, project: str, name: str, config: dict[str, Any]) -> None:
@@ -187,18 +194,18 @@ class Trackers:
 
 
 def check_trackers(names: Iterable[str]) -> None:
-    """Raise UsageError for a tracker that is unknown or not installed."""
+    """Raise UsageError for a tracker that is unknown or whose package is not installed."""
     for name in names:
         if name not in TRACKERS:
-            raise UsageError(f"log.trackers: no tracker {name!r}; {suggestion(name, TRACKERS)}")
+            raise UsageError(f"log.trackers: there is no tracker {name!r}; {suggestion(name, TRACKERS)}")
         if importlib.util.find_spec(TRACKERS[name]) is None:
-            raise UsageError(f"log.trackers: {name} is not installed; pip install {TRACKERS[name]}")
+            raise UsageError(f"log.trackers: {name} is not installed; run pip install {TRACKERS[name]}")
 
 
 def open_trackers(
     folder: str, start: int, names: Iterable[str], project: str, run: str, config: dict[str, Any]
 ) -> Trackers:
-    """Open the JSON lines in `folder` and the named trackers, which must have passed `check_trackers`."""
+    """Open the file of JSON lines in `folder` and the named trackers, which must have passed `check_trackers`."""
     trackers: list[Tracker] = [JsonLines(folder, start)]
     for name in names:
         if name == "tensorboard":
@@ -209,24 +216,24 @@ def open_trackers(
 
 
 def has_rows(folder: str) -> bool:
-    """Return True if the folder has rows from an earlier start."""
+    """Return True if the folder holds rows from an earlier start."""
     path = Path(folder) / FILE_NAME
     return path.exists() and path.stat().st_size > 0
 
 
 def last_row(folder: str, step: int) -> dict[str, Any]:
-    """Return the row of `step` if it is the last one, otherwise an empty dict."""
+    """Return the last row if it is the row of `step`, otherwise an empty dict."""
     rows = read_metrics(folder)
     return rows[-1] if rows and rows[-1]["global_step"] == step else {}
 
 
 def whole_lines(path: Path) -> list[str]:
-    """Return the complete lines of a file."""
+    """Return the lines of a file that end with a newline."""
     return [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
 
 
 def read_metrics(folder: str) -> list[dict[str, Any]]:
-    """Return a run's rows in order of steps; of duplicates, the later one. Raises UsageError if there is no file."""
+    """Return a run's rows in step order, and for each step only its last row. Raises UsageError if there is no file."""
     path = Path(folder) / FILE_NAME
     if not path.exists():
         raise UsageError(f"{path} does not exist; is {folder} the directory of a training run?")

@@ -43,7 +43,9 @@ def test_unreachable_addresses_are_refused_at_once(tmp_path: Path) -> None:
 def test_auto_names_a_dead_cluster_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     address = f"127.0.0.1:{free_port()}"
     monkeypatch.setenv("RAY_ADDRESS", address)
-    with pytest.raises(UsageError, match=rf"auto means {address} \(from RAY_ADDRESS\): no Ray cluster answers.*unset"):
+    with pytest.raises(
+        UsageError, match=rf"auto resolves to {address} \(from RAY_ADDRESS\): no Ray cluster answers.*unset"
+    ):
         RayExecutor("auto", str(tmp_path))
     monkeypatch.delenv("RAY_ADDRESS")
     left = tmp_path / "ray_current_cluster"
@@ -51,5 +53,5 @@ def test_auto_names_a_dead_cluster_at_once(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(UsageError, match="auto finds no Ray cluster"):
         agreement.auto_address()
     left.write_text(f"{address}\n")
-    with pytest.raises(UsageError, match=f"auto means {address} .from .*ray_current_cluster"):
+    with pytest.raises(UsageError, match=f"auto resolves to {address} .from .*ray_current_cluster"):
         agreement.auto_address()

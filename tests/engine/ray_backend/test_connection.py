@@ -151,7 +151,7 @@ def test_silent_heads_end_the_run_after_a_while(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(StepFailedError) as failed:
         head.answers()
     assert f"the head node of the Ray cluster ({address}) has not answered for 0 s" in str(failed.value)
-    assert "start it again; run again when it is back: finished work is kept" in str(failed.value)
+    assert "start it again; then run again: finished work is kept" in str(failed.value)
 
 
 def test_losing_our_own_node_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +181,7 @@ def test_runs_resume_after_the_head_died(tmp_path: Path) -> None:
         _, complaints = driver.communicate(timeout=300)
         assert driver.returncode == 1, complaints
         assert f"the head node of the Ray cluster ({cluster.address}) has not answered for" in complaints
-        assert "start it again; run again when it is back: finished work is kept" in complaints
+        assert "start it again; then run again: finished work is kept" in complaints
         cluster.start_head("--include-dashboard", "false", "--num-cpus", "2")
         driver = start_run(recipe, root, "--ray", cluster.address, **variables)
         assert (driver.communicate(timeout=300), driver.returncode)[1] == 0

@@ -44,7 +44,7 @@ EVEN = {"web": 1.0, "code": 1.0}
         ({"block": 1 << 16}, "block is 65536"),
         ({"stop": "never"}, "stop is 'never'"),
         ({"final_batch": "keep"}, "final_batch is 'keep'"),
-        ({"simulate": SimulatedEpochs(10, 5)}, "run_tokens is 10; it must be from 1 to target_tokens, 5"),
+        ({"simulate": SimulatedEpochs(10, 5)}, r"run_tokens is 10; it must be from 1 to target_tokens \(5\)"),
         ({"memory_bytes": 100}, "memory_bytes is 100"),
         ({"components": {"web": Component(ArraySource(np.zeros(0, np.uint16)))}, "stages": {"web": 1}}, "no tokens"),
     ],
@@ -80,5 +80,5 @@ def test_shared_sources_hold_out_the_same() -> None:
     Mixture({"a": held, "unused": nothing}, {"a": 1})
     both, first, last = {"a": 1, "b": 1}, {"a": 1}, {"b": 1}
     for second, weights in ((nothing, both), (other, both), (other, first), (nothing, last)):
-        with pytest.raises(LoaderError, match=r"'a' and 'b' read the same tokens, .* would train on what"):
+        with pytest.raises(LoaderError, match=r"'a' and 'b' read the same tokens, .* would train on documents"):
             Mixture({"a": held, "b": second}, weights)

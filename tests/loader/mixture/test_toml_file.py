@@ -73,7 +73,7 @@ def test_file_accepts_every_setting(mixture: Path) -> None:
         ("max_documents = 6", "most = 6", "component 'code', packing: unknown key 'most'"),
         ("block_tokens = 512", "blocks = 512", "component 'code', shuffle: unknown key 'blocks'"),
         ('too_long = "split"', 'too_long = "cut"', "component 'code': too_long is 'cut'"),
-        ("weights = { web = 0.9,", "weights = { wbe = 0.9,", "stage 0: no component 'wbe': did you mean 'web'?"),
+        ("weights = { web = 0.9,", "weights = { wbe = 0.9,", "there is no component 'wbe'; did you mean 'web'?"),
         ("web = 0.9,", "web = -0.9,", "stage 0: the weight of 'web' is -0.9"),
         ("web = 0.9,", "web = nan,", "stage 0: the weight of 'web' is nan"),
         ("web = 0.9,", 'web = "much",', "weights"),
