@@ -1,6 +1,7 @@
 """Exports the loader's public names; `Loader(Mixture(...))[step]` is a batch decided by the mixture and the step alone.
 
-The loader needs numpy, msgspec and xxhash. To read token caches, it also needs TensorStore."""
+The loader needs numpy, msgspec and xxhash. To read token caches, it also needs TensorStore.
+"""
 
 from datakit.loader.adapters import BatchSource, SequenceSource
 from datakit.loader.loader import Loader

@@ -14,7 +14,8 @@ To resume, call `iterate(start=step)`; there is no other state. Save `record()` 
 `verify(record, step)` raises an error if the batches before `step` would have been different.
 
 Each host reads every block that holds one of its rows. If there are many hosts, that is nearly every block: about
-40 MB/s per host at 10 M tokens/s."""
+40 MB/s per host at 10 M tokens/s.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,8 @@ For up to 4,096 elements, a table is cheaper: the argsort of keyed hashes. This 
 equal probability, whereas a Feistel network on two or three bits can produce only some of them.
 
 A call takes 50-100 us, plus 0.1-0.2 us per element, so callers ask for a whole window at a time. All arithmetic uses
-integers, so the results are the same on every machine and with every version of numpy."""
+integers, so the results are the same on every machine and with every version of numpy.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ windows and packing, and the stages, lengths and batch sizes in effect until the
 run would silently read some tokens twice and never read others, so an error states the difference. Settings that
 only decide where the run ends may differ, as long as the end does not touch those batches. Settings that take
 effect at that step or later may differ: to change a mixture on purpose, add a stage. Such changes are returned, so that
-the caller can log them."""
+the caller can log them.
+"""
 
 from __future__ import annotations
 

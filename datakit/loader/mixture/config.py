@@ -8,7 +8,8 @@
 
 The checks read no tokens. All settings of a Mixture affect which tokens the run reads. This includes `memory_bytes`,
 which decides how many blocks are shuffled together. Settings that do not affect the batches, such as the number of
-threads and the read-ahead, belong to the Loader."""
+threads and the read-ahead, belong to the Loader.
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ So when the length changes, blocks already read still count as read, and nothing
 The longest documents are placed first. Each goes into the fullest sequence with room for it (best fit decreasing). This
 takes about 0.7 us per document, and leaves 1-2 % padding on real texts if a block holds dozens of sequences. If a
 document is too long for a sequence, `split` cuts it into full sequences and a remainder, `truncate` keeps its start,
-and `drop` omits it. The documents treated in each of these ways are counted."""
+and `drop` omits it. The documents treated in each of these ways are counted.
+"""
 
 from __future__ import annotations
 

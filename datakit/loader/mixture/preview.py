@@ -3,7 +3,8 @@
     view = contributions(SequenceOrder(mixture), steps=20_000)
     view.tokens[-1]     # number of tokens of each component at the end, in the order of view.names
 
-No tokens are read."""
+No tokens are read.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 A plain component needs no table: every block but the last holds the same number of sequences. A packed component needs
 one count per block (4 bytes per million tokens). For both kinds, an epoch's order takes one number per window: the
-window's first sequence."""
+window's first sequence.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 Creating the order from a Mixture excludes held-out documents, assigns window sizes, and converts the starts of stages
 to slots. For each change of the sequence length, it determines how much of each component has been served by then.
-Finally, it finds the end of the run, if there is one. It reads no tokens."""
+Finally, it finds the end of the run, if there is one. It reads no tokens.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ Slots number the rows of all batches from the start of the run. Each mixture sta
 permutation decides their order. A component's sequences are numbered in slot order. If a new stage cuts a mixture block
 short, the numbering therefore continues after the last sequence served.
 
-A block of 2,048 slots takes 0.3 ms; the last 64 blocks are cached."""
+A block of 2,048 slots takes 0.3 ms; the last 64 blocks are cached.
+"""
 
 from __future__ import annotations
 

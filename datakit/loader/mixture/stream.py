@@ -11,7 +11,8 @@ of the new length, which form a window of their own. Then the epoch continues wi
 the same, and they are cut to the new length. So each token of an epoch is served once, whatever the lengths.
 
 In memory are one number per window of an epoch and the tables of the few windows in use. A window of 16,384 sequences
-takes about 1 ms."""
+takes about 1 ms.
+"""
 
 from __future__ import annotations
 

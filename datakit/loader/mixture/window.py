@@ -2,7 +2,8 @@
 
 A unit is what one read returns: a block of the component's axis or, after a change of length, about a block's worth of
 the joined sequences. A window is a list of units and a permutation of all their sequences. One number per window of an
-epoch is kept in memory, for the epochs and sequence lengths in use."""
+epoch is kept in memory, for the epochs and sequence lengths in use.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 The list of wanted keys, most urgent first, protects their blocks. All others may be evicted, least recently used first.
 At most `in_flight` reads run ahead, and a read ahead starts only if its block fits in the budget. A block that a batch
 needs now is read immediately, even beyond the budget, because the batch cannot be served without it. The windows are
-sized so that this block should fit."""
+sized so that this block should fit.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 The most urgent reads come first. The list of reads is recomputed when a window starts and once per mixture block, so
 most batches cost only a few comparisons. If any component's sequences are read separately, it is recomputed for every
-batch."""
+batch.
+"""
 
 from __future__ import annotations
 

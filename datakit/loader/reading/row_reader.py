@@ -1,7 +1,8 @@
 """Decides which read each row of a batch needs (a whole unit or one sequence), performs it, and estimates its size.
 
 If a component's window fits in memory, the component is read one unit (usually a block) at a time. With a full shuffle
-that does not fit, each sequence is read separately."""
+that does not fit, each sequence is read separately.
+"""
 
 from __future__ import annotations
 

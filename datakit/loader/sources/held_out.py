@@ -8,7 +8,8 @@ so the choice is fair even if the source is not sorted by id. No seed, mixture o
 from one side to the other.
 
 For simulated epochs, documents are chosen in the same way. A run of R tokens that simulates a run of T tokens keeps the
-share R / T of each component, and so repeats its data as often as the long run would."""
+share R / T of each component, and so repeats its data as often as the long run would.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Represents sequences as lists of pieces (ranges of the token axis), and cuts, merges, joins and groups such ranges.
 
 A sequence from a plain block is one piece. A sequence from a packed block has one piece per document. When the sequence
-length changes, unread pieces are joined or packed into new sequences, which may consist of several such pieces each."""
+length changes, unread pieces are joined or packed into new sequences, which may consist of several such pieces each.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 `TokenSource` is all that the loader needs of a source. `CacheSource` (cache_source.py), `ArraySource` (an array in
 memory) and `RangeSource` (a selection of ranges of another source) implement it. Sources do not depend on sequence
 lengths, because the loader cuts the sequences. `BlockAxis` divides an axis of tokens into blocks, the unit of reading
-and shuffling."""
+and shuffling.
+"""
 
 from __future__ import annotations
 
