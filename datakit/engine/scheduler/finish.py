@@ -86,7 +86,7 @@ def finish_step(step: Step, output: Output, tally: Tally) -> Manifest:
 
 
 def _require_outputs(step: Step, written: bytearray) -> set[str]:
-    """Raise an error unless all files that the tasks wrote still exist with the recorded sizes; return their folders."""
+    """Raise an error unless all files that the tasks wrote exist with the recorded sizes; return their folders."""
     if not written:
         return set()
     folders: set[str] = set()
