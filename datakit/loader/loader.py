@@ -235,7 +235,8 @@ class Loader:
         """Return the step as an int: indices of numpy and JAX are accepted. Raises IndexError, TypeError."""
         step = operator.index(step)
         if step < 0 or (self.steps is not None and step >= self.steps):
-            raise IndexError(f"there is no batch {step}; the run has {self.steps} batches ({self.order.ending})")
+            count = "any number of" if self.steps is None else self.steps
+            raise IndexError(f"there is no batch {step}; the run has {count} batches ({self.order.ending})")
         return step
 
     def _check_batch_sizes(self) -> None:

@@ -19,7 +19,7 @@ from datakit.storage.manifest import FILE_NAME, PARTIAL_NAME, find_manifest
 class TaskStatus:
     """One task. `state` is done, failed, retrying or waiting; seconds, peak_memory and budget are the last attempt's.
 
-    quarantined: the number of entries in the result's list of skipped records.
+    quarantined: the number of records that the task skipped.
     """
 
     phase: str
@@ -121,7 +121,7 @@ def _after(before: TaskStatus, line: AttemptLine) -> TaskStatus:
         line.seconds,
         line.peak_memory,
         line.budget,
-        len(line.result.quarantined) if line.result is not None else 0,
+        sum(record.records for record in line.result.quarantined) if line.result is not None else 0,
     )
 
 
