@@ -41,7 +41,10 @@ def load_toml(
 
 
 def find_toml(name_or_path: str | os.PathLike[str], folder: Path, missing: str, error: type[InputError]) -> Path:
-    """Return the given path, or the path of the file with this name in `folder`. Raises `error` (text: `missing`)."""
+    """Return the given path, or the path of the file with this name in `folder`.
+
+    Raises `error` for an unknown name; `missing` is the template for its message.
+    """
     name = os.fspath(name_or_path)
     path = Path(name).expanduser()
     if name.endswith(".toml") or path.is_file():
@@ -86,7 +89,10 @@ def toml_value(text: str) -> Any:
 def decoded(
     table: Any, kind: type[T], place: str, error: type[InputError] = RecipeError, other_keys: Iterable[str] = ()
 ) -> T:
-    """Decode a table into the dataclass `kind`. Keys that the caller has removed (`other_keys`) are also suggested."""
+    """Decode a table into the dataclass `kind`.
+
+    The error for an unknown key may also suggest one of `other_keys`: valid keys that the caller has removed.
+    """
     if not isinstance(table, Mapping):
         raise error(f"{place} must be a table")
     check_keys(table, names_of(kind), place, error, other_keys)

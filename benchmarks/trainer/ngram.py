@@ -3,7 +3,7 @@
 They are fitted on the training tokens of the model they are compared with, over the same predictions (inside documents,
 not masked), and scored on the same validation tokens in the same bits per byte. The bigram is interpolated with the
 unigram as by Witten and Bell, p(w|v) = (c(v,w) + k u(v) p(w)) / (c(v) + k u(v)), where u(v) is the number of distinct
-followers of v. The constant k is chosen on the validation tokens themselves, per tag, which favours the baseline.
+followers of v. The constant k is chosen on the validation tokens themselves, per tag, which favors the baseline.
 
 Memory: a table of vocabulary squared, 4 bytes per entry (268 MB at 8,192 tokens).
 """

@@ -28,9 +28,9 @@ RUN = HERE / "train_text.toml"
 HEAD = """# Twenty minutes of training
 
 `python -m benchmarks.trainer.train_text --docs docs` trains the mixture-of-experts model of
-`benchmarks/trainer/train_text.toml` on two CPU cores with text from three sources (novels, Python's PEPs and PHP's
-manual, with weights 0.5, 0.3 and 0.2). It also fits n-gram models on the same batches. The table gives bits per byte of
-held-out documents, on which nothing was trained; lower is better.
+`benchmarks/trainer/train_text.toml` on two CPU cores with text from three sources (novels, Python's PEPs and the PHP
+manual, with weights 0.5, 0.3 and 0.2). It also fits n-gram models to the same batches. The table gives bits per byte on
+held-out documents, which were not used for training; lower is better.
 
 """
 

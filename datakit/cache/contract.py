@@ -1,4 +1,4 @@
-"""Defines a cache's contract: the tokenizer's hash, the tokens around each document and sample encodings; checks
+"""Defines a cache's contract: the tokenizer's hash, the tokens around each document, and sample encodings; checks
 tokenizers and documents against it.
 
 Caches have lacked a begin-of-text token because a library had changed its default, and nobody noticed until a model had
@@ -39,7 +39,7 @@ class Contract(msgspec.Struct, frozen=True):
     """The meaning of a cache's tokens, as recorded in its manifest.
 
     bos, eos: the special tokens before and after each document; None if no token is added there. vocabulary_size: the
-    highest id + 1, including added tokens. fallback: the reason why fastokens could not be used, or empty.
+    highest id + 1, including added tokens. fallback: the reason why fastokens could not be used, or an empty string.
     special_strings: the way in which the string of a special token is encoded when it occurs inside a text. long_texts:
     "parts" if long documents are encoded in parts that yield the same ids as the whole document; otherwise "whole:
     <reason>"; "unknown" in an imported cache.
@@ -120,10 +120,9 @@ def _positions(lengths: np.ndarray, contract: Contract) -> tuple[np.ndarray, np.
 def check_ends(tokens: np.ndarray, lengths: np.ndarray, contract: Contract, place: str) -> None:
     """Raise CorruptError unless the lengths add up and every document starts and ends with the contract's tokens."""
     ends = np.cumsum(lengths)
-    if (int(ends[-1]) if len(ends) else 0) != len(tokens):
-        raise CorruptError(
-            f"{place}: there are {len(tokens)} tokens, but the documents' lengths add up to {int(ends[-1])}"
-        )
+    total = int(lengths.sum())
+    if total != len(tokens):
+        raise CorruptError(f"{place}: there are {len(tokens)} tokens, but the documents' lengths add up to {total}")
     for special, places, side in ((contract.bos, ends - lengths, "begin"), (contract.eos, ends - 1, "end")):
         if special is not None and not (lengths.all() and (tokens[places] == special.id).all()):
             raise CorruptError(

@@ -203,7 +203,7 @@ def length_histogram(lengths: np.ndarray) -> dict[str, int]:
 
 
 def most_frequent(counts: np.ndarray, number: int) -> dict[str, int]:
-    """Return the counts of the `number` most frequent tokens by id, the most frequent first.
+    """Return {id: count} for the `number` most frequent tokens, the most frequent first.
 
     `counts`, int64, holds the count of each id. Tokens with equal counts are ordered by id. Tokens that do not occur
     are left out.

@@ -3,8 +3,8 @@ the documents' starts from it.
 
 The numbers are raw little-endian uint32, in the order of the documents. docs.parquet has the same numbers next to the
 ids. They are stored in both files because training needs to know nothing else about the documents, and a training
-machine may not have Arrow. With this file, finding document boundaries takes one file read and numpy. The file takes 4
-bytes per document, compared with 1,200 bytes or more for the tokens of a document that has 600 tokens.
+machine may not have Arrow. From this file, the document boundaries are found with one read and no library but numpy.
+The file takes 4 bytes per document, compared with 1,200 bytes or more for the tokens of a document that has 600 tokens.
 """
 
 from __future__ import annotations

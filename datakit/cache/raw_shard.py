@@ -3,7 +3,7 @@ order.
 
 TensorStore writes the chunks of a raw (uncompressed) shard one after the other from the file's first byte. The file
 therefore holds the little-endian tokens end to end, followed by the chunk index. Each index entry is compared with the
-expected one; a file with any other order is left to TensorStore.
+expected one; a file whose chunks are in any other order is left to TensorStore.
 
 One system call reads a block straight into the caller's array without holding the interpreter's lock, at 1.3 times the
 rate of copying it from a memory map. TensorStore reaches only 0.3 times the rate of a memory map, because it fills new

@@ -3,7 +3,7 @@ sizes and keeps recent arrays open.
 
 One system call reads from a raw shard on a local disk straight into the result. TensorStore reads everything else:
 compressed shards, loss masks and shards in object stores. A local shard is refused when it is opened if its file is
-missing or has another size than the manifest says. Thread-safe.
+missing or its size differs from the manifest's. Thread-safe.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class ShardArrays:
 
 
 def _begin(array: Any, first: int, place: np.ndarray) -> list[tuple[np.ndarray, Any]]:
-    """Start reads of the tokens from `first` on, as many as `place` holds; return (part of `place`, read) for each.
+    """Start to read as many tokens as `place` holds, from `first` on; return (part of `place`, read) for each read.
 
     The caller copies the results to `place`. One read per chunk gives 1.5 times the rate of a single read, because
     TensorStore decodes each read in a single thread.
@@ -148,7 +148,7 @@ def _begin(array: Any, first: int, place: np.ndarray) -> list[tuple[np.ndarray, 
 def _check_size(url: str, expected: int) -> None:
     """Raise CorruptError if a local file is missing or has the wrong size.
 
-    Objects in an object store are not checked, because the checksum of the index at their end shows truncation.
+    Objects in an object store are not checked, because the checksum of the index at their end reveals truncation.
     """
     try:
         size = urls.size(url)

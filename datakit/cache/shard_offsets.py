@@ -1,5 +1,5 @@
-"""Converts token positions and document rows of a whole cache into shards and positions within them; raises IndexError
-if they are out of range.
+"""Converts a token position or document row of a whole cache into a shard and the position or row within it; raises
+IndexError if it is out of range.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Stretch = tuple[int, int, int]  # shard, first token within the shard, end withi
 
 
 class ShardOffsets:
-    """The starts of all shards, in tokens and in rows (documents): int64 [shards + 1], ending with the total."""
+    """The starts of all shards, in tokens and in rows (documents): int64 [shards + 1] each, ending with the total."""
 
     def __init__(self, directory: str, partitions: Sequence[Partition]) -> None:
         self._directory = directory

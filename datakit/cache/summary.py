@@ -50,7 +50,7 @@ def summarize(cache: Cache) -> CacheSummary:
 def counted(cache: Cache, number: int = FREQUENT) -> list[tuple[int, int]]:
     """Read all tokens; return the `number` most frequent ones with their counts.
 
-    Of tokens with equal counts, lower ids come first.
+    Among tokens with equal counts, lower ids come first.
     """
     counts = np.zeros(cache.contract.vocabulary_size, np.int64)
     for block in cache.blocks():

@@ -5,8 +5,8 @@ The loss mask, if any, is written first, followed by the data file, the document
 finally zarr.json. A shard that has its zarr.json is therefore complete. The bytes written depend only on the documents,
 not on how the documents were batched.
 
-Memory: three times the size of the shard's tokens. A token takes 2 bytes in a raw shard and 4 in a compressed one. A
-text of 1 GiB at 3.5 bytes per token therefore takes 1.8 GiB or 3.6 GiB.
+Memory: three times the size of the shard's tokens. A token takes 2 bytes in a raw shard and 4 in a compressed one.
+Writing 1 GiB of text at 3.5 bytes per token therefore takes 1.7 GiB or 3.4 GiB of memory.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Documents:
 
 @dataclass
 class _Tokens:
-    """The tokens collected so far, in a bytearray because the system grows it by remapping pages and does not copy."""
+    """The tokens collected so far, in a bytearray, which the system grows by remapping pages, not by copying."""
 
     dtype: np.dtype
     vocabulary_size: int

@@ -6,9 +6,9 @@ missing or damaged shard is an error, although TensorStore by default reads a mi
 a bounded pool of decoded chunks and indices, plus about twice the size of each block while it is read and decoded.
 
 Writing encodes a whole shard in memory and writes each file once. If TensorStore were given a shard in pieces, it would
-rewrite the file for each piece (8.5 times the bytes, measured). With a scratch directory, every token would be written
-twice. Memory for writing, in addition to the tokens: twice their size if they are stored raw, one and a half times
-their size if they are compressed.
+rewrite the file for each piece (in a measurement, it wrote 8.5 times the bytes). With a scratch directory, every token
+would be written twice. Memory for writing, in addition to the tokens: twice their size if they are stored raw, and one
+and a half times their size if they are compressed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ READS = "/tensorstore/kvstore/"
 
 
 def read_context(cache_bytes: int, local: bool) -> tensorstore.Context:
-    """Return the resources that one reader's arrays share: a bounded pool of decoded chunks, threads and requests."""
+    """Return the limited resources that one reader's arrays share: memory for decoded chunks, threads and requests."""
     requests = {"limit": LOCAL_REQUESTS if local else REMOTE_REQUESTS}
     return tensorstore.Context(
         {
@@ -63,7 +63,10 @@ def open_array(
 
 
 def finish(read: Any, place: str) -> np.ndarray:
-    """Return a read's result. Raises CorruptError if the shard is missing or damaged, otherwise StorageError."""
+    """Return a read's result.
+
+    Raises CorruptError if the shard is missing or damaged, and StorageError if the read failed for another reason.
+    """
     try:
         return read.result()
     except ValueError as error:
@@ -76,7 +79,7 @@ def finish(read: Any, place: str) -> np.ndarray:
 
 
 def requests_so_far() -> int:
-    """Return how many reads of files and objects TensorStore has made in this process, from its own metrics."""
+    """Return how many reads of files and objects TensorStore has made in this process, according to its own metrics."""
     found = tensorstore.experimental_collect_matching_metrics(READS)
     named = [metric for metric in found if metric["name"].endswith("/read")]
     return sum(value.get("value", 0) for metric in named for value in metric["values"])

@@ -185,7 +185,7 @@ def _bracketed(parts: Iterable[Piece]) -> str:
 
 
 def _visible(text: str) -> str:
-    """Replace control characters by symbols, so that a document cannot control the terminal; mark line breaks."""
+    """Replace control characters with symbols, so that a document cannot control the terminal; mark line breaks."""
     pictured = "".join(
         chr(0x2400 + ord(sign)) if ord(sign) < 32 and sign != "\n" else "␡" if 127 <= ord(sign) < 160 else sign
         for sign in text

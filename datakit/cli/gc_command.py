@@ -1,4 +1,6 @@
-"""Implements `datakit gc`, which lists or deletes the leftovers of killed runs, with an age limit of 24 hours."""
+"""Implements `datakit gc`, which lists or deletes the leftovers of killed runs; by default, unfinished steps are
+included only after 24 hours without a change.
+"""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def pack(mixture: str, /, *, root: str = "./data", workers: int | None = None, j
     """Count the sequences in each block of a mixture's packed components, so that training need not count them.
 
     For each packed component and sequence length, one step, `<root>/packing/packing-<length>-<policy>-...`, stores the
-    counts. Finished steps are reused, also by other mixtures that pack the same tokens in the same way.
+    counts. A finished step is reused, even for another mixture, if the same tokens are packed in the same way.
 
     Examples:
       datakit mixture pack mix.toml --root data

@@ -76,7 +76,7 @@ def _without(table: pa.Table, position: np.ndarray, reason: pa.Array, drop: froz
 
 
 class _OrderedIds:
-    """Parses the ids of a stream and checks that they are strictly ascending, also from one row group to the next."""
+    """Parses the ids of a stream and checks that they are strictly ascending, within and across row groups."""
 
     def __init__(self, url: str) -> None:
         self._url = url

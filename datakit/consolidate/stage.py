@@ -62,8 +62,8 @@ class Config:
     """drop: the reasons for which documents are removed; a document marked for another reason is kept and counted.
 
     max_quarantined: the limit on documents that are left out because they crash the writer; an integer is a number of
-    documents, a float such as 0.001 is a share. quarantine: documents ("source/partition:row") that may be left out in
-    addition to this limit.
+    documents, and a float such as 0.001 is a share. quarantine: documents ("source/partition:row") that may be left out
+    in addition to this limit.
     """
 
     drop: tuple[str, ...] = REASONS
@@ -81,7 +81,8 @@ class Config:
 class Pair:
     """A partition and its attributes, as passed to a task.
 
-    attributes: the URL of the attributes; None if nothing is removed. rows: the number of rows in the manifest.
+    attributes: the URL of the attributes; None if nothing is removed. rows: the number of rows according to the
+    manifest.
     """
 
     source: str

@@ -1,8 +1,8 @@
-"""Phase `attributes`: writes one file per partition that lists its removed documents, each with its reason, cluster and
-representative.
+"""Phase `attributes`: writes one file per partition, which lists the removed documents, each with the reason, cluster
+and representative.
 
 The file `<source>/part-00017-of-00106.parquet` lists the removed documents of that partition in ascending order of id.
-If no document of the partition is removed, its file has no rows. The columns are these; none of them contains nulls:
+If no document of the partition is removed, its file has no rows. Every file has these columns, none with nulls:
 
     id                     the removed document
     reason                 "exact" (an earlier source contains the same text) or "fuzzy" (a similar text is retained)
@@ -12,7 +12,8 @@ If no document of the partition is removed, its file has no rows. The columns ar
     jaccard                the exact Jaccard similarity of the removed document and its representative
 
 A representative is always retained. If the first copy of a text is removed as a fuzzy duplicate, the representative of
-that copy also represents all exact copies of the text: since their text is the same, its comparison holds for them too.
+that copy also represents all exact copies of the text. They have the same text, so the comparison with the
+representative holds for them too.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class PartRange:
 
 @dataclass(frozen=True)
 class Runs:
-    """The runs that a task wrote; also the shared value of a phase whose tasks need only the runs to read."""
+    """The runs that a task wrote; also the shared value of a phase whose tasks need to know only which runs to read."""
 
     runs: list[str]
 

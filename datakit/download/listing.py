@@ -122,7 +122,7 @@ def _hash(info: FileInfo, before: os.stat_result) -> str:
     after = os.stat(info.url)
     if (before.st_size, before.st_mtime_ns) != (length, after.st_mtime_ns):
         raise ChangedInputError(
-            f"{info.url} changed while it was being listed; run again once nothing writes to it any more"
+            f"{info.url} changed while it was being listed; run again once nothing is writing to it"
         )
     return xxh3
 

@@ -23,7 +23,7 @@ class Cause(StrEnum):
     MEMORY = "memory"  # the attempt ran out of memory: we or the kernel killed it, or an allocation failed
     CRASH = "crash"  # a signal ended the child, or the child exited without a result
     HANG = "hang"  # the attempt made no progress for too long
-    KILLED = "killed"  # the child got a SIGKILL, neither from us nor from the kernel's out-of-memory killer
+    KILLED = "killed"  # the child got a SIGKILL that neither we nor the kernel's out-of-memory killer sent
     QUARANTINE = "quarantine"  # the task found more unusable records than max_quarantined allows
     INFRASTRUCTURE = "infrastructure"  # the worker, the node or the fork server died, through no fault of the task
     CANCELLED = "cancelled"  # we killed the attempt because the run is being stopped
@@ -124,7 +124,10 @@ class Executor(Protocol):
         """Start an attempt as soon as a slot is free. The driver submits at most three attempts per slot."""
 
     def wait(self, timeout: float) -> list[Outcome]:
-        """Return the attempts that have ended since the last call. Wait up to `timeout` seconds for the first one."""
+        """Return the outcomes of the attempts that have ended since the last call.
+
+        Wait up to `timeout` seconds for the first one.
+        """
         ...
 
     def abandon(self) -> None:

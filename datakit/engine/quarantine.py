@@ -77,7 +77,7 @@ def require_allowed(tolerance: Tolerance, results: Sequence[TaskResult]) -> None
 
 
 def complaint(skipped: Sequence[QuarantinedRecord], allowed: int | float, count: int | str) -> str:
-    """Return the message for too many unusable records, which lists the first ones and says what to do."""
+    """Return the message for too many unusable records; it lists the first ones and says what to do."""
     first = "\n".join(f"  {record.file}:{record.position}: {record.reason}" for record in skipped[:SHOWN])
     return (
         f"{count} records cannot be used, but max_quarantined allows {allowed}; the first of them (file:position, in "

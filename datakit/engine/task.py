@@ -1,4 +1,4 @@
-"""Defines the plain data that stages and the engine exchange: steps, phases, tasks, task results and skipped records.
+"""Defines the plain data passed between stages and the engine: steps, phases, tasks, results and skipped records.
 
 A stage is a generator: it yields phases, one after another, receives each phase's results in task order, and returns an
 Output. Tasks and results are sent between processes and machines as msgpack, so arguments must be small plain values.
@@ -70,9 +70,9 @@ class Task:
 
     key: unique within the phase, and the same in every run.
     function: `package.module:name`. It is called as `function(arguments, shared, context) -> TaskResult`.
-    bisect_argument: the name of a list argument that may be split in two, so that a crash outside any known record can
-    be narrowed down to one entry. A task for each half must write the same files for its entries as the whole task
-    would.
+    bisect_argument: the name of a list argument that may be split in two, so that a crash with no known record in
+    progress can be narrowed down to one entry. A task for each half must write the same files for its entries as the
+    whole task would.
     """
 
     key: str
@@ -89,8 +89,8 @@ class Task:
 class Preload:
     """Work that the fork server does once for all attempts: import `module`, then call `function(*arguments)`.
 
-    `preloaded(function, *arguments)` returns the value of that call. The function must not start threads, because
-    forking a multi-threaded process can deadlock.
+    In a task, `preloaded(function, *arguments)` returns the value that the server computed. The function must not start
+    threads, because forking a multi-threaded process can deadlock.
     """
 
     module: str
@@ -207,7 +207,7 @@ class TaskContext:
     of these batches are tried one by one.
     skip: the (file, position) of each record to skip, with the reason.
 
-    The calls of report, hold and release take less than a microsecond each; make them for every batch.
+    Calls to report, hold and release take less than a microsecond each; make them for every batch.
     """
 
     step_directory: str

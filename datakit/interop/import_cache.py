@@ -1,4 +1,4 @@
-"""Makes a token cache from tokens that another program wrote, by copying the tokens or by referring to its arrays.
+"""Makes a token cache from tokens that another program wrote, by copying them or by referring to that program's arrays.
 
 Either way, the new directory gets a manifest, the tokenizer, and lists of documents. Copied tokens pass through the
 regular shard writer, which checks the first and last token of every document against the contract. Arrays left in place
@@ -173,7 +173,7 @@ def _documents(original: ExternalTokens, first: int, last: int, number: int, con
         start, stop = int(starts[first + begin]), int(starts[first + end])
         tokens = original.read(start, stop)
         if len(tokens) != stop - start:
-            raise CorruptError(f"{original.place}: read {len(tokens)} tokens where its index says {stop - start}")
+            raise CorruptError(f"{original.place}: {len(tokens)} tokens were read, but its index says {stop - start}")
         _check_ids(tokens, contract, original.place)
         lengths = original.lengths[first + begin : first + end]
         yield Documents(_ids(number, begin, end), tokens.astype(contract.dtype), lengths)

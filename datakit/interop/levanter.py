@@ -63,7 +63,7 @@ def read_levanter(cache: str, field: str = FIELD) -> Iterator[ExternalTokens]:
     rows = {name: ledger.shard_rows.get(name) for name in named} if sharded else {"": ledger.total_num_rows}
     expected = sum(count or 0 for count in rows.values())
     if expected != ledger.total_num_rows:
-        raise CorruptError(f"{place}: its shards have {expected} rows, but the total says {ledger.total_num_rows}")
+        raise CorruptError(f"{place}: its shards have {expected} rows, but total_num_rows is {ledger.total_num_rows}")
     for name, count in rows.items():
         if count is None:
             raise CorruptError(f"{place} has no row count for shard {name!r}")

@@ -41,7 +41,7 @@ MOST = np.iinfo(np.int32).max
 
 @dataclass(frozen=True)
 class Exported:
-    """Summary of an export: its files, how many sequences and tokens, and how many empty documents were left out."""
+    """Summary of an export: files, numbers of sequences and tokens, and number of empty documents left out."""
 
     files: tuple[str, str]
     sequences: int

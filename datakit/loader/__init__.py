@@ -1,4 +1,5 @@
-"""Exports the loader's public names; `Loader(Mixture(...))[step]` is a batch decided by the mixture and the step alone.
+"""Exports the loader's public names; `Loader(Mixture(...))[step]` is a batch that depends only on the mixture and the
+step.
 
 The loader needs numpy, msgspec and xxhash. To read token caches, it also needs TensorStore.
 """

@@ -1,9 +1,10 @@
-"""Wraps a Loader for grain and PyTorch: `BatchSource` indexes this host's batches, `SequenceSource` single sequences.
+"""Wraps a Loader for grain and PyTorch: `BatchSource` indexes this host's batches, and `SequenceSource` indexes single
+sequences.
 
 Neither framework is imported. Both classes have `__len__` and `__getitem__`, as `grain.MapDataset.source` and
 `torch.utils.data.Dataset` expect. An index gives the same element in every process. Both classes can be pickled; a
-worker process then opens its own sources and threads. To iterate instead, use `Loader.iterate`; docs/loader.md shows
-how to do so inside an IterableDataset.
+worker process then opens its own sources and starts its own threads. To iterate instead, use `Loader.iterate`;
+docs/loader.md shows how to do so inside an IterableDataset.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Defines `Loader` and its options: gives this host its rows of any batch, and reports epochs and counters.
+"""Defines `Loader`, which gives this host its rows of any batch and reports epochs and counters, and its options.
 
     loader = Loader(mixture)
     for batch in loader.iterate(start=step):     # reads ahead in threads, using at most `memory_bytes`
@@ -47,9 +47,9 @@ class LoaderOptions:
 
     host: int = 0
     hosts: int = 1
-    segments: bool = True  # look up document boundaries; if False, a batch has no `segments` and `positions`
+    segments: bool = True  # look up document boundaries; if False, a batch has no `segments` or `positions`
     in_flight: int = 4  # concurrent reads
-    batches_ahead: int = 0  # batches assembled ahead in a background thread; 0 assembles them on demand
+    batches_ahead: int = 0  # number of batches assembled ahead in a background thread; 0: assembled on demand
 
     def __post_init__(self) -> None:
         if not 0 <= self.host < self.hosts:
@@ -167,7 +167,7 @@ class Loader:
         return values | {f"epochs/{name}": epochs for name, epochs in self.epochs(step).items()}
 
     def packing_report(self) -> dict[str, dict[int, Counters]]:
-        """Return counters by packed component and sequence length, for the lengths that the loader counted itself."""
+        """Return counters by packed component and sequence length, if the loader counted the sequences itself."""
         streams = zip(self.order.names, self.order.streams, strict=True)
         return {
             name: dict(stream.counts.packing_counters)

@@ -26,7 +26,7 @@ class Config:
     drop: tuple[str, ...] = ()  # upstream columns to leave out
     max_document_bytes: int = 256 << 20  # a longer document is quarantined
     whitespace_run: int = 128  # a longer run of white-space characters is cut to this length
-    partition_bytes: int | None = None  # limit on the mean text per partition; None: 32 MiB to 1 GiB, by total size
+    partition_bytes: int | None = None  # limit on a partition's mean text size; None: 32 MiB to 1 GiB, by total size
     max_quarantined: int | float = 0  # how many unusable records may be left out: a number (integer) or a share (float)
     quarantine: tuple[str, ...] = ()  # records ("file:position") that may be left out in addition to max_quarantined
 

@@ -81,7 +81,9 @@ def check_head(path: str, head: bytes, expected: str | None) -> None:
             )
         return
     if not head:
-        raise UnreadableError(f"{path} is empty (0 bytes), so not {_a(expected)} file; download it again or exclude it")
+        raise UnreadableError(
+            f"{path} is empty (0 bytes), so it is not {_a(expected)} file; download it again or exclude it"
+        )
     magic = MAGIC[expected]
     if expected == "zstd" and is_skippable(head):
         return

@@ -1,8 +1,8 @@
 """Inspects a raw source before a run: finds its formats, columns and sizes, guesses the text and id columns, and drafts
 a recipe.
 
-Reads the first chunk of at most three files per format, so that apart from the listing, inspecting a source of any size
-takes only a moment. Reports ids, names, types and lengths, but never any text.
+Reads the first chunk of at most three files per format. Apart from the listing, inspecting a source of any size
+therefore takes only a moment. Reports ids, names, types and lengths, but never any text.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ID_NAMES = ("id", "doc_id", "document_id", "docid", "uuid", "guid", "key", "hash
 
 @dataclass(frozen=True)
 class ColumnReport:
-    """A column: its type, the share of sampled records that have a value in it, and a value's mean size in bytes."""
+    """A column: its type, the share of sampled records with a value in it, and the values' mean size in bytes."""
 
     name: str
     type: str

@@ -1,7 +1,7 @@
 """Defines the arguments, shared values and results that normalize passes between its plan and its routing and sorting
 tasks.
 
-Their instances are passed as plain dictionaries: as task arguments, in `Phase.shared`, and in `TaskResult.details`.
+All of them are passed as plain dictionaries: as task arguments, in `Phase.shared`, and in `TaskResult.details`.
 """
 
 from __future__ import annotations

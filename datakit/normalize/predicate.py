@@ -27,7 +27,7 @@ class Predicate:
     """A parsed `where`. Creating it raises RecipeError if the SQL is not a predicate."""
 
     def __init__(self, sql: str) -> None:
-        import duckdb  # imported only here, because this is slow and few sources have a predicate
+        import duckdb  # imported only here, because the import is slow and few sources have a predicate
 
         self._sql, self._duckdb = sql, duckdb
         self._database = duckdb.connect(config={"threads": 1, "enable_external_access": False})
@@ -65,7 +65,7 @@ class Predicate:
         return str(error).split("\n")[0] if isinstance(error, about_sql) else type(error).__name__
 
     def _referenced(self) -> dict[str, pa.DataType]:
-        """Return the columns that the predicate reads. Their types have the struct fields that it reads."""
+        """Return the columns that the predicate reads, each with a type that names the struct fields read, if any."""
         query = f"SELECT 1 FROM records WHERE ({self._sql})"
         rows = self._database.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
         tree = json.loads(rows[0][0])

@@ -28,7 +28,7 @@ REMOVED = (
     QUARANTINED,
 )
 REPAIRED = ("normalize/invalid_utf8", "normalize/nul", "normalize/whitespace_runs")
-ENOUGH = 1000  # fewest quarantined entries with which a task gives up; its slice may merely start with a bad file
+ENOUGH = 1000  # minimum number of quarantined entries before a task gives up: one bad file may come first
 NEARLY_ALL = 0.9  # share of unusable records; below 1, because the others may be blank lines, which any format allows
 
 
@@ -69,7 +69,7 @@ class RecordCounts:
     def give_up_if_hopeless(self, enough: int = ENOUGH) -> None:
         """Raise PartialError if the limit is a share and nearly all records are in quarantine.
 
-        Quarantine must have at least `enough` entries. Call this between chunks, because within a chunk, bad records
+        At least `enough` entries must be in quarantine. Call this between chunks, because within a chunk, bad records
         may be counted before good ones. A row group that fails to decode is one entry, regardless of how many records
         it holds.
         """

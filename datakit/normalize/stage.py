@@ -4,8 +4,8 @@ columns, and when a source without documents fails.
     route   one task per slice of the input: read, apply the text rules, hash, write to the bucket for the id
     sort    one task per partition: sort by id, keep the first of equal texts, write
 
-The result is Parquet files of documents, sorted by the hash of the text, without exact duplicates. Between the two
-phases, when the columns and the bytes of text of all slices are known, the plan unites the columns and derives the
+The result consists of Parquet files of documents, sorted by the hash of the text, without exact duplicates. Between the
+two phases, when the columns and the bytes of text of all slices are known, the plan unites the columns and derives the
 number of partitions. Partition i of 2**k holds the ids whose top k bits are i. Therefore the partitions of two sources
 nest, and every later join is a merge. Every record read is either written or counted under the reason for its removal;
 otherwise the step fails.
@@ -116,7 +116,7 @@ def _bucket_bits(slices: Sequence[Sequence[FileRange]], config: Config) -> int:
 
 
 def partition_bits(text_bytes: int, partition_bytes: int | None = None) -> int:
-    """Return the smallest k (at most MOST_BITS) for which the mean text of 2**k partitions is below `partition_bytes`.
+    """Return the smallest k (at most MOST_BITS) for which the mean text size of 2**k partitions is below the limit.
 
     >>> [partition_bits(size) for size in (0, 32 << 20, 1 << 30, (1 << 30) + 1, (1 << 40) + 1)]
     [0, 1, 6, 4, 11]

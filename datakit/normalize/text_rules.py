@@ -90,7 +90,10 @@ def _as_strings(texts: pa.Array) -> pa.LargeStringArray:
 
 
 def _repair(data: np.ndarray, offsets: np.ndarray, rows: np.ndarray, longest: int) -> tuple[list[str], int]:
-    """Return the repaired texts, and how many had a run cut. NUL is removed first, since this can join two runs."""
+    """Return the repaired texts, and the number of texts in which a run of white space was cut.
+
+    NUL is removed first, since this can join two runs.
+    """
     long_run = re.compile(f"([{WHITE_SPACE}]{{{longest}}})[{WHITE_SPACE}]+")
     view, repaired, runs = data.data, [], 0
     for index in rows.tolist():

@@ -34,7 +34,11 @@ class UpstreamColumns:
         others = pa.schema([self._field(file, field) for field in schema if field.name != self._text])
         known = self._by_file.get(file)
         self._by_file[file] = unite([(file, known), (file, others)]) if known is not None else others
-        self.union = unite([(next(iter(self._by_file)), self.union), (file, others)])
+        try:
+            self.union = unite([("", self.union), (file, others)])
+        except ColumnError:
+            unite(self._by_file.items())  # raises it with the file that the other type comes from
+            raise
 
     def _field(self, file: str, field: pa.Field) -> pa.Field:
         if field.name != self._id:

@@ -86,7 +86,10 @@ def _step_leftovers(root: str, step: str, files: list[FileInfo], age_seconds: fl
 
 
 def _in_use(directory: str, files: list[FileInfo], age_seconds: float) -> bool:
-    """Return True if a run may still be working on the step: a driver of it is alive here, or it changed recently."""
+    """Return True if a run may still be working on the step.
+
+    This is so if one of the step's drivers is alive on this host, or if the step changed recently.
+    """
     changed = 0.0
     for line in read_ledger(directory):
         if isinstance(line, DriverLine) and _is_running(line.driver):

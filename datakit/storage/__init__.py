@@ -1,1 +1,1 @@
-"""Provides URLs, atomic files, Parquet shards and manifests, independently of any stage."""
+"""Handles URLs, atomic files, Parquet shards and manifests, independently of any stage."""

@@ -33,7 +33,7 @@ from datakit.storage.io_errors import SPACE, storage_errors, translated
 
 TEMPORARY_PREFIX = ".tmp-"
 HASH_CHUNK = 4 << 20
-NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)  # exFAT and some network mounts have no links
+NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)  # exFAT and some network mounts lack hard links
 S3_PART_BYTES, S3_PARTS_AT_ONCE, S3_MOST_PARTS = 8 << 20, 4, 10_000  # s3fs's defaults would take 500 MB
 SHOWN_BYTES = 60  # of the host's and of the file's name in a temporary name, so that it fits into 255 bytes
 CONFLICT_WAITS = (0.1, 0.3, 1.0, 3.0)

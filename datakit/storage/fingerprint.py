@@ -1,8 +1,8 @@
-"""Decides what identifies a step: hashes its stage, format version, complete parameters and inputs to a fingerprint.
+"""Decides what identifies a step: hashes its stage, format version, complete parameters and inputs into a fingerprint.
 
-A fingerprint is the xxh3-128 of canonical JSON with the stage's name, its format version, every content parameter (with
-defaults written out), and the identities of the step's inputs. Equivalent recipes share their steps. Since all
-parameters are always included, no parameter that changes the output can be forgotten.
+A fingerprint is the xxh3-128 of canonical JSON that contains the stage's name, its format version, every content
+parameter (with defaults written out), and the identities of the step's inputs. Equivalent recipes share their steps.
+Since all parameters are always included, no parameter that changes the output can be forgotten.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def config_of(parameters: Mapping[str, Any], kind: type[T]) -> T:
 
 
 def fingerprint(stage: str, version: int, parameters: dict[str, Any], inputs: Sequence[str]) -> str:
-    """Hash a step to 32 hex digits. `inputs` holds the upstream identities in the order in which they are read."""
+    """Hash a step into 32 hex digits. `inputs` holds the upstream identities in the order in which they are read."""
     content = {"stage": stage, "version": version, "parameters": parameters, "inputs": list(inputs)}
     return xxhash.xxh3_128_hexdigest(canonical_json(content))
 
 
 def identity(step_fingerprint: str, quarantined: Sequence[str]) -> str:
-    """Return the value on which downstream steps depend: the fingerprint, hashed with any skipped records."""
+    """Return the value on which downstream steps depend: the fingerprint, hashed with the skipped records (if any)."""
     if not quarantined:
         return step_fingerprint
     return xxhash.xxh3_128_hexdigest(canonical_json([step_fingerprint, sorted(quarantined)]))

@@ -1,9 +1,9 @@
-"""Decides which files a URL and its include and exclude patterns select; a URL names a file, a directory or a glob.
+"""Lists a source's files: walks directories (also through links) and applies include and exclude patterns.
 
-A pattern is matched against the path relative to the directory. `*` and `?` match within one path component, `[...]`
-matches one of the characters listed, and `**` matches any number of components. A pattern without `/` matches file
-names at any depth. `{stdlib}` at the start of a URL stands for the directory of the running Python's standard library,
-whose text files exist on every machine.
+A URL names a file, a directory or a glob. A pattern is matched against the path relative to the directory. `*` and `?`
+match within one path component, `[...]` matches one of the characters listed, and `**` matches any number of
+components. A pattern without `/` matches file names at any depth. `{stdlib}` at the start of a URL stands for the
+directory of the running Python's standard library, whose text files exist on every machine.
 
 Names that start with a dot are never listed. Links to directories are followed, unless a link points to a directory
 that contains it.

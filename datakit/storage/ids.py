@@ -51,7 +51,7 @@ def ids_from_arrow(column: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.n
         raise ValueError("an id column must hold 32 hex digits in every row")
     nibbles = _FROM_HEX[digits]
     if (nibbles > 15).any():
-        raise ValueError("an id column must hold lower-case hex digits only")
+        raise ValueError("an id column must hold only lowercase hex digits")
     octets = (nibbles[0::2] << 4) | nibbles[1::2]
     return ids_from_digests(octets.tobytes())
 

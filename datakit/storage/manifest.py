@@ -2,8 +2,9 @@
 
 The manifest is written last, so a step without a manifest is unfinished. It is the only file in a step's directory on
 which other steps and programs may rely. Its keys are sorted, its paths are relative to its own directory, and it
-contains no time, host or library version (the ledger has those), so that a step has the same bytes everywhere. Every
-counter that a reader needs is a required field: a missing counter is an error and is never read as zero.
+contains no time, host or library version (the ledger has those), so that a step's manifest has the same bytes
+everywhere. Every counter that a reader needs is a required field: a missing counter is an error and is never read as
+zero.
 """
 
 from __future__ import annotations
@@ -103,8 +104,8 @@ def totals_of(partitions: list[Partition]) -> Totals:
 def pieces(manifest: Manifest) -> Iterator[bytes]:
     """Yield the manifest as canonical JSON, indented for human readers; equal manifests give equal bytes.
 
-    PIECE partitions are encoded at a time. To encode 100,000 at once, and again with indentation, would determine the
-    driver's peak memory.
+    PIECE partitions are encoded at a time. Encoding 100,000 at once, and then again with indentation, would determine
+    the driver's peak memory.
     """
     plain = msgspec.to_builtins(msgspec.structs.replace(manifest, partitions=[])) | {"format": manifest.format}
     frame = msgspec.json.format(canonical_json(plain), indent=1) + b"\n"
@@ -115,7 +116,7 @@ def pieces(manifest: Manifest) -> Iterator[bytes]:
     yield before + b'\n "partitions": ['
     for start in range(0, len(manifest.partitions), PIECE):
         some = msgspec.json.encode(manifest.partitions[start : start + PIECE], order="sorted")
-        # Without their brackets, the lines are indented one level deeper.
+        # Remove the list's brackets, and indent the lines one level deeper.
         lines = msgspec.json.format(some, indent=1)[1:-2].replace(b"\n", b"\n ")
         yield b"," + lines if start else lines
     yield b"\n ]" + after

@@ -1,7 +1,7 @@
 """Decides which temporary files and scratch directories belong to dead processes of this host, and removes them.
 
-The name of a temporary file states the host and the process that write it. A later run on the same host removes the
-files of dead processes, but never those of a concurrent run. Object stores have no temporary files.
+The name of a temporary file contains the host's name and the id of the process that writes it. A later run on the same
+host removes the files of dead processes, but never those of a concurrent run. Object stores have no temporary files.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SCRATCH_PREFIX = "datakit-scratch-"
 
 
 def remove_dead_files(directory: str) -> list[Path]:
-    """Remove the temporary files of this host's dead processes below a local directory; return their paths."""
+    """Remove the temporary files that dead processes of this host left below a local directory; return their paths."""
     if not urls.is_local(directory):
         return []
     removed = []
@@ -28,7 +28,7 @@ def remove_dead_files(directory: str) -> list[Path]:
 
 
 def remove_dead_files_in(directory: str) -> list[Path]:
-    """Remove dead processes' temporary files in a local directory, not in its subdirectories; return their paths."""
+    """Remove dead processes' temporary files from a local directory but not its subdirectories; return their paths."""
     folder = urls.local_path(directory)
     return _remove_dead(folder, os.listdir(folder))
 

@@ -26,7 +26,7 @@ SPLITTER = "://"
 REMOVAL_TRIES = 50
 REMOVAL_PAUSE_SECONDS = 0.02
 PARALLEL_REQUESTS = 8
-TIME_KEYS = ("LastModified", "mtime", "last_modified", "created")  # for S3, GCS, Azure and fsspec's memory
+TIME_KEYS = ("LastModified", "mtime", "last_modified", "created")  # of S3, GCS, Azure and fsspec's memory file system
 CHECKSUM_KEYS = ("ETag", "etag", "md5Hash", "sha256", "blob_id")
 T = TypeVar("T")
 
@@ -186,7 +186,7 @@ def _local_listing(root: str) -> Iterator[FileInfo]:
     for folder, folders, files in os.walk(root, onerror=_raise_unless_gone):
         folders[:] = [entry for entry in folders if not entry.startswith(".")]
         here = os.path.join(folder, "")
-        # This is slow, so it is computed once per directory instead of once per file.
+        # relpath is slow, so call it once per directory instead of once per file.
         below = "" if folder == root else os.path.relpath(folder, root) + "/"
         for entry in files:
             if not entry.startswith("."):

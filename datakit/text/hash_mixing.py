@@ -15,7 +15,7 @@ T = TypeVar("T", np.uint64, np.ndarray)
 
 
 def mix(value: T) -> T:
-    """Return the value mixed such that every output bit depends on every input bit."""
+    """Return the value, mixed so that every output bit depends on every input bit."""
     value = (value ^ (value >> np.uint64(30))) * MIX_1
     value = (value ^ (value >> np.uint64(27))) * MIX_2
     return value ^ (value >> np.uint64(31))

@@ -3,8 +3,8 @@ words into shingles.
 
 A word's hash is a multiplicative hash of its lowercase characters. A shingle's hash is a linear combination, with odd
 coefficients, of its words' mixed hashes, and is itself mixed. Both kinds of hash have 64 bits. When each of 10 million
-documents is compared with 64 others, the probability that two different shingles are mistaken for one another is about
-10^-6.
+documents is compared with 64 others, the probability that any two different shingles are mistaken for one another is
+about 10^-6.
 
 In ASCII text, word boundaries are computed arithmetically, without a jump that the processor could mispredict. Words
 are processed in blocks that fit in the L1 cache, so memory use does not grow with the document. Words are found and
@@ -69,7 +69,7 @@ def hash_words(
         byte = data[position]
         if byte < _ASCII_END:
             entry = table[byte]
-            inside = _ZERO - np.uint64(entry >> _WORD_BIT)  # all ones in a word, else 0; no ASCII character is ALONE
+            inside = _ZERO - np.uint64(entry >> _WORD_BIT)  # all ones for word characters, else 0; ASCII is never ALONE
             hashes[count] = open_word
             count += int((open_word != _ZERO) & (inside == _ZERO))
             open_word = ((open_word ^ np.uint64(entry)) * GOLDEN) & inside

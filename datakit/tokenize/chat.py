@@ -2,8 +2,8 @@
 
 The three parts of a message are encoded separately, so no token spans two of them, just as when a model continues from
 a head. The mask is 1 on the content and tail of messages of the target roles ("assistant"), and 0 elsewhere. Heads and
-tails come from the recipe and may contain special tokens. Contents are untrusted: if a content contains a special
-token's string, that string is encoded as ordinary text, so a message cannot end its own turn.
+tails come from the recipe and may contain special tokens. Contents are untrusted: if one contains a special token's
+string, that string is encoded as ordinary text, so a message cannot end its own turn.
 
 Like every document, a conversation needs a text, from which its id is computed and which dedup compares. The transform
 `with_text` below makes this text.

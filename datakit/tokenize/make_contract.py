@@ -38,8 +38,8 @@ def make_contract(
 ) -> Contract:
     """Make the contract.
 
-    Raises TokenizerError if a token is not found or is ambiguous, or if reference and encoder disagree on the golden
-    strings.
+    Raises TokenizerError if a token is not found or is ambiguous, or if the reference and the encoder disagree on the
+    golden strings.
     """
     if add not in ADDED:
         raise TokenizerError(f"tokenize.add: {add!r} is not one of {', '.join(ADDED)}; {suggestion(add, ADDED)}")
@@ -59,7 +59,7 @@ def make_contract(
 
 
 def _special(tokenizer: AnyTokenizer, side: str, named: str | None, usual: tuple[str, ...]) -> Special:
-    """Return the token called `named`. If no name is given, return the only usual one that the vocabulary contains."""
+    """Return the token called `named`, or if that is None, the only usual token that the vocabulary contains."""
     found = {token: tokenizer.token_id(token) for token in ([named] if named else usual)}
     present = [(token, number) for token, number in found.items() if number is not None]
     if len(present) == 1:
@@ -103,6 +103,6 @@ def _long_texts(tokenizer: AnyTokenizer, encoder: Encoder, special_strings: str)
 
 
 def _probe(special: list[str]) -> str:
-    """Return a few KiB of varied text: the golden strings, runs of one character, and special tokens."""
+    """Return a few KiB of varied text: the golden strings, repeated characters, and special tokens."""
     runs = [character * 200 for character in ("a", " ", "\n", "7", "-", "漢", "\u0301", "'s", "\r\n", "<|")]
     return "".join(text + run for text, run in zip(GOLDEN * 2, runs, strict=False)) + " x ".join([*runs, *special])

@@ -4,9 +4,9 @@ the run.
 The sample depends only on the partition, not on its batches. It consists of 16 documents evenly spread over the rows,
 and of a window of 8 KiB in every 2.7 MB of the texts laid end to end, which is 0.3 % of the bytes. If a document fits
 in its window, the reference's ids for the whole document are compared with the ids about to be written. If the document
-is longer, both libraries encode only the window. From the first of the 16 documents to the last, the window moves from
-the start of the document to its end. The reference takes about thirty times as long as the encoder, so the windows of
-the 16 documents cover only another 0.3 % of the bytes, 1 to 8 KiB each.
+is longer, both libraries encode only the window. In the first of the 16 documents, the window is at the start; in each
+later one, it lies further along; in the last, it is at the end. The reference takes about thirty times as long as the
+encoder, so the windows of the 16 documents, of 1 to 8 KiB each, cover only another 0.3 % of the bytes.
 
 Cost: encoding 0.6 % of the bytes, but at least 16 KiB per partition, at the reference's speed.
 """

@@ -47,7 +47,7 @@ CONTRACT_SETTINGS = ("encoder", "add", "bos", "eos", "special_strings")
 def plan(step: Step) -> Plan:
     """Plan one task that settles the contract, then the tasks that encode all partitions."""
     (clean,) = step.inputs_of("consolidate")
-    config = config_of({"tokenizer": "", **step.parameters}, Config)  # of a file, the parameters hold only the hash
+    config = config_of({"tokenizer": "", **step.parameters}, Config)  # for a file, the parameters hold only its hash
     settings = {key: getattr(config, key) for key in CONTRACT_SETTINGS}
     task = Task("contract", f"{tasks.__name__}:settle_contract", settings)
     (settled,) = yield Phase("contract", (task,), shared={"tokenizer": _tokenizer_file(step)})

@@ -26,7 +26,7 @@ from datakit.trainer.train import Outcome, say_on_stderr, train, trainer_of, use
 def load_run(name_or_path: str | Path, root: str = "./data", overrides: Iterable[str] = ()) -> tuple[Run, Data]:
     """Return the run that a run file defines, and its opened data.
 
-    Overrides such as `steps=20` or `model.hidden=64` replace values of the file. If the model sets no vocabulary, it
+    Overrides such as `steps=20` or `model.hidden=64` replace values in the file. If the model sets no vocabulary, it
     gets the tokenizer's. Raises RecipeError, UsageError, TokenizerError, LoaderError, and the errors of opening caches.
     """
     file = read_run_file(name_or_path, overrides)

@@ -90,7 +90,7 @@ class Run:
     seed: int = 0
     initialize_from: str | None = None  # another run, which supplies the weights at step 0 and nothing else
     resume_from: str | None = None  # another run to continue, e.g. with a changed mixture
-    expect: dict[str, float] = field(default_factory=dict)  # values by metric, besides the scaling law's
+    expect: dict[str, float] = field(default_factory=dict)  # by metric; added to the scaling law's expected values
     replicas: int = 1  # number of full copies of the weights; each is sharded over its share of the devices
     norm_band: tuple[float, float] = (0.2, 5.0)  # least and greatest allowed norm of a group, relative to the start
     peak_flops: float | None = None  # dense bf16 FLOP/s of one device; None: look it up in `trackers.PEAK_FLOPS`

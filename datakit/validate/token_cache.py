@@ -97,7 +97,7 @@ def find_damage(
 ) -> tuple[int, list[Damage]]:
     """Compare every file with the manifest; return (bytes read, damage).
 
-    Calls `progress` with the number of files and bytes compared so far.
+    Calls `progress` with the numbers of files and bytes compared so far.
     """
     files, total, damaged = list(cache_files(directory, manifest, details)), 0, []
     with ThreadPoolExecutor(READERS, thread_name_prefix="datakit-validate") as pool:
@@ -155,7 +155,8 @@ def _compare_lists(shard: tuple[str, Partition], read_list: ReadList | None) -> 
 def _reader_of_lists() -> ReadList | None:
     """Return a function that reads the lengths from a list of documents, or None without pyarrow.
 
-    This is called once rather than in each thread, because concurrent imports that fail see half-initialized modules.
+    This is called once rather than in each thread: if several threads import a module and the import fails, some of
+    them may see a half-initialized module instead of the error.
     """
     try:
         from datakit.storage.parquet import read_shard

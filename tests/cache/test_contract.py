@@ -20,6 +20,8 @@ def test_documents_without_end_token_are_refused() -> None:
         check_ends(tokens, np.array([3, 2]), contract, "shard")
     with pytest.raises(CorruptError, match="add up to 4"):
         check_ends(tokens, np.array([2, 2]), contract, "shard")
+    with pytest.raises(CorruptError, match="5 tokens, but the documents' lengths add up to 0"):
+        check_ends(tokens, np.zeros(0, np.int64), contract, "shard")
     with pytest.raises(TokenizerError, match="id 400"):
         frame(np.array([400], np.uint32), np.array([1]), contract)
 

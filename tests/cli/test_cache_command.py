@@ -75,7 +75,7 @@ def test_missing_documents_are_usage_errors(
 
 
 def test_documents_cannot_control_the_terminal(cache: str) -> None:
-    """On a terminal each token has a colour, and the only escape sequences are ours."""
+    """On a terminal each token has a color, and the only escape sequences are ours."""
     command = [sys.executable, "-m", "datakit", "cache", "show", cache, "--document", identity(ODD)]
     coloured = on_a_terminal(command)
     text = re.sub(rb"\x1b\[(48;5;\d+|0)m", b"", coloured)

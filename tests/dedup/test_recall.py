@@ -3,7 +3,7 @@
 The texts are those before exact deduplication; `truth.tsv` lists every pair with a Jaccard similarity of at least 0.3.
 
 Sigma: in a tenth of Jaccard, theory expects the mean of S(J) over its pairs. Pairs are not independent. Revisions of a
-document share shingles, and a permutation that separates one pair tends to separate its neighbours, so the binomial
+document share shingles, and a permutation that separates one pair tends to separate its neighbors, so the binomial
 error is too small. Permutations of different seeds are independent, though: the standard deviation over 20 seeds
 contains all covariances, and divided by sqrt(20) it is the error of their mean. If hardly any seed has a miss (S near
 0 or 1), that estimate may be 0, and the binomial error, its lower bound, is used instead.

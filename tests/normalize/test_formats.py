@@ -33,6 +33,7 @@ def test_unknown_extension_needs_a_format(tmp_path: Path) -> None:
         ("in.arrow", lines(), "is not an arrow file"),
         ("in.json", b'[\n{"text": "a"}\n]\n', "one JSON array.*jq"),
     ],
+    ids=["plain", "gzip-as-zstd", "gzip", "utf-16", "empty", "parquet", "arrow", "json-array"],  # gzip holds the time
 )
 def test_file_of_another_kind_is_refused(tmp_path: Path, name: str, data: bytes, words: str) -> None:
     (tmp_path / name).write_bytes(data)

@@ -16,3 +16,11 @@ def test_missing_text_column_names_the_others(tmp_path: Path) -> None:
         ColumnError, match=r"in\.jsonl has no column 'content'; it has id, context, n \(did you mean 'co"
     ):
         normalize(tmp_path, tmp_path / "in.jsonl", text="content")
+
+
+def test_conflicting_types_are_attributed_to_their_files(tmp_path: Path) -> None:
+    """The union of the columns so far belongs to no single file."""
+    for name, value in (("a", None), ("b", {"x": 1}), ("c", 5)):
+        write_lines(tmp_path / "in" / f"{name}.jsonl", {"text": "t", "n": value})
+    with pytest.raises(ColumnError, match=r"column 'n' is struct<x: int64> in b\.jsonl and int64 in c\.jsonl"):
+        normalize(tmp_path / "out", tmp_path / "in")

@@ -51,7 +51,7 @@ def route(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
 def _candidate_keys(
     part: Part, bands: int, removed: np.ndarray, counts: dict[str, int], context: TaskContext
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield (keys, rows) for each row group, with one band after another; count the skipped documents in `counts`."""
+    """Yield (keys, rows) for each row group, ordered by band; count the skipped documents in `counts`."""
     row = part.first_row
     for table in iterate_shard(urls.join(context.step_directory, part.signatures), ["skipped", *key_names(bands)]):
         stays = np.ones(table.num_rows, bool)
@@ -69,7 +69,7 @@ def _candidate_keys(
 
 def connect(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """Reduce one bucket of band keys to a spanning forest that connects all rows with a common key."""
-    from datakit.dedup.clusters import components  # imported here: needs numba, which planning does not
+    from datakit.dedup.clusters import components  # imported here, so that planning need not load numba
 
     bucket, runs = arguments["bucket"], msgspec.convert(shared, Runs).runs
     keys, rows = np.empty(0, np.uint64), np.empty(0, np.uint64)

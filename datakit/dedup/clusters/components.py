@@ -39,7 +39,7 @@ def _unite(parent: np.ndarray, left: np.ndarray, right: np.ndarray) -> None:
 def spanning_forest(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Reduce the edges (left[i], right[i]), uint64, to stars: pairs (row, smallest row of its component).
 
-    The first rows of the pairs are unique and ascending. A component's smallest row is not paired with itself.
+    The first elements of the pairs are unique and ascending. A component's smallest row is not paired with itself.
     """
     rows, numbers = np.unique(np.concatenate([left, right]), return_inverse=True)
     parent = np.arange(len(rows), dtype=np.int64)

@@ -2,7 +2,7 @@
 Parquet file.
 
 A source's signatures depend only on that source and on `SignatureConfig`, so adding a source recomputes none of the
-others. To deduplicate with a different threshold, only the text of the candidates has to be read again. Columns:
+others. After a change of dedup's threshold, only the text of clustered documents has to be read again. Columns:
 
     id        string             the document's id; rows are in the order of the normalized file
     shingles  uint32             number of shingles (windows of `ngram` words), including repeats
@@ -68,7 +68,7 @@ class SignatureConfig:
     ngram: int = 5
     seed: int = 42
     min_shingles: int = 5  # documents with fewer distinct shingles are skipped, because short texts all look alike
-    max_quarantined: int | float = field(default=0, kw_only=True)  # number or share of documents that may be unsignable
+    max_quarantined: int | float = field(default=0, kw_only=True)  # permitted number or share of unsignable documents
     quarantine: tuple[str, ...] = field(default=(), kw_only=True)  # documents that this limit ignores: "partition:row"
 
     def __post_init__(self) -> None:
@@ -127,7 +127,7 @@ def plan(step: Step) -> Plan:
 
 def sign_partition(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """Write the signatures of one normalized file. Raises CorruptError if the file's ids are not strictly ascending."""
-    from datakit.dedup.minhash.signatures import REASONS, sign  # imported here: needs numba, which planning does not
+    from datakit.dedup.minhash.signatures import REASONS, sign  # imported here, so that planning need not load numba
 
     config = msgspec.convert(shared["config"], SignatureConfig)
     url = urls.join(context.step_directory, arguments["documents"])

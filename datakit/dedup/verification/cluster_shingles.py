@@ -65,8 +65,8 @@ def route(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
 def _clustered(
     part: Part, rows: np.ndarray, components: np.ndarray, shared: Shared, context: TaskContext
 ) -> Iterator[tuple[pa.Table, int]]:
-    """Yield, for each row group of a part, the rows to write and the bytes of text in these documents."""
-    from datakit.text.shingles import shingle_sets  # imported here: needs numba, which planning does not
+    """Yield, for each row group of a part, the rows to write and the number of bytes in these documents' texts."""
+    from datakit.text.shingles import shingle_sets  # imported here, so that planning need not load numba
 
     scores, bands = score_columns(shared.prefer), shared.bands
     wanted = rows.astype(np.int64) - part.first_row

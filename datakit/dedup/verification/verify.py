@@ -29,7 +29,7 @@ LARGEST = 10  # number of largest clusters that a task reports
 
 def judge(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """Write the verdicts on the documents in one bucket of components."""
-    from datakit.dedup.verification.kernels import NONE, verify  # imported here: needs numba, which planning does not
+    from datakit.dedup.verification.kernels import NONE, verify  # imported here, so that planning need not load numba
 
     bucket, common = arguments["bucket"], msgspec.convert(shared, Shared)
     tables = list(read_buckets(context.step_directory, common.runs, bucket, bucket + 1, context.scratch))

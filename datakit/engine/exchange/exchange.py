@@ -2,9 +2,9 @@
 
 Map tasks write runs, and each reducer reads the byte ranges of its buckets in all of them. Only file names pass through
 the driver. A run ends when its rows reach `budget_bytes / 2` bytes (at most 1 GiB) or when the schema changes. Within a
-bucket, rows are ordered by run, and within a run, in the order in which they were written. Run boundaries depend only
-on the rows, not on how the rows were divided into tables, so a task that is rerun with smaller batches writes the same
-bytes.
+bucket, rows are ordered by run; within a run, they keep the order in which they were written. Run boundaries depend
+only on the rows, not on how the rows were divided into tables, so a task that is rerun with smaller batches writes the
+same bytes.
 
 Memory: in addition to the table being written, a writer holds about `budget_bytes` (measured: 1.1 times `budget_bytes`,
 regardless of skew). One half holds the waiting rows, plus 10 bytes per row for its bucket number and position. The
@@ -57,8 +57,8 @@ class ExchangeWriter:
     ) -> None:
         """`buckets` is the number of buckets, a power of two up to 2**31; `budget_bytes` bounds the memory.
 
-        before_commit: called before each run is committed; raises an exception if the rows written so far must not be
-        committed. A committed run is permanent, and reruns of the task are compared with it.
+        before_commit: called before each run is committed; it must raise an exception if the rows written so far must
+        not be committed. A committed run is permanent, and reruns of the task are compared with it.
         """
         if buckets < 1 or buckets & (buckets - 1) or buckets > 1 << 31:
             raise ValueError(f"the number of buckets is {buckets}; it must be a power of two up to 2**31")
@@ -177,9 +177,9 @@ def read_buckets(
 ) -> Iterator[pa.Table]:
     """Yield the rows of a range of buckets: one table, with the run's schema, for each run that has any of these rows.
 
-    Within a table, rows are ordered by bucket, and within a bucket, in the order in which they were written. A merged
-    run yields one table for each group of consecutive input runs that share a schema. From an object store, several
-    ranges are fetched at a time, slightly ahead of the caller. Raises CorruptError.
+    Within a table, rows are ordered by bucket; within a bucket, they keep the order in which they were written. A
+    merged run yields one table for each group of consecutive input runs that share a schema. From an object store,
+    several ranges are fetched at a time, slightly ahead of the caller. Raises CorruptError.
     """
     places = [urls.join(step_directory, run) for run in runs]
 

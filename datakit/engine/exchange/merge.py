@@ -1,8 +1,9 @@
 """Merges exchange runs into fewer, larger runs if reducers would otherwise need over a million reads (runs x readers).
 
-R reducers that read M runs each make 2 x M x R requests, or 8 million for M = R = 2,000. If groups of sqrt(M)
-consecutive runs are merged first, the reducers read only R x sqrt(M) ranges. Record batches are copied as bytes and
-never decoded. The order of rows in a bucket (by run, then by row) and the schemas are preserved (see `run_file.py`).
+If each of R reducers reads M runs, they make 2 x M x R requests in total: 8 million for M = R = 2,000. If groups of
+sqrt(M) consecutive runs are merged first, the reducers read only R x sqrt(M) ranges. Record batches are copied as bytes
+and never decoded. The order of rows in a bucket (by run, then by row) and the schemas are preserved (see
+`run_file.py`).
 
 Cost: one copy of the data.
 Memory: at most two copies of a window of 64 MiB, plus the indexes of the runs.

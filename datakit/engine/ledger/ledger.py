@@ -127,7 +127,7 @@ class LedgerWriter:
         self.tick()
 
     def tick(self) -> None:
-        """Flush the lines if enough time has passed or enough lines wait. Called regularly while tasks run."""
+        """Flush the lines if enough time has passed or enough lines are waiting. Called regularly while tasks run."""
         waited = time.monotonic() - self._flushed
         if urls.is_local(self.directory):
             if waited >= SYNC_SECONDS:

@@ -1,9 +1,8 @@
-"""Keeps the results of a phase's tasks in memory as JSON, and decodes a result each time that it is read.
+"""Keeps the results of a phase's tasks in memory as JSON, and decodes a result each time it is read.
 
 A result with a few counters and one file takes 800 bytes as Python objects and a fifth of that as JSON. Since there may
-be 100,000 tasks, the driver keeps only the JSON, and decodes a result whenever a plan reads it, which takes a few
-microseconds. Since every result is decoded from JSON, a plan sees equal values whether a result comes from this run or
-an earlier one.
+be 100,000 tasks, the driver keeps only the JSON; decoding a result takes a few microseconds. Since every result is
+decoded from JSON, a plan sees equal values whether a result comes from this run or from an earlier one.
 """
 
 from __future__ import annotations

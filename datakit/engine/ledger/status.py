@@ -17,8 +17,9 @@ from datakit.storage.manifest import FILE_NAME, PARTIAL_NAME, find_manifest
 
 @dataclass(frozen=True)
 class TaskStatus:
-    """One task. `state` is done, failed, retrying or waiting; seconds, peak_memory and budget are the last attempt's.
+    """One task. `state` is done, failed, retrying or waiting.
 
+    seconds, peak_memory and budget are from the last attempt.
     quarantined: the number of records that the task skipped.
     """
 

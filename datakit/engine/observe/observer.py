@@ -1,4 +1,4 @@
-"""Defines which events of a run the driver reports to its observers: progress display, metrics and `events.jsonl`.
+"""Defines which events of a run the driver reports to its observers (progress display, metrics, `events.jsonl`).
 
 Observers make no decisions and never see a record. `ObserverGroup` passes every event to several observers.
 """
@@ -26,7 +26,7 @@ class Observer:
         """An attempt has ended; `verdict` is the driver's decision about it."""
 
     def tick(self) -> None:
-        """Called at least twice a second while tasks run."""
+        """Called about twice a second, or more often, while tasks run."""
 
     def step_ended(self, step: Step, manifest: Manifest, reused: bool) -> None:
         """A step is done; `reused` is True if it was already done before this run."""

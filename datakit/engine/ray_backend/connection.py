@@ -68,7 +68,7 @@ class Head:
         return True
 
     def nodes(self) -> list[dict[str, Any]]:
-        """Return all nodes that the head node knows.
+        """Return all nodes that the head node knows of.
 
         Raises StepFailedError if our own node has died, because Ray would wait forever.
         """

@@ -155,9 +155,9 @@ class RayExecutor(Executor):
     def _request_for(self, attempt: Attempt) -> ResourceRequest:
         """Return the resources to request: no more CPUs and no more memory than the largest node has.
 
-        An attempt that must run alone requests all memory of that node. This keeps out all other attempts, because each
-        of them requests some memory. An attempt whose budget is at most its CPUs' share of the node's memory need not
-        run alone.
+        An attempt that must run alone requests all of that node's memory. This keeps out all other attempts, because
+        each of them requests some memory. An attempt whose budget is at most its CPUs' share of the node's memory need
+        not run alone.
         """
         cpus, memory = self._nodes.largest("CPU"), self._nodes.largest("memory")
         alone = attempt.exclusive and attempt.memory_bytes * cpus > attempt.cpus * memory

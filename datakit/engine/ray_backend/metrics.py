@@ -1,10 +1,10 @@
 """Defines a run's Prometheus metrics (names, labels, buckets) and publishes them through the endpoints of Ray's nodes.
 
-The driver updates the metrics on the events that `engine/observe/observer.py` defines. The only labels are the dataset,
-the stage, the phase, and the cause with which an attempt ended. Tasks and records are never labels. Ray sends metrics
-every 10 seconds and once more when the driver exits, so even the counts of a short run arrive. Gauges disappear when
-the driver exits. The driver's node needs `ray[default]`; without it, Ray drops the metrics. The names are listed in
-docs/operations.md.
+The driver updates the metrics in response to the events that `engine/observe/observer.py` defines. The only labels are
+the dataset, the stage, the phase, and the cause with which an attempt ended. Tasks and records are never labels. Ray
+sends metrics every 10 seconds and once more when the driver exits, so even the counts of a short run arrive. Gauges
+disappear when the driver exits. The driver's node needs `ray[default]`; without it, Ray drops the metrics. The names
+are listed in docs/operations.md.
 
 Cost: 20 microseconds per attempt. Ray is imported when the first phase starts, at no extra cost, because the executor
 has imported it by then.
@@ -29,7 +29,7 @@ PUBLISH_SECONDS = 1.0  # Ray itself exports gauges every 10 seconds
 
 @dataclass
 class _PhaseProgress:
-    """Progress of the running phase. `input_bytes` is keyed by the task's key."""
+    """The progress of the running phase. `input_bytes` is keyed by the task's key."""
 
     left: int = 0
     slots: int = 0
@@ -82,7 +82,10 @@ class RayMetrics(Observer):
             self._publish()
 
     def _publish(self) -> None:
-        """Publish the gauges; the number of running tasks is estimated: the unfinished tasks, at most one per slot."""
+        """Publish the gauges.
+
+        The number of running tasks is an estimate: all unfinished tasks, but at most one per slot.
+        """
         running = min(self._phase.left, self._phase.slots)
         self._set("slots", self._phase.slots)
         self._set("tasks_running", running)

@@ -1,8 +1,8 @@
 """Decides which nodes of a cluster a run uses: nodes with accelerators only if no other node has CPUs.
 
 Nodes with accelerators are not used while any other node has CPUs, because one of our tasks could deprive a training
-job of its CPUs for an hour. If all nodes have accelerators (such as a workstation with a GPU), they are used. A node
-started with `--num-cpus 0` never runs a task.
+job of its CPUs for an hour. If all nodes have accelerators (as on a single workstation with a GPU), they are used. A
+node started with `--num-cpus 0` never runs a task.
 
 Nodes are excluded by id, because every node carries its id as a label, whereas the accelerator type is a label only if
 Ray itself has detected the device. An attempt that already waits in Ray cannot exclude a node that joins later.

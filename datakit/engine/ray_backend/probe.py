@@ -1,8 +1,8 @@
-"""Asks every node, before the first attempt, whether it matches the driver; selects nodes' environment variables.
+"""Asks every node, before the first attempt, whether it matches the driver; selects the nodes' environment variables.
 
-The nodes must share the driver's root and have its versions. Asking them takes a second. A node that dies before it
-answers is ignored; a node that loses its worker process is asked again. Nodes that join later are checked when they get
-their first attempt (`worker.py`).
+The nodes must share the driver's root and have the same versions of Python and the libraries. Asking them takes a
+second. A node that dies before it answers is ignored; a node that loses its worker process is asked again. Nodes that
+join later are checked when they get their first attempt (`worker.py`).
 """
 
 from __future__ import annotations

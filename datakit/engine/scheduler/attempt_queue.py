@@ -1,8 +1,8 @@
 """Decides the order of a phase's attempts: immediate retries, new tasks by size, delayed retries, exclusive ones.
 
-Retries that need no wait go first, so that a mistake that affects every task shows early. Then come new tasks, largest
-input first, and then the retries that had to wait. Exclusive attempts come last, so that no other attempt has to wait
-for them. A new task takes only a pointer in the queue: about 1 MB for 100,000 tasks.
+Retries that need no wait go first, so that a mistake that affects every task shows up early. Then come new tasks,
+largest input first, and then the retries that had to wait. Exclusive attempts come last, so that no other attempt has
+to wait for them. A new task takes only a pointer in the queue: about 1 MB for 100,000 tasks.
 """
 
 from __future__ import annotations

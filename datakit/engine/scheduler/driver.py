@@ -84,7 +84,7 @@ class StepRun:
                 raise
             raise OvertakenError(existing) from None  # another driver finished the step and removed files
         self.ledger.flush()
-        stale_files.remove_dead_files(self.step.directory)  # including those of processes still dying at the start
+        stale_files.remove_dead_files(self.step.directory)  # again: processes may have died since the start
         return finish_step(self.step, output, self._tally)
 
     def _drive(self, plan: Plan) -> Output:

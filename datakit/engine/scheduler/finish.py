@@ -1,4 +1,4 @@
-"""Ends a step: checks outputs, writes the quarantine list and manifest or `partial.json`, and removes exchange files.
+"""Ends a step: checks outputs, writes the manifest and quarantine list (or `partial.json`), and removes exchange files.
 
 Counters are summed over the results of all tasks, including those that the ledger holds from earlier runs, so crashes
 do not change the counters. Intermediate files (exchange files and shared plan data) are never removed before the

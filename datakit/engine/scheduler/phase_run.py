@@ -131,7 +131,10 @@ class PhaseRun:
             time.sleep(min(WAIT_SECONDS, self._queue.ready_in(time.monotonic())))
 
     def _first_attempt(self, task: Task, slots: int) -> Attempt:
-        """Create the first attempt at a task. If tasks are tiny, further new tasks join it as a batch."""
+        """Create the first attempt at a task.
+
+        If tasks are tiny, the attempt is a batch that also runs further new tasks.
+        """
         more = self._queue.take_new(self._estimates.batch(len(self._queue), slots) - 1)
         memory = max(self._estimates.first(one) for one in (task, *more))
         return self._attempt(task, memory, more)

@@ -6,13 +6,13 @@ memory is retried with twice as much memory, and then with four times as much; d
 attempt may compete for its memory. A refusal (an InputError of our own) must be resolved by the user, so it stops the
 step at once.
 
-If a child dies (by a crash, a hang or a lack of memory) while it works on known records, the next attempt tries the
-records of that batch one by one, so that a second death identifies the record. If no records are known, or if each of
-them passes alone (a writer may fail because of earlier input), the records of all batches of the task are tried one by
-one. `quarantine.py` decides whether the identified record may be skipped. If it may, the task starts over in whole
+If a child dies (because of a crash, a hang or a lack of memory) while it works on known records, the next attempt tries
+the records of that batch one by one, so that a second death identifies the record. If no records are known, or if each
+of them passes alone (a writer may fail because of earlier input), the records of all batches of the task are tried one
+by one. `quarantine.py` decides whether the identified record may be skipped. If it may, the task starts over in whole
 batches: records are not tried one by one again until another death. A second bad record in the same batch is thus
-identified after two more deaths. A task that still dies outside any known record fails. If its input is a list that can
-be bisected, the bisection comes first and identifies the bad entry.
+identified after two more deaths. A task that still dies while no known record is in progress fails. If its input is a
+list that can be bisected, the bisection comes first and identifies the bad entry.
 
 If the first five failed tasks of a phase all have the same error and no task has succeeded, the phase stops: a typo
 should cost seconds, not an hour.
@@ -91,8 +91,8 @@ def judge(history: TaskHistory, outcome: Outcome) -> Verdict:
 def _plan_single_tries(history: TaskHistory, outcome: Outcome) -> None:
     """Make the next attempt try the records of the batch in progress one by one.
 
-    After a death outside any batch, or in a batch whose records were already tried one by one, the next attempt does so
-    for all records.
+    After a death with no batch in progress, or in a batch whose records were already tried one by one, the next attempt
+    does so for all records.
     """
     batch = outcome.in_progress
     if batch is not None and not _is_known(history, batch):
@@ -102,7 +102,7 @@ def _plan_single_tries(history: TaskHistory, outcome: Outcome) -> None:
 
 
 def _judge_death(history: TaskHistory, outcome: Outcome, exhausted: bool) -> Verdict | None:
-    """Decide what to do after a death from the records in progress. Return None if they do not settle it."""
+    """Decide, from the records in progress, what to do after a death. Return None if they do not settle it."""
     batch = outcome.in_progress
     if batch is None or (outcome.cause is Cause.MEMORY and not exhausted):
         return None

@@ -5,11 +5,11 @@ started with `python -c`, so its `__main__` is empty. A server that re-imports t
 library's does) would import the command line in every child and, inside a Ray worker, all of Ray.
 
 Apart from the preloads, the server runs no user code. Each child checks that it has a single thread. (A fork copies
-only the calling thread but all locks, including those that other threads hold.) When the server's parent dies, the
-server sees the end of the control socket, kills its children and exits, so no orphans remain, even after `kill -9` of
-the parent.
+only the calling thread, but it copies all locks, including those that other threads hold.) When the server's parent
+dies, the server sees the end of the control socket, kills its children and exits, so no orphans remain, even after
+`kill -9` of the parent.
 
-The protocol uses a Unix socket pair. The parent sends the boot message, and the server replies whether its preloads
+The protocol uses a Unix socket pair. The parent sends the boot message, and the server reports whether its preloads
 succeeded. Each subsequent request consists of a memory budget and three file descriptors: the attempt's channel
 (request in, result out), the status pipe and the heartbeat (shared memory). On the status pipe, the server writes the
 child's pid and, when the child exits, its exit status, resource usage and memory use.
@@ -69,7 +69,7 @@ def _boot(preloads: tuple[Preload, ...]) -> dict[str, Any] | None:
 
 
 class _ForkServer:
-    """Forks children, reaps them, and reports on each child's status pipe how the child ended."""
+    """Forks children, reaps them, and writes to each child's status pipe how the child ended."""
 
     def __init__(self, control: socket.socket, preloads: tuple[Preload, ...], watcher: MemoryWatcher) -> None:
         self._control, self._preloads, self._watcher = control, preloads, watcher

@@ -87,7 +87,10 @@ class ForkServerPool:
 
     @contextlib.contextmanager
     def use(self, preloads: tuple[Preload, ...]) -> Iterator[ForkServer]:
-        """Yield a server with these preloads, and keep it open in the block. Raises BootError or ConnectionError."""
+        """Yield a server with these preloads, and keep it open during the `with` block.
+
+        Raises BootError or ConnectionError.
+        """
         with self._lock:
             server = self._find_or_start(preloads)
             self._uses[preloads] = self._uses.get(preloads, 0) + 1
@@ -119,7 +122,7 @@ class ForkServerPool:
 
 
 def _environment() -> dict[str, str]:
-    """Return the server's environment: imports start no threads, and the import path is that of this process."""
+    """Return the server's environment, in which imports start no threads and the import path is this process's."""
     # Ray prepends folders with its own copies of libraries to the import path.
     paths = [path for path in sys.path if path and "-packages/ray/" not in path]
     return (

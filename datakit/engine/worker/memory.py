@@ -66,7 +66,8 @@ def first_limit(reserved: int, budget: int) -> int:
 def limit_own_memory(budget: int) -> None:
     """Limit the memory of this process.
 
-    With a small budget, the process gets a hard limit at once (`memory_watcher.py`), otherwise only the backstop limit.
+    With a small budget, the process gets a hard limit at once (`memory_watcher.py`); otherwise, it gets only the
+    backstop limit.
     """
     set_memory_limit(0, first_limit(used_memory("self")[1], budget))
 

@@ -3,15 +3,15 @@
 "Out of memory" is therefore a fact, not a guess based on a signal number. A memory bomb fills 4 GiB per second, so what
 matters is how late a measurement may come. A thread in the driver would have to wait for the interpreter's lock, and
 the fork server for its own forks (1 ms, but 20 to 40 ms with more runnable processes than CPUs). Either would let bombs
-exceed a small budget by half. The watcher does nothing but measure.
+exceed a small budget by half. The watcher has no other work that could delay a measurement.
 
 Yet on a busy machine, no process is certain to run in time. A child that grows fast enough to exceed its budget before
 the next measurement therefore gets a hard limit, which the kernel enforces: the child may reserve its remaining budget
 plus 5 % of the budget. The watcher lifts this limit once the child grows slowly, since libraries may reserve more than
 they use. (`forkserver_client.py` makes Arrow reserve little at a time.) A budget below 128 MiB can be exceeded between
-two slightly late measurements, so a child with such a budget keeps its hard limit throughout. If the child reserves too
-much, the task's next two attempts have twice and four times the declared memory, which usually takes them out of this
-range.
+two slightly late measurements, so a child with such a budget keeps its hard limit throughout. If the child exceeds this
+limit, the task's next two attempts get two and four times the declared memory, so that their budgets are usually above
+128 MiB.
 
 A measurement costs 6 microseconds. The next one is due when the child could have used up its remaining budget at four
 times the fastest growth seen: after 50 ms far below the budget, and after a quarter of a millisecond close to it. The
@@ -43,7 +43,7 @@ from datakit.engine.worker.memory import (
 
 LONGEST_INTERVAL, SHORTEST_INTERVAL = 0.05, 0.00025  # seconds: 20 and 4,000 measurements per second, 0.01 to 2.4 % CPU
 FASTEST_GROWTH = 16 << 30  # bytes per second: four times the growth of the fastest bomb seen
-LATENESS_SECONDS = 0.1  # delay of a measurement on a busy machine; with 0.02, sudden growth was often taken for slow
+LATENESS_SECONDS = 0.1  # delay of a measurement on a busy machine; with 0.02, fast growth was often taken for slow
 HARD_LIMIT_SECONDS = 0.25  # how long a hard limit outlasts fast growth, as a child that pauses may be waiting for a CPU
 NEAR_LIMIT = 0.95  # share of the first limit above which a failed allocation is attributed to it
 ENTRIES = 4096  # far more than the children of one fork server at any time

@@ -43,7 +43,7 @@ def run_attempt(
     cancelled: threading.Event | None = None,
     report_silence: Callable[[bool], None] = lambda silent: None,
 ) -> Outcome:
-    """Run one attempt to its end. All that the task does is reported as an outcome; nothing is raised.
+    """Run one attempt to its end. However it ends, an outcome is returned; no exception is raised.
 
     report_silence: called repeatedly, with True while the heartbeat has been still for a quarter of `hang_seconds`, and
     otherwise with False.

@@ -1,15 +1,16 @@
-"""Decides how many sequences each component gets in each mixture block, with totals within one of the exact shares.
+"""Decides how many sequences each component gets in each mixture block, with totals within 1 of the exact shares.
 
 A component with weight w is owed exactly w * B sequences in a mixture block of B sequences, which is rarely a whole
 number. Two simple rules fail. If each block is rounded independently, a component with a tiny weight is never served.
 Rounding the running totals w * B * b (by largest remainders) is not monotone: with many components, one of them may be
 owed fewer sequences after more blocks, so that some block would need a negative count.
 
-Therefore, each component's debt is carried from block to block, in fixed point: in units of 2^-40 of a sequence, as
-int64, with weights that sum to exactly 2^40. The debts are paid as in fair scheduling: unit j of a component may be
-served once its total share exceeds j - 1, and must be served by the block in which the share reaches j. A block first
-serves the units that are due. It then fills up with units that may be served, earliest deadline first. This rule meets
-all deadlines if any schedule can meet them, and a schedule of fractional shares does. Therefore, after every block,
+Therefore, each component's debt is carried from block to block in fixed point (int64, in units of 2^-40 of a sequence),
+with weights that sum to exactly 2^40. The debts are paid as in fair scheduling: unit j of a component may be served
+once its total share exceeds j - 1, and must be served by the block in which the share reaches j. A block first serves
+the units that are due. The rest of the block is filled with units that may be served, earliest deadline first. This
+rule meets all deadlines if any schedule can meet them, and a schedule of fractional shares does. Therefore, after every
+block,
 
     floor(w * B * b) <= sequences served <= ceil(w * B * b)          exactly, for every component
 
@@ -52,7 +53,7 @@ def fixed_point(weights: Sequence[float]) -> np.ndarray:
 
 
 def serve_block(debt: np.ndarray, owed: np.ndarray, block: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (counts, debt after the block), int64 by component. A block adds `owed` to the debt: parts * block."""
+    """Return (counts, debt after the block), int64 by component. `owed` is what a block adds to the debt."""
     debt = debt + owed
     counts = np.maximum(debt >> SCALE_BITS, 0)
     debt = debt - (counts << SCALE_BITS)
@@ -89,7 +90,7 @@ class BlockCounts:
         return served[place + 1] - served[place]
 
     def _make_served(self, run: int) -> np.ndarray:
-        """Return the running totals before each block of a run and after its last block: [STRIDE + 1, components]."""
+        """Return the totals before each of STRIDE blocks and after the last of them: [STRIDE + 1, components]."""
         while len(self._checkpoints) <= run:
             self._expand(len(self._checkpoints) - 1)
         return self._expand(run)

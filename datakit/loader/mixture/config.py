@@ -207,8 +207,9 @@ class Mixture:
                 continue
             if one.source.identity != other.source.identity:
                 raise LoaderError(
-                    f"component {a!r} would train on documents that {b!r} holds out, or vice versa: one reads a whole "
-                    "cache and the other one of its sources; give each its own source, or remove validation_tokens"
+                    f"component {a!r} would train on documents that {b!r} holds out, or vice versa: one reads a "
+                    "whole cache, and the other reads one of its sources; give each its own source, or remove "
+                    "validation_tokens"
                 )
             if one.validation_tokens != other.validation_tokens:
                 raise LoaderError(

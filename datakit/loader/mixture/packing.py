@@ -164,7 +164,7 @@ def count_blocks(source: TokenSource, axis: BlockAxis, blocks: range, length: in
 
 
 def _place(lengths: list[int], capacity: int, opened: int, max_items: int) -> list[int]:
-    """Return the sequence of each item, chosen by best fit. All lengths are below `capacity`, in descending order.
+    """Return the sequence of each item, chosen by best fit. All lengths are below `capacity` and in descending order.
 
     `opened` is the number of sequences that are already full. `rooms` holds (room << 32 | sequence), ascending.
     """

@@ -21,7 +21,7 @@ MAX_COUNTED_BLOCKS = 4096  # limit for counting at startup: 4 G tokens, about 3 
 
 
 class PlainCounts:
-    """Counts for blocks cut into sequences of `length`; a block's last sequence is padded if it is shorter."""
+    """Counts for blocks cut into sequences of `length` tokens; a block's last sequence is padded if it is shorter."""
 
     def __init__(self, axis: BlockAxis, length: int) -> None:
         self.axis = axis

@@ -149,7 +149,7 @@ class SlotOrder:
     def _blocks_around(self, number: int, member: int, sequence: int) -> tuple[int, int]:
         """Return (low, high) such that the sequence is in one of blocks low..high-1.
 
-        The bounds hold because running totals are within one of the exact share.
+        The bounds hold because a running total differs from the exact share by less than one sequence.
         """
         owed = int(self._stages[number].counts.parts[member]) * self.block
         return sequence * SCALE // owed, -(-(sequence + 1) * SCALE // owed)

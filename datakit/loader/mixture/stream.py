@@ -1,4 +1,4 @@
-"""Finds the epoch, window and block of the n-th sequence of a component, also after changes of the sequence length.
+"""Finds the epoch, window and block of the n-th sequence of a component, even after changes of the sequence length.
 
     epoch     a keyed permutation of the component's blocks, different in each epoch
     window    the next K blocks of the epoch; their sequences are in an order keyed by (component, epoch, window)
@@ -10,8 +10,8 @@ A change of length closes the current window. The window's unread sequences, in 
 of the new length, which form a window of their own. Then the epoch continues with its next blocks. Their order stays
 the same, and they are cut to the new length. So each token of an epoch is served once, whatever the lengths.
 
-In memory are one number per window of an epoch and the tables of the few windows in use. A window of 16,384 sequences
-takes about 1 ms.
+Memory: one number per window of an epoch, and the tables of the few windows in use. A window of 16,384 sequences takes
+about 1 ms.
 """
 
 from __future__ import annotations
@@ -140,7 +140,10 @@ class Stream:
         return self._regular_window(first, stretch.length, epoch, window)
 
     def change_length(self, sequence: int, length: int) -> None:
-        """Change the length from number `sequence` on. Changes must be made in ascending order of `sequence`."""
+        """Change the length of the sequences from number `sequence` on.
+
+        Changes must be made in ascending order of `sequence`.
+        """
         window = self.window_at(sequence)
         stretch, place = self.stretches[-1], sequence - window.first
         joined_window = window.units[0].joined >= 0

@@ -17,7 +17,7 @@ from datakit.loader.sources.token_source import RangeSource, TokenSource
 
 
 def training_source(component: Component, name: str, simulate: SimulatedEpochs | None = None) -> TokenSource:
-    """Return a component's source without its held-out documents, and further reduced if `simulate` is given.
+    """Return a component's source without its held-out documents. If `simulate` is given, it is reduced further.
 
     Raises LoaderError if the documents to hold out cannot be chosen so that some tokens remain.
     """

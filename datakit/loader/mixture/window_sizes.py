@@ -41,12 +41,12 @@ class Grant:
     """The window size granted to a component, and the memory set aside for it."""
 
     blocks: int
-    resident: bool  # True if blocks stay in memory while their window is served; else sequences are read separately
+    resident: bool  # True if blocks stay in memory while their window is served; False if sequences are read separately
     bytes: int
 
 
 def grant_windows(claims: Mapping[str, Claim], memory_bytes: int) -> dict[str, Grant]:
-    """Grant the window sizes that the mixture sets, then keep small components whole, then grant equal shares.
+    """Grant the window sizes that the mixture sets, keep small components whole, and grant equal shares to the others.
 
     Raises LoaderError if the windows exceed `memory_bytes`.
     """

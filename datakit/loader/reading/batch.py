@@ -6,7 +6,7 @@
     loss_mask  bool  [rows, length]   True where the token should be predicted; False in padding
 
 The first token of a segment must not be predicted from another document. So a next-token loss should count token i + 1
-only where its mask is set and it is in the same segment as token i. The derived arrays are computed on first use.
+only if its mask is set and it is in the same segment as token i. The derived arrays are computed on first use.
 """
 
 from __future__ import annotations

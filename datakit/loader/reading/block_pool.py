@@ -1,9 +1,9 @@
 """Keeps blocks in memory within a budget of bytes: reads wanted blocks ahead in a few threads, and evicts other blocks.
 
-The list of wanted keys, most urgent first, protects their blocks. All others may be evicted, least recently used first.
-At most `in_flight` reads run ahead, and a read ahead starts only if its block fits in the budget. A block that a batch
-needs now is read immediately, even beyond the budget, because the batch cannot be served without it. The windows are
-sized so that this block should fit.
+The list of wanted keys, most urgent first, protects their blocks from eviction. All other blocks may be evicted,
+least recently used first. At most `in_flight` blocks are read ahead at a time, and each only if it fits in the budget.
+A block that a batch needs now is read immediately, even beyond the budget, because the batch cannot be served without
+it. The windows are sized so that this block should fit.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class BlockPool:
             self._pump()
 
     def require(self, keys: Sequence[Hashable]) -> list[Rows]:
-        """Return the rows of these keys. All missing rows are requested before this waits for any of them."""
+        """Return the rows of these keys. All missing rows are requested before the method waits for any of them."""
         with self._lock:
             self._clock += 1
             entries = [self._entries.get(key) or self._request(key, urgent=True) for key in keys]

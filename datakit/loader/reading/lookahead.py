@@ -14,8 +14,8 @@ from datakit.loader.mixture.window import Unit
 from datakit.loader.reading.block_pool import BlockPool
 from datakit.loader.reading.row_reader import ReadKey, RowReader
 
-STAGE_AHEAD = 4  # how many mixture blocks before the start of a stage its components are first read
-ROWS_AHEAD = 8  # how many batches ahead sequences are read that are read one at a time (full shuffle)
+STAGE_AHEAD = 4  # reading of a stage's components begins this many mixture blocks before the stage
+ROWS_AHEAD = 8  # sequences that are read one at a time (full shuffle) are read up to this many batches ahead
 
 
 class Lookahead:
@@ -28,7 +28,7 @@ class Lookahead:
         self._block = order.mixture.block
         self._windows: dict[int, int] = {}  # by stream: the first sequence of the stream's current window
         self._needs: dict[int, list[tuple[int, Unit]]] = {}  # by stream: the units for the current and the next window
-        self._next_update = 0  # slot from which the list must be recomputed
+        self._next_update = 0  # slot at which the list must be recomputed
 
     def reset(self) -> None:
         self._windows.clear()

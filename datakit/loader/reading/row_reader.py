@@ -1,7 +1,7 @@
 """Decides which read each row of a batch needs (a whole unit or one sequence), performs it, and estimates its size.
 
-If a component's window fits in memory, the component is read one unit (usually a block) at a time. With a full shuffle
-that does not fit, each sequence is read separately.
+If a component's window fits in memory, the component is read one unit (usually a block) at a time. If a component with
+a full shuffle does not fit, each of its sequences is read separately.
 """
 
 from __future__ import annotations

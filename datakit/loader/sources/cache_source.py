@@ -2,8 +2,8 @@
 
     source = open_source("data/demo/tokenize-0123456789ab", "web")
 
-Opening a source takes one read, of the cache's manifest. Document boundaries come from the length files of the shards.
-A shard's length file is read as a whole when it is first needed (one request, 4 bytes per document). The boundaries
+Opening a source takes one read, of the cache's manifest. Document boundaries come from the lengths files of the shards.
+A shard's lengths file is read as a whole when it is first needed (one request, 4 bytes per document). The boundaries
 used most recently are kept in memory: up to 64 MB, at 8 bytes per document.
 """
 

@@ -4,8 +4,8 @@ If a single document near the end of the source has about the wanted size, it is
 into up to 64 equal strata, and each stratum contributes one run of consecutive documents, whose position is derived
 from a key. Documents are held out as a whole, so no document is in both training and validation. The documents of a run
 are consecutive, so a block of the remaining axis still takes only one or two reads. The runs are spread over the axis,
-so the choice is fair even if the source is not sorted by id. No seed, mixture or sequence length can move a document
-from one side to the other.
+so the choice is representative even if the source is not sorted by id. No seed, mixture or sequence length can move a
+document from one side to the other.
 
 For simulated epochs, documents are chosen in the same way. A run of R tokens that simulates a run of T tokens keeps the
 share R / T of each component, and so repeats its data as often as the long run would.

@@ -44,7 +44,7 @@ class Pieces:
 
 
 def cut(starts: np.ndarray, lengths: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cut each range i into pieces of sizes[i] tokens and a remainder. Return each piece's (starts, lengths, i)."""
+    """Cut each range i into pieces of sizes[i] tokens and a remainder. Return (starts, lengths, i) of the pieces."""
     pieces = -(-lengths // sizes)
     origin = np.repeat(np.arange(len(starts)), pieces)
     offsets = (np.arange(len(origin)) - (np.cumsum(pieces) - pieces)[origin]) * sizes[origin]

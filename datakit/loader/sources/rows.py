@@ -16,7 +16,7 @@ import numpy as np
 from datakit.loader.sources.ranges import Pieces, groups_of
 from datakit.loader.sources.token_source import TokenSource
 
-GAP = 1 << 16  # in tokens; ranges whose gap is at most this are read together
+GAP = 1 << 16  # in tokens; ranges with at most this gap between them are read together
 AT_ONCE = 1 << 17  # number of tokens gathered at a time; their indices take 3 MB
 
 

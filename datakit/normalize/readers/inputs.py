@@ -3,10 +3,10 @@ time and, if needed, hash.
 
 A local source may be read hours after it was listed, and every downstream fingerprint assumes that the content read is
 the content listed. Therefore a file's size and modification time are compared twice. When the file is opened, they are
-compared with the listing. After the file's range was read, and before anything made from it is committed, they are
+compared with the listing. After the file's range has been read, and before anything made from it is committed, they are
 compared with the values at opening. The values are taken from the open file, since a network file system asks its
 server when a file is opened. If only the time differs from the listing (a touched file, another node's copy), the
-content hash decides; a file over 1 GiB is taken as changed.
+content hash decides; a file over 1 GiB is treated as changed.
 
 Cost: two system calls per file, and one more read of a file whose time differs.
 """
@@ -105,5 +105,5 @@ def _compare(path: str, before: State, now: State) -> None:
     if before != now:
         how = f"{now[0]} bytes instead of {before[0]}" if before[0] != now[0] else "it was written, with the same size"
         raise ChangedInputError(
-            f"{path} has changed since it was listed ({how}); run again once nothing writes to it any more"
+            f"{path} has changed since it was listed ({how}); run again once nothing is writing to it"
         )

@@ -2,11 +2,11 @@
 files.
 
 The number of rows is chosen so that a batch takes about 8 MiB, according to the file's metadata. If a row group fails
-to decode, its remaining rows are lost; if the footer is unreadable, all rows of the file are lost. In either case, an
-entry in quarantine gives the number of the first lost row. Neither format guarantees that strings are valid UTF-8, so
+to decode, its remaining rows are lost; if the footer is unreadable, all rows of the file are lost. In either case, a
+quarantine entry gives the number of the first lost row. Neither format guarantees that strings are valid UTF-8, so
 invalid ones are repaired here, except in the text column, for which the text rules do this.
 
-Cost: Parquet decodes at 500 to 900 MB/s of text per core; Arrow files are memory-mapped.
+Cost: Parquet is decoded at 500 to 900 MB/s of text per core; Arrow files are memory-mapped.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from datakit.normalize.readers.valid_strings import with_valid_strings
 from datakit.normalize.schema_union import plain
 from datakit.storage import urls
 
-BATCH_BYTES = 8 << 20  # decoded at once; as much as two chunks of JSON Lines
+BATCH_BYTES = 8 << 20  # about the size of a decoded batch; equal to two chunks of JSON Lines
 MOST_ROWS = 65_536  # per batch; pyarrow's own default for iter_batches
 STREAM_HEAD = b"\xff\xff\xff\xff"
 _DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)  # the last one is raised for a column name that is not UTF-8
@@ -125,7 +125,8 @@ def _arrow_batches(source: Any, head: bytes) -> Iterator[pa.RecordBatch]:
 def _raise_unless_damage(error: BaseException, path: str) -> None:
     """Raise an error if the machine, rather than the file, is at fault.
 
-    pyarrow's error for a failed allocation is both an ArrowException and a MemoryError; it must not pass for damage.
+    pyarrow's error for a failed allocation is both an ArrowException and a MemoryError; it must not be mistaken for
+    damage.
     """
     if isinstance(error, MemoryError):
         raise error

@@ -1,5 +1,5 @@
 """Reads a file sequentially, decompresses gzip, zstd, bzip2 and xz in bounded memory, and decides when a compressed
-file is damaged.
+file counts as damaged.
 
 One loop handles all four compression formats. If a file holds several streams in a row (gzip members, zstd frames), all
 of them are read. Zero padding after a stream is skipped. A file that ends inside a stream is damaged; the data before

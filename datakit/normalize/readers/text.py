@@ -1,5 +1,5 @@
-"""Reads files that each hold one document (text, Markdown, source code), makes the path the upstream id, and
-quarantines damaged or too long files.
+"""Reads files that each hold one document (text, Markdown, source code), uses the path as the upstream id, and
+quarantines files that are damaged or too long.
 
 Cost: one open and one read per file. Files are gathered into chunks of a few MiB.
 """

@@ -61,7 +61,7 @@ class ReferenceEncoder:
     version = version("tokenizers")
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        self.tokenizer.encode_special_tokens = self.special_as_text  # set on each call: other encoders may share it
+        self.tokenizer.encode_special_tokens = self.special_as_text  # set on each call: encoders may share a tokenizer
         parts = [np.empty(0, np.uint32)]
         for piece in _pieces(texts):
             encodings = self.tokenizer.encode_batch_fast(piece, add_special_tokens=False)

@@ -36,8 +36,8 @@ BYTE_VALUES = 256
 class TextTokenizer(Encoder, Protocol):
     """The protocol of a custom tokenizer: an encoder that has a vocabulary.
 
-    The tokenizer's version must change whenever it would give any text different ids. vocabulary_size: the highest id
-    plus 1. special: the ids, by name, of the tokens that do not represent text, including end-of-text.
+    The version must change whenever the tokenizer would give different ids for any text. vocabulary_size: the highest
+    id plus 1. special: the ids, by name, of the tokens that do not represent text, including end-of-text.
     """
 
     @property
@@ -113,7 +113,7 @@ class CustomTokenizer:
         return
 
     def long_texts(self, encoder: Encoder, special_strings: str = "keep") -> LongTexts:
-        """Return an encoder of whole documents, because nobody knows where a custom tokenizer's texts can be cut."""
+        """Return an encoder of whole documents, because it is unknown where texts can be cut for this tokenizer."""
         return LongTexts(encoder, None, None, "a custom tokenizer gets each document whole")
 
 

@@ -34,7 +34,7 @@ from datakit.tokenize.encoders.normalizing import PIECE_CHARACTERS, normalized
 WINDOW_BYTES = 16 << 10
 OVERLAP = 4  # neighboring windows overlap by at least a quarter of their size
 LOOK_CHARACTERS = 1 << 15
-LOOK_BEYOND = 16  # number of characters; no contraction in any of the expressions is so long
+LOOK_BEYOND = 16  # number of characters; no contraction in any of the expressions is this long
 FLUSH_CHARACTERS = 1 << 20
 RENEW_BYTES = 32 << 20
 FLUSH_WORDS = 1 << 16
@@ -143,8 +143,8 @@ class WordEncoder:
     def _split(self, text: str) -> Iterator[str]:
         """Yield the words of a text, pre-tokenizing one view (a range of the text) at a time.
 
-        Of each view, only the words that cannot be changed by the text after the view are taken. A word depends on its
-        own characters and the next one, on the white space around it, and on the characters that a contraction may
+        From each view, only the words that cannot be changed by the text after the view are taken. A word depends on
+        its own characters and the next one, on the white space around it, and on the characters that a contraction may
         need. So a word is settled if it ends before a character that is not white space and that has LOOK_BEYOND more
         characters after it in the view.
         """
@@ -254,7 +254,7 @@ def _character_start(data: np.ndarray, place: int) -> int:
 def _cut(text: str, added: dict[str, int]) -> Iterator[tuple[str, int | None]]:
     """Split a text at added tokens, and yield (stretch, None) and (token, id) in order.
 
-    Where matches overlap, the leftmost one is taken, and of those that start at the same place the longest one.
+    Where matches overlap, the leftmost one is taken, and of those that start at the same place, the longest one.
     """
     if not added:
         if text:

@@ -1,11 +1,11 @@
 """Normalizes long texts piece by piece, and decides where a piece may begin.
 
-At once, a long text would take too much memory: `tokenizers` needs about 40 bytes per byte it normalizes. The text is
-cut only before characters that no normalization form joins to what precedes them, so the normalized pieces, joined, are
-the normalized text. Python's Unicode tables tell which characters these are. The text is never cut before a character
-that these tables lack; for the others, Unicode's stability policy fixes the decompositions and combining classes. A
-piece grows until a suitable character is found. Therefore a megabyte of combining marks is one piece, because
-normalization may reorder all of them.
+Normalizing a long text at once would take too much memory: `tokenizers` needs about 40 bytes per byte it normalizes.
+The text is cut only before characters that no normalization form joins to what precedes them, so the normalized pieces,
+joined, are the normalized text. Python's Unicode tables tell which characters these are. The text is never cut before a
+character that these tables lack; for the others, Unicode's stability policy fixes the decompositions and combining
+classes. A piece grows until a suitable character is found. Therefore a megabyte of combining marks is one piece,
+because normalization may reorder all of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ALONE_BELOW = "\u0300"  # the first combining character; all characters before i
 ALONE = frozenset(  # general categories of characters that stand alone
     ["Lu", "Ll", "Lt", "Nd", "No", "Zs", "Zl", "Zp", "Po", "Pd", "Ps", "Pe", "Pi", "Pf", "Sm", "Sc", "So", "Cf"]
 )
-LETTERS = (  # ranges in category Lo that stand alone; elsewhere in this category, some vowel signs compose
+LETTERS = (  # ranges of characters in category Lo that stand alone; elsewhere in it, some vowel signs compose
     range(0x1100, 0x1160),  # leading consonants of Hangul; every decomposed syllable begins with one of them
     range(0x3041, 0x3097),
     range(0x30A1, 0x30FB),

@@ -7,8 +7,8 @@ those of the cl100k kind), a table over pairs of neighboring bytes gives the saf
 - A place between a character that is not white space and white space is safe, because no piece contains both. The
   exception is the cl100k kind, where a piece of punctuation includes the line breaks after it. There, a place before a
   line break is safe only after an ASCII letter or digit.
-- A place between ASCII letters, digits and punctuation is safe in the orders that no piece spans (`a1`, `1a`, `a.`,
-  `1.`, ...).
+- A place between ASCII characters of two kinds (letters, digits, punctuation) is safe if no piece continues from the
+  first kind to the second (`a1`, `1a`, `a.`, `1.`, ...).
 - A place between an apostrophe and a letter is never safe, because of contractions.
 - A place inside white space is never safe, because the division of a run depends on the text after it.
 - A place next to a byte beyond ASCII is not safe, because the byte does not identify the kind of its character. The
@@ -166,7 +166,7 @@ def _table(family: str) -> np.ndarray:
 
 
 def _spare(safe: np.ndarray, token: dict[str, Any]) -> None:
-    """Remove the pairs that may occur inside this added token, or at an end of it that depends on surrounding text."""
+    """Remove the pairs that may occur inside this added token, or at an end if surrounding text affects its match."""
     content = token["content"].encode()
     pairs = np.frombuffer(content, np.uint8)
     safe[pairs[:-1], pairs[1:]] = False

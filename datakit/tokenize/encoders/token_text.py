@@ -16,7 +16,7 @@ from tokenizers.decoders import DecodeStream
 from datakit.errors import TokenizerError
 from datakit.tokenize.encoders.tokenizer import Tokenizer, load
 
-LONGEST_CHARACTER = 8  # maximum number of tokens per piece; so many are decoded even if they do not form text
+LONGEST_CHARACTER = 8  # maximum number of tokens per piece; that many are decoded even if they do not form text
 
 
 @dataclass(frozen=True)

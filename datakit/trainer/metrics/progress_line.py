@@ -18,7 +18,7 @@ NOTABLE_WAIT = 0.05  # share of time spent waiting for data above which the line
 
 @dataclass
 class Progress:
-    """Collects the last steps' durations and waits for data, and prints progress lines with `say`."""
+    """Collects how long the last steps took and waited for data, and prints progress lines with `say`."""
 
     steps: int
     seconds: float

@@ -49,7 +49,7 @@ import numpy as np
 from datakit.errors import UsageError, suggestion
 
 FILE_NAME = "metrics.jsonl"
-SET_ASIDE = "metrics.set-aside.jsonl"  # holds the rows after the step at which a later start resumed
+SET_ASIDE = "metrics.set-aside.jsonl"  # the rows that a later start moved here because it resumed at an earlier step
 TRACKERS = {"tensorboard": "tensorboardX", "trackio": "trackio", "wandb": "wandb"}  # tracker -> its Python package
 PEAK_FLOPS = {  # dense bf16 FLOP/s from the vendors' data sheets, keyed by prefixes of device names
     "NVIDIA H100 PCIe": 756e12,

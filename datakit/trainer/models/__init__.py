@@ -1,7 +1,7 @@
-"""Contains the models, one file per model, and finds them by name. To make a variant, copy a file.
+"""Imports a model by its built-in name or its import path. Each model is one file; to make a variant, copy the file.
 
-`grug.py` and `olmoe.py` are models. The other modules are their shared parts: the protocol of a model file, layers,
-routers and experts.
+`grug.py` and `olmoe.py` define models. The other modules hold what the models share: the protocol that a model file
+follows, layers, routers, experts, and tables of weights.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ BUILT_IN = ("grug", "olmoe")
 
 
 def load_model(name: str) -> Any:
-    """Import a built-in model by name, or your own by import path. Raises UsageError if it cannot be imported."""
+    """Import a built-in model by name, or your own model by import path. Raises UsageError if the import fails."""
     path = f"{__name__}.{name}" if name in BUILT_IN else name
     if path == name and "." not in name:
-        raise UsageError(f"no model {name!r}; {suggestion(name, BUILT_IN)} (give the import path of your own model)")
+        raise UsageError(f"no model {name!r}; {suggestion(name, BUILT_IN)} (for your own model, give its import path)")
     try:
         return importlib.import_module(path)
     except ModuleNotFoundError as error:

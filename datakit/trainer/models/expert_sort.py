@@ -1,8 +1,9 @@
-"""Sorts assignments by expert, and moves values between tokens and sorted rows.
+"""Sorts the assignments of tokens to experts by expert, copies tokens to the sorted rows, and sums each token's rows.
 
-`spread` copies each token to the rows of its assignments; `combine` computes the weighted sum of each token's rows.
-Their hand-written gradients are gathers, not scatter-adds, so every device and every run adds in the same fixed order.
-A token's rows are gathered one choice at a time: each gather is fused into the sum, and no [T, K, D] array is stored.
+`spread` copies each token to the rows of its assignments, and `combine` computes the weighted sum of each token's rows.
+The gradients of both are written by hand. They gather instead of scatter-adding, so every device and every run adds in
+the same order. A token's rows are gathered one choice at a time. This lets XLA fuse each gather into the sum, so that
+no [T, K, D] array is stored.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from datakit.trainer.models.shapes import Array, Float, Int
 
 
 class Sorted(NamedTuple):
-    """Positions of assignments after sorting. Assignment a is choice a % K of token a // K."""
+    """The positions of assignments after sorting. Assignment `a` is choice a % K of token a // K."""
 
-    token: Int[Array, " R"]  # the token of each row; arbitrary for padding rows
+    token: Int[Array, " R"]  # the token of each row; arbitrary in padding rows
     row: Int[Array, "T K"]  # the row of each assignment
-    counts: Int[Array, " E"]  # assignments per expert
+    counts: Int[Array, " E"]  # number of assignments per expert
 
 
 def sort_by_expert(expert: Int[Array, "T K"], experts: int) -> Sorted:
-    """Sort stably and without padding, so that each expert receives its tokens in order."""
+    """Sort assignments by expert, stably and without padding, so that each expert receives its tokens in order."""
     flat = expert.reshape(-1)
     order = _argsort(flat, experts)
     row = jnp.zeros_like(order).at[order].set(jnp.arange(order.size, dtype=jnp.int32), unique_indices=True)
@@ -35,7 +36,7 @@ def sort_by_expert(expert: Int[Array, "T K"], experts: int) -> Sorted:
 
 
 def _argsort(expert: Int[Array, " A"], experts: int) -> Int[Array, " A"]:
-    """Return a stable argsort. Packing expert and position into one integer makes it three times as fast on a CPU."""
+    """Return a stable argsort. Packing expert and position into one integer triples the speed on a CPU."""
     size = expert.size
     if experts * size > jnp.iinfo(jnp.uint32).max:
         return jnp.argsort(expert, stable=True).astype(jnp.int32)
@@ -44,18 +45,18 @@ def _argsort(expert: Int[Array, " A"], experts: int) -> Int[Array, " A"]:
 
 
 def by_row(share: Float[Array, "T K"], order: Sorted) -> Float[Array, " R"]:
-    """Arrange the assignments' weights in row order, with zero for padding."""
+    """Arrange the weights of the assignments in row order. Padding rows get the weight zero."""
     flat = jnp.zeros(order.token.shape, share.dtype)
     return flat.at[order.row.reshape(-1)].set(share.reshape(-1), unique_indices=True)
 
 
 def sum_rows(rows: Float[Array, "R D"], order: Sorted) -> Float[Array, "T D"]:
-    """Sum each token's rows in fp32."""
+    """Sum each token's rows in fp32, and return the sums in the type of `rows`."""
     return reduce(add, _chosen(rows, order)).astype(rows.dtype)
 
 
 def _chosen(rows: Float[Array, "R D"], order: Sorted) -> list[Float[Array, "T D"]]:
-    """Return the rows of all tokens' first choices, then of their second choices, and so on, in fp32."""
+    """Return one fp32 array per choice: the rows of all tokens' first choices, of all second choices, and so on."""
     return [rows[row].astype(jnp.float32) for row in order.row.T]
 
 
@@ -74,7 +75,7 @@ spread.defvjp(lambda x, order: (spread(x, order), order), _spread_backward)
 
 @jax.custom_vjp
 def combine(rows: Float[Array, "R D"], share: Float[Array, "T K"], order: Sorted) -> Float[Array, "T D"]:
-    """Return the weighted sum of each token's rows, computed in fp32."""
+    """Return the weighted sum of each token's rows. It is computed in fp32 and returned in the type of `rows`."""
     weighted = (row * weight[:, None] for row, weight in zip(_chosen(rows, order), share.T, strict=True))
     return reduce(add, weighted).astype(rows.dtype)
 

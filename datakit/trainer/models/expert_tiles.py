@@ -1,16 +1,19 @@
-"""Computes experts as a loop over tiles of rows. A tile belongs to one expert, so a turn is a few small dense products.
+"""Computes experts in a loop over tiles of rows: decides tile size, padding and tiles per turn; defines the gradient.
+
+A *tile* is a fixed number of rows that belong to one expert. A *turn* is one iteration of the loop: it processes one or
+more tiles with a few small dense products.
 
 Cost: every expert's rows are padded to whole tiles (half a tile per expert on average), and an expert's weights are
 copied once per turn. In exchange, nothing is computed for experts that a token did not choose, and the loop ends after
-the last used tile. A turn handles as many tiles as possible with the rows between the two products in one core's
-cache, which is enough work to use the other cores too. On the CPU this is by far the fastest backend.
+the last used tile. A turn handles as many tiles as it can while the rows between its two products still fit in one
+core's cache. This is enough work to use the other cores too. On a CPU this is by far the fastest backend.
 
-In most turns all tiles belong to one expert: those turns come first and use one product for all rows. The remaining
-tiles of each expert follow, with one product per tile. XLA:CPU parallelises a product only over its rows, in chunks as
-large as a small layer's tile, so with one product per tile only one core is busy.
+In most turns, all tiles belong to one expert. Those turns come first and use one product for all their rows. The
+remaining tiles of each expert follow, with one product per tile. XLA:CPU parallelizes a product only over its rows, in
+chunks as large as a small layer's tile, so one product per tile would keep only one core busy.
 
-The backward pass is hand-written, since the gradient that JAX derives for a loop would add a weight-sized array of
-zeros per tile. Weight gradients accumulate in fp32, in place, one product at a time in a fixed order.
+The backward pass is written by hand because the gradient that JAX derives for a loop would add a weight-sized array of
+zeros per tile. Weight gradients accumulate in fp32, in place, one product at a time and in a fixed order.
 """
 
 from __future__ import annotations
@@ -29,21 +32,25 @@ from datakit.trainer.models.shapes import Array, Float, Int
 
 LARGEST_TILE = 256
 SMALLEST_TILE = 16
-MIDDLE_BYTES = 1 << 20  # limit for the rows between the two products in one turn: a core's cache
-TILES_AT_ONCE = 8  # maximum per turn
+MIDDLE_BYTES = 1 << 20  # limit for one turn's rows between the two products, which must fit in a core's cache
+TILES_AT_ONCE = 8  # maximum number of tiles per turn
 
 
 class Tiles(NamedTuple):
-    """Sorted assignments with each expert's rows padded to whole tiles; tiles of single-expert turns come first."""
+    """Sorted assignments, padded so that each expert has whole tiles; the tiles of single-expert turns come first."""
 
     order: Sorted
     expert: Int[Array, " N"]  # the expert of each tile
-    used: Int[Array, ""]  # number of tiles that hold rows
+    used: Int[Array, ""]  # number of tiles that hold assignments
     alone: Int[Array, ""]  # number of turns with a single expert
 
 
 def tile_rows(assignments: int, experts: int) -> int:
-    """Return the rows per tile: about a quarter of an expert's even share, so that padding is near an eighth."""
+    """Return the number of rows per tile.
+
+    It is at most a quarter of an expert's even share of the assignments, so that padding adds at most about an eighth.
+    It is never below `SMALLEST_TILE`, however, even if an expert's share is small.
+    """
     size = SMALLEST_TILE
     while size < LARGEST_TILE and 4 * 2 * size * experts <= assignments:
         size *= 2
@@ -51,12 +58,12 @@ def tile_rows(assignments: int, experts: int) -> int:
 
 
 def at_once(tile: int, width_bytes: int) -> int:
-    """Return the tiles per turn of the loop, given `width_bytes` per row between the products."""
+    """Return the number of tiles per turn, where each row takes `width_bytes` between the two products."""
     return min(TILES_AT_ONCE, max(1, MIDDLE_BYTES // (tile * width_bytes)))
 
 
 def lay_tiles(expert: Int[Array, "T K"], experts: int, tile: int, together: int = 1) -> Tiles:
-    """Assign rows to tiles; the number of tiles is a multiple of `together`, the tiles per turn."""
+    """Assign rows to tiles. The number of tiles allocated is a multiple of `together`, the number of tiles per turn."""
     dense = sort_by_expert(expert, experts)
     tiles = -(-dense.counts // tile)
     alone = tiles - tiles % together
@@ -75,39 +82,42 @@ def lay_tiles(expert: Int[Array, "T K"], experts: int, tile: int, together: int 
 
 
 def _holder(ends: Int[Array, " E"], rest_ends: Int[Array, " E"], most: int) -> Int[Array, " N"]:
-    """Return each tile's expert, given where each expert's tiles end in single-expert turns and in the others."""
+    """Return each tile's expert, given where each expert's tiles end in single-expert turns and in the other turns."""
     number = jnp.arange(most)[:, None]
     over = jnp.where(number < ends[-1], ends <= number, rest_ends <= number)
     return jnp.minimum(jnp.sum(over, axis=1, dtype=jnp.int32), ends.size - 1)
 
 
 class Turn(NamedTuple):
-    """The rows of one turn of the loop: all for one expert, or tiles of several experts."""
+    """The rows of one turn of the loop, which all belong to one expert or form tiles of several experts."""
 
     expert: Int[Array, "*n"]
     start: Int[Array, ""]
-    shape: tuple[int, ...]  # of the turn's rows: (rows,) or (tiles, rows)
+    shape: tuple[int, ...]  # shape of the turn's rows: (rows,) or (tiles, rows per tile)
 
     def take(self, values: Any) -> Any:
-        """Slice this turn's rows: [R, ...] -> [*n, rows, ...]."""
+        """Return this turn's rows of `values`, in the shape [*shape, ...]."""
         rows = jax.lax.dynamic_slice_in_dim(values, self.start, math.prod(self.shape))
         return rows.reshape(*self.shape, *values.shape[1:])
 
     def take_halves(self, values: Any) -> Any:
-        """Like `take`, one half at a time: XLA:CPU does not vectorise over two halves of a slice (5 times slower)."""
+        """Return what `take` returns, but slice the left and the right half of each row separately.
+
+        XLA:CPU does not vectorize a loop that reads both halves of one slice, and such a loop is 5 times slower.
+        """
         rows, width = math.prod(self.shape), values.shape[1] // 2
         at = ((self.start, column) for column in (0, width))
         halves = [jax.lax.dynamic_slice(values, start, (rows, width)).reshape(*self.shape, width) for start in at]
         return jnp.concatenate(halves, axis=-1)
 
     def put(self, values: Any, part: Any) -> Any:
-        """Return all rows, with this turn's replaced by `part`."""
+        """Return `values` with this turn's rows replaced by `part`."""
         rows = part.reshape(-1, *values.shape[1:])
         return jax.lax.dynamic_update_slice_in_dim(values, rows, self.start, 0)
 
 
 def _each_turn(do: Callable[[Turn, Any], Any], tiles: Tiles, together: int, tile: int, carry: Any) -> Any:
-    """Fold `carry` over all turns: first those with one expert, then those with several."""
+    """Pass `carry` through `do` for every turn: first the turns with one expert, then those with several."""
     rows = together * tile
 
     def alone(index: Any, carry: Any) -> Any:
@@ -130,7 +140,7 @@ def tiled_experts(
     gate: Callable[[Any], Any],
     saved_name: str,
 ) -> Float[Array, "T D"]:
-    """Compute `experts.experts`; rows between the two products are checkpointed under `saved_name`."""
+    """Compute what `experts.experts` defines. The rows between the two products are checkpointed as `saved_name`."""
     experts = w_in.shape[0]
     tile = tile_rows(expert.size, experts)
     together = at_once(tile, w_in.shape[-1] * w_in.dtype.itemsize)
@@ -203,7 +213,7 @@ def _tiled_backward(
 
 
 def _add_in_order(sums: Any, expert: Any, parts: Any) -> Any:
-    """Add the products to their experts' sums one at a time, in place and in a fixed order."""
+    """Add each product in `parts` to the sum of its expert, one at a time, in place and in a fixed order."""
     for at, part in zip(expert.reshape(-1), parts.reshape(-1, *sums.shape[1:]), strict=True):
         sums = jax.lax.dynamic_update_index_in_dim(sums, jax.lax.dynamic_index_in_dim(sums, at, 0, False) + part, at, 0)
     return sums

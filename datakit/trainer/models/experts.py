@@ -1,19 +1,20 @@
-"""Sends every token through its K chosen feed-forward networks, without dropping any. One function, several backends.
+"""Sends every token through its K chosen experts without dropping any, and decides which backend computes them.
 
     experts(x, expert, share, w_in, w_out, gate, backend) -> y
     y[t] = sum over k of share[t, k] * gate(x[t] @ w_in[expert[t, k]]) @ w_out[expert[t, k]]
 
 | backend | how | where |
 |---|---|---|
-| tiles | assignments sorted by expert, each expert padded to whole tiles, a loop over tiles | CPU |
-| ragged | assignments sorted by expert, `jax.lax.ragged_dot` | GPU and TPU without tokamax |
-| tokamax | like ragged, with tokamax's grouped matmul (Triton or Mosaic) | GPU |
-| dense | every expert on every token, masked: E / K times the work | reference for tests |
+| tiles | sorts assignments by expert, pads each expert's rows to whole tiles, and loops over the tiles | CPU |
+| ragged | sorts assignments by expert, and calls `jax.lax.ragged_dot` | GPU without tokamax, TPU |
+| tokamax | like ragged, with tokamax's grouped matrix product (Triton or Mosaic) | GPU |
+| dense | applies every expert to every token and masks the results: E / K times the work | reference for tests |
 
-`auto` means tiles on a CPU (XLA:CPU expands ragged_dot to the dense computation: 5 times slower with 8 experts, and
-worse with more), tokamax on a GPU if installed, ragged otherwise. There is no capacity limit.
+`auto` means tiles on a CPU, tokamax on a GPU if it is installed, and ragged otherwise. On a CPU, ragged would be 5
+times slower with 8 experts, and slower still with more, because XLA:CPU expands ragged_dot to the dense computation.
+An expert has no capacity limit.
 
-On a mesh each device routes its own tokens to all experts, whose weights are gathered first (FSDP).
+On a mesh, each device computes the experts for its own tokens, after gathering the weights of all experts (FSDP).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from datakit.trainer.models.weights import BATCH, current_mesh
 
 Backend = Literal["auto", "tiles", "ragged", "tokamax", "dense"]
 GroupedMatmul = Callable[[Any, Any, Any], Any]
-SAVED_NAME = "moe_rows"  # the arrays that the remat policy "save_moe" keeps
+SAVED_NAME = "moe_rows"  # name of the arrays that the remat policy "save_moe" keeps
 
 
 def experts(
@@ -48,10 +49,13 @@ def experts(
     gate: str = "swiglu",
     backend: Backend = "auto",
 ) -> Float[Array, "T D"]:
-    """Evaluate the formula above. `gate` is a name in `layers.GATES`; x and weights have one dtype, sums are fp32."""
+    """Compute y by the formula in the module's docstring.
+
+    `gate` is a name in `layers.GATES`. `x` and the weights have the same dtype; sums are computed in fp32.
+    """
     compute = partial(_BACKENDS[resolve(backend)], gate=GATES[gate])
     if current_mesh().size > 1:
-        # check_vma does not support custom gradients with integer inputs; instead, tests compare with one device.
+        # check_vma does not support custom gradients with integer inputs; tests compare with one device instead.
         compute = jax.shard_map(
             compute, in_specs=(P(BATCH), P(BATCH), P(BATCH), P(), P()), out_specs=P(BATCH), check_vma=False
         )
@@ -59,7 +63,7 @@ def experts(
 
 
 def resolve(backend: Backend) -> str:
-    """Return the backend that `auto` means on this machine."""
+    """Return the given backend, or the one that `auto` means on this machine."""
     if backend != "auto":
         return backend
     platform = jax.default_backend()

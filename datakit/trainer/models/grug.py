@@ -1,21 +1,25 @@
-"""Defines Grug, this trainer's mixture-of-experts language model. Copy this file to change it.
+"""Defines Grug, this trainer's own mixture-of-experts model: its settings and limits, weights, forward pass and FLOPs.
 
-Every layer is attention followed by experts; both read a gated RMS norm of the residual stream:
+To change the model, copy this file. Every layer is attention followed by experts. Both read a gated RMS norm of the
+residual stream:
 
     x = gated(norm(embed[tokens]))
     x = x + attention(gated(norm(x)))
     h = gated(norm(x));  x = x + routed(h) + shared(h)
     logits = gated(norm(x)) @ head
 
-Attention: grouped queries, parameter-free RMS norm on queries and keys, rotary positions, queries scaled by 1.3 (the
-norms removed their scale), the full window in every fourth layer and half of it in the others, the direction of a
-position's own value removed from each head's output (XSA), and a head gate that starts at one. Experts: SwiGLU, K of E
-chosen by a sigmoid router whose biases balance the load by quantiles (see `router.py`), plus one shared expert for
-every token. No biases, no tied weights, no dropout, no balancing loss. `experts = 0` makes a dense model with only the
-shared expert.
+Attention uses grouped queries, an RMS norm without parameters on queries and keys, and rotary positions. Queries are
+scaled by 1.3, since the norm removed their scale. Every fourth layer attends to the full window and the other layers to
+half of it. The component of each head's output along the position's own value is removed (XSA), and a gate per head,
+which starts at one, scales the result.
 
-Parameters are fp32 and compute is bf16. Layers are stacked on a first axis and run under one `scan`, so a model with 50
-layers compiles as fast as one with 5. `shapes.py` explains the letters in shapes.
+A sigmoid router chooses K of the E experts, and its biases balance the load by quantiles (see `router.py`). One more
+expert is shared: every token passes through it. Experts are SwiGLU networks by default. `experts = 0` makes a dense
+model with only the shared expert. The model has no biases except the router's, no tied weights, no dropout and no
+balancing loss.
+
+Parameters are fp32, and the computation is bf16 by default. Layers are stacked along a first axis and run in one
+`scan`, so a model with 50 layers compiles as fast as one with 5. `shapes.py` explains the letters in shapes.
 """
 
 from __future__ import annotations
@@ -55,12 +59,12 @@ from datakit.trainer.models.shapes import Array, Bool, Float, Int
 from datakit.trainer.models.weights import BATCH, Tree, Weight, constrain, gathered, parameter_count
 
 SIZES = ("vocabulary", "hidden", "layers", "heads", "kv_heads", "head_width", "shared_width", "gate_rank", "window")
-FULL_WINDOW_EVERY = 4  # layers 3, 7, 11, ... have the full window
+FULL_WINDOW_EVERY = 4  # layers 3, 7, 11, ... (counted from 0) have the full window
 
 
 @dataclass(frozen=True)
 class Config:
-    """A Grug model. The defaults are the 1e19-FLOP size; `scaling.size` computes them from a budget."""
+    """The settings of a Grug model. Defaults are for a budget of 1e19 FLOPs; `scaling.size` computes other sizes."""
 
     vocabulary: int = 128_256
     hidden: int = 1024
@@ -72,7 +76,7 @@ class Config:
     experts_per_token: int = 4
     expert_width: int = 512
     shared_width: int = 1024
-    gate_rank: int = 128  # of the gated norms
+    gate_rank: int = 128  # rank of the gated norms
     window: int = 4096
     rope_theta: float = 10_000.0
     query_scale: float = 1.3
@@ -84,14 +88,14 @@ class Config:
     moe_backend: Backend = "auto"
     remat: Literal["recompute_all", "save_moe", "none"] = "recompute_all"
     compute: Literal["bfloat16", "float32"] = "bfloat16"
-    loss_piece: int | None = None  # positions whose logits are held at once; None: as many as fit in `LOGIT_BYTES`
+    loss_piece: int | None = None  # positions whose logits are held at once; None: what fits in `LOGIT_BYTES`
 
     def __post_init__(self) -> None:
         check_sizes(self, SIZES)
         if self.experts and not 1 <= self.experts_per_token < self.experts:
             raise UsageError(
                 f"experts_per_token ({self.experts_per_token}) must be between 1 and experts - 1 ({self.experts - 1}): "
-                "balancing compares a token's choices with the next best expert"
+                "balancing compares a token's choices with the next-best expert"
             )
         if self.experts and self.expert_width < 1:
             raise UsageError("expert_width must be at least 1; set experts = 0 for a dense model")
@@ -100,7 +104,7 @@ class Config:
 
 
 def weights(config: Config) -> Tree:
-    """Return all weights: shape, sharding, standard deviation (None: ones, 0: zeros), optimizer group, stacked axes."""
+    """Return the table of all weights; `Weight` explains its columns."""
     c, std = config, config.init_scale * config.hidden**-0.5
     layers, hidden, width = c.layers, c.hidden, c.heads * c.head_width
     kv_width, rank, shared = c.kv_heads * c.head_width, c.gate_rank, c.shared_width
@@ -144,12 +148,15 @@ def weights(config: Config) -> Tree:
 
 
 def initial_state(config: Config) -> Tree:
-    """Return the router biases [L, E]: set by `balanced_bias` after each step, without gradient; in checkpoints."""
+    """Return the initial router biases [L, E], or an empty state for a dense model.
+
+    `balanced_bias` sets the biases after each step, without a gradient. Checkpoints include them.
+    """
     return {"router_bias": jnp.zeros((config.layers, config.experts), jnp.float32)} if config.experts else {}
 
 
 def apply(params: Tree, state: Tree, batch: Tokens, config: Config) -> Output:
-    """Run one forward pass over a batch, with losses per position and the next router biases."""
+    """Run one forward pass over a batch; return the loss at each position and the next step's router biases."""
     hidden, routers = encode(params, state, batch, config)
     labels, counted = next_tokens(batch.tokens, batch.segments, batch.loss_mask)
     losses, normalizer = cross_entropy(hidden, gathered(params["head"], hidden.dtype), labels, config.loss_piece)
@@ -164,7 +171,7 @@ def apply(params: Tree, state: Tree, batch: Tokens, config: Config) -> Output:
 
 
 def encode(params: Tree, state: Tree, batch: Tokens, config: Config) -> tuple[Float[Array, "B S D"], Any]:
-    """Return the final hidden states, and the routers' thresholds and statistics by layer (None if dense)."""
+    """Return the final hidden states, and each layer's router thresholds and statistics (None in a dense model)."""
     dtype = jnp.dtype(config.compute)
     x = gathered(params["embed"], dtype)[batch.tokens]
     x = constrain(_normed(x, params, "embed_norm", config), P(BATCH))
@@ -182,13 +189,13 @@ def encode(params: Tree, state: Tree, batch: Tokens, config: Config) -> tuple[Fl
 
 
 def windows(config: Config) -> Int[Array, " L"]:
-    """Return the number of positions that each layer attends to, including the current one."""
+    """Return the width of each layer's attention window: the number of positions, including the current one."""
     full = np.arange(config.layers) % FULL_WINDOW_EVERY == FULL_WINDOW_EVERY - 1
     return jnp.asarray(np.where(full, config.window, max(1, config.window // 2)), jnp.int32)
 
 
 def remat(layer: Callable[..., Any], policy: str) -> Callable[..., Any]:
-    """Apply a rematerialisation policy: which activations the backward pass reads and which it recomputes."""
+    """Apply a rematerialization policy, which decides which activations are stored for the backward pass."""
     if policy == "none":
         return layer
     saved = jax.checkpoint_policies.save_only_these_names(SAVED_NAME) if policy == "save_moe" else None
@@ -224,7 +231,7 @@ def attend(
 def feed_forward(
     x_BSD: Float[Array, "B S D"], block: Tree, state: Tree, valid: Bool[Array, "B S"], config: Config
 ) -> tuple[Float[Array, "B S D"], Any]:
-    """Compute one layer's experts, shared and routed; return the router's thresholds and statistics too."""
+    """Compute one layer's shared and routed experts; also return the router's thresholds and statistics."""
     c, dtype = config, x_BSD.dtype
     shared = GATES["swiglu"](x_BSD @ gathered(block["shared_in"], dtype)) @ gathered(block["shared_out"], dtype)
     if not c.experts:
@@ -241,9 +248,10 @@ def feed_forward(
 
 
 def flops_per_token(config: Config, sequence: int, with_head: bool = True) -> float:
-    """Return the forward FLOPs per token: all matrix products, with the chosen experts and full square attention.
+    """Return the FLOPs of the forward pass per token, counting only the chosen experts.
 
-    Attention is not reduced for causality or windows, so that numbers are comparable with published ones.
+    Attention is counted as if every position attended to the whole sequence, without regard to causality and windows,
+    so that the result is comparable with published numbers.
     """
     c = config
     width, kv_width = c.heads * c.head_width, c.kv_heads * c.head_width
@@ -255,5 +263,5 @@ def flops_per_token(config: Config, sequence: int, with_head: bool = True) -> fl
 
 
 def active_parameters(config: Config) -> int:
-    """Return the number of parameters that a token uses: all but the experts that it did not choose."""
+    """Return the number of parameters that one token uses: all except those of the experts not chosen for it."""
     return parameter_count(weights(config), config.experts_per_token)

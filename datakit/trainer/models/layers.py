@@ -1,10 +1,13 @@
-"""Provides the building blocks of models: norms, rotary positions, attention, the loss. Pure functions on arrays.
+"""Computes the parts that models share: norms, rotary positions, attention, gates, next-token labels, and the loss.
 
-Norms, softmaxes and the loss are computed in fp32; norms and attention return the input's type. Two blocks save memory:
-attention processes eight groups of queries in turn (no [S, S] scores are kept, and keys after the group or before the
-widest window are never read), and the loss processes pieces of the sequence (no [B, S, V] logits are kept). Both
-recompute their intermediate values in the backward pass. On a CPU this is also faster, since small arrays fit in cache
-(at 256 positions, attention is 3 times and the loss twice as fast as in one piece).
+All are pure functions on arrays. Norms, softmaxes and the loss are computed in fp32; norms and attention return the
+input's type.
+
+Attention and the loss save memory. Attention processes up to eight groups of queries one after the other: it keeps no
+[S, S] scores, and it never reads keys after the group or before the widest window. The loss processes the sequence in
+pieces and keeps no [B, S, V] logits. Both recompute their intermediate values in the backward pass. On a CPU they are
+also faster this way, since small arrays fit in the cache (at 256 positions, attention is 3 times and the loss twice as
+fast as in one piece).
 """
 
 from __future__ import annotations
@@ -22,12 +25,13 @@ from datakit.trainer.models.shapes import Array, Bool, Float, Int
 from datakit.trainer.models.weights import BATCH, current_mesh
 
 MASKED = -1e30  # finite, so that a fully masked row does not become NaN
-QUERY_BLOCKS, SMALLEST_BLOCK = 8, 32  # number of query groups, minimum queries per group; tuned on CPUs
-LOGIT_BYTES = {"cpu": 8 << 20, "accelerator": 512 << 20}  # fp32 logits of a piece: fit a CPU's cache; small for a GPU
+QUERY_BLOCKS, SMALLEST_BLOCK = 8, 32  # maximum number of query groups, minimum queries per group; tuned on CPUs
+# Maximum size of one piece's fp32 logits: it fits in a CPU's cache and is small for a GPU.
+LOGIT_BYTES = {"cpu": 8 << 20, "accelerator": 512 << 20}
 
 
 def rms_norm(x: Float[Array, "*batch D"], scale: Float[Array, " D"] | None, eps: float) -> Float[Array, "*batch D"]:
-    """Return x / rms(x), times a learned scale if given. RMSNorm: Zhang and Sennrich 2019."""
+    """Return x / rms(x), times a learned scale if one is given. RMSNorm: Zhang and Sennrich 2019."""
     wide = x.astype(jnp.float32)
     wide = wide * jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
     return (wide if scale is None else wide * scale.astype(jnp.float32)).astype(x.dtype)
@@ -36,12 +40,12 @@ def rms_norm(x: Float[Array, "*batch D"], scale: Float[Array, " D"] | None, eps:
 def gated_norm(
     x: Float[Array, "*batch D"], down: Float[Array, "D G"], up: Float[Array, "G D"]
 ) -> Float[Array, "*batch D"]:
-    """Return x * sigmoid(silu(x down) up): a low-rank gate on a normalised input."""
+    """Return x * sigmoid(silu(x down) up): a low-rank gate on a normalized input."""
     return x * jax.nn.sigmoid(jax.nn.silu(x @ down) @ up)
 
 
 def rotary_table(length: int, head_width: int, theta: float) -> tuple[Float[Array, "S h"], Float[Array, "S h"]]:
-    """Return (cosine, sine) of position x frequency in fp32, each [S, head_width / 2]. RoPE: Su et al. 2021."""
+    """Return (cosine, sine) of position times frequency in fp32, each [S, head_width / 2]. RoPE: Su et al. 2021."""
     frequency = theta ** -(np.arange(0, head_width, 2, dtype=np.float64) / head_width)
     angle = np.arange(length, dtype=np.float64)[:, None] * frequency
     return jnp.asarray(np.cos(angle), jnp.float32), jnp.asarray(np.sin(angle), jnp.float32)
@@ -50,7 +54,7 @@ def rotary_table(length: int, head_width: int, theta: float) -> tuple[Float[Arra
 def rotate(
     x: Float[Array, "B S N H"], table: tuple[Float[Array, "S h"], Float[Array, "S h"]]
 ) -> Float[Array, "B S N H"]:
-    """Apply rotary position embedding; the first half of the head's width is paired with the second."""
+    """Apply rotary position embedding, which pairs the first half of each head's width with the second half."""
     cosine, sine = (part[:, None, :] for part in table)
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     return jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1).astype(x.dtype)
@@ -64,9 +68,10 @@ def attention(
     window: Int[Array, ""] | int,
     widest: int,
 ) -> Float[Array, "B S N H"]:
-    """Causal softmax attention in segments over the last `window` positions; N / M query heads share a key head.
+    """Compute causal softmax attention within segments; N / M query heads share each key head.
 
-    `window` may be traced (it differs between the layers of one scan); `widest`, its upper bound, may not.
+    A position attends to the last `window` positions, itself included. `window` may be a traced value, since it differs
+    between the layers of one scan. `widest`, its upper bound, must be a Python integer.
     """
     batch, length, heads, width = query.shape
     kv_heads = key.shape[2]
@@ -95,7 +100,7 @@ def _attend(
 
 
 def exclude_self(attended: Float[Array, "B S N H"], value: Float[Array, "B S M H"]) -> Float[Array, "B S N H"]:
-    """Remove from each head's output its component along the position's own value (XSA)."""
+    """Remove, from each head's output, the component along the position's own value (XSA)."""
     own = jnp.repeat(value, attended.shape[2] // value.shape[2], axis=2).astype(jnp.float32)
     wide = attended.astype(jnp.float32)
     along = jnp.sum(wide * own, axis=-1, keepdims=True) / (jnp.sum(own * own, axis=-1, keepdims=True) + 1e-6)
@@ -103,7 +108,7 @@ def exclude_self(attended: Float[Array, "B S N H"], value: Float[Array, "B S M H
 
 
 def silu_gate(gate_up: Float[Array, "*rows F"]) -> Float[Array, "*rows I"]:
-    """Return silu(gate) * up, where `gate_up` holds both side by side. SwiGLU: Shazeer 2020."""
+    """Return silu(gate) * up, where `gate_up` holds gate and up side by side. SwiGLU: Shazeer 2020."""
     gate, up = jnp.split(gate_up, 2, axis=-1)
     return jax.nn.silu(gate) * up
 
@@ -120,10 +125,10 @@ GATES: dict[str, Callable[[Any], Any]] = {"swiglu": silu_gate, "bilinear": bilin
 def next_tokens(
     tokens: Int[Array, "B S"], segments: Int[Array, "B S"], loss_mask: Bool[Array, "B S"]
 ) -> tuple[Int[Array, "B S"], Float[Array, "B S"]]:
-    """Return (labels, weights) for all positions; position i predicts token i + 1.
+    """Return the labels and the weights of all positions. Position i predicts token i + 1.
 
-    A prediction counts if the predicted token's mask is set and both tokens are in the same segment, since nothing
-    predicts the first token of a document. The last position predicts nothing.
+    A prediction has weight 1 if the predicted token's mask is set and both tokens are in the same segment, and weight 0
+    otherwise. So the first token of a document is never predicted. The last position predicts nothing.
     """
     labels = jnp.concatenate([tokens[:, 1:], tokens[:, :1]], axis=1)
     counted = loss_mask[:, 1:] & (segments[:, 1:] == segments[:, :-1])
@@ -133,10 +138,11 @@ def next_tokens(
 def cross_entropy(
     hidden: Float[Array, "B S D"], head: Float[Array, "D V"], labels: Int[Array, "B S"], piece: int | None = None
 ) -> tuple[Float[Array, "B S"], Float[Array, "B S"]]:
-    """Return (-log p(label), logsumexp of the logits) in nats, fp32.
+    """Return -log p(label) and the logsumexp of the logits for each position, in nats and in fp32.
 
-    Only `piece` positions' logits are held at once (None: as many as fit in `LOGIT_BYTES`). On a mesh, each device
-    computes its own rows, so the gradient of `head` is summed over the devices once instead of once per piece.
+    Logits are held for only `piece` positions at a time (None: as many as fit in `LOGIT_BYTES`), rounded down to a
+    divisor of the length. On a mesh, each device computes its own rows, so the gradient of `head` is summed over the
+    devices once instead of once per piece.
     """
     compute = partial(_cross_entropy_of_rows, piece=piece)
     if current_mesh().size > 1:
@@ -189,7 +195,7 @@ _cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
 
 
 def _chosen(labels: Any, logits: Any) -> Any:
-    """Mask each label's logit: comparing and summing instead of indexing avoids a scatter in the gradient."""
+    """Return a mask that selects each label's logit. Unlike indexing, a masked sum needs no scatter in the gradient."""
     return jnp.arange(logits.shape[-1]) == labels[..., None]
 
 

@@ -1,14 +1,15 @@
-"""Defines OLMoE, Mixtral and Qwen3-MoE as one family, built from the same blocks as `grug.py`.
+"""Defines OLMoE, Mixtral and Qwen3-MoE as one family of models: settings and limits, weights, forward pass and FLOPs.
 
     x = embed[tokens]
     x = x + attention(norm(x))
     x = x + routed(norm(x))
     logits = norm(x) @ head
 
-They differ in size and in two settings. Queries and keys are normed over the whole projection (OLMoE), per head (Qwen3)
-or not at all (Mixtral); a token's expert weights are renormalised to sum to one (Mixtral, Qwen3) or not (OLMoE). The
-router is a softmax with one load-balancing loss over all layers. `hub.py` reads published checkpoints; tests compare
-logits, losses and every gradient with the published implementation.
+The models use the same blocks as `grug.py`, and differ from each other in size and in two settings. Queries and keys
+are normalized over the whole projection (OLMoE), per head (Qwen3) or not at all (Mixtral). A token's expert weights are
+renormalized to sum to one (Mixtral, Qwen3) or left as they are (OLMoE). The router is a softmax with one load-balancing
+loss over all layers. `hub.py` reads published checkpoints. Tests compare logits, losses and every gradient with those
+of the published implementations.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from datakit.trainer.models.weights import BATCH, Tree, Weight, constrain, gathe
 
 @dataclass(frozen=True)
 class Config:
-    """A model of the family. The defaults are OLMoE-1B-7B."""
+    """The settings of a model of the family. The defaults are those of OLMoE-1B-7B."""
 
     vocabulary: int = 50_304
     hidden: int = 2048
@@ -62,7 +63,7 @@ class Config:
     moe_backend: Backend = "auto"
     remat: Literal["recompute_all", "save_moe", "none"] = "recompute_all"
     compute: Literal["bfloat16", "float32"] = "bfloat16"
-    loss_piece: int | None = None  # positions whose logits are held at once; None: as many as fit in `LOGIT_BYTES`
+    loss_piece: int | None = None  # positions whose logits are held at once; None: what fits in `LOGIT_BYTES`
 
     def __post_init__(self) -> None:
         check_sizes(self, ("vocabulary", "hidden", "layers", "heads", "kv_heads", "head_width", "expert_width"))
@@ -71,7 +72,7 @@ class Config:
 
 
 def weights(config: Config) -> Tree:
-    """Return every weight: shape, sharding, standard deviation (None: ones), optimizer group, stacked axes."""
+    """Return the table of all weights; `Weight` explains its columns."""
     c, std = config, config.init_std
     layers, hidden, width, kv_width = c.layers, c.hidden, c.heads * c.head_width, c.kv_heads * c.head_width
     across, along = P(None, "data", None), P(None, None, "data")
@@ -103,12 +104,12 @@ def weights(config: Config) -> Tree:
 
 
 def initial_state(config: Config) -> Tree:
-    """Return an empty state: the load is balanced by a loss."""
+    """Return an empty state: a loss balances the load, so there are no router biases."""
     return {}
 
 
 def apply(params: Tree, state: Tree, batch: Tokens, config: Config) -> Output:
-    """Run one forward pass over a batch."""
+    """Run one forward pass over a batch, and return the loss at each position."""
     hidden, (stats, _) = encode(params, batch, config)
     labels, counted = next_tokens(batch.tokens, batch.segments, batch.loss_mask)
     losses, normalizer = cross_entropy(hidden, gathered(params["head"], hidden.dtype), labels, config.loss_piece)
@@ -120,7 +121,7 @@ def apply(params: Tree, state: Tree, batch: Tokens, config: Config) -> Output:
 
 
 def encode(params: Tree, batch: Tokens, config: Config) -> tuple[Float[Array, "B S D"], tuple[RouterStatistics, Any]]:
-    """Return the final hidden states, and the routers' statistics and logits by layer."""
+    """Return the final hidden states, and each layer's router statistics and logits."""
     dtype = jnp.dtype(config.compute)
     x = constrain(gathered(params["embed"], dtype)[batch.tokens], P(BATCH))
     rotary = rotary_table(batch.tokens.shape[1], config.head_width, config.rope_theta)
@@ -155,7 +156,7 @@ def attend(
 
 
 def _heads(x: Float[Array, "B S P"], scale: Float[Array, " W"] | None, config: Config) -> Float[Array, "B S N H"]:
-    """Split a projection into heads, normed before or after the split, or not at all."""
+    """Split a projection into heads, and normalize it before the split, after the split or not at all."""
     split = (*x.shape[:2], -1, config.head_width)
     if scale is None:
         return x.reshape(split)
@@ -178,7 +179,7 @@ def feed_forward(
 
 
 def flops_per_token(config: Config, sequence: int, with_head: bool = True) -> float:
-    """Return the forward FLOPs per token, counted as in `grug.flops_per_token`."""
+    """Return the FLOPs of the forward pass per token, counted as in `grug.flops_per_token`."""
     c = config
     width, kv_width = c.heads * c.head_width, c.kv_heads * c.head_width
     routed = 6 * c.hidden * c.expert_width * c.experts_per_token + 2 * c.hidden * c.experts
@@ -188,5 +189,5 @@ def flops_per_token(config: Config, sequence: int, with_head: bool = True) -> fl
 
 
 def active_parameters(config: Config) -> int:
-    """Return the number of parameters that a token uses."""
+    """Return the number of parameters that one token uses: all except those of the experts not chosen for it."""
     return parameter_count(weights(config), config.experts_per_token)

@@ -1,15 +1,16 @@
-"""Routes tokens to experts: chooses each token's experts and their weights, and keeps the load even.
+"""Chooses each token's experts and their weights, computes balancing biases and losses, and names the router's metrics.
 
-`sigmoid_route` is the quantile-balanced router. It chooses the K largest of logit + bias and weights each by the
-sigmoid of its unbiased logit. The bias is set so that every expert would get the same share of the batch; no auxiliary
-loss acts on the weights. `softmax_route` is the classical router with a load-balancing loss.
+`sigmoid_route` is the quantile-balanced router. It chooses the K experts with the largest logit + bias, and weights
+each by the sigmoid of its unbiased logit. The bias is set so that every expert would have received the same share of
+the batch. No auxiliary loss is needed to balance the load. `softmax_route` is the classical router, which is balanced
+by a loss.
 
-Balancing needs, per expert, the q-th largest of its scores over all tokens of the batch. It is found bit by bit, with
-32 counts over [T, E], each a sum that is exact under any sharding. So the bias does not depend on the number of
-devices, no scores are gathered, and nothing is sorted.
+Balancing needs, for each expert, the q-th largest of its scores over all tokens of the batch. It is found bit by bit,
+with 32 counts over [T, E]. Each count is a sum of integers, which is exact under any sharding. So the bias does not
+depend on the number of devices, no scores are gathered, and nothing is sorted.
 
-Logits are computed in fp32 from fp32 inputs: this is a thousandth of the work, and near-ties decide which expert a
-token trains.
+Logits are computed in fp32 from fp32 inputs. This is only a thousandth of a model's work, and rounding could change
+which of two nearly equal experts a token trains.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from datakit.trainer.models.shapes import Array, Bool, Float, Int, UInt
 
 
 class Routing(NamedTuple):
-    """Each token's experts and their combine weights."""
+    """Each token's experts, and their weights in the token's output."""
 
     expert: Int[Array, "T K"]
     share: Float[Array, "T K"]
 
 
 class RouterStatistics(NamedTuple):
-    """Statistics of a layer's router over valid tokens; a scan over layers prepends an axis."""
+    """Statistics of a layer's router over valid tokens. A scan over layers prepends the axis of layers."""
 
-    load: Float[Array, "*layers E"]  # share of the assignments
-    probability: Float[Array, "*layers E"]  # mean softmax of the unbiased logits
-    z_loss: Float[Array, "*layers"]  # mean squared logsumexp
+    load: Float[Array, "*layers E"]  # each expert's share of the assignments
+    probability: Float[Array, "*layers E"]  # mean over tokens of the softmax of the unbiased logits
+    z_loss: Float[Array, "*layers"]  # mean over tokens of the squared logsumexp of the logits
 
 
 def router_logits(hidden: Float[Array, "T D"], weight: Float[Array, "D E"]) -> Float[Array, "T E"]:
@@ -43,13 +44,13 @@ def router_logits(hidden: Float[Array, "T D"], weight: Float[Array, "D E"]) -> F
 
 
 def sigmoid_route(logits: Float[Array, "T E"], bias: Float[Array, " E"], choices: int) -> Routing:
-    """Choose by logit + bias; weight by sigmoid(logit), not renormalised."""
+    """Choose experts by logit + bias, and weight them by sigmoid(logit), without renormalizing."""
     _, expert = jax.lax.top_k(jax.lax.stop_gradient(logits) + bias, choices)
     return Routing(expert, jax.nn.sigmoid(_pick(logits, expert)))
 
 
 def softmax_route(logits: Float[Array, "T E"], choices: int, renormalize: bool) -> Routing:
-    """Choose and weight by probability; `renormalize` makes a token's weights sum to one."""
+    """Choose and weight experts by probability. `renormalize` makes a token's weights sum to one."""
     probability = jax.nn.softmax(logits, axis=-1)
     _, expert = jax.lax.top_k(jax.lax.stop_gradient(probability), choices)
     share = _pick(probability, expert)
@@ -62,7 +63,7 @@ def _pick(values: Float[Array, "T E"], expert: Int[Array, "T K"]) -> Float[Array
 
 
 def statistics(logits: Float[Array, "T E"], expert: Int[Array, "T K"], valid: Bool[Array, " T"]) -> RouterStatistics:
-    """Compute the router's statistics; probability and z_loss are differentiable."""
+    """Compute the router's statistics, of which `probability` and `z_loss` are differentiable."""
     tokens = jnp.maximum(jnp.sum(valid), 1)
     assigned = (expert[..., None] == jnp.arange(logits.shape[-1])) & valid[:, None, None]
     load = jnp.sum(assigned, axis=(0, 1)) / (tokens * expert.shape[-1])
@@ -72,19 +73,22 @@ def statistics(logits: Float[Array, "T E"], expert: Int[Array, "T K"], valid: Bo
 
 
 def load_entropy(load: Float[Array, "*layers E"]) -> Float[Array, "*layers"]:
-    """Return the entropy of a load in nats; log(E) for a perfectly even load."""
+    """Return the entropy of a load in nats, which is log(E) if the load is perfectly even."""
     return -jnp.sum(load * jnp.log(jnp.maximum(load, 1e-30)), axis=-1)
 
 
 def balance_loss(
     load: Float[Array, "*layers E"], probability: Float[Array, "*layers E"], choices: int
 ) -> Float[Array, "*layers"]:
-    """Return E * sum(load * K * probability), K for an even load: Switch Transformer (Fedus et al. 2021), eq. 4."""
+    """Return E * sum(load * K * probability), which is K for an even load.
+
+    The formula is equation 4 of Switch Transformers (Fedus et al. 2021).
+    """
     return load.shape[-1] * choices * jnp.sum(load * probability, axis=-1)
 
 
 def router_metrics(stats: RouterStatistics, choices: int) -> dict[str, Array]:
-    """Name the statistics as metrics, one row per layer."""
+    """Return the statistics under the names of their metrics, with one row per layer."""
     return {
         "router/routing_hist": stats.load,
         "router/routing_entropy": load_entropy(stats.load),
@@ -96,25 +100,25 @@ def router_metrics(stats: RouterStatistics, choices: int) -> dict[str, Array]:
 def quantile_thresholds(
     logits: Float[Array, "T E"], bias: Float[Array, " E"], choices: int, valid: Bool[Array, " T"]
 ) -> Float[Array, " E"]:
-    """Return, for each expert, the excess over a token's bar that T * K / E tokens reach.
+    """Return, for each expert, the threshold that its excess reaches for T * K / E of the T valid tokens.
 
-    A token's bar is its (K + 1)-th largest biased logit. The threshold is the q-th largest excess of a logit over the
-    bar, with q = max(1, floor(T * K / E)).
+    A token's bar is its (K + 1)-th largest biased logit. An expert's excess for a token is its unbiased logit minus the
+    token's bar. The threshold is the expert's q-th largest excess, with q = max(1, floor(T * K / E)).
     """
     logits = jax.lax.stop_gradient(logits)
-    # min instead of the last entry: slicing top_k makes XLA:CPU sort everything.
+    # We take the minimum instead of the last entry, because slicing top_k's result makes XLA:CPU sort everything.
     bar = jnp.min(jax.lax.top_k(logits + bias, choices + 1)[0], axis=-1, keepdims=True)
     wanted = jnp.maximum(1, jnp.sum(valid) * choices // logits.shape[-1])
     return kth_largest(jnp.where(valid[:, None], logits - bar, -jnp.inf), wanted)
 
 
 def balanced_bias(threshold: Float[Array, "*layers E"]) -> Float[Array, "*layers E"]:
-    """Return the next step's bias: the negative thresholds, centred to mean zero."""
+    """Return the bias for the next step: the negated thresholds, shifted to a mean of zero."""
     return jnp.mean(threshold, axis=-1, keepdims=True) - threshold
 
 
 def kth_largest(values: Float[Array, "T E"], k: Int[Array, ""] | int) -> Float[Array, " E"]:
-    """Return the exact k-th largest value of each column; k counts from 1 and may be traced."""
+    """Return the exact k-th largest value of each column. `k` counts from 1 and may be a traced value."""
     keys = _ordered_bits(values)
 
     def settle(step: Any, found: Any) -> Any:
@@ -126,7 +130,7 @@ def kth_largest(values: Float[Array, "T E"], k: Int[Array, ""] | int) -> Float[A
 
 
 def _ordered_bits(values: Float[Array, "T E"]) -> UInt[Array, "T E"]:
-    """Map fp32 to uint32 in the same order: flip the sign bit of positives and every bit of negatives."""
+    """Map fp32 to uint32 in the same order, by flipping the sign bit of positive and every bit of negative numbers."""
     bits = jax.lax.bitcast_convert_type(values.astype(jnp.float32), jnp.uint32)
     return jnp.where(bits >> 31, ~bits, bits | jnp.uint32(1 << 31))
 

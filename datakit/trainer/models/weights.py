@@ -1,11 +1,12 @@
-"""Describes a model's weights as a table with one row per weight: shape, sharding, initialisation, optimizer group.
+"""Draws, shards, gathers and counts a model's weights from a table with one row per weight, and makes the device mesh.
 
-A model file builds one nested dict of `Weight`s, from which arrays, shardings, optimizer groups and parameter counts
-follow. Each weight has its own random key, derived from its path, so adding a weight does not change the others, and
-values do not depend on the mesh.
+A row gives a weight's shape, sharding, initialization and optimizer group. A model file builds the table as nested
+dicts of `Weight`, from which arrays, shardings, optimizer groups and parameter counts follow. Each weight has its own
+random key, derived from its path. So adding a weight does not change the others, and values do not depend on the mesh.
 
-The mesh has two axes: "replica" holds full copies (data parallel), "data" shards the weights (FSDP). The batch is split
-over both. `gathered` collects a sharded weight at the point of use, after the cast, which halves the traffic.
+The mesh has two axes. Along "replica" there are full copies of the weights (data parallelism); along "data" the weights
+are sharded (FSDP). The batch is split over both axes. `gathered` collects a sharded weight where it is used, after
+casting it to the compute type. If that is bf16, the cast halves the traffic.
 """
 
 from __future__ import annotations
@@ -27,14 +28,16 @@ from datakit.trainer.models.shapes import Array, Shaped
 
 BATCH = ("replica", "data")  # the mesh axes that a batch is split over
 Group = Literal["adam", "router", "adamh", "adamh_expert"]
-Tree = dict[str, Any]  # nested dicts whose leaves have one type
+Tree = dict[str, Any]  # nested dicts whose leaves all have the same type
 
 
 @dataclass(frozen=True)
 class Weight:
-    """One row of the table. `std`: 0 for zeros, None for ones, otherwise a normal truncated at 3 standard deviations.
+    """One row of the table.
 
-    The first `stack` axes index independent matrices (layers, experts), each of which keeps its norm under AdamH.
+    The initial values are ones if `std` is None, zeros if it is 0, and otherwise drawn from a normal distribution with
+    standard deviation `std`, truncated at 3 standard deviations. The first `stack` axes index independent matrices (of
+    layers or experts), each of which keeps its norm under AdamH.
     """
 
     shape: tuple[int, ...]
@@ -50,7 +53,10 @@ class Weight:
 
 
 def make_mesh(replicas: int = 1, devices: Sequence[Any] | None = None) -> Mesh:
-    """Return a mesh for full copies of the weights, each sharded over its devices. Raises UsageError if uneven."""
+    """Return a mesh that holds `replicas` full copies of the weights, each sharded over an equal number of devices.
+
+    Raises UsageError if the number of devices is not a multiple of `replicas`.
+    """
     devices = jax.devices() if devices is None else devices
     if len(devices) % replicas:
         raise UsageError(f"{len(devices)} devices cannot hold {replicas} replicas; choose a divisor of {len(devices)}")
@@ -59,7 +65,7 @@ def make_mesh(replicas: int = 1, devices: Sequence[Any] | None = None) -> Mesh:
 
 
 def leaves(tree: Tree) -> dict[str, Any]:
-    """Flatten a nested dict to {"blocks/query": leaf}, sorted by path."""
+    """Flatten a nested dict to a dict such as {"blocks/query": leaf}, sorted by path."""
     return {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
@@ -67,7 +73,7 @@ _name = partial(jax.tree_util.keystr, simple=True, separator="/")
 
 
 def parameter_count(table: Tree, chosen: int | None = None) -> int:
-    """Return the number of parameters of a model; with `chosen`, count only that many of the routed experts."""
+    """Return the number of parameters of a model. If `chosen` is given, count only that many of the routed experts."""
     return sum(
         weight.size // weight.shape[1] * chosen if chosen is not None and "/expert_" in path else weight.size
         for path, weight in leaves(table).items()
@@ -75,7 +81,10 @@ def parameter_count(table: Tree, chosen: int | None = None) -> int:
 
 
 def initialize(table: Tree, key: Array) -> Tree:
-    """Draw fp32 parameters. Use it under `jit` with `out_shardings=shardings(...)` if they do not fit on one device."""
+    """Draw the initial fp32 parameters.
+
+    If they do not fit on one device, call this function under `jit` with `out_shardings=shardings(...)`.
+    """
 
     def draw(path: Any, weight: Weight) -> Array:
         if not weight.std:
@@ -99,15 +108,15 @@ def shardings(table: Tree, mesh: Mesh) -> Tree:
 
 
 def gathered(weight: Shaped[Array, "*shape"], dtype: Any) -> Shaped[Array, "*shape"]:
-    """Cast a weight to the compute type and gather it on every device."""
+    """Cast a weight to `dtype`, and gather it on every device."""
     return constrain(weight.astype(dtype), P())
 
 
 def constrain(x: Shaped[Array, "*shape"], spec: P) -> Shaped[Array, "*shape"]:
-    """Constrain an array's sharding; does nothing on one device or without a mesh."""
+    """Constrain an array's sharding. This does nothing on one device or without a mesh."""
     return jax.lax.with_sharding_constraint(x, spec) if current_mesh().size > 1 else x
 
 
 def current_mesh() -> AbstractMesh:
-    """Return the mesh of the surrounding `jax.set_mesh`; its size is at most 1 if there is none."""
+    """Return the mesh of the surrounding `jax.set_mesh`. If there is none, the size of the result is at most 1."""
     return jax.sharding.get_abstract_mesh()

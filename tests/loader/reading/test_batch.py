@@ -16,7 +16,7 @@ PACKINGS = st.sampled_from([None, Packing(), Packing("truncate"), Packing("drop"
 
 
 def naive_segments(batch: Batch, source: ArraySource) -> tuple[np.ndarray, np.ndarray]:
-    """Segments and positions, token by token: a segment starts at each border and each gap between tokens."""
+    """Compute segments and positions token by token. A segment starts at each document boundary and after each gap."""
     borders = set(source.document_borders(0, source.tokens).tolist())
     segments, positions = np.zeros(batch.shape, int), np.zeros(batch.shape, int)
     for row in range(batch.shape[0]):

@@ -16,7 +16,7 @@ def test_pool_stays_within_its_budget() -> None:
         for _ in loader.iterate(0, 128):
             most = max(most, loader._pool.used_bytes)
         assert loader.metrics.snapshot()["evictions"] > 50
-    assert most <= mixture.memory_bytes * 1.2  # each block has borders in addition to its tokens
+    assert most <= mixture.memory_bytes * 1.2  # each block has document boundaries in addition to its tokens
     assert source.reads <= 2 * 64 + 16  # each block once an epoch, plus the read-ahead
 
 

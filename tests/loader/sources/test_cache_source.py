@@ -1,4 +1,4 @@
-"""A token cache as a source: its tokens, document borders and identities."""
+"""A token cache as a source: its tokens, document boundaries and identities."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def assert_documents(cache: Cache, rows: list[np.ndarray]) -> None:
 
 
 def read_by_hand(prefix: Path) -> tuple[list[list[int]], list[int], dict[str, int]]:
-    """Read sequences, document borders and header of a Megatron dataset."""
+    """Read sequences, document boundaries and header of a Megatron dataset."""
     index = prefix.with_suffix(".idx").read_bytes()
     data = prefix.with_suffix(".bin").read_bytes()
     assert index[:9] == b"MMIDIDX\x00\x00"
