@@ -25,7 +25,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, SupportsIndex
 
 from datakit.errors import LoaderError
 from datakit.loader import resume_check
@@ -105,11 +105,11 @@ class Loader:
             raise TypeError("the number of batches is unlimited: stop is 'restart' and no component has max_epochs")
         return self.steps
 
-    def __getitem__(self, step: int) -> Batch:
+    def __getitem__(self, step: SupportsIndex) -> Batch:
         step = self._checked_step(step)
         return self.rows(step, *self._own_rows(step))
 
-    def rows(self, step: int, first: int, last: int) -> Batch:
+    def rows(self, step: SupportsIndex, first: SupportsIndex, last: SupportsIndex) -> Batch:
         """Return rows first..last-1 of global batch `step`, for callers that do not split batches by host.
 
         Raises IndexError if the run has no such batch or the batch has no such rows.
@@ -231,7 +231,7 @@ class Loader:
         rows = self.mixture.batches.at(step) // self.options.hosts
         return self.options.host * rows, (self.options.host + 1) * rows
 
-    def _checked_step(self, step: int) -> int:
+    def _checked_step(self, step: SupportsIndex) -> int:
         """Return the step as an int: indices of numpy and JAX are accepted. Raises IndexError, TypeError."""
         step = operator.index(step)
         if step < 0 or (self.steps is not None and step >= self.steps):

@@ -50,7 +50,7 @@ def _check_offsets(array: pa.ListArray | pa.LargeListArray | pa.MapArray) -> Non
 
 
 def _check_indices(array: pa.DictionaryArray) -> None:
-    span = pc.min_max(array.indices)
+    span = pc.call_function("min_max", [array.indices])
     low, high = span["min"].as_py(), span["max"].as_py()
     if low is not None and not 0 <= low <= high < len(array.dictionary):
         raise pa.ArrowInvalid(f"dictionary indices from {low} to {high} in a dictionary of {len(array.dictionary)}")
