@@ -22,7 +22,7 @@ from datakit.cache.lru import LruCache
 from datakit.errors import CorruptError
 from datakit.storage import urls
 from datakit.storage.manifest import Partition
-from datakit.storage.parquet import open_shard, read_shard
+from datakit.storage.parquet import open_shard, read_group, read_shard
 
 GROUPS_CACHED = 4
 SCHEMA = pa.schema([("id", pa.string()), ("tokens", pa.uint32())])  # the columns of shard-00017.docs.parquet
@@ -87,7 +87,7 @@ class DocumentIndex:
 
     def _ids(self, index: int, group: int, shard: Any) -> Any:
         def read() -> Any:
-            table = shard.read_row_group(group, columns=["id"], use_threads=False)
+            table = read_group(shard, group, self._url(index), ["id"])
             return table.column("id").combine_chunks()
 
         return self._groups.get((index, group), read)

@@ -142,7 +142,7 @@ def _document(cache: Cache, document: str | None, position: int | None) -> dict[
 
     if position is not None:
         row = cache.row_at(position)
-    elif document is not None and not (document.isdigit() and len(document) < 32):
+    elif document is not None and not (document.isascii() and document.isdigit() and len(document) < 32):
         found = cache.find(document)
         if found is None:
             raise UsageError(f"{cache.directory} has no document {document!r}; give its 32 hex digits, or its row")

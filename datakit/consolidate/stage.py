@@ -13,6 +13,7 @@ Cost: reading Parquet and, above all, writing it with zstd-3. Partitions are str
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,7 +115,7 @@ def plan(step: Step) -> Plan:
     written = [msgspec.convert(entry, Written) for result in results for entry in result.details["partitions"]]
     sources = [_counts(entry, written) for entry in step.inputs_of("normalize")]
     _check_conservation(sources)
-    text = card.render(step.dataset, step.fingerprint, sources, _lineage(step), drop)
+    text = card.render(step.dataset, step.fingerprint, sources, _lineage(step), _shown_reasons(sources, drop))
     yield Phase("card", (Task("card", f"{__name__}:write_card", {"text": text}),))
     return Output(
         partitions=[entry.partition for entry in written],
@@ -174,6 +175,11 @@ def _counts(entry: StepInput, written: list[Written]) -> card.SourceCounts:
         sum(one.partition.rows for one in mine),
         sum(one.partition.text_bytes or 0 for one in mine),
     )
+
+
+def _shown_reasons(sources: list[card.SourceCounts], drop: Iterable[str]) -> list[str]:
+    """Return the reasons that have a column in the card: with quarantined documents, the rows must still add up."""
+    return [*drop, *([QUARANTINED] if any(source.dropped.get(QUARANTINED) for source in sources) else [])]
 
 
 def _check_conservation(sources: list[card.SourceCounts]) -> None:

@@ -23,7 +23,7 @@ from datakit.engine.exchange.exchange import ExchangeWriter, read_buckets
 from datakit.engine.task import Task, TaskContext, TaskResult
 from datakit.storage import urls
 from datakit.storage.ids import ids_from_arrow, partition_range, top_bits
-from datakit.storage.parquet import open_shard
+from datakit.storage.parquet import open_shard, read_group
 
 SCHEMA = pa.schema([(name, pa.uint64()) for name in ("row", "high", "low", "kept_row")])
 ID_BYTES = 32
@@ -77,13 +77,14 @@ def _ids_in_range(
         overlaps = index * part.count < (part.index + 1) << bits and part.index << bits < (index + 1) * part.count
         if not part.rows or not overlaps:
             continue
-        with open_shard(urls.join(step_directory, part.signatures)) as shard:
+        url = urls.join(step_directory, part.signatures)
+        with open_shard(url) as shard:
             row = part.first_row
             for group in range(shard.metadata.num_row_groups):
                 about = shard.metadata.row_group(group)
                 bounds = about.column(0).statistics
                 if bounds is None or not bounds.has_min_max or (bounds.max >= smallest and bounds.min <= largest):
-                    high, low = ids_from_arrow(shard.read_row_group(group, columns=["id"], use_threads=False)["id"])
+                    high, low = ids_from_arrow(read_group(shard, group, url, ["id"])["id"])
                     inside = top_bits(high, 1 << bits) == index
                     yield high[inside], low[inside], (row + np.flatnonzero(inside)).astype(np.uint64)
                 row += about.num_rows

@@ -7,6 +7,9 @@
 A global batch depends only on the mixture and the step. Each host (number `host` of `hosts`) gets an equal share of its
 rows, so the order does not depend on the number of hosts.
 
+Threads may share a loader: `loader[step]`, `rows` and iterations return the same batches in every thread. Processes may
+not share one; each makes its own.
+
 To resume, call `iterate(start=step)`; there is no other state. Save `record()` in each checkpoint. When a run resumes,
 `verify(record, step)` raises an error if the batches before `step` would have been different.
 
@@ -16,11 +19,13 @@ Each host reads every block that holds one of its rows. If there are many hosts,
 
 from __future__ import annotations
 
+import operator
 import os
+import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, SupportsIndex
 
 from datakit.errors import LoaderError
 from datakit.loader import resume_check
@@ -75,6 +80,7 @@ class Loader:
         self._pool = BlockPool(reader.load, reader.size, self.metrics, budget_bytes=memory, in_flight=in_flight)
         self._lookahead = Lookahead(self.order, reader, self._pool, self._own_rows)
         self._process = os.getpid()
+        self._planning = threading.RLock()  # the order and the lookahead remember what they computed
 
     def __reduce__(self) -> tuple:
         return _rebuild, (type(self), self.mixture, asdict(self.options))
@@ -99,17 +105,35 @@ class Loader:
             raise TypeError("the number of batches is unlimited: stop is 'restart' and no component has max_epochs")
         return self.steps
 
-    def __getitem__(self, step: int) -> Batch:
-        self._check_step(step)
+    def __getitem__(self, step: SupportsIndex) -> Batch:
+        step = self._checked_step(step)
         return self.rows(step, *self._own_rows(step))
 
-    def rows(self, step: int, first: int, last: int) -> Batch:
-        """Return rows first..last-1 of global batch `step`, for callers that do not split batches by host."""
-        self._check_step(step)
-        return self._assemble(step, last - first, self.order.picks(step, first, last))
+    def rows(self, step: SupportsIndex, first: SupportsIndex, last: SupportsIndex) -> Batch:
+        """Return rows first..last-1 of global batch `step`, for callers that do not split batches by host.
+
+        Raises IndexError if the run has no such batch or the batch has no such rows.
+        """
+        step, first, last = self._checked_step(step), operator.index(first), operator.index(last)
+        rows = self.mixture.batches.at(step)
+        if not 0 <= first < last <= rows:
+            raise IndexError(f"there are no rows {first} to {last} in batch {step}; it has {rows} rows")
+        with self._planning:
+            picks = self.order.picks(step, first, last)
+        return self._assemble(step, last - first, picks)
 
     def iterate(self, start: int = 0, stop: int | None = None) -> Generator[Batch, None, None]:
-        """Yield batches start..stop-1, or to the end of the run if `stop` is None. Reads their blocks ahead."""
+        """Yield batches start..stop-1, or to the end of the run if `stop` is None. Reads their blocks ahead.
+
+        Raises IndexError if `start` is negative.
+        """
+        start = operator.index(start)
+        if start < 0:
+            raise IndexError(f"there is no batch {start}; the first one is batch 0")
+        stop = None if stop is None else operator.index(stop)
+        return self._iterate(start, stop)
+
+    def _iterate(self, start: int, stop: int | None) -> Generator[Batch, None, None]:
         ends = [end for end in (stop, self.steps) if end is not None]
         batches = self._batches(start, min(ends) if ends else None)
         if self.options.batches_ahead:
@@ -124,17 +148,19 @@ class Loader:
                 yield batch
         finally:
             batches.close()
-            self._lookahead.reset()
+            with self._planning:
+                self._lookahead.reset()
 
     def __iter__(self) -> Iterator[Batch]:
         return self.iterate()
 
     def epochs(self, step: int) -> dict[str, float]:
-        served = self.order.served_before(step)
-        return {
-            name: stream.epochs_at(sequences)
-            for name, stream, sequences in zip(self.order.names, self.order.streams, served, strict=True)
-        }
+        with self._planning:
+            served = self.order.served_before(operator.index(step))
+            return {
+                name: stream.epochs_at(sequences)
+                for name, stream, sequences in zip(self.order.names, self.order.streams, served, strict=True)
+            }
 
     def snapshot(self, step: int) -> dict[str, float]:
         values = self.metrics.snapshot() | {"memory_bytes": self._pool.used_bytes, "reading": self._pool.reading}
@@ -170,14 +196,15 @@ class Loader:
 
         Raises MixtureChangedError if the batches before `step` would have been different.
         """
-        return resume_check.verify(saved, self.record(), step)
+        return resume_check.verify(saved, self.record(), operator.index(step))
 
     def _batches(self, start: int, stop: int | None) -> Generator[Batch, None, None]:
         step = start
         while stop is None or step < stop:
             first, last = self._own_rows(step)
-            picks = self.order.picks(step, first, last)
-            self._lookahead.update(step, stop, picks)
+            with self._planning:
+                picks = self.order.picks(step, first, last)
+                self._lookahead.update(step, stop, picks)
             yield self._assemble(step, last - first, picks)
             step += 1
 
@@ -204,9 +231,13 @@ class Loader:
         rows = self.mixture.batches.at(step) // self.options.hosts
         return self.options.host * rows, (self.options.host + 1) * rows
 
-    def _check_step(self, step: int) -> None:
+    def _checked_step(self, step: SupportsIndex) -> int:
+        """Return the step as an int: indices of numpy and JAX are accepted. Raises IndexError, TypeError."""
+        step = operator.index(step)
         if step < 0 or (self.steps is not None and step >= self.steps):
-            raise IndexError(f"there is no batch {step}; the run has {self.steps} batches ({self.order.ending})")
+            count = "any number of" if self.steps is None else self.steps
+            raise IndexError(f"there is no batch {step}; the run has {count} batches ({self.order.ending})")
+        return step
 
     def _check_batch_sizes(self) -> None:
         for step, size in self.mixture.batches.pairs:

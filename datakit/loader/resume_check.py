@@ -2,7 +2,8 @@
 
 Many settings decide the batches before the checkpoint's step: the seed, sources, held-out documents, block sizes,
 windows and packing, and the stages, lengths and batch sizes in effect until then. If any of these differed, the resumed
-run would silently read some tokens twice and never read others, so an error states the difference. Settings that take
+run would silently read some tokens twice and never read others, so an error states the difference. Settings that
+only decide where the run ends may differ, as long as the end does not touch those batches. Settings that take
 effect at that step or later may differ: to change a mixture on purpose, add a stage. Such changes are returned, so that
 the caller can log them.
 """
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 FORMAT = "datakit.mixture/1"
 TIMED = ("sequence_length", "batch_size", "stages")
+ENDING = ("stop", "final_batch", "max_epochs")  # decide only where the run ends
 HINTS = {"window_blocks": " (derived from memory_bytes and the components; set the old value in the Shuffle)"}
 
 
@@ -44,7 +46,7 @@ def describe(order: SequenceOrder) -> dict[str, Any]:
         "stages": stages,
         "components": {name: _component(order, i, name) for i, name in enumerate(order.names)},
     }
-    return {"format": FORMAT, "fingerprint": fingerprint_of(settings), **settings}
+    return {"format": FORMAT, "fingerprint": fingerprint_of(settings), "slots": order.slots, **settings}
 
 
 def fingerprint_of(settings: Mapping[str, Any]) -> str:
@@ -72,9 +74,12 @@ def verify(saved: Mapping[str, Any], current: Mapping[str, Any], step: int) -> l
 
 def _differences(saved: Mapping[str, Any], current: Mapping[str, Any], step: int) -> tuple[list[str], list[str]]:
     """Return (differences before `step`, differences from `step` on)."""
-    past, future = [], []
-    for name in sorted((set(saved) | set(current)) - {"format", "fingerprint", "components"}):
+    past, future = _end_differences(saved, current, step), []
+    for name in sorted((set(saved) | set(current)) - {"format", "fingerprint", "components", "slots"}):
         if saved.get(name) == current.get(name):
+            continue
+        if name in ENDING and "slots" in saved:
+            future.append(f"{name}: {saved.get(name)} -> {current.get(name)}")
             continue
         if name not in TIMED:
             past.append(f"{name}: {saved.get(name)} -> {current.get(name)}")
@@ -87,16 +92,32 @@ def _differences(saved: Mapping[str, Any], current: Mapping[str, Any], step: int
             future.append(f"{name}: {_from(saved[name], limit)} -> {_from(current[name], limit)}")
     served = {name for _, weights in _until(saved["stages"], _slot(saved, step)) for name in weights}
     for name in sorted(set(saved["components"]) | set(current["components"])):
-        lines = _component_differences(name, saved["components"].get(name), current["components"].get(name))
-        (past if name in served else future).extend(lines)
+        before, after = saved["components"].get(name), current["components"].get(name)
+        for key, line in _component_differences(name, before, after):
+            only_the_end = key in ENDING and "slots" in saved
+            (past if name in served and not only_the_end else future).append(line)
     return past, future
 
 
-def _component_differences(name: str, saved: Any, current: Any) -> list[str]:
+def _end_differences(saved: Mapping[str, Any], current: Mapping[str, Any], step: int) -> list[str]:
+    """Return how the end of either run changes batches before `step`: too short a run, or a padded last batch."""
+    needed, before, now = _slot(saved, step), saved.get("slots"), current["slots"]
+    if before == now:
+        return []
+    if before is not None and before < needed:
+        return [f"the run ended with a padded batch after {before:,} sequences -> {now if now is None else f'{now:,}'}"]
+    if now is not None and now < needed and "slots" in saved:
+        return [f"the run ends after {now:,} sequences, but {needed:,} were read"]
+    return []
+
+
+def _component_differences(name: str, saved: Any, current: Any) -> list[tuple[str, str]]:
+    """Return (setting, difference) pairs."""
     if saved is None or current is None:
-        return [f"component {name!r} is {'new' if saved is None else 'missing'}"]
+        return [("", f"component {name!r} is {'new' if saved is None else 'missing'}")]
     keys = [key for key in sorted(set(saved) | set(current)) if saved.get(key) != current.get(key)]
-    return [f"component {name!r}, {key}: {saved.get(key)} -> {current.get(key)}{HINTS.get(key, '')}" for key in keys]
+    place = f"component {name!r}"
+    return [(key, f"{place}, {key}: {saved.get(key)} -> {current.get(key)}{HINTS.get(key, '')}") for key in keys]
 
 
 def _until(entries: list[list[Any]], limit: int) -> list[list[Any]]:

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from datakit.engine.task import resolve
 from datakit.errors import RecipeError
+from datakit.normalize.readers.sound_arrays import check_arrays
 from datakit.normalize.schema_union import fit_column, unify
 
 ROW = "__row"
@@ -107,4 +108,9 @@ class Transform:
         result = self._function(batch[0] if batch else pa.RecordBatch.from_pylist([], table.schema))
         if not isinstance(result, pa.RecordBatch):
             raise RecipeError(f"transform {self._name!r} returned a {type(result).__name__}, not a pyarrow.RecordBatch")
-        return pa.Table.from_batches([result])
+        changed = pa.Table.from_batches([result])
+        try:
+            check_arrays(changed)
+        except pa.ArrowInvalid as error:
+            raise RecipeError(f"transform {self._name!r} returned an invalid record batch: {error}") from error
+        return changed

@@ -13,12 +13,13 @@ Memory: an upload takes 65 MiB (measured).
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ TEMPORARY_PREFIX = ".tmp-"
 HASH_CHUNK = 4 << 20
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)  # exFAT and some network mounts lack hard links
 S3_PART_BYTES, S3_PARTS_AT_ONCE, S3_MOST_PARTS = 8 << 20, 4, 10_000  # s3fs's defaults would take 500 MB
+SHOWN_BYTES = 60  # of the host's and of the file's name in a temporary name, so that it fits into 255 bytes
 CONFLICT_WAITS = (0.1, 0.3, 1.0, 3.0)
 
 
@@ -73,17 +75,30 @@ def staging(url: str) -> Iterator[Path]:
 
 
 def temporary_name(name: str) -> str:
-    """Return a hidden temporary name for the future file `name`.
-
-    It contains the host's name and the id of the process that writes the file.
-    """
-    return f"{TEMPORARY_PREFIX}{os.uname().nodename.replace('-', '_')}-{os.getpid()}-{uuid.uuid4().hex}-{name}"
+    """Return a hidden name for a temporary copy of the future file `name`. It states the writing process."""
+    shown = name.encode()[-SHOWN_BYTES:].decode("utf-8", "ignore")
+    return f"{TEMPORARY_PREFIX}{process_space()}-{os.getpid()}-{uuid.uuid4().hex}-{shown}"
 
 
 def owner_of(temporary: str) -> int | None:
-    """Return the id of the process that writes a temporary file, or None if the process runs on another host."""
-    _, host, pid, *_ = [*temporary.split("-"), "", "", ""]
-    return int(pid) if pid.isdigit() and host == os.uname().nodename.replace("-", "_") else None
+    """Return the id of the process that writes a temporary file, or None if it cannot be seen from this process."""
+    _, space, pid, *_ = [*temporary.split("-"), "", "", ""]
+    return int(pid) if pid.isdigit() and space == process_space() else None
+
+
+@functools.cache
+def process_space() -> str:
+    """Name the set of processes to which our process ids belong: the host, its boot and the PID namespace.
+
+    Two containers may have one host name and use the same process ids for different processes. Nothing in the name is a
+    hyphen, which separates the parts of a temporary name.
+    """
+    host = os.uname().nodename.replace("-", "_")[:SHOWN_BYTES]
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
+        return f"{host}.{boot}.{os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:  # not Linux
+        return host
 
 
 def commit_file(path: Path, url: str) -> Committed:
@@ -117,6 +132,18 @@ def replace_bytes(data: bytes, url: str) -> None:
             else:
                 file_system, remote = urls.filesystem(url)
                 file_system.pipe_file(remote, data)
+
+
+def sync_directories(urls_of_directories: Iterable[str]) -> None:
+    """Make the names in some directories durable. Without this, a file may lose its name in a power cut after fsync."""
+    for url in urls_of_directories:
+        if urls.is_local(url):
+            with storage_errors(url):
+                descriptor = os.open(urls.local_path(url), os.O_RDONLY | os.O_DIRECTORY)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
 
 
 def hash_file(path: Path) -> tuple[str, int]:

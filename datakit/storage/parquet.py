@@ -136,13 +136,27 @@ def iterate_shard(url: str, columns: list[str] | None = None) -> Iterator[pa.Tab
     """Yield the row groups of a shard in order, decoding each when it is requested."""
     with open_shard(url) as shard:
         for group in range(shard.metadata.num_row_groups):
-            yield shard.read_row_group(group, columns, use_threads=False)
+            yield read_group(shard, group, url, columns)
+
+
+def read_group(shard: pq.ParquetFile, group: int, url: str, columns: list[str] | None = None) -> pa.Table:
+    """Decode a row group of an open shard.
+
+    Raises CorruptError if it does not have the rows that the footer states: pyarrow returns the rest without an error.
+    """
+    table, stated = shard.read_row_group(group, columns, use_threads=False), shard.metadata.row_group(group).num_rows
+    if table.num_rows != stated:
+        raise CorruptError(f"{url}: row group {group} has {table.num_rows} rows, but its footer states {stated}")
+    return table
 
 
 def read_shard(url: str, columns: list[str] | None = None) -> pa.Table:
     """Read a whole shard as one table. Use it only for tables that are known to be small."""
     with open_shard(url) as shard:
-        return shard.read(columns, use_threads=False)
+        table, stated = shard.read(columns, use_threads=False), shard.metadata.num_rows
+    if table.num_rows != stated:
+        raise CorruptError(f"{url} has {table.num_rows} rows, but its footer states {stated}")
+    return table
 
 
 def columns_of(schema: pa.Schema) -> list[Column]:

@@ -45,16 +45,16 @@ def _remove_dead(folder: str, names: Iterable[str]) -> list[Path]:
 
 
 def scratch_directory() -> Path:
-    """Create a private directory for one attempt; its name contains the id of this process."""
-    return Path(tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{os.getpid()}-"))
+    """Create a private directory for one attempt; its name contains our process id."""
+    return Path(tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{atomic.process_space()}-{os.getpid()}-"))
 
 
 def remove_dead_scratch() -> list[Path]:
     """Remove scratch directories of this host's dead processes, and the files that these processes had staged."""
     removed = remove_dead_files_in(tempfile.gettempdir())
     for path in Path(tempfile.gettempdir()).glob(f"{SCRATCH_PREFIX}*"):
-        owner = path.name.removeprefix(SCRATCH_PREFIX).partition("-")[0]
-        if owner.isdigit() and not _alive(int(owner)):
+        space, owner, *_ = [*path.name.removeprefix(SCRATCH_PREFIX).split("-"), ""]
+        if space == atomic.process_space() and owner.isdigit() and not _alive(int(owner)):
             shutil.rmtree(path, ignore_errors=True)  # another run may remove it at the same time
             removed.append(path)
     return removed

@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -184,6 +185,7 @@ def test_loader_imports_no_heavy_library(cache: Path) -> None:
     """A process that reads batches with segments loads numpy, TensorStore and little more."""
     script = """
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from datakit.loader import Component, Loader, Mixture, open_source
 source = open_source(sys.argv[1])
@@ -194,3 +196,42 @@ print(sorted(heavy))
 """
     done = subprocess.run([sys.executable, "-c", script, str(cache)], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_threads_share_a_loader() -> None:
+    """Which thread asks for a batch, and in which order, changes nothing; thread switches come as often as possible."""
+    mixture = Mixture(
+        {name: Component(counting([7] * 3000)) for name in ("a", "b")},
+        {"a": 1.0, "b": 0.3},
+        sequence_length=16,
+        batch_size=4,
+        block=8,
+    )
+    steps = [int(step) for step in np.random.default_rng(0).integers(0, 20_000, 400)]
+    with Loader(mixture) as loader:
+        expected = [loader[step].tokens for step in steps]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with Loader(mixture) as loader, ThreadPoolExecutor(8) as pool:
+            iterations = [pool.submit(lambda: [batch.tokens for batch in loader.iterate(7, 60)]) for _ in range(2)]
+            found = list(pool.map(lambda step: loader[step].tokens, steps))
+            served = [iteration.result() for iteration in iterations]
+            alone = [loader[step].tokens for step in range(7, 60)]
+    finally:
+        sys.setswitchinterval(interval)
+    assert all(np.array_equal(ours, theirs) for ours, theirs in zip(found, expected, strict=True))
+    assert all(np.array_equal(np.stack(one), np.stack(alone)) for one in served)
+
+
+def test_steps_and_rows_are_checked() -> None:
+    with Loader(two_components(batch_size=4)) as loader:
+        assert np.array_equal(loader[np.int64(3)].tokens, loader[3].tokens)
+        assert np.array_equal(loader.rows(np.int32(2), 1, 3).tokens, loader[2].tokens[1:3])
+        for first, last in ((2, 9), (-1, 2), (3, 2), (4, 4)):
+            with pytest.raises(IndexError, match="in batch 2; it has 4 rows"):
+                loader.rows(2, first, last)
+        with pytest.raises(IndexError, match="there is no batch -1"):
+            loader.iterate(-1)
+        with pytest.raises(TypeError):
+            loader[1.5]  # type: ignore[index]

@@ -39,7 +39,7 @@ def test_equal_mixtures_have_equal_records() -> None:
         ({"batch_size": Schedule(((0, 4), (99, 8)))}, "batch_size until step 100"),
         ({"stages": [Stage(EVEN), Stage({"web": 1}, start_slot=399)]}, "stages until slot 400"),
         ({"simulate": SimulatedEpochs(1, 2)}, "simulate: None"),
-        ({"stop": "first_exhausted"}, "stop: restart -> first_exhausted"),
+        ({"stop": "first_exhausted"}, "the run ends after .* sequences, but 400 were read"),
         (replaced("code", Component(counting([9] * 51))), "component 'code', identity: "),
         (replaced("code", Component(counting([9] * 50))), "packing: split -> None"),
         (
@@ -70,6 +70,38 @@ def test_later_changes_are_allowed_and_reported() -> None:
     assert len(changes) == 4
     assert any("'math': 1.0" in change for change in changes)
     assert "component 'math' is new" in changes
+
+
+def test_run_that_ended_can_be_extended() -> None:
+    """`max_epochs`, `stop` and `final_batch` decide only where a run ends, so its batches stay the same."""
+
+    def limited(epochs: int | None, **changes: Any) -> Mixture:
+        components = {"web": Component(counting([10] * 101), shuffle=BLOCKS_OF_64, max_epochs=epochs)}
+        return Mixture(components, {"web": 1.0}, sequence_length=10, batch_size=4, **changes)
+
+    with Loader(limited(1)) as before, Loader(limited(2, final_batch="pad")) as after:
+        steps = len(before)
+        assert len(after) > 2 * steps
+        changes = after.verify(before.record(), steps)
+        assert changes == ["final_batch: drop -> pad", "component 'web', max_epochs: 1 -> 2"]
+        assert all(np.array_equal(before[step].tokens, after[step].tokens) for step in range(steps))
+    padded = limited(1, final_batch="pad")
+    with Loader(padded) as before, Loader(limited(2)) as after:
+        assert after.verify(before.record(), len(before) - 1)
+        with pytest.raises(MixtureChangedError, match="the run ended with a padded batch after 110 sequences -> 220"):
+            after.verify(before.record(), len(before))
+        with pytest.raises(MixtureChangedError, match="the run ends after 110 sequences, but 116 were read"):
+            before.verify(after.record(), 29)
+
+
+def test_records_of_earlier_versions_are_checked_strictly() -> None:
+    """They do not say where the run ended, so a change of its end may have changed the last batch."""
+    old = record_of(plain_and_packed())
+    del old["slots"]
+    with Loader(plain_and_packed()) as loader:
+        assert loader.verify(old, 100) == []
+    with Loader(plain_and_packed(stop="first_exhausted")) as loader, pytest.raises(MixtureChangedError, match="stop: "):
+        loader.verify(old, 10)
 
 
 def test_record_of_another_format_is_refused() -> None:

@@ -25,7 +25,7 @@ from tests.support.small_shelf import step, tree
 def test_gc_removes_only_what_no_manifest_refers_to(finished_copy: Path) -> None:
     root = finished_copy / "root"
     before = tree(root, without=())
-    host = os.uname().nodename.replace("-", "_")
+    host = atomic.process_space()
     done, junk = step(finished_copy, "root/shelf/dedup-*"), []
     junk.append(root / "shelf" / f".tmp-{host}-999999999-0123-part.parquet")  # no such process
     junk.append(done / "exchange" / "bands" / "00000.arrow")

@@ -146,3 +146,9 @@ print(peak() - before)
     run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     print(f"\nan upload of 120 MiB: {run.stdout.strip()} MiB", file=sys.stderr)
     assert int(run.stdout) < 90
+
+
+@pytest.mark.parametrize("name", ["n" * 255, "\u65e5" * 85])
+def test_names_may_be_as_long_as_the_file_system_allows(tmp_path: Path, name: str) -> None:
+    atomic.commit_bytes(b"content", str(tmp_path / name))
+    assert [path.name for path in tmp_path.iterdir()] == [name]

@@ -36,10 +36,30 @@ def test_only_temporary_files_of_dead_processes_are_removed(tmp_path: Path) -> N
 
 def test_only_scratch_of_dead_processes_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    alive, dead = stale_files.scratch_directory(), tmp_path / f"datakit-scratch-{dead_process()}-x"
+    alive, dead = (
+        stale_files.scratch_directory(),
+        tmp_path / f"datakit-scratch-{atomic.process_space()}-{dead_process()}-x",
+    )
     dead.mkdir()
+    elsewhere = tmp_path / f"datakit-scratch-other.host.1-{dead_process()}-x"
+    elsewhere.mkdir()
     (dead / "spill").write_bytes(bytes(100))
     staged = tmp_path / temporary_name_of(dead_process())
     staged.touch()
     assert sorted(stale_files.remove_dead_scratch()) == sorted([dead, staged])
-    assert list(tmp_path.iterdir()) == [alive]
+    assert sorted(tmp_path.iterdir()) == sorted([alive, elsewhere])
+
+
+def test_files_of_another_container_with_our_host_name_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process ids mean other processes, so an id that is free here may be in use there."""
+    ours = atomic.process_space()
+    path = tmp_path / temporary_name_of(dead_process())
+    path.touch()
+    host, boot, namespace = ours.rsplit(".", 2)
+    for other in (f"{host}.{boot}.{int(namespace) + 1}", f"{host}.00000000.{namespace}", host):
+        monkeypatch.setattr(atomic, "process_space", lambda other=other: other)
+        assert stale_files.remove_dead_files(str(tmp_path)) == []
+    monkeypatch.setattr(atomic, "process_space", lambda: ours)
+    assert stale_files.remove_dead_files(str(tmp_path)) == [path]

@@ -47,7 +47,7 @@ from datakit.storage import urls
 from datakit.storage.fingerprint import config_of
 from datakit.storage.ids import ids_from_arrow, strictly_ascending
 from datakit.storage.manifest import Partition
-from datakit.storage.parquet import ShardWriter, open_shard
+from datakit.storage.parquet import ShardWriter, open_shard, read_group
 from datakit.text.unicode_words import UNICODE_VERSION
 
 NAME = "signatures"
@@ -179,7 +179,7 @@ def _row_groups(url: str, name: str, context: TaskContext) -> Iterator[pa.Table]
         row = 0
         for group in range(shard.metadata.num_row_groups):
             context.hold(name, row, shard.metadata.row_group(group).num_rows)
-            table = shard.read_row_group(group, columns=["id", "text"], use_threads=False)
+            table = read_group(shard, group, url, ["id", "text"])
             row += table.num_rows
             ids = table["id"].combine_chunks() if last is None else pa.concat_arrays([last, *table["id"].chunks])
             if not strictly_ascending(*ids_from_arrow(ids)):

@@ -28,7 +28,7 @@ from datakit.engine.task import TaskContext, TaskResult
 from datakit.errors import CorruptError
 from datakit.storage import urls
 from datakit.storage.ids import ids_from_arrow, top_bits
-from datakit.storage.parquet import open_shard
+from datakit.storage.parquet import open_shard, read_group
 from datakit.text.hash_mixing import mix
 from datakit.text.string_buffers import string_buffers
 
@@ -110,6 +110,6 @@ def _selected(url: str, columns: list[str], wanted: np.ndarray) -> Iterator[tupl
             stop = start + shard.metadata.row_group(group).num_rows
             first, last = np.searchsorted(wanted, [start, stop])
             if first < last:
-                table = shard.read_row_group(group, columns=columns, use_threads=False)
+                table = read_group(shard, group, url, columns)
                 yield slice(int(first), int(last)), table.take(pa.array(wanted[first:last] - start)).combine_chunks()
             start = stop

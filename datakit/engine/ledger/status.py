@@ -20,7 +20,7 @@ class TaskStatus:
     """One task. `state` is done, failed, retrying or waiting.
 
     seconds, peak_memory and budget are from the last attempt.
-    quarantined: the number of entries in the result's list of skipped records.
+    quarantined: the number of records that the task skipped.
     """
 
     phase: str
@@ -122,7 +122,7 @@ def _after(before: TaskStatus, line: AttemptLine) -> TaskStatus:
         line.seconds,
         line.peak_memory,
         line.budget,
-        len(line.result.quarantined) if line.result is not None else 0,
+        sum(record.records for record in line.result.quarantined) if line.result is not None else 0,
     )
 
 

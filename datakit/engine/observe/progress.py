@@ -98,7 +98,7 @@ class StepViews(Observer):
             view.bytes_done += self._sizes.get(outcome.key, 0)
         if outcome.result is not None:
             view.records += outcome.result.records
-            view.quarantined += len(outcome.result.quarantined)
+            view.quarantined += sum(record.records for record in outcome.result.quarantined)
 
     def tick(self) -> None:
         """Estimate the number of running tasks: one per slot, but no more than there are unfinished tasks."""

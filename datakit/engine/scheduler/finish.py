@@ -57,7 +57,7 @@ def finish_step(step: Step, output: Output, tally: Tally) -> Manifest:
 
     Raises NotFoundError if an output is missing, and CorruptError if its size differs from what its task wrote.
     """
-    _require_outputs(step, tally.written)
+    folders = _require_outputs(step, tally.written)
     counters = Counter(output.counters)
     counters.update(tally.counters)  # not `+`, which would drop counters that are zero
     quarantined = sorted(tally.quarantined, key=lambda record: (record.file, record.position, record.reason))
@@ -77,21 +77,28 @@ def finish_step(step: Step, output: Output, tally: Tally) -> Manifest:
         quarantine=Quarantine(sum(record.records for record in quarantined)),
         details=output.details,
     )
+    atomic.sync_directories(sorted(folders))
     write_manifest(manifest, step.directory)
+    atomic.sync_directories([step.directory, urls.parent(step.directory)])
     urls.remove(urls.join(step.directory, PARTIAL_NAME))
     remove_exchange(step)
     return manifest
 
 
-def _require_outputs(step: Step, written: bytearray) -> None:
-    """Raise an error unless all files that the tasks wrote still exist with the recorded sizes."""
+def _require_outputs(step: Step, written: bytearray) -> set[str]:
+    """Raise an error unless all files that the tasks wrote exist with the recorded sizes; return their folders."""
     if not written:
-        return
+        return set()
+    folders: set[str] = set()
     sizes = {info.path: info.size for info in urls.listing(step.directory)}
     for line in io.BytesIO(written):
         path, size = msgspec.json.decode(line)
         if sizes.get(path) != size:
             _require_output(step, path, size)
+        while path:
+            path = path.rpartition("/")[0]
+            folders.add(urls.join(step.directory, path))
+    return folders
 
 
 def _require_output(step: Step, path: str, size: int) -> None:

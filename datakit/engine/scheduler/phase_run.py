@@ -319,7 +319,8 @@ class PhaseRun:
 def describe_failure(history: TaskHistory) -> str:
     """Describe a task's failure: how its last attempt ended and, if known, which record caused it."""
     assert history.last is not None
-    text = f"{history.last.cause} after {history.attempts} attempts: {history.last.message}"
+    tries = "1 attempt" if history.attempts == 1 else f"{history.attempts} attempts"
+    text = f"{history.last.cause} after {tries}: {history.last.message}"
     if history.proposed is None:
         return text
     record = f"{history.proposed.file}:{history.proposed.position}"

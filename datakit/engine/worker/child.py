@@ -111,16 +111,13 @@ def _run_tasks(request: Request, scratch: Path, heartbeat: Heartbeat) -> Iterato
 
 
 def assert_clean_boot(preloads: tuple[Preload, ...]) -> None:
-    """Raise RuntimeError if a preload is missing, a forbidden module is imported, or there is more than one thread."""
+    """Raise RuntimeError if a preload is missing or a forbidden module is imported."""
     missing = [preload.module for preload in preloads if preload.module not in sys.modules]
     if missing:
         raise RuntimeError(f"the fork server did not preload {', '.join(missing)}")
     brought = [module for module in FORBIDDEN if module in sys.modules]
     if brought:
         raise RuntimeError(f"the fork server has imported {', '.join(brought)}, which tasks must not inherit")
-    threads = foreign_threads()
-    if threads:
-        raise RuntimeError(f"the fork server had more than one thread: {', '.join(threads)}")
 
 
 def foreign_threads() -> list[str]:

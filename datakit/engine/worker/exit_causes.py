@@ -107,7 +107,7 @@ def _cause_of_death(attempt: Attempt, ended: ChildExit) -> tuple[Cause, str, str
     if ended.status is None:
         return Cause.INFRASTRUCTURE, "ForkServerDied", "the fork server died"
     code = os.waitstatus_to_exitcode(ended.status.wait_status)
-    how = signal.Signals(-code).name if code < 0 else f"exit code {code} without a result"
+    how = _signal_name(-code) if code < 0 else f"exit code {code} without a result"
     if code == -signal.SIGKILL and ended.kernel_killed:
         used = f"it used {_mib(ended.memory.peak)} of its {_mib(ended.budget)} budget, other processes the rest"
         return Cause.MEMORY, "KernelKill", f"the kernel killed it for lack of memory; {used}"
@@ -116,6 +116,14 @@ def _cause_of_death(attempt: Attempt, ended: ChildExit) -> tuple[Cause, str, str
     if ended.memory.met_hard_limit or FAILED_ALLOCATION.search(_tail(ended.scratch / child.OUTPUT_FILE)):
         return Cause.MEMORY, "FailedAllocation", f"{_used(ended)}; an allocation failed ({how}){place}"
     return Cause.CRASH, how, f"{how}{_progress(ended)}{place}"
+
+
+def _signal_name(number: int) -> str:
+    """Return a signal's name; of the real-time signals, only the first and the last have one."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _used(ended: ChildExit) -> str:

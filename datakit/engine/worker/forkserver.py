@@ -47,7 +47,7 @@ def serve(control: socket.socket) -> None:
     preloads = decode(receive_frame(control), tuple[Preload, ...])
     watcher = MemoryWatcher()
     failure = _boot(preloads)
-    send_frame(control, encode(failure or {"pid": os.getpid(), "threads": child.foreign_threads()}))
+    send_frame(control, encode(failure or {"pid": os.getpid()}))
     if failure is None:
         _ForkServer(control, preloads, watcher).run()
 
@@ -61,6 +61,8 @@ def _boot(preloads: tuple[Preload, ...]) -> dict[str, Any] | None:
             importlib.import_module(preload.module)
             if preload.function:
                 preloaded(preload.function, *preload.arguments)
+        if threads := child.foreign_threads():  # a fork copies the locks that they hold, but not the threads
+            raise RuntimeError(f"the preloads started threads ({', '.join(threads)}), so the server cannot fork safely")
     except BaseException as error:  # noqa: BLE001 - sent to the parent, which raises it there
         return child.describe_error(error)
     return None

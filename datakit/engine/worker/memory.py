@@ -56,17 +56,20 @@ def backstop_limit(reserved: int, budget: int) -> int:
     return reserved + 2 * budget + BACKSTOP_MARGIN
 
 
+def first_limit(reserved: int, budget: int) -> int:
+    """Return the limit that a child sets for itself: a hard limit if its budget is small, else the backstop limit."""
+    if budget < SMALL_BUDGET:
+        return reserved + int((1 + HARD_LIMIT_MARGIN) * budget)
+    return backstop_limit(reserved, budget)
+
+
 def limit_own_memory(budget: int) -> None:
     """Limit the memory of this process.
 
     With a small budget, the process gets a hard limit at once (`memory_watcher.py`); otherwise, it gets only the
     backstop limit.
     """
-    reserved = used_memory("self")[1]
-    if budget < SMALL_BUDGET:
-        set_memory_limit(0, reserved + int((1 + HARD_LIMIT_MARGIN) * budget))
-    else:
-        set_memory_limit(0, backstop_limit(reserved, budget))
+    set_memory_limit(0, first_limit(used_memory("self")[1], budget))
 
 
 def set_memory_limit(pid: int, limit: int) -> None:

@@ -36,6 +36,7 @@ from datakit.engine.worker.memory import (
     HARD_LIMIT_MARGIN,
     SMALL_BUDGET,
     backstop_limit,
+    first_limit,
     set_memory_limit,
     used_memory,
 )
@@ -44,7 +45,7 @@ LONGEST_INTERVAL, SHORTEST_INTERVAL = 0.05, 0.00025  # seconds: 20 and 4,000 mea
 FASTEST_GROWTH = 16 << 30  # bytes per second: four times the growth of the fastest bomb seen
 LATENESS_SECONDS = 0.1  # delay of a measurement on a busy machine; with 0.02, fast growth was often taken for slow
 HARD_LIMIT_SECONDS = 0.25  # how long a hard limit outlasts fast growth, as a child that pauses may be waiting for a CPU
-NEAR_BACKSTOP = 0.95  # share of the backstop limit above which a failed allocation is attributed to it
+NEAR_LIMIT = 0.95  # share of the first limit above which a failed allocation is attributed to it
 ENTRIES = 4096  # far more than the children of one fork server at any time
 CHILD = struct.Struct("<qqqq")  # a _Child, written by the fork server
 OBSERVED = struct.Struct("<qq??")  # an _Observed, written by the watcher
@@ -132,9 +133,9 @@ class MemoryWatcher:
         """Stop watching a child that has exited, and return its memory use."""
         child, observed = self._table.child(entry), self._table.observed(entry)
         self._table.set_child(entry, _Child(0, 0, 0, 0))
-        near_backstop = observed.most_reserved > NEAR_BACKSTOP * backstop_limit(child.reserved, child.budget)
+        near_limit = observed.most_reserved > NEAR_LIMIT * first_limit(child.reserved, child.budget)
         return MemoryUse(
-            child.inherited, observed.peak, observed.over_budget, met_hard_limit=observed.limited or near_backstop
+            child.inherited, observed.peak, observed.over_budget, met_hard_limit=observed.limited or near_limit
         )
 
 

@@ -10,6 +10,7 @@ A block of 2,048 slots takes 0.3 ms; the last 64 blocks are cached.
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from datakit.loader.permutation import Permutation, derive_key
 
 CACHED_BLOCKS = 64  # 2 MB at 2,048 slots
 MAX_BLOCKS = 4_000_000  # how far ahead the end of a component is searched for: 8 G slots, about a minute
+ANNOUNCED_BLOCKS, SECONDS_PER_BLOCK = 200_000, 20e-6  # a search that is longer, which takes 4 s, is announced
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,11 @@ class SlotOrder:
             raise LoaderError(
                 f"component {self._names[component]!r}: at its weight, sequence {sequence:,} comes after slot "
                 f"{low * self.block:,}, too far ahead to compute the end of the run; raise its weight, or change `stop`"
+            )
+        if high > ANNOUNCED_BLOCKS:
+            logging.getLogger(__name__).warning(
+                f"component {self._names[component]!r} has a tiny weight: computing where its sequence {sequence:,} is "
+                f"served takes about {high * SECONDS_PER_BLOCK:.0f} s (needed to find the end of the run)"
             )
         while high - low > 1:
             middle = (low + high) // 2

@@ -25,10 +25,18 @@ def training_source(component: Component, name: str, simulate: SimulatedEpochs |
     if component.validation_tokens:
         source = remaining(source, held_out(source, component.validation_tokens, "validation", name))
     if simulate is not None:
-        away = source.tokens - simulate.kept(source.tokens)
-        if away:
-            source = remaining(source, held_out(source, away, "simulated epochs", name))
+        source = _reduced(source, simulate.kept(source.tokens), name)
     return source
+
+
+def _reduced(source: TokenSource, tokens: int, name: str) -> TokenSource:
+    """Keep whole documents with about `tokens` tokens. The smaller side is chosen, as its amount is the precise one."""
+    away, purpose = source.tokens - tokens, "simulated epochs"
+    if not away:
+        return source
+    if tokens <= away:
+        return RangeSource(source, held_out(source, tokens, purpose, name))
+    return remaining(source, held_out(source, away, purpose, name))
 
 
 def validation_source(component: Component, name: str) -> TokenSource:

@@ -22,6 +22,7 @@ from datakit.errors import UnreadableError
 from datakit.normalize.readers.base import Chunk, Chunks, ReadContext, require_unique_columns, without_columns
 from datakit.normalize.readers.json import BYTE_ORDER_MARK
 from datakit.normalize.readers.line_chunks import CHUNK_BYTES
+from datakit.normalize.readers.sound_arrays import check_arrays
 from datakit.normalize.readers.streams import DamagedError, decompressed
 from datakit.normalize.readers.valid_strings import with_valid_strings
 
@@ -144,6 +145,7 @@ class _ChunkParser:
             return "skip"
 
         table = _table(data, self._names, self._delimiter, bad)
+        check_arrays(table)
         if table.num_rows != good.sum():
             raise UnreadableError(
                 f"{self._path}: from byte {offset} on, it is ambiguous where records end; check the file's quotes"

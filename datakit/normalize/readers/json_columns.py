@@ -16,6 +16,8 @@ import pyarrow as pa
 import pyarrow.json as pj
 from pyarrow import types
 
+from datakit.normalize.readers.sound_arrays import check_arrays
+
 
 class ColumnParser:
     """Parses the chunks of one file, in order, and remembers which columns hold strings that look like dates."""
@@ -33,7 +35,7 @@ class ColumnParser:
         if dates:
             self._dates |= dates
             table = _read(chunk, [(field.name, _dates_as_strings(field.type)) for field in table.schema])
-        if table is None or table.num_rows != lines:
+        if table is None or table.num_rows != lines or not _sound(table):
             return None
         return table if all(_finite(chunk) for column in table.columns for chunk in column.chunks) else None
 
@@ -47,6 +49,14 @@ def _read(chunk: bytes, declared: list[tuple[str, pa.DataType]]) -> pa.Table | N
         )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None  # the line parser will report the bad line and the reason
+
+
+def _sound(table: pa.Table) -> bool:
+    try:
+        check_arrays(table)
+    except pa.ArrowInvalid:
+        return False  # such as a list that starts with null: the line parser reads it correctly
+    return True
 
 
 def _dates_as_strings(kind: pa.DataType) -> pa.DataType:

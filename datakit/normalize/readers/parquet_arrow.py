@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from datakit.errors import StorageError
 from datakit.normalize.formats import ARROW, PARQUET, check_head
 from datakit.normalize.readers.base import Chunk, Chunks, ReadContext, require_unique_columns, without_columns
+from datakit.normalize.readers.sound_arrays import check_arrays
 from datakit.normalize.readers.streams import HEAD_BYTES
 from datakit.normalize.readers.valid_strings import with_valid_strings
 from datakit.normalize.schema_union import plain
@@ -64,6 +65,8 @@ def _row_group(context: ReadContext, path: str, file: pq.ParquetFile, group: int
             yield _chunk(context, path, batch, row)
             row += batch.num_rows
             context.task.hold(path, row, end - row)
+        if row != end:  # pyarrow ends without an error at the shortest column
+            raise pa.ArrowInvalid(f"{end - row} rows missing")
     except _DAMAGE as error:
         _raise_unless_damage(error, path)
         context.counts.unreadable(path, row, f"row group {group} cannot be decoded to its end", max(1, end - row))
@@ -133,6 +136,7 @@ def _raise_unless_damage(error: BaseException, path: str) -> None:
 
 def _chunk(context: ReadContext, path: str, batch: pa.RecordBatch, row: int) -> Chunk:
     table = pa.Table.from_batches([batch])
+    check_arrays(table)
     require_unique_columns(path, table.column_names)
     table = without_columns(table, context.config.drop)
     context.counts.add_read(table.num_rows)

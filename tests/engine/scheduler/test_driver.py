@@ -18,6 +18,7 @@ from datakit.engine.scheduler.driver import run_step
 from datakit.engine.task import Phase, Task
 from datakit.engine.worker.local_executor import LocalExecutor
 from datakit.errors import PartialError
+from datakit.storage import atomic
 from datakit.storage.manifest import find_manifest
 from tests.support.engine import engine_tasks, poison_tasks
 from tests.support.engine.runs import (
@@ -117,7 +118,7 @@ def test_missing_output_is_written_again(tmp_path: Path) -> None:
 
 
 def test_temporary_files_of_dead_processes_are_removed(tmp_path: Path) -> None:
-    host = os.uname().nodename.replace("-", "_")
+    host = atomic.process_space()
     dead = subprocess.Popen(["true"])
     dead.wait()
     gone, kept = tmp_path / f".tmp-{host}-{dead.pid}-x-a.txt", tmp_path / f".tmp-{host}-{os.getpid()}-x-a.txt"

@@ -70,6 +70,29 @@ def test_output_changed_during_the_run_is_noticed(tmp_path: Path) -> None:
     assert run_meddled(tmp_path, lambda: None)[1] == ["number-002"]
 
 
+def test_names_are_durable_before_the_manifest_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise, after a power cut, the manifest might exist while a file that it lists has lost its name."""
+    synced: list[str] = []
+    sync, link = os.fsync, os.link
+
+    def record_sync(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        sync(descriptor)
+
+    def record_link(source: str, target: str) -> None:
+        if str(target).endswith("manifest.json"):
+            synced.append("link of the manifest")
+        link(source, target)
+
+    monkeypatch.setattr(os, "fsync", record_sync)
+    monkeypatch.setattr(os, "link", record_link)
+    step = tmp_path / "root" / "step"
+    run_numbers(step)
+    named = synced.index("link of the manifest")
+    assert str(step) in synced[:named]
+    assert {str(step), str(step.parent)} <= set(synced[named:])
+
+
 def temporary_name_of_the_dead(name: str) -> str:
     """Return the name that a dead process would have given its temporary file."""
     dead = subprocess.run(["sh", "-c", "echo $$"], capture_output=True, check=True)

@@ -12,6 +12,7 @@ import pytest
 
 from datakit.engine.executor import Attempt, Cause
 from datakit.engine.task import Task
+from datakit.storage import atomic
 from tests.support.engine import poison_tasks
 from tests.support.engine.runs import (
     fresh_executor,
@@ -56,7 +57,8 @@ def test_scratch_of_dead_processes_is_removed(tmp_path: Path, monkeypatch: pytes
     dead = subprocess.Popen(["true"])
     dead.wait()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    gone, kept = tmp_path / f"datakit-scratch-{dead.pid}-x", tmp_path / f"datakit-scratch-{os.getpid()}-x"
+    space = atomic.process_space()
+    gone, kept = (tmp_path / f"datakit-scratch-{space}-{pid}-x" for pid in (dead.pid, os.getpid()))
     gone.mkdir()
     kept.mkdir()
     (gone / "spill").write_bytes(bytes(100))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -93,3 +94,33 @@ def test_column_name_that_is_not_utf8_is_damage(tmp_path: Path) -> None:
     found, counts = read(tmp_path, "in.parquet")
     assert not found
     assert reasons(counts) == [(0, "its footer cannot be read, so none of its rows can")]
+
+
+def test_rows_of_a_column_that_ends_early_are_quarantined(tmp_path: Path) -> None:
+    """pyarrow ends a row group at its shortest column, without an error if a batch ends there too."""
+    path = tmp_path / "in.parquet"
+    table = pa.table({"text": ["a", "b", "c", "d", "e"], "n": [1, 2, 3, 4, 5]})
+    pq.write_table(table, path, compression="none", use_dictionary=False, write_statistics=False)
+    data, start = bytearray(path.read_bytes()), pq.read_metadata(path).row_group(0).column(1).data_page_offset
+    data[data.index(b"\x2c\x15\x0a", start) + 2] = 4  # the page's number of values: 2 instead of 5
+    path.write_bytes(data)
+    with patch.object(parquet_arrow, "MOST_ROWS", 2):
+        found, counts = read(tmp_path, path.name)
+    assert rows(found) == table.slice(0, 2).to_pylist()
+    assert reasons(counts) == [(2, "row group 0 cannot be decoded to its end")]
+    assert counts.counters["normalize/quarantined"] == 3
+
+
+def test_arrow_arrays_with_wrong_offsets_are_quarantined(tmp_path: Path) -> None:
+    path = tmp_path / "in.arrow"
+    table = pa.table({"text": ["abc", "de", "f"], "n": [[1, 2], [3], [4]]})
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    good = path.read_bytes()
+    for offsets in ([0, 3, 5, 6], [0, 2, 3, 4]):
+        data = bytearray(good)
+        place = data.index(np.array(offsets, np.int32).tobytes())
+        data[place + 4 : place + 8] = np.array([9], np.int32).tobytes()
+        path.write_bytes(data)
+        found, counts = read(tmp_path, path.name)
+        assert found == [] and reasons(counts) == [(0, "what follows cannot be decoded")]
