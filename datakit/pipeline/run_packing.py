@@ -46,8 +46,8 @@ def pack_mixture(
 ) -> list[PackingResult]:
     """Count the sequences in each block of every packed component, for every sequence length.
 
-    `workers` is the number of tasks that run at a time, by default one per usable CPU. Raises LoaderError for a
-    component that cannot be packed or is not a token cache, PartialError and StepFailedError.
+    `workers` is the number of tasks that run at a time, by default one per usable CPU. Raises PartialError,
+    StepFailedError, and LoaderError for a component that cannot be packed or is not a token cache.
     """
     check_workers(workers)
     root = urls.absolute(root)

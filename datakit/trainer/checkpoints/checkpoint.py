@@ -8,9 +8,9 @@ detects damage, and restores its arrays.
 A rolling checkpoint is written every `interval_minutes`, and only the newest `keep_temporary` of them are kept. The
 final checkpoint is permanent, and if `keep_every` is set, so is one checkpoint every `keep_every` steps. A new
 checkpoint is committed before an older one is removed, and a checkpoint's marker is removed before its files. So the
-last good checkpoint survives, whenever the process is killed. A directory with another name is not a checkpoint. A
-checkpoint is ignored, with a warning, if its marker is missing, a file is missing or has the wrong size, or a checksum
-is wrong; the next older checkpoint is then used.
+last good checkpoint survives, no matter when the process is killed. A directory with another name is not a checkpoint.
+A checkpoint is ignored, with a warning, if its marker is missing, a file is missing or has the wrong size, or a
+checksum is wrong; the next older checkpoint is then used.
 
 During a save, the training loop waits only while the state is copied to host memory; the rest runs in the background. A
 checkpoint can be restored on any number of devices, because orbax reads each array into the requested sharding.
