@@ -1,5 +1,5 @@
-"""Finds a run's checkpoint folders, restores the newest checkpoint whose checksums match, and renames the markers of
-later checkpoints to set them aside.
+"""Chooses the checkpoint to resume from: the newest whose checksums match; sets later ones aside by renaming their
+markers.
 
 Resuming a run, starting from another run's weights, and `datakit eval` all restore checkpoints through this module.
 """
