@@ -1,5 +1,5 @@
-"""Runs a recipe's steps in order: reuses finished ones, handles `--fresh`, skips steps whose inputs are partial, and lists
-the partial and skipped steps at the end.
+"""Runs a recipe's steps in order: reuses finished ones, handles `--fresh`, skips steps whose inputs are partial, and
+lists the partial and skipped steps at the end.
 
 Reusing a finished step takes one read of its manifest. The executor is created when the first task must run, so a
 second run of the same recipe starts no worker and ends in well under a second. If a step ends as partial, the steps

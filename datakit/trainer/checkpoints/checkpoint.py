@@ -1,5 +1,5 @@
-"""Decides when a checkpoint is saved, kept or removed; writes, lists and restores checkpoints; and warns about those that
-are unfinished or damaged.
+"""Decides when a checkpoint is saved, kept or removed; writes, lists and restores checkpoints; and warns about unfinished and
+damaged ones.
 
     <run>/checkpoints/step-000000400/state/...       orbax's files, each array sharded as on the devices
                                      commit.json     the marker, written last: step, run, mixture, files and checksums
