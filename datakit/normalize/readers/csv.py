@@ -41,7 +41,7 @@ def read_csv(context: ReadContext, path: str, delimiter: str) -> Chunks:
     parser = _ChunkParser(path, delimiter, context)
     with context.inputs.open(path) as file:
         try:
-            for records in cutter.chunks(decompressed(file, path)):
+            for records in cutter.chunks(decompressed(file, path, streams=context.streams)):
                 yield from parser.parse(records)
         except DamagedError as error:
             for records in cutter.whole_records():
