@@ -119,7 +119,7 @@ def read_range(context: ReadContext, part: FileRange) -> Chunks:
         return read_arrow(context, part.path)
     if part.format == formats.TEXT:
         return read_texts(context, [part.path])
-    return read_csv(context, part.path, "," if part.format == formats.CSV else "\t")
+    return read_csv(context, part.path, part.format)
 
 
 def find_damage(context: ReadContext, ranges: Sequence[FileRange]) -> dict[str, tuple[int, str]]:
