@@ -12,6 +12,7 @@ Cost: Parquet decodes at 500 to 900 MB/s of text per core; Arrow files are memor
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
@@ -31,6 +32,7 @@ from datakit.storage import urls
 BATCH_BYTES = 8 << 20  # decoded at once; as much as two chunks of JSON Lines
 MOST_ROWS = 65_536  # per batch; pyarrow's own default for iter_batches
 STREAM_HEAD = b"\xff\xff\xff\xff"
+STREAM_END = STREAM_HEAD + bytes(4)
 _DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)  # the last one is raised for a column name that is not UTF-8
 
 
@@ -102,6 +104,15 @@ def read_arrow(context: ReadContext, path: str) -> Chunks:
         except _DAMAGE as error:
             _raise_unless_damage(error, path)
             context.counts.unreadable(path, row, "what follows cannot be decoded")
+            return
+        if head.startswith(STREAM_HEAD) and not _stream_ends(source):
+            context.counts.unreadable(path, row, "the stream ends without its end-of-stream marker; the rest is lost")
+
+
+def _stream_ends(source: BinaryIO) -> bool:
+    """Return True if a stream ends with its marker. pyarrow reads a truncated stream without an error."""
+    source.seek(-len(STREAM_END), os.SEEK_END)
+    return source.read() == STREAM_END
 
 
 def _mapped(context: ReadContext, path: str, source: BinaryIO) -> Any:

@@ -124,3 +124,17 @@ def test_arrow_arrays_with_wrong_offsets_are_quarantined(tmp_path: Path) -> None
         path.write_bytes(data)
         found, counts = read(tmp_path, path.name)
         assert found == [] and reasons(counts) == [(0, "what follows cannot be decoded")]
+
+
+def test_arrow_stream_without_its_end_marker_is_truncated(tmp_path: Path) -> None:
+    table, path = pa.Table.from_pylist(RECORDS), tmp_path / "in.arrow"
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=50)
+    data = sink.getvalue().to_pybytes()
+    last = data.rindex(b"\xff\xff\xff\xff", 0, len(data) - 8)
+    for size, kept in ((len(data) - 8, 200), (last, 150), (len(data) - 3, 200), (last + 20, 150)):
+        path.write_bytes(data[:size])
+        found, counts = read(tmp_path, path.name)
+        assert rows(found) == RECORDS[:kept]
+        assert [place for place, _ in reasons(counts)] == [kept]
