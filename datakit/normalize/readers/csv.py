@@ -190,7 +190,7 @@ class _ChunkParser:
         counts.add_read(table.num_rows)
         table = without_columns(table, config.drop)
         strings = pa.table([_strings(column) for column in table.columns], names=table.column_names)
-        return Chunk(self._path, with_valid_strings(strings, config.text, counts), positions, size)
+        return Chunk(self._path, with_valid_strings(self._path, strings, config.text, counts), positions, size)
 
     def _try_record(self, data: bytes, starts: np.ndarray, row: int) -> None:
         end = starts[row + 1] if row + 1 < len(starts) else len(data)
