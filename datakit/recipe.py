@@ -53,6 +53,7 @@ class Source:
     sample: float | None = None  # the share of documents to keep, selected by their ids
     transform: str | None = None  # "package.module:function"; maps an Arrow batch to an Arrow batch
     transform_version: int | str | None = None  # chosen by the transform's author; part of the fingerprint
+    quoting: str | None = None  # whether the fields of CSV and TSV files may be quoted
 
 
 @dataclass(frozen=True)

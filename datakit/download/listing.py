@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,17 +66,28 @@ def pinned(url: str, revision: str | None) -> str:
 
 
 def list_source(
-    url: str, include: Sequence[str], exclude: Sequence[str], cache: HashCache | None = None
+    url: str,
+    include: Sequence[str],
+    exclude: Sequence[str],
+    cache: HashCache | None = None,
+    on_skipped: Callable[[str], None] = lambda clause: None,
 ) -> list[SourceFile]:
     """List the files of a source, sorted by path. Raises NoInputError, UnreadableError, ChangedInputError.
 
     url: a file, a directory, or a glob. include, exclude: patterns as described in `datakit.storage.globs`.
+    on_skipped: called with a clause that names the entries that are no regular files, if there are any.
     """
     place = globs.locate(url)
     every = globs.files_at(place, exclude)
-    chosen = globs.select(every, place, include, exclude)
+    chosen, skipped = globs.regular(globs.select(every, place, include, exclude))
     if not chosen:
-        raise NoInputError(_no_files(url, place, every, include, exclude))
+        raise NoInputError(
+            f"{url}: no regular files ({skipped}); copy the data to a file"
+            if skipped
+            else _no_files(url, place, every, include, exclude)
+        )
+    if skipped:
+        on_skipped(skipped)
     for info in chosen:
         _check_name(info)
     with ThreadPoolExecutor(HASHING_THREADS) as pool:
@@ -140,6 +151,9 @@ def _no_files(url: str, place: Place, every: Sequence[FileInfo], include: Sequen
         return f"{searched}; {place.base} is empty or does not exist; check the URL and the credentials"
     if os.path.isdir(place.base):
         return f"{searched}; the directory {place.base} is empty (hidden files are ignored)"
+    if os.path.exists(place.base):
+        kind = globs.special_kind(os.stat(place.base).st_mode)
+        return f"{searched}; {place.base} is {kind}, not a file or directory; copy the data to a file"
     return f"{searched}; {_nearest(place.base)}"
 
 

@@ -11,10 +11,13 @@ from datakit.engine.quarantine import check_limit
 from datakit.errors import RecipeError, suggestion
 from datakit.normalize.formats import AUTO, FORMATS
 
+QUOTED, UNQUOTED = "rfc4180", "none"
+QUOTINGS = (AUTO, QUOTED, UNQUOTED)
+
 
 @dataclass(frozen=True)
 class Config:
-    """Rules that turn records into documents. A source may override the first seven; the rest apply to all sources."""
+    """Rules that turn records into documents. A source may override the first eight; the rest apply to all sources."""
 
     format: str = AUTO  # one of `formats.FORMATS` for all files; `auto`: the format that each file's name implies
     text: str = "text"  # the upstream column that becomes `text`
@@ -23,8 +26,11 @@ class Config:
     sample: float = 1.0  # the share of documents to keep; the documents' ids decide which
     transform: str | None = None  # "package.module:function", which maps a RecordBatch of raw records to a RecordBatch
     transform_version: int | str | None = None  # to be changed whenever the transform's code changes
+    quoting: str = AUTO  # fields in quotes: `rfc4180`: allowed; `none`: a quote is text; `auto`: CSV rfc4180, TSV none
     drop: tuple[str, ...] = ()  # upstream columns to leave out
     max_document_bytes: int = 256 << 20  # a longer document is quarantined
+    max_field_bytes: int = 16 << 20  # a longer quoted field of a CSV or TSV file means that its quote was never closed
+    max_field_lines: int = 10_000  # so does a quoted field with more line ends
     whitespace_run: int = 128  # a longer run of white-space characters is cut to this length
     partition_bytes: int | None = None  # limit on a partition's mean text size; None: 32 MiB to 1 GiB, by total size
     max_quarantined: int | float = 0  # how many unusable records may be left out: a number (integer) or a share (float)
@@ -33,6 +39,8 @@ class Config:
     def __post_init__(self) -> None:
         if self.format not in (AUTO, *FORMATS):
             raise RecipeError(f"format {self.format!r} is unknown; {suggestion(self.format, (AUTO, *FORMATS))}")
+        if self.quoting not in QUOTINGS:
+            raise RecipeError(f"quoting {self.quoting!r} is unknown; {suggestion(self.quoting, QUOTINGS)}")
         if not 0 < self.sample <= 1:
             raise RecipeError(f"sample is {self.sample}; it must be a share above 0 and at most 1")
         if not self.text:
@@ -43,7 +51,7 @@ class Config:
             raise RecipeError(
                 "transform and transform_version must be set together, because the version stands for the code"
             )
-        for name in ("max_document_bytes", "whitespace_run", "partition_bytes"):
+        for name in ("max_document_bytes", "max_field_bytes", "max_field_lines", "whitespace_run", "partition_bytes"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise RecipeError(f"{name} is {getattr(self, name)}; it must be at least 1")
         check_limit(self.max_quarantined)

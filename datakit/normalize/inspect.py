@@ -83,9 +83,9 @@ class RawReport:
 def inspect_source(url: str, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> RawReport:
     """Inspect a file, a directory, or the matches of a glob. Raises NoInputError."""
     place = globs.locate(url)
-    files = globs.select(globs.files_at(place), place, include, exclude)
+    files, skipped = globs.regular(globs.select(globs.files_at(place), place, include, exclude))
     if not files:
-        raise NoInputError(f"{url}: no such file; check the path")
+        raise NoInputError(f"{url}: no {'regular' if skipped else 'such'} file; check the path")
     groups: dict[str, list[FileInfo]] = {}
     problems: list[str] = []
     for info in files:
@@ -97,6 +97,7 @@ def inspect_source(url: str, include: Sequence[str] = (), exclude: Sequence[str]
     problems = problems[:SHOWN_PROBLEMS]
     if unknown > SHOWN_PROBLEMS:
         problems.append(f"{unknown - SHOWN_PROBLEMS} more files of unknown format")
+    problems += [f"skipped: {skipped}"] if skipped else []
     reports = tuple(_inspect_format(place.base, name, group, problems) for name, group in groups.items())
     return RawReport(url, len(files), sum(info.size for info in files), reports, tuple(problems))
 

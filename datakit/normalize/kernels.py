@@ -157,38 +157,49 @@ def scan_lines(data, breaks, deepest_allowed, places, kinds):  # pragma: no cove
 
 
 @njit(cache=True, nogil=True)
-def find_records(data, delimiter, starts):  # pragma: no cover - compiled
-    """Write the start of each nonempty CSV record to `starts`.
+def find_records(data, dialect, limits, starts, sound):  # pragma: no cover - compiled
+    """Write the start of each nonempty CSV record to `starts`, and to `sound` False if text follows a closing quote.
 
-    Return the number of records written, and the end of the last record that has a line end.
+    dialect: the delimiter, and the byte that encloses fields or -1 for none. limits: the most bytes and the most line
+    ends in a quoted field.
+
+    Return the number of records written; the end of the last record that has a line end; the place of the quote that
+    opens a field that exceeds a limit or does not end in `data`, or -1; and whether a limit was exceeded.
     """
+    delimiter, quote = dialect
+    most_bytes, most_lines = limits
     count = 0
     start = end = 0
-    field_begins, quoted = True, False
+    opened, lines = -1, 0
+    field_begins, closed, bad = True, False, False
     i = 0
     while i < len(data):
         octet = data[i]
-        if quoted:
-            if octet == 34:
-                if i + 1 < len(data) and data[i + 1] == 34:
+        breaks = octet == 10 or (octet == 13 and i + 1 < len(data) and data[i + 1] != 10)
+        if opened >= 0:
+            lines += breaks
+            if octet == quote:
+                if i + 1 < len(data) and data[i + 1] == quote:
                     i += 1
                 else:
-                    quoted = False
-        elif octet == 34 and field_begins:
-            quoted, field_begins = True, False
+                    opened, closed = -1, True
+            elif i - opened > most_bytes or lines > most_lines:
+                return count, end, opened, True
+        elif octet == quote and field_begins and not bad:
+            opened, lines, field_begins = i, 0, False
         elif octet == delimiter:
-            field_begins = True
-        elif octet == 10 or (octet == 13 and i + 1 < len(data) and data[i + 1] != 10):
-            length = i - start - (octet == 10 and i > start and data[i - 1] == 13)
-            if length > 0:
-                starts[count] = start
+            field_begins, closed = True, False
+        elif breaks:
+            if i - start - (octet == 10 and i > start and data[i - 1] == 13) > 0:
+                starts[count], sound[count] = start, not bad
                 count += 1
             start = end = i + 1
-            field_begins = True
+            field_begins, closed, bad = True, False, False
         else:
+            bad = bad or (closed and octet != 13)
             field_begins = False
         i += 1
     if start < len(data):
-        starts[count] = start
+        starts[count], sound[count] = start, not bad
         count += 1
-    return count, end
+    return count, end, opened, False

@@ -6,6 +6,9 @@ The top bits of a document's id determine its bucket. A row in the exchange has 
 every upstream column under a prefixed name. In this phase, the types of columns are united only across the files of a
 slice. The sort phase converts them to the common types of the whole source.
 
+A slice whose compressed file turns out to be damaged is routed again, without the damaged stream and what follows it.
+No run is committed before the streams that its rows come from were decoded to the end.
+
 Cost per MB of text: 1 to 2 ms for reading, 1 ms for the rules and the hash, 2 ms for writing. Memory: one chunk plus
 the exchange writer's budget.
 """
@@ -25,14 +28,15 @@ from pyarrow import types
 from datakit.engine.exchange.exchange import ExchangeWriter
 from datakit.engine.quarantine import SHOWN
 from datakit.engine.task import TaskContext, TaskResult
-from datakit.errors import ColumnError
+from datakit.errors import ColumnError, PartialError
 from datakit.normalize import formats
 from datakit.normalize.config import Config
 from datakit.normalize.phase_data import RouteArguments, RouteDetails, RouteShared, to_plain
 from datakit.normalize.predicate import Predicate, Transform
 from datakit.normalize.readers.base import Chunk, ReadContext
 from datakit.normalize.readers.inputs import Inputs
-from datakit.normalize.readers.slices import SLICE_BYTES, read_slice
+from datakit.normalize.readers.slices import SLICE_BYTES, find_damage, read_slice
+from datakit.normalize.readers.streams import DamagedStreamError, Streams
 from datakit.normalize.record_counts import IN, PREFIX, RecordCounts
 from datakit.normalize.schema_union import fit_column
 from datakit.normalize.text_rules import apply_rules
@@ -170,11 +174,25 @@ def _exchange_rows(table: pa.Table, union: pa.Schema, texts: pa.Array, high: np.
 def route_slice(arguments: dict[str, Any], shared: dict[str, Any], task: TaskContext) -> TaskResult:
     """Route one slice. Raises InputError, PartialError."""
     own, common = msgspec.convert(arguments, RouteArguments), msgspec.convert(shared, RouteShared)
-    config, inputs = config_of(common.config, Config), Inputs(common.base, own.listed)
-    counts = RecordCounts(task.tolerance)
-    context = ReadContext(inputs, config, counts, replace(task, hold=_hold_or_give_up(counts, task)))
+    config = config_of(common.config, Config)
+    try:
+        return _route(own, common, config, task, Streams())
+    except (DamagedStreamError, PartialError):  # the bad records of a PartialError may come from a damaged stream
+        task.release()
+        inputs = Inputs(common.base, own.listed)
+        damaged = find_damage(ReadContext(inputs, config, RecordCounts(task.tolerance), task), own.ranges)
+        if not damaged:
+            raise
+    return _route(own, common, config, task, Streams(damaged))
+
+
+def _route(own: RouteArguments, common: RouteShared, config: Config, task: TaskContext, streams: Streams) -> TaskResult:
+    inputs, counts = Inputs(common.base, own.listed), RecordCounts(task.tolerance)
+    context = ReadContext(inputs, config, counts, replace(task, hold=_hold_or_give_up(counts, task)), streams)
     router, bytes_read = Router(config, counts, common.buckets), 0
-    with ExchangeWriter(task, PHASE, own.key, common.buckets, BUDGET_BYTES, before_commit=inputs.check) as writer:
+    with ExchangeWriter(
+        task, PHASE, own.key, common.buckets, BUDGET_BYTES, before_commit=inputs.check, input_state=streams
+    ) as writer:
         for chunk in read_slice(context, own.ranges):
             router.route(_without_skipped(chunk, context, common.buckets), writer.write)
             bytes_read += chunk.bytes_read

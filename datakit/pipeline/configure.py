@@ -32,7 +32,7 @@ from datakit.toml_config import decoded, names_of
 TRAIN = "train"  # value of `tokenizer` that requests training a tokenizer on the clean dataset
 TRAIN_TABLE = "train"  # the subtable [tokenize.train], which holds the settings for training
 ENABLED = "enabled"
-READING_KEYS = ("format", "text", "id", "where", "sample", "transform", "transform_version")
+READING_KEYS = ("format", "text", "id", "where", "sample", "transform", "transform_version", "quoting")
 
 
 @dataclass(frozen=True)

@@ -71,17 +71,21 @@ def resolve_source(source: Source, selection: dict[str, Any], root: str, options
         return _pinned(source, url, selection, root, options)
     if options.offline and not local:
         return _last_download(source, url, selection, root)
-    base, files = _list(source.name, url, selection, root, options)
-    return SourceState(source.name, {**selection, LISTING: listing_digest(files)}, base, tuple(files))
+    base, files, note = _list(source.name, url, selection, root, options)
+    return SourceState(source.name, {**selection, LISTING: listing_digest(files)}, base, tuple(files), note)
 
 
 def _list(
     name: str, url: str, selection: dict[str, Any], root: str, options: ListingOptions
-) -> tuple[str, list[SourceFile]]:
-    """Return (base of the relative paths, files). Errors from the store's driver are raised as DatakitErrors."""
+) -> tuple[str, list[SourceFile], str]:
+    """Return (base of the relative paths, files, note for the user).
+
+    Errors from the store's driver are raised as DatakitErrors.
+    """
+    skipped: list[str] = []
     with read_errors(url):
         cache = HashCache(root, name, frozen=options.dry_run)
-        files = list_source(url, selection["include"], selection["exclude"], cache)
+        files = list_source(url, selection["include"], selection["exclude"], cache, skipped.append)
         base = source_base(url)
     if urls.is_local(base) and urls.is_local(root):
         inside = urls.relative(root, base) + "/"
@@ -90,7 +94,7 @@ def _list(
                 f"source {name!r}: some of its files are in the output root {root}, so every run would change the "
                 f'source; add exclude = ["{inside}**"] or choose another --root'
             )
-    return base, files
+    return base, files, f"source {name}: skipped, not a regular file: {skipped[0]}" if skipped else ""
 
 
 def _pinned(source: Source, url: str, selection: dict[str, Any], root: str, options: ListingOptions) -> SourceState:
@@ -104,13 +108,13 @@ def _pinned(source: Source, url: str, selection: dict[str, Any], root: str, opti
         note = f"source {source.name}: not downloaded yet; its size is unknown"
         return SourceState(source.name, content, url, note=note)
     try:
-        base, files = _list(source.name, url, selection, root, options)
+        base, files, note = _list(source.name, url, selection, root, options)
     except DatakitError as error:
         if not options.dry_run or isinstance(error, NoInputError):
             raise
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         return SourceState(source.name, content, url, note=f"source {source.name}: its size is unknown ({reason})")
-    return SourceState(source.name, content, base, tuple(files))
+    return SourceState(source.name, content, base, tuple(files), note)
 
 
 def _last_download(source: Source, url: str, selection: dict[str, Any], root: str) -> SourceState:

@@ -1,4 +1,5 @@
 """Lists a source's files: walks directories (also through links) and applies include and exclude patterns.
+Skips named pipes, sockets and devices, and refuses links to missing files.
 
 A URL names a file, a directory or a glob. A pattern is matched against the path relative to the directory. `*` and `?`
 match within one path component, `[...]` matches one of the characters listed, and `**` matches any number of
@@ -12,8 +13,10 @@ Cost: one listing (a directory walk on a disk, or as few requests as the store n
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,6 +26,9 @@ from datakit.storage import urls
 from datakit.storage.urls import FileInfo
 
 _MAGIC = re.compile(r"[*?\[]")
+_DANGLING = "a link to a file that does not exist"
+_SPECIAL = ((stat.S_ISFIFO, "a named pipe"), (stat.S_ISSOCK, "a socket"), (stat.S_ISREG, ""))
+SHOWN = 5  # files named in a message
 
 
 @dataclass(frozen=True)
@@ -86,6 +92,25 @@ def select(files: Sequence[FileInfo], place: Place, include: Sequence[str], excl
     ]
 
 
+def regular(files: Sequence[FileInfo]) -> tuple[list[FileInfo], str]:
+    """Return the regular files, and a clause that names the others; opening a named pipe could block forever.
+
+    Raises UnreadableError if a file is a link to a file that does not exist.
+    """
+    dangling = [info.url for info in files if info.special == _DANGLING]
+    if dangling:
+        more = f" (and {len(dangling) - 1} more, such as {', '.join(dangling[1:SHOWN])})" if dangling[1:] else ""
+        raise UnreadableError(f"{dangling[0]} is {_DANGLING}{more}; fix or exclude it")
+    skipped = [f"{info.path} is {info.special}" for info in files if info.special]
+    more = f" and {len(skipped) - SHOWN} more" if len(skipped) > SHOWN else ""
+    return [info for info in files if not info.special], ", ".join(skipped[:SHOWN]) + more
+
+
+def special_kind(mode: int) -> str:
+    """Return the kind of an entry with these mode bits, with its article, or "" for a regular file."""
+    return next((kind for is_kind, kind in _SPECIAL if is_kind(mode)), "a device")
+
+
 def matcher(patterns: Sequence[str]) -> re.Pattern[str]:
     """Compile several patterns into one regular expression.
 
@@ -146,14 +171,26 @@ def _walk(base: str, closed: re.Pattern[str]) -> Iterator[FileInfo]:
                 path = prefix + entry.name
                 if entry.name.startswith("."):
                     continue
-                if not entry.is_dir():
-                    yield FileInfo(entry.path, path, _size(entry))
+                if not _is_directory(entry):
+                    yield _local_file(entry, path)
                 elif not closed.fullmatch(path):
                     stack.append((entry.path, f"{path}/", above | {here}))
 
 
-def _size(entry: os.DirEntry[str]) -> int:
+def _is_directory(entry: os.DirEntry[str]) -> bool:
     try:
-        return entry.stat().st_size
-    except FileNotFoundError as error:
-        raise UnreadableError(f"{entry.path} is a link to a file that does not exist; fix or exclude it") from error
+        return entry.is_dir()
+    except OSError as error:
+        if error.errno != errno.ELOOP:  # a link that leads to itself
+            raise
+        return False
+
+
+def _local_file(entry: os.DirEntry[str], path: str) -> FileInfo:
+    try:
+        status = entry.stat()
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ELOOP):
+            raise
+        return FileInfo(entry.path, path, 0, special=_DANGLING)
+    return FileInfo(entry.path, path, status.st_size, special=special_kind(status.st_mode))

@@ -33,12 +33,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class FileInfo:
-    """A file in a listing. `url` is absolute, `path` is relative to the listed directory, and `size` is in bytes."""
+    """A file in a listing. `url` is absolute, `path` is relative to the listed directory, and `size` is in bytes.
+
+    special: the kind of a local entry that is no regular file ("a named pipe"), else empty.
+    """
 
     url: str
     path: str
     size: int
     checksum: str | None = None  # the store's own checksum (such as an ETag), if it has one
+    special: str = ""
 
 
 def is_local(url: str) -> bool:

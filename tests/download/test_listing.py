@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sysconfig
 from pathlib import Path
 from unittest.mock import patch
@@ -59,6 +60,22 @@ def test_linked_directories_are_followed_once(tree: Path) -> None:
     (tree / "dangling.jsonl").symlink_to(tree / "nowhere")
     with pytest.raises(UnreadableError, match=r"dangling\.jsonl is a link to a file that does not exist"):
         list_source(str(tree), [], [])
+
+
+def test_named_pipe_is_skipped_and_named(tree: Path) -> None:
+    os.mkfifo(tree / "pipe.jsonl")
+    skipped: list[str] = []
+    files = list_source(str(tree), ["*.jsonl"], [], on_skipped=skipped.append)
+    assert [file.path for file in files] == ["a.jsonl", "b/c.jsonl"]
+    assert skipped == ["pipe.jsonl is a named pipe"]
+    for url in (str(tree / "pipe.jsonl"), str(tree / "pipe*")):
+        with pytest.raises(NoInputError, match="is a named pipe"):
+            list_source(url, [], [])
+
+
+def test_excluded_dangling_link_stops_nothing(tree: Path) -> None:
+    (tree / "dangling.jsonl").symlink_to(tree / "nowhere")
+    assert "a.jsonl" in [file.path for file in list_source(str(tree), [], ["dangling.*"])]
 
 
 def test_stdlib_placeholder_is_a_source() -> None:

@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import json
+import lzma
+from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
+import pytest
+import xxhash
+import zstandard
+
+from datakit.normalize import route
+from datakit.normalize.readers import line_chunks, streams
 from tests.support.normalize.sources import check_contract, normalize, write_lines
 
 
@@ -40,3 +52,58 @@ def test_overlong_documents_are_quarantined(tmp_path: Path) -> None:
     assert sorted(len(row["text"]) for row in result.rows()) == [5, 100]
     assert result.quarantined() == [("in.jsonl", 18)]
     check_contract(result)
+
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "gz": lambda data: gzip.compress(data, compresslevel=0),  # stored, so that only the checksum reveals a changed byte
+    "zst": zstandard.ZstdCompressor(write_checksum=True).compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+}
+SMALL_READS = {name: (opener, 1 << 10) for name, (opener, _) in streams._OPENERS.items()}
+
+
+def json_lines(first: int, count: int) -> bytes:
+    records = ({"text": f"{n}: {xxhash.xxh3_128_hexdigest(b'%d' % n) * 4}"} for n in range(first, first + count))
+    return b"".join(json.dumps(record).encode() + b"\n" for record in records)
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+@pytest.mark.parametrize("share", [0.05, 0.5, 0.999])
+def test_nothing_of_a_damaged_stream_is_published(tmp_path: Path, suffix: str, share: float) -> None:
+    """Runs are small, so that most would be committed before the damage is noticed."""
+    pack, good = PACKERS[suffix], json_lines(0, 500)
+    packed = bytearray(pack(json_lines(500, 3000)))
+    packed[int((len(packed) - 1) * share)] ^= 0x10
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / f"a.jsonl.{suffix}").write_bytes(pack(good) + bytes(packed) + pack(json_lines(4000, 10)))
+    (tmp_path / "in" / "b.jsonl").write_bytes(json_lines(5000, 20))
+    small = (patch.object(streams, "_OPENERS", SMALL_READS), patch.object(streams, "OUTPUT_BYTES", 4096))
+    with small[0], small[1], patch.object(line_chunks, "CHUNK_BYTES", 4096), patch.object(route, "BUDGET_BYTES", 9_000):
+        result = normalize(tmp_path, tmp_path / "in", max_quarantined=1)
+    kept = sorted(int(row["text"].partition(":")[0]) for row in result.rows())
+    assert kept == [*range(500), *range(5000, 5020)]
+    assert result.quarantined() == [(f"a.jsonl.{suffix}", len(good))]
+    assert not list(tmp_path.rglob(".tmp-*"))
+    check_contract(result)
+
+
+def test_bad_records_of_a_damaged_stream_do_not_count(tmp_path: Path) -> None:
+    """All lines of the damaged stream are bad, but only the stream as a whole is quarantined."""
+    packed = gzip.compress(json_lines(0, 10)) + gzip.compress(b"not a record\n" * 100_000)[:-8] + bytes(8)
+    (tmp_path / "in.jsonl.gz").write_bytes(packed)
+    result = normalize(tmp_path, tmp_path / "in.jsonl.gz", max_quarantined=1)
+    assert result.manifest.totals.rows == 10
+    assert result.quarantined() == [("in.jsonl.gz", len(json_lines(0, 10)))]
+
+
+def test_every_damaged_file_of_a_slice_is_found_at_once(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(8):
+        packed = gzip.compress(json_lines(1000 * number, 1000), compresslevel=0)
+        (tmp_path / "in" / f"{number}.jsonl.gz").write_bytes(packed[:-8] + bytes(8) if number % 2 else packed)
+    with patch.object(streams, "OUTPUT_BYTES", 4096), patch.object(route, "_route", wraps=route._route) as routed:
+        result = normalize(tmp_path, tmp_path / "in", max_quarantined=4)
+    assert routed.call_count == 2
+    assert result.manifest.totals.rows == 4000
+    assert result.quarantined() == [(f"{number}.jsonl.gz", 0) for number in (1, 3, 5, 7)]

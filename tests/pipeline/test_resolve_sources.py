@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,10 @@ def test_root_inside_a_source_is_rejected(tmp_path: Path) -> None:
     recipe.write_text('name = "r"\n[[sources]]\nname = "s"\nurl = "texts"\n')
     with pytest.raises(RecipeError, match=r'exclude = \["out/\*\*"\]'):
         pipeline.plan(load_recipe(recipe), str(tmp_path / "texts" / "out"))
+
+
+def test_named_pipe_is_skipped_with_a_note(tmp_path: Path) -> None:
+    write_lines(tmp_path / "texts" / "a.jsonl", ["one"])
+    os.mkfifo(tmp_path / "texts" / "pipe.jsonl")
+    planned = pipeline.plan(Recipe("r", (Source("s", str(tmp_path / "texts")),)), str(tmp_path / "root"))
+    assert planned.notes == ("source s: skipped, not a regular file: pipe.jsonl is a named pipe",)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from pathlib import Path
 
 import pytest
 
 from datakit.errors import UnreadableError
-from datakit.storage.globs import Place, expand, files_at, locate, matcher, select
+from datakit.storage.globs import Place, expand, files_at, locate, matcher, regular, select
 
 NAMES = ("a.py", "b.txt", "lib/c.py", "lib/tests/d.py", "lib/.hidden.py")
 
@@ -49,10 +51,25 @@ def test_includes_and_excludes_select_files(folder: Path) -> None:
 
 
 def test_directories_excluded_entirely_are_not_entered(folder: Path) -> None:
-    (folder / "lib/tests/broken").symlink_to("nowhere")
-    with pytest.raises(UnreadableError, match="broken is a link to a file that does not exist"):
-        found(str(folder))
-    assert "lib/c.py" in found(str(folder), exclude=("**/tests/**",))
+    assert not [info for info in files_at(Place(str(folder)), ("**/tests/**",)) if "tests" in info.path]
+
+
+def test_dangling_links_are_refused_by_name_unless_excluded(folder: Path) -> None:
+    for name in ("broken", "loop"):
+        (folder / "lib" / name).symlink_to(name if name == "loop" else "nowhere")
+    everything = select(files_at(Place(str(folder))), Place(str(folder)), (), ())
+    with pytest.raises(UnreadableError, match=r"broken is a link to a file that does not exist \(and 1 more, .*loop"):
+        regular(everything)
+    assert regular(select(everything, Place(str(folder)), (), ("broken", "loop")))[1] == ""
+
+
+def test_named_pipes_and_sockets_are_skipped_by_name(folder: Path) -> None:
+    os.mkfifo(folder / "pipe.txt")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / "s.txt"))
+        files, skipped = regular(files_at(Place(str(folder))))
+    assert [info.path for info in files] == ["a.py", "b.txt", "lib/c.py", "lib/tests/d.py"]
+    assert skipped == "pipe.txt is a named pipe, s.txt is a socket"
 
 
 def test_directory_linked_to_its_parent_is_listed_once(folder: Path) -> None:

@@ -4,7 +4,9 @@ Map tasks write runs, and each reducer reads the byte ranges of its buckets in a
 the driver. A run ends when its rows reach `budget_bytes / 2` bytes (at most 1 GiB) or when the schema changes. Within a
 bucket, rows are ordered by run; within a run, they keep the order in which they were written. Run boundaries depend
 only on the rows, not on how the rows were divided into tables, so a task that is rerun with smaller batches writes the
-same bytes.
+same bytes. A run is committed as soon as the input of its rows is known to be sound (see `InputState`). Until then,
+it is a temporary file: beside its final place on a disk, or in the temporary directory if the step is in an object
+store.
 
 Memory: in addition to the table being written, a writer holds about `budget_bytes` (measured: 1.1 times `budget_bytes`,
 regardless of skew). One half holds the waiting rows, plus 10 bytes per row for its bucket number and position. The
@@ -16,13 +18,17 @@ the rows, and two files. The throughput is 500 MB (narrow rows) to 900 MB per CP
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
+from datakit.engine.exchange.input_state import SOUND, InputState
 from datakit.engine.exchange.merge import merged
 from datakit.engine.exchange.run_file import INDEX_SUFFIX, RunIndex, decode_segments, map_range, read_index, windows
 from datakit.engine.task import OutputFile, TaskContext
@@ -36,6 +42,17 @@ ROW_OVERHEAD = 10  # bytes per waiting row, for its bucket number and its positi
 WINDOW_BYTES = 4 << 20  # bytes of rows gathered at a time; a larger bucket is written as several record batches
 
 Fetched = tuple[RunIndex, pa.Buffer | None, str]  # index, the buckets' bytes (None if there are none), URL of the run
+
+
+@dataclass(frozen=True)
+class _StagedRun:
+    """A run that is written but not committed. needs: the number of parts of the input that must be sound first."""
+
+    path: str
+    local: Path
+    index: RunIndex
+    needs: int
+    staging: ExitStack
 
 
 class ExchangeWriter:
@@ -54,21 +71,24 @@ class ExchangeWriter:
         budget_bytes: int = 256 << 20,
         *,
         before_commit: Callable[[], None] = lambda: None,
+        input_state: InputState = SOUND,
     ) -> None:
         """`buckets` is the number of buckets, a power of two up to 2**31; `budget_bytes` bounds the memory.
 
         before_commit: called before each run is committed; it must raise an exception if the rows written so far must
         not be committed. A committed run is permanent, and reruns of the task are compared with it.
+        input_state: says which part of the input is sound; when the `with` block ends, all of it must be.
         """
         if buckets < 1 or buckets & (buckets - 1) or buckets > 1 << 31:
             raise ValueError(f"the number of buckets is {buckets}; it must be a power of two up to 2**31")
         self._directory, self._prefix, self._buckets = context.step_directory, f"exchange/{phase}/{key}", buckets
         self._run_bytes = min(max(1, budget_bytes // 2), 1 << 30)  # columns with 32-bit offsets must stay below 2 GiB
-        self._before_commit = before_commit
+        self._before_commit, self._input = before_commit, input_state
         self._bucket_type = np.uint16 if buckets <= 1 << 16 else np.uint32
         self._tables: list[pa.Table] = []
         self._pending: list[np.ndarray] = []
         self._bytes = 0
+        self._staged: deque[_StagedRun] = deque()
         self._outputs: list[OutputFile] = []
         self.runs: list[str] = []
 
@@ -81,9 +101,17 @@ class ExchangeWriter:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if error is None:
-            self._flush()
+        with ExitStack() as stack:
+            stack.callback(self._discard)
+            if error is None:
+                self._flush()
+                self._commit_sound()
+                assert not self._staged, "the input has ended, so all of it must be sound"
+
+    def _discard(self) -> None:
         self._tables, self._pending = [], []
+        while self._staged:
+            self._staged.popleft().staging.close()
 
     def write(self, table: pa.Table, bucket: np.ndarray) -> None:
         """Append rows; `bucket` holds the bucket number of each row, in [0, buckets).
@@ -119,16 +147,27 @@ class ExchangeWriter:
         table, bucket = _combine(self._tables), np.concatenate(self._pending)
         most = max(1, WINDOW_BYTES * table.num_rows // self._bytes)
         self._pending, self._bytes = [], 0
-        path = f"{self._prefix}-{len(self.runs):05d}.arrow"
-        url = urls.join(self._directory, path)
-        with atomic.staging(url) as local:
+        path = f"{self._prefix}-{len(self.runs) + len(self._staged):05d}.arrow"
+        with ExitStack() as stack:
+            local = stack.enter_context(atomic.staging(urls.join(self._directory, path)))
             index = _write_run(local, table, bucket, self._buckets, most)
+            self._staged.append(_StagedRun(path, local, index, self._input.begun, stack.pop_all()))
+        self._commit_sound()
+
+    def _commit_sound(self) -> None:
+        """Commit the runs, in order, up to the first whose input is not yet known to be sound."""
+        while self._staged and self._staged[0].needs <= self._input.sound:
+            self._commit(self._staged.popleft())
+
+    def _commit(self, run: _StagedRun) -> None:
+        url = urls.join(self._directory, run.path)
+        with run.staging:
             self._before_commit()
-            data = atomic.commit_file(local, url)
-        sidecar = atomic.commit_bytes(index.encode(), url + INDEX_SUFFIX)
-        self._outputs.append(OutputFile(path, data.bytes, data.xxh3, table.num_rows))
-        self._outputs.append(OutputFile(path + INDEX_SUFFIX, sidecar.bytes, sidecar.xxh3))
-        self.runs.append(path)
+            data = atomic.commit_file(run.local, url)
+        sidecar = atomic.commit_bytes(run.index.encode(), url + INDEX_SUFFIX)
+        self._outputs.append(OutputFile(run.path, data.bytes, data.xxh3, run.index.rows))
+        self._outputs.append(OutputFile(run.path + INDEX_SUFFIX, sidecar.bytes, sidecar.xxh3))
+        self.runs.append(run.path)
 
 
 def _refuse_dictionaries(schema: pa.Schema) -> None:

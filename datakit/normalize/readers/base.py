@@ -15,6 +15,7 @@ from datakit.engine.task import TaskContext, Tolerance
 from datakit.errors import ColumnError
 from datakit.normalize.config import Config
 from datakit.normalize.readers.inputs import Inputs
+from datakit.normalize.readers.streams import Streams
 from datakit.normalize.record_counts import RecordCounts
 from datakit.normalize.schema_union import shown
 
@@ -24,12 +25,14 @@ class ReadContext:
     """A task's view of a source: its files, how to parse them, and where to count records.
 
     task: the task context, which receives heartbeats; the default context discards them.
+    streams: the compressed streams read so far, and those that are known to be damaged.
     """
 
     inputs: Inputs
     config: Config
     counts: RecordCounts
     task: TaskContext = field(default_factory=lambda: TaskContext("", Path()))
+    streams: Streams = field(default_factory=Streams)
 
     def for_trial(self) -> ReadContext:
         """Return a context for trying a single record: it discards counts and heartbeats."""

@@ -1,5 +1,11 @@
 """Reads CSV and TSV files: finds the header and the ends of records (fields may contain quoted line ends), and
-quarantines records with the wrong number of fields.
+quarantines records with a wrong number of fields or wrong quotes.
+
+By default, the fields of CSV files may be quoted as in RFC 4180, and those of TSV files are never quoted, as in IANA's
+definition; `quoting` chooses otherwise. A quote that is never closed would silently turn the rest of the file into one
+field. Therefore a quoted field that exceeds `max_field_bytes` or `max_field_lines`, or that is still open at the end of
+the file, is an error: its record and what follows it are lost and quarantined as one entry. If text follows a closing
+quote, that record is quarantined up to the end of the line.
 
 Every column is a string, because the format has no types, and guessed types would differ between chunks. A compiled
 pass finds the ends of the records, so that chunks consist of whole records at known offsets; pyarrow then parses the
@@ -12,6 +18,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +26,8 @@ import pyarrow as pa
 import pyarrow.csv as pc
 
 from datakit.errors import UnreadableError
+from datakit.normalize.config import QUOTED, UNQUOTED, Config
+from datakit.normalize.formats import AUTO, CSV
 from datakit.normalize.readers.base import Chunk, Chunks, ReadContext, require_unique_columns, without_columns
 from datakit.normalize.readers.json import BYTE_ORDER_MARK
 from datakit.normalize.readers.line_chunks import CHUNK_BYTES
@@ -28,32 +37,60 @@ from datakit.normalize.readers.valid_strings import with_valid_strings
 
 
 class _Records(NamedTuple):
-    """Whole records: their bytes `data`, the file offset of `data`, and the start of each record in `data` (int64)."""
+    """Whole records: their bytes `data`, the file offset of `data`, and the start of each record in `data` (int64).
+
+    sound: bool [records], False for a record in which text follows a closing quote.
+    """
 
     offset: int
     data: bytes
     starts: np.ndarray
+    sound: np.ndarray
 
 
-def read_csv(context: ReadContext, path: str, delimiter: str) -> Chunks:
-    """Yield the records of a file. Raises ColumnError, UnreadableError."""
-    cutter = _RecordCutter(ord(delimiter), max(context.config.max_document_bytes, CHUNK_BYTES))
-    parser = _ChunkParser(path, delimiter, context)
+def read_csv(context: ReadContext, path: str, format: str) -> Chunks:
+    """Yield the records of a file. format: CSV or TSV. Raises ColumnError, UnreadableError."""
+    dialect = dialect_of(format, context.config)
+    cutter = _RecordCutter(dialect, context.config)
+    parser = _ChunkParser(path, dialect, context)
     with context.inputs.open(path) as file:
+        parts = decompressed(file, path, streams=context.streams)
         try:
-            for records in cutter.chunks(decompressed(file, path)):
+            for records in cutter.chunks(parts):
                 yield from parser.parse(records)
         except DamagedError as error:
             for records in cutter.whole_records():
                 yield from parser.parse(records)
             context.counts.unreadable(path, cutter.position, f"{error}; what follows is lost")
+            _finish_stream(parts, context)
+
+
+def _finish_stream(parts: Iterator[bytes], context: ReadContext) -> None:
+    """Decode the rest of a compressed stream from which records were used. Raises DamagedStreamError."""
+    with suppress(DamagedError):
+        while context.streams.sound < context.streams.begun and next(parts, None) is not None:
+            context.task.release()
+
+
+class Dialect(NamedTuple):
+    """The delimiter of a file, and whether its fields may be quoted."""
+
+    delimiter: str
+    quoted: bool
+
+
+def dialect_of(format: str, config: Config) -> Dialect:
+    """Return the dialect of a format under a source's settings."""
+    quoting = config.quoting if config.quoting != AUTO else QUOTED if format == CSV else UNQUOTED
+    return Dialect("," if format == CSV else "\t", quoting == QUOTED)
 
 
 class _RecordCutter:
-    """Cuts a stream of bytes into chunks of whole records."""
+    """Cuts a stream of bytes into chunks of whole records. `position` is the offset of the next byte to yield."""
 
-    def __init__(self, delimiter: int, limit: int) -> None:
-        self._delimiter, self._limit, self.position = delimiter, limit, 0
+    def __init__(self, dialect: Dialect, config: Config) -> None:
+        self._dialect, self._field_limits = dialect, (config.max_field_bytes, config.max_field_lines)
+        self._limit, self.position = max(config.max_document_bytes, CHUNK_BYTES), 0
         self._buffer = bytearray()
 
     def chunks(self, parts: Iterator[bytes]) -> Iterator[_Records]:
@@ -65,43 +102,61 @@ class _RecordCutter:
                 cuts = list(self._cut(wanted))
                 yield from cuts
                 if not cuts and wanted > self._limit:
-                    raise DamagedError(f"a record longer than max_document_bytes ({self._limit}), or an unclosed quote")
+                    raise DamagedError(f"a record is longer than max_document_bytes ({self._limit})")
                 wanted = CHUNK_BYTES if cuts else 2 * wanted
-        if self._buffer:
-            data = bytes(self._buffer)
-            yield _Records(self.position, data, self._find_records(data)[0])
+        yield from self._cut(len(self._buffer), final=True)
 
     def whole_records(self) -> Iterator[_Records]:
         """Yield the whole records that were still buffered when the stream broke off."""
-        yield from self._cut(len(self._buffer))
+        with suppress(DamagedError):
+            yield from self._cut(len(self._buffer))
 
-    def _cut(self, length: int) -> Iterator[_Records]:
+    def _cut(self, length: int, final: bool = False) -> Iterator[_Records]:
+        """Yield the whole records in the first `length` bytes. final: the file ends there.
+
+        Raises DamagedError after them if the next record has a quoted field that is too long or that never ends.
+        """
         data = bytes(memoryview(self._buffer)[:length])
-        starts, end = self._find_records(data)
+        starts, sound, end, opened, too_long = self._find_records(data)
+        end = length if final and opened < 0 else end
         if end:
-            yield _Records(self.position, data[:end], starts[starts < end])
+            quote = self.position + opened
+            whole = starts < end
+            yield _Records(self.position, data[:end], starts[whole], sound[whole])
             del self._buffer[:end]
             self.position += end
+            opened = quote - self.position if opened >= 0 else -1
+        if too_long or (final and opened >= 0):
+            raise DamagedError(self._open_quote(self.position + opened, too_long))
 
-    def _find_records(self, data: bytes) -> tuple[np.ndarray, int]:
+    def _open_quote(self, place: int, too_long: bool) -> str:
+        most, lines = self._field_limits
+        within = f"within max_field_bytes ({most}) and max_field_lines ({lines})" if too_long else "in the file"
+        return f"the quote at byte {place} is not closed {within} (quoting = {UNQUOTED!r} if quotes mean nothing here)"
+
+    def _find_records(self, data: bytes) -> tuple[np.ndarray, np.ndarray, int, int, bool]:
         from datakit.normalize import kernels  # imported only here, because it imports numba, which only tasks need
 
         starts = np.zeros(data.count(b"\n") + data.count(b"\r") + 1, np.int64)
-        count, end = kernels.find_records(np.frombuffer(data, np.uint8), self._delimiter, starts)
-        return starts[:count], int(end)
+        sound = np.zeros(len(starts), np.bool_)
+        dialect = ord(self._dialect.delimiter), ord('"') if self._dialect.quoted else -1
+        octets = np.frombuffer(data, np.uint8)
+        count, end, opened, too_long = kernels.find_records(octets, dialect, self._field_limits, starts, sound)
+        return starts[:count], sound[:count], int(end), int(opened), bool(too_long)
 
 
 def warm() -> None:
     """Compile the kernel, or load it from numba's cache on disk."""
-    _RecordCutter(44, 1)._find_records(b"a,b\n")
+    _RecordCutter(Dialect(",", True), Config())._find_records(b"a,b\n")
 
 
-def _header(record: bytes, delimiter: str, path: str) -> list[str]:
+def _header(record: bytes, dialect: Dialect, path: str) -> list[str]:
     text = record.removeprefix(BYTE_ORDER_MARK).decode("utf-8", "replace").strip("\r\n")
-    names = next(csv.reader([text], delimiter=delimiter), [])
+    quoting = csv.QUOTE_MINIMAL if dialect.quoted else csv.QUOTE_NONE
+    names = next(csv.reader([text], delimiter=dialect.delimiter, quoting=quoting), [])
     if not names:
         raise UnreadableError(
-            f"{path} has no header; its first record must name the columns, with {delimiter!r} between the names"
+            f"{path} has no header; its first record must name the columns, separated by {dialect.delimiter!r}"
         )
     require_unique_columns(path, names)
     return names
@@ -110,31 +165,38 @@ def _header(record: bytes, delimiter: str, path: str) -> list[str]:
 class _ChunkParser:
     """Parses the chunks of one file."""
 
-    def __init__(self, path: str, delimiter: str, context: ReadContext) -> None:
-        self._path, self._delimiter, self._context = path, delimiter, context
+    def __init__(self, path: str, dialect: Dialect, context: ReadContext) -> None:
+        self._path, self._dialect, self._context = path, dialect, context
         self._names: list[str] = []
 
     def parse(self, records: _Records) -> Chunks:
         """Yield the records of a chunk, if it has any. The first record of the file is the header."""
-        offset, data, starts = records
+        offset, data, starts, sound = records
         if len(starts) and not self._names:
             header = data[starts[0] : starts[1]] if len(starts) > 1 else data[starts[0] :]
-            self._names = _header(header, self._delimiter, self._path)
-            starts = starts[1:]
-        if len(starts):
-            first = int(starts[0])
-            yield self._parse(offset + first, data[first:], starts - first)
+            self._names = _header(header, self._dialect, self._path)
+            starts, sound = starts[1:], sound[1:]
+        for position in (offset + starts[~sound]).tolist():
+            self._context.counts.unreadable(self._path, position, "text follows a closing quote")
+        if sound.any():
+            yield self._parse(len(data), *_selected(data, starts, offset + starts, sound))
 
-    def _parse(self, offset: int, data: bytes, starts: np.ndarray) -> Chunk:
-        size, counts, config = len(data), self._context.counts, self._context.config
-        data, positions = self._without_skipped(data, starts, offset + starts)
-        table, positions = self._read_table(offset, data, positions)
+    def _parse(self, size: int, data: bytes, starts: np.ndarray, positions: np.ndarray) -> Chunk:
+        counts, config = self._context.counts, self._context.config
+        kept = self._context.start_batch(self._path, positions, lambda row: self._try_record(data, starts, row))
+        if kept is not None:
+            data, starts, positions = _selected(data, starts, positions, kept)
+        table, positions = self._read_table(data, positions)
         counts.add_read(table.num_rows)
         table = without_columns(table, config.drop)
         strings = pa.table([_strings(column) for column in table.columns], names=table.column_names)
-        return Chunk(self._path, with_valid_strings(strings, config.text, counts), positions, size)
+        return Chunk(self._path, with_valid_strings(self._path, strings, config.text, counts), positions, size)
 
-    def _read_table(self, offset: int, data: bytes, positions: np.ndarray) -> tuple[pa.Table, np.ndarray]:
+    def _try_record(self, data: bytes, starts: np.ndarray, row: int) -> None:
+        end = starts[row + 1] if row + 1 < len(starts) else len(data)
+        _table(data[starts[row] : end], self._names, self._dialect, lambda _: "skip")
+
+    def _read_table(self, data: bytes, positions: np.ndarray) -> tuple[pa.Table, np.ndarray]:
         """Return the well-formed records and their positions; quarantine the others."""
         good = np.ones(len(positions), bool)
 
@@ -144,32 +206,35 @@ class _ChunkParser:
             self._context.counts.unreadable(self._path, int(positions[row.number - 1]), reason)
             return "skip"
 
-        table = _table(data, self._names, self._delimiter, bad)
+        table = _table(data, self._names, self._dialect, bad)
         check_arrays(table)
         if table.num_rows != good.sum():
             raise UnreadableError(
-                f"{self._path}: from byte {offset} on, it is ambiguous where records end; check the file's quotes"
+                f"{self._path}: from byte {positions[0]} on, it is ambiguous where records end; check the file's quotes"
             )
         return table, positions[good]
 
-    def _without_skipped(self, data: bytes, starts: np.ndarray, positions: np.ndarray) -> tuple[bytes, np.ndarray]:
-        ends = np.append(starts[1:], len(data))
 
-        def try_record(row: int) -> None:
-            _table(data[starts[row] : ends[row]], self._names, self._delimiter, lambda _: "skip")
-
-        kept = self._context.start_batch(self._path, positions, try_record)
-        if kept is None:
-            return data, positions
-        spans = zip(starts[kept].tolist(), ends[kept].tolist(), strict=True)
-        return b"".join(data[start:end] for start, end in spans), positions[kept]
+def _selected(
+    data: bytes, starts: np.ndarray, positions: np.ndarray, kept: np.ndarray
+) -> tuple[bytes, np.ndarray, np.ndarray]:
+    """Return the records selected by `kept` (bool [records]): their bytes, starts in these bytes, and positions."""
+    ends = np.append(starts[1:], len(data))
+    spans = zip(starts[kept].tolist(), ends[kept].tolist(), strict=True)
+    new_starts = np.concatenate([[0], np.cumsum((ends - starts)[kept])])[:-1]
+    return b"".join(data[start:end] for start, end in spans), new_starts, positions[kept]
 
 
-def _table(data: bytes, names: list[str], delimiter: str, bad: Callable[[Any], str]) -> pa.Table:
+def _table(data: bytes, names: list[str], dialect: Dialect, bad: Callable[[Any], str]) -> pa.Table:
     return pc.read_csv(
         pa.BufferReader(data),
         read_options=pc.ReadOptions(use_threads=False, column_names=names, block_size=len(data) + 1),
-        parse_options=pc.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=bad),
+        parse_options=pc.ParseOptions(
+            delimiter=dialect.delimiter,
+            quote_char='"' if dialect.quoted else False,
+            newlines_in_values=dialect.quoted,
+            invalid_row_handler=bad,
+        ),
         convert_options=pc.ConvertOptions(
             check_utf8=False, column_types=dict.fromkeys(names, pa.binary()), strings_can_be_null=False
         ),

@@ -72,8 +72,11 @@ class Inputs:
             _compare(path, self._states[path], _state(os.stat(urls.local_path(urls.join(self.base, path)))))
 
     def _opened(self, path: str) -> BinaryIO:
+        url = urls.join(self.base, path)
+        if path in self.listed and os.path.exists(url) and not os.path.isfile(url):  # opening a pipe could block
+            raise ChangedInputError(f"{path} was a file when it was listed; run again to list the source again")
         try:
-            return urls.open_read(urls.join(self.base, path))
+            return urls.open_read(url)
         except NotFoundError as error:
             if path not in self.listed:
                 raise

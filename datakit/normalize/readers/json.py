@@ -38,7 +38,7 @@ def read_json(context: ReadContext, path: str, start: int = 0, stop: int | None 
     parser = _ChunkParser(path, context)
     with context.inputs.open(path) as file:
         try:
-            for offset, data in cutter.chunks(decompressed(file, path, cutter.position)):
+            for offset, data in cutter.chunks(decompressed(file, path, cutter.position, context.streams)):
                 yield from parser.parse(offset, data)
         except DamagedError as error:
             for offset, data in cutter.whole_lines():

@@ -12,6 +12,7 @@ Cost: Parquet is decoded at 500 to 900 MB/s of text per core; Arrow files are me
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
@@ -19,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datakit.errors import StorageError
+from datakit.errors import ColumnError, StorageError
 from datakit.normalize.formats import ARROW, PARQUET, check_head
 from datakit.normalize.readers.base import Chunk, Chunks, ReadContext, require_unique_columns, without_columns
 from datakit.normalize.readers.sound_arrays import check_arrays
@@ -31,6 +32,7 @@ from datakit.storage import urls
 BATCH_BYTES = 8 << 20  # about the size of a decoded batch; equal to two chunks of JSON Lines
 MOST_ROWS = 65_536  # per batch; pyarrow's own default for iter_batches
 STREAM_HEAD = b"\xff\xff\xff\xff"
+STREAM_END = STREAM_HEAD + bytes(4)
 _DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)  # the last one is raised for a column name that is not UTF-8
 
 
@@ -46,6 +48,7 @@ def read_parquet(context: ReadContext, path: str, start: int = 0, stop: int | No
             return
         with file:
             metadata = file.metadata
+            _require_columns(path, metadata.num_rows, metadata.num_columns)
             row = sum(metadata.row_group(group).num_rows for group in range(start))
             for group in range(start, metadata.num_row_groups if stop is None else stop):
                 yield from _row_group(context, path, file, group, row)
@@ -82,6 +85,12 @@ def open_parquet(source: BinaryIO, path: str) -> pq.ParquetFile | None:
         return None
 
 
+def _require_columns(path: str, rows: int, columns: int) -> None:
+    """Raise ColumnError if a file has rows without columns; pyarrow would read no rows at all."""
+    if rows and not columns:
+        raise ColumnError(f"{path} has {rows} rows but no columns; exclude it, or write it again with its columns")
+
+
 def _rows(size: int, rows: int) -> int:
     return min(MOST_ROWS, max(1, BATCH_BYTES * rows // max(1, size)))
 
@@ -95,6 +104,7 @@ def read_arrow(context: ReadContext, path: str) -> Chunks:
         row = 0
         try:
             for batch in _arrow_batches(_mapped(context, path, source), head):
+                _require_columns(path, batch.num_rows, batch.num_columns)
                 for start in range(0, batch.num_rows, step := _rows(batch.nbytes, batch.num_rows)):
                     part = batch.slice(start, step)
                     yield _chunk(context, path, part, row)
@@ -102,6 +112,15 @@ def read_arrow(context: ReadContext, path: str) -> Chunks:
         except _DAMAGE as error:
             _raise_unless_damage(error, path)
             context.counts.unreadable(path, row, "what follows cannot be decoded")
+            return
+        if head.startswith(STREAM_HEAD) and not _stream_ends(source):
+            context.counts.unreadable(path, row, "the stream ends without its end-of-stream marker; the rest is lost")
+
+
+def _stream_ends(source: BinaryIO) -> bool:
+    """Return True if a stream ends with its marker. pyarrow reads a truncated stream without an error."""
+    source.seek(-len(STREAM_END), os.SEEK_END)
+    return source.read() == STREAM_END
 
 
 def _mapped(context: ReadContext, path: str, source: BinaryIO) -> Any:
@@ -140,5 +159,5 @@ def _chunk(context: ReadContext, path: str, batch: pa.RecordBatch, row: int) -> 
     require_unique_columns(path, table.column_names)
     table = without_columns(table, context.config.drop)
     context.counts.add_read(table.num_rows)
-    table = with_valid_strings(plain(table), context.config.text, context.counts)
+    table = with_valid_strings(path, plain(table), context.config.text, context.counts)
     return Chunk(path, table, row + np.arange(table.num_rows), batch.nbytes)

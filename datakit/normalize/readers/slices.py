@@ -1,5 +1,5 @@
 """Cuts a source's files into slices of about equal work, one per routing task, estimates the size of each, and calls
-the reader for each format.
+the reader for each format. Finds the damaged compressed files of a slice.
 
 Plain JSON Lines files are cut into byte ranges and Parquet files into ranges of row groups, of 64 MiB each. Files in
 other formats and compressed files cannot be cut. Small files are grouped in path order, so that a hundred thousand
@@ -13,12 +13,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from datakit.errors import UnreadableError
 from datakit.normalize import formats
 from datakit.normalize.config import Config
 from datakit.normalize.readers.base import Chunks, ReadContext
 from datakit.normalize.readers.csv import read_csv
 from datakit.normalize.readers.json import read_json
 from datakit.normalize.readers.parquet_arrow import open_parquet, read_arrow, read_parquet
+from datakit.normalize.readers.streams import DamagedError, DamagedStreamError, decompressed
 from datakit.normalize.readers.text import read_texts
 from datakit.storage import urls
 
@@ -117,4 +119,29 @@ def read_range(context: ReadContext, part: FileRange) -> Chunks:
         return read_arrow(context, part.path)
     if part.format == formats.TEXT:
         return read_texts(context, [part.path])
-    return read_csv(context, part.path, "," if part.format == formats.CSV else "\t")
+    return read_csv(context, part.path, part.format)
+
+
+def find_damage(context: ReadContext, ranges: Sequence[FileRange]) -> dict[str, tuple[int, str]]:
+    """Decompress every compressed file of a slice; return the value of `Streams.damaged` for these files.
+
+    Files that hold one document each are left out, because their reader never uses a part of a file.
+    """
+    damaged: dict[str, tuple[int, str]] = {}
+    for part in ranges:
+        if part.format in (formats.JSON, formats.CSV, formats.TSV) and formats.compression_of(part.path):
+            try:
+                _decompress_all(context, part.path)
+            except DamagedStreamError as error:
+                damaged[part.path] = error.start, error.reason
+            except (DamagedError, UnreadableError):
+                pass  # truncated, or of another kind; the reader reports this
+    return damaged
+
+
+def _decompress_all(context: ReadContext, path: str) -> None:
+    done = 0
+    with context.inputs.open(path) as file:
+        for data in decompressed(file, path):
+            done += len(data)
+            context.task.report(0, done)

@@ -2,8 +2,13 @@
 file counts as damaged.
 
 One loop handles all four compression formats. If a file holds several streams in a row (gzip members, zstd frames), all
-of them are read. Zero padding after a stream is skipped. A file that ends inside a stream is damaged; the data before
-the damage is yielded first.
+of them are read. Zero padding after a stream is skipped.
+
+A file that ends inside a stream is truncated: what could be decoded is used, and the rest is lost. If instead the
+content of a stream is wrong (its checksum does not match, or it cannot be decoded), nothing of that stream may be used,
+because the damage began at an unknown place before it was noticed. Part of the stream has then been yielded already.
+`Streams` says how far the content is known to be sound, and DamagedStreamError tells the routing task to start again
+without the damaged stream. The data of the streams before it is used.
 
 isal inflates gzip about twice as fast as zlib does (850 MB/s of text per core; zstd reaches 1,350). A zstd frame may
 need a window of up to 2 GiB (as in dumps made with `--long=31`); the memory of the window is allocated as it fills.
@@ -13,12 +18,14 @@ from __future__ import annotations
 
 import bz2
 import lzma
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO, cast
 
 import zstandard
 from isal import igzip_lib
 
+from datakit.errors import UnreadableError
 from datakit.normalize.formats import MAGIC, check_head, compression_of, is_skippable
 
 INPUT_BYTES = 1 << 20  # the cost of one system call per MiB is not measurable
@@ -30,6 +37,35 @@ LARGEST_WINDOW = 1 << 31  # as with zstd --long=31, the largest window in practi
 
 class DamagedError(Exception):
     """The rest of a file cannot be decoded. Readers catch this error, since they know the position to report."""
+
+
+class _ContentError(Exception):
+    """The content of a compressed stream is wrong."""
+
+
+class DamagedStreamError(UnreadableError):
+    """A compressed stream has wrong content, after part of it was yielded.
+
+    start: the offset of the stream's content in the decompressed file.
+    """
+
+    def __init__(self, path: str, start: int, reason: str) -> None:
+        super().__init__(f"{path}: in the stream that begins at byte {start} of the decompressed file, {reason}")
+        self.path, self.start, self.reason = path, start, reason
+
+
+@dataclass
+class Streams:
+    """The compressed streams that a task reads, counted over all its files.
+
+    damaged: path -> (offset in the decompressed file at which to stop, reason), for the files that are known to be
+    damaged.
+    begun, sound: the first `sound` of the `begun` streams were decoded to their end, or to the end of a truncated file.
+    """
+
+    damaged: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    begun: int = 0
+    sound: int = 0
 
 
 class _ZstdStream:
@@ -68,10 +104,11 @@ _ERRORS: tuple[type[Exception], ...] = (
 )
 
 
-def decompressed(file: BinaryIO, path: str, start: int = 0) -> Iterator[bytes]:
+def decompressed(file: BinaryIO, path: str, start: int = 0, streams: Streams | None = None) -> Iterator[bytes]:
     """Yield the content of an open file, decompressed as its name says. In a plain file, begin at byte `start`.
 
-    Raises UnreadableError if the content is of another kind, and DamagedError after the last good byte.
+    Raises UnreadableError if the content is of another kind, DamagedError after the last usable byte, and
+    DamagedStreamError if bytes that were yielded must not be used.
     """
     compression = compression_of(path)
     check_head(path, file.read(HEAD_BYTES), compression)
@@ -80,19 +117,44 @@ def decompressed(file: BinaryIO, path: str, start: int = 0) -> Iterator[bytes]:
         while data := file.read(OUTPUT_BYTES):
             yield data
     else:
-        yield from _decompress(file, *_OPENERS[compression], MAGIC[compression])
+        yield from _decompress(file, path, compression, streams or Streams())
 
 
-def _decompress(file: BinaryIO, opener: Callable[[], Any], input_bytes: int, magic: bytes) -> Iterator[bytes]:
-    data = file.read(input_bytes)
+def _decompress(file: BinaryIO, path: str, compression: str, streams: Streams) -> Iterator[bytes]:
+    (opener, input_bytes), magic = _OPENERS[compression], MAGIC[compression]
+    stop, reason = streams.damaged.get(path, (None, ""))
+    data, position = file.read(input_bytes), 0
     while data:
+        if position == stop:
+            raise DamagedError(reason)
         stream = opener()
-        yield from _decompress_stream(file, stream, data, input_bytes)
+        for output in _sound_or_refused(_decompress_stream(file, stream, data, input_bytes), path, position, streams):
+            position += len(output)
+            yield output
         data = stream.unused_data.lstrip(b"\0")
         while not data and (more := file.read(input_bytes)):
             data = more.lstrip(b"\0")  # zero padding
         if data and not data.startswith(magic[: len(data)]) and not is_skippable(data):
             raise DamagedError("something else follows the compressed stream")
+
+
+def _sound_or_refused(outputs: Iterator[bytes], path: str, start: int, streams: Streams) -> Iterator[bytes]:
+    """Yield the content of one stream and count the stream. Raises DamagedError, DamagedStreamError."""
+    streams.begun += 1
+    used = False
+    try:
+        for output in outputs:
+            yield output
+            used = True
+    except _ContentError as error:
+        if used:
+            raise DamagedStreamError(path, start, str(error)) from error
+        streams.sound = streams.begun
+        raise DamagedError(str(error)) from error
+    except DamagedError:
+        streams.sound = streams.begun
+        raise
+    streams.sound = streams.begun
 
 
 def _decompress_stream(file: BinaryIO, stream: Any, data: bytes, input_bytes: int) -> Iterator[bytes]:
@@ -104,7 +166,7 @@ def _decompress_stream(file: BinaryIO, stream: Any, data: bytes, input_bytes: in
         try:
             output = stream.decompress(data, OUTPUT_BYTES)
         except _ERRORS as error:
-            raise DamagedError(f"the compressed stream is damaged ({error})") from error
+            raise _ContentError(f"the compressed data is damaged ({error})") from error
         data = b""
         if output:
             yield output

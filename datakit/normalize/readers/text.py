@@ -16,7 +16,7 @@ from datakit.errors import UnreadableError
 from datakit.normalize.readers.base import Chunk, Chunks, ReadContext
 from datakit.normalize.readers.json import BYTE_ORDER_MARK
 from datakit.normalize.readers.line_chunks import CHUNK_BYTES
-from datakit.normalize.readers.streams import DamagedError, decompressed
+from datakit.normalize.readers.streams import DamagedError, DamagedStreamError, decompressed
 
 
 def read_texts(context: ReadContext, paths: Sequence[str]) -> Chunks:
@@ -38,12 +38,18 @@ def read_texts(context: ReadContext, paths: Sequence[str]) -> Chunks:
 
 
 def _read(context: ReadContext, path: str) -> bytes | None:
-    """Return the content of a file, or quarantine the file and return None."""
+    """Return the content of a file, or quarantine the file and return None.
+
+    A damaged or truncated file is quarantined as a whole, so nothing of an unsound stream can be used.
+    """
     if context.start_batch(path, np.zeros(1, np.int64), lambda row: None) is not None:
         return None
     with context.inputs.open(path) as file:
         try:
             return _read_within(file, path, context.config.max_document_bytes)
+        except DamagedStreamError as error:
+            context.counts.unreadable(path, 0, error.reason)
+            return None
         except (DamagedError, UnreadableError) as error:
             context.counts.unreadable(path, 0, str(error))
             return None

@@ -17,36 +17,43 @@ from datakit.normalize.record_counts import RecordCounts
 from datakit.normalize.schema_union import fit, shown
 
 
-def with_valid_strings(table: pa.Table, text: str, counts: RecordCounts) -> pa.Table:
-    """Return the table with valid strings in all columns but `text`. Raises ColumnError if other values are invalid."""
+def with_valid_strings(path: str, table: pa.Table, text: str, counts: RecordCounts) -> pa.Table:
+    """Return the table with valid strings in all columns but `text`. `path` is the file that it comes from.
+
+    Raises ColumnError if other values are invalid.
+    """
     for index, name in enumerate(table.column_names):
         if name == text:
             continue
         try:
             table.column(index).validate(full=True)
         except pa.ArrowInvalid:
-            repaired = pa.chunked_array([_repaired(chunk, name, counts) for chunk in table.column(index).chunks])
+            place = f"{path}: column {shown(name)}"
+            repaired = pa.chunked_array([_repaired(chunk, name, place, counts) for chunk in table.column(index).chunks])
             table = table.set_column(index, name, repaired)
     return table
 
 
-def _repaired(array: pa.Array, name: str, counts: RecordCounts) -> pa.Array:
+def _repaired(array: pa.Array, name: str, place: str, counts: RecordCounts) -> pa.Array:
     kind = array.type
     if types.is_string(kind) or types.is_large_string(kind):
         return _repaired_strings(array, counts)
     if types.is_struct(kind):
-        children = [_repaired(child, name, counts) for child in array.flatten()]
+        children = [_repaired(child, name, place, counts) for child in array.flatten()]
         return pa.StructArray.from_arrays(children, fields=kind.fields, mask=array.is_null())
     if types.is_list(kind) or types.is_large_list(kind):
         whole = array.take(pa.array(range(len(array)), pa.int64())) if array.offset else array
-        values = _repaired(whole.values, name, counts)
+        values = _repaired(whole.values, name, place, counts)
         return type(array).from_arrays(whole.offsets, values, kind, mask=whole.is_null())
+    if types.is_map(kind):
+        whole = array.take(pa.array(range(len(array)), pa.int64())) if array.offset else array
+        keys, items = (_repaired(child, name, place, counts) for child in (whole.keys, whole.items))
+        return pa.MapArray.from_arrays(whole.offsets, keys, items, kind, mask=whole.is_null())
     try:
         array.validate(full=True)
     except pa.ArrowInvalid as error:
         raise ColumnError(
-            f"column {shown(name)} has values that are not valid {kind}; leave it out (drop = [{shown(name)}] under "
-            "[normalize])"
+            f"{place} has values that are not valid {kind}; leave it out (drop = [{shown(name)}] under [normalize])"
         ) from error
     return array
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from datakit.errors import ColumnError
 from datakit.normalize.readers import csv as csv_reader
+from datakit.normalize.readers.streams import DamagedStreamError
 from tests.support.normalize.readers import read, reasons, rows
 
 
@@ -42,8 +43,56 @@ def test_records_round_trip(
     name = "in.tsv" if tabs else "in.csv"
     (directory / name).write_bytes(as_csv(records, "\t" if tabs else ",", end))
     with patch.object(csv_reader, "CHUNK_BYTES", block):
-        found, counts = read(directory, name)
+        found, counts = read(directory, name, quoting="rfc4180")
     assert rows(found) == records and not counts.quarantined
+
+
+def test_fields_of_tsv_may_begin_with_a_quote(tmp_path: Path) -> None:
+    (tmp_path / "in.tsv").write_text('"id"\ttext\n1\t"never closed\n2\tb"c\n3\t"d"\n')
+    found, counts = read(tmp_path, "in.tsv")
+    assert [row["text"] for row in rows(found)] == ['"never closed', 'b"c', '"d"']
+    assert [row['"id"'] for row in rows(found)] == ["1", "2", "3"] and not counts.quarantined
+
+
+def test_quote_open_at_the_end_of_the_file_is_damage(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_bytes(b'id,text\n1,a\n2,"never closed\n' + b"3,c\n" * 2000)
+    found, counts = read(tmp_path, "in.csv")
+    assert [row["text"] for row in rows(found)] == ["a"]
+    assert [place for place, _ in reasons(counts)] == [12]
+    assert reasons(counts)[0][1].startswith("the quote at byte 14 is not closed in the file")
+
+
+@pytest.mark.parametrize("limit", [{"max_field_lines": 50}, {"max_field_bytes": 500}])
+@pytest.mark.parametrize("block", [10, 1000, 1 << 20])
+def test_overlong_quoted_field_ends_the_file(tmp_path: Path, limit: dict[str, int], block: int) -> None:
+    within, over = b"x\n" * 45, b"y\n" * 400
+    for name, end in (("closed", b'"\n4,d\n'), ("open", b"")):
+        data = b'id,text\n1,a\n2,"' + within + b'"\n3,"' + over + end
+        (tmp_path / f"{name}.csv.gz").write_bytes(gzip.compress(data))
+        with patch.object(csv_reader, "CHUNK_BYTES", block):
+            found, counts = read(tmp_path, f"{name}.csv.gz", **limit)
+        assert [row["text"] for row in rows(found)] == ["a", within.decode()]
+        assert [place for place, _ in reasons(counts)] == [data.index(b"3,")]
+        quote = data.index(b"3,") + 2
+        assert reasons(counts)[0][1].startswith(f"the quote at byte {quote} is not closed within max_field")
+
+
+@pytest.mark.parametrize("block", [1, 7, 1 << 20])
+def test_text_after_a_closing_quote_spoils_only_its_record(tmp_path: Path, block: int) -> None:
+    data = b'id,text\n1,a\n2,"open\n3,"hello","x"\n4,"b"\n5,"c" ,d\n6,"e""f"\r\n7,"g"'
+    (tmp_path / "in.csv").write_bytes(data)
+    with patch.object(csv_reader, "CHUNK_BYTES", block):
+        found, counts = read(tmp_path, "in.csv")
+    assert [row["text"] for row in rows(found)] == ["a", "b", 'e"f', "g"]
+    expected = [(data.index(start), "text follows a closing quote") for start in (b"2,", b"5,")]
+    assert reasons(counts) == expected
+
+
+def test_rest_of_a_damaged_stream_is_checked_after_an_open_quote(tmp_path: Path) -> None:
+    packed = gzip.compress(b'id,text\n1,a\n2,"' + b"never closed\n" * 400_000)
+    (tmp_path / "in.csv.gz").write_bytes(packed[:-8] + bytes(8))
+    with pytest.raises(DamagedStreamError, match=r"begins at byte 0 .* damaged"):
+        read(tmp_path, "in.csv.gz", max_field_lines=10)
 
 
 def test_repeated_column_name_is_refused(tmp_path: Path) -> None:
@@ -63,9 +112,21 @@ def test_bad_records_are_quarantined_by_offset(tmp_path: Path) -> None:
         assert [data[place : place + 1] for block in found for place in block.positions] == [b"1", b"3", b"5"]
 
 
-def test_unclosed_quote_ends_the_file(tmp_path: Path) -> None:
-    (tmp_path / "in.csv").write_bytes(b'id,text\n1,a\n2,"never closed\n' + b"3,c\n" * 2000)
-    with patch.object(csv_reader, "CHUNK_BYTES", 1000):
-        found, counts = read(tmp_path, "in.csv", max_document_bytes=3000)
-    assert [row["text"] for row in rows(found)] == ["a"]
-    assert [place for place, _ in reasons(counts)] == [12]
+raw_lines = st.lists(
+    st.sampled_from(["1,a", '"b",c', '"d\ne",f', '"g""h",i', '"j,k', "l", 'm"n,o', '"p"q,r']), max_size=8
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(raw=raw_lines, block=st.integers(1, 40))
+def test_every_published_record_is_one_that_strict_rfc4180_reads(
+    tmp_path_factory: pytest.TempPathFactory, raw: list[str], block: int
+) -> None:
+    directory = tmp_path_factory.mktemp("csv")
+    data = "\n".join(["id,text", *raw]) + "\n"
+    (directory / "in.csv").write_text(data)
+    with patch.object(csv_reader, "CHUNK_BYTES", block):
+        found, _ = read(directory, "in.csv")
+    places = [int(place) for part in found for place in part.positions]
+    for place, row in zip(places, rows(found), strict=True):
+        assert next(csv.reader(io.StringIO(data[place:], newline=""), strict=True)) == [row["id"], row["text"]]

@@ -13,6 +13,7 @@ import pytest
 from pyarrow import feather
 
 from datakit.engine.task import Tolerance
+from datakit.errors import ColumnError
 from datakit.normalize.config import Config
 from datakit.normalize.readers import parquet_arrow
 from datakit.normalize.readers.base import ReadContext
@@ -124,3 +125,31 @@ def test_arrow_arrays_with_wrong_offsets_are_quarantined(tmp_path: Path) -> None
         path.write_bytes(data)
         found, counts = read(tmp_path, path.name)
         assert found == [] and reasons(counts) == [(0, "what follows cannot be decoded")]
+
+
+def test_arrow_stream_without_its_end_marker_is_truncated(tmp_path: Path) -> None:
+    table, path = pa.Table.from_pylist(RECORDS), tmp_path / "in.arrow"
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=50)
+    data = sink.getvalue().to_pybytes()
+    last = data.rindex(b"\xff\xff\xff\xff", 0, len(data) - 8)
+    for size, kept in ((len(data) - 8, 200), (last, 150), (len(data) - 3, 200), (last + 20, 150)):
+        path.write_bytes(data[:size])
+        found, counts = read(tmp_path, path.name)
+        assert rows(found) == RECORDS[:kept]
+        assert [place for place, _ in reasons(counts)] == [kept]
+
+
+def test_rows_without_columns_are_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({}), tmp_path / "in.parquet", store_schema=False)
+    data = (tmp_path / "in.parquet").read_bytes()
+    footer = b"\x16\x00\x19\x1c\x19\x0c\x16\x00\x16\x00"  # rows, row groups, columns, bytes, rows
+    assert footer in data
+    (tmp_path / "in.parquet").write_bytes(data.replace(footer, b"\x16\x06\x19\x1c\x19\x0c\x16\x00\x16\x06"))
+    batch = pa.record_batch({"n": [1, 2, 3]}).select([])
+    with pa.OSFile(str(tmp_path / "in.arrow"), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    for name in ("in.parquet", "in.arrow"):
+        with pytest.raises(ColumnError, match=f"{name} has 3 rows but no columns"):
+            read(tmp_path, name)
