@@ -35,6 +35,7 @@ from datakit.trainer.models.layers import (
     GATES,
     attention,
     cross_entropy,
+    embed,
     exclude_self,
     gated_norm,
     next_tokens,
@@ -166,7 +167,7 @@ def apply(params: Tree, state: Tree, batch: Tokens, config: Config) -> Output:
 def encode(params: Tree, state: Tree, batch: Tokens, config: Config) -> tuple[Float[Array, "B S D"], Any]:
     """Return the final hidden states, and the routers' thresholds and statistics by layer (None if dense)."""
     dtype = jnp.dtype(config.compute)
-    x = gathered(params["embed"], dtype)[batch.tokens]
+    x = embed(params["embed"], batch.tokens, dtype)
     x = constrain(_normed(x, params, "embed_norm", config), P(BATCH))
     rotary = rotary_table(batch.tokens.shape[1], config.head_width, config.rope_theta)
     valid = batch.segments != PADDING_SEGMENT
@@ -218,7 +219,9 @@ def attend(
     y_BSNH = attention(query_BSNH, key_BSMH, value_BSMH, segments, window, c.window)
     y_BSNH = exclude_self(y_BSNH, value_BSMH)
     gate_BSN = 2 * jax.nn.sigmoid(x_BSD @ gathered(block["head_gate"], dtype))
-    return (y_BSNH * gate_BSN[..., None]).reshape(*rows, -1) @ gathered(block["attention_out"], dtype)
+    # In fp32, so that the gate's gradient, a sum over the head's width, is too.
+    y_BSNH = (y_BSNH.astype(jnp.float32) * gate_BSN.astype(jnp.float32)[..., None]).astype(dtype)
+    return y_BSNH.reshape(*rows, -1) @ gathered(block["attention_out"], dtype)
 
 
 def feed_forward(

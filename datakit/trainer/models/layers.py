@@ -1,10 +1,14 @@
-"""Provides the building blocks of models: norms, rotary positions, attention, the loss. Pure functions on arrays.
+"""Provides the building blocks of models: embedding, norms, rotary positions, attention, the loss. Pure functions.
 
-Norms, softmaxes and the loss are computed in fp32; norms and attention return the input's type. Two blocks save memory:
-attention processes eight groups of queries in turn (no [S, S] scores are kept, and keys after the group or before the
-widest window are never read), and the loss processes pieces of the sequence (no [B, S, V] logits are kept). Both
-recompute their intermediate values in the backward pass. On a CPU this is also faster, since small arrays fit in cache
-(at 256 positions, attention is 3 times and the loss twice as fast as in one piece).
+Norms, softmaxes and the loss are computed in fp32; norms and attention return the input's type. Every sum over many
+terms is fp32, in the backward pass too: bf16 has 8 significant bits, so a bf16 sum soon ignores small terms.
+
+Two blocks save memory: attention processes eight groups of queries in turn (no [S, S] scores are kept, and keys after
+the group or before the widest window are never read), and the loss processes pieces of the sequence (no [B, S, V]
+logits are kept). Both recompute their intermediate values in the backward pass. On a CPU this is also faster, since
+small arrays fit in cache (at 256 positions, attention is 3 times and the loss twice as fast as in one piece).
+
+No array that grows with the sequence is a constant of the program: masks and rotary positions are computed in it.
 """
 
 from __future__ import annotations
@@ -19,11 +23,20 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from datakit.trainer.models.shapes import Array, Bool, Float, Int
-from datakit.trainer.models.weights import BATCH, current_mesh
+from datakit.trainer.models.weights import BATCH, current_mesh, gathered
 
 MASKED = -1e30  # finite, so that a fully masked row does not become NaN
 QUERY_BLOCKS, SMALLEST_BLOCK = 8, 32  # number of query groups, minimum queries per group; tuned on CPUs
 LOGIT_BYTES = {"cpu": 8 << 20, "accelerator": 512 << 20}  # fp32 logits of a piece: fit a CPU's cache; small for a GPU
+
+
+def embed(table: Float[Array, "V D"], tokens: Int[Array, "B S"], dtype: Any) -> Float[Array, "B S D"]:
+    """Return the tokens' rows of the fp32 table in the compute type.
+
+    The cast comes last, so the table's gradient is an fp32 sum over the tokens. A bf16 sum would be wrong by up to 40 %
+    for a frequent token.
+    """
+    return gathered(table, jnp.float32)[tokens].astype(dtype)
 
 
 def rms_norm(x: Float[Array, "*batch D"], scale: Float[Array, " D"] | None, eps: float) -> Float[Array, "*batch D"]:
@@ -71,32 +84,47 @@ def attention(
     batch, length, heads, width = query.shape
     kv_heads = key.shape[2]
     grouped = query.reshape(batch, length, kv_heads, heads // kv_heads, width)
+    wide = key.astype(jnp.float32), value.astype(jnp.float32)  # so that gradients from the groups are added in fp32
     block = max(SMALLEST_BLOCK, -(-length // QUERY_BLOCKS))
     outputs = []
     for start in range(0, length, block):
-        stop = min(start + block, length)
-        first = max(0, start - widest + 1)
-        distance = np.arange(start, stop)[:, None] - np.arange(first, stop)
-        seen = (distance >= 0) & (distance < window) & (segments[:, start:stop, None] == segments[:, None, first:stop])
-        outputs.append(jax.checkpoint(_attend)(grouped[:, start:stop], key[:, first:stop], value[:, first:stop], seen))
+        stop, first = min(start + block, length), max(0, start - widest + 1)
+        attend = jax.checkpoint(partial(_attend, start=start, first=first))
+        outputs.append(attend(grouped[:, start:stop], *wide, segments, window))
     return jnp.concatenate(outputs, axis=1).reshape(batch, length, heads, width)
 
 
 def _attend(
     query: Float[Array, "B s M G H"],
-    key: Float[Array, "B t M H"],
-    value: Float[Array, "B t M H"],
-    seen: Bool[Array, "B s t"],
+    key: Float[Array, "B S M H"],
+    value: Float[Array, "B S M H"],
+    segments: Int[Array, "B S"],
+    window: Int[Array, ""] | int,
+    start: int,
+    first: int,
 ) -> Float[Array, "B s M G H"]:
-    scores = jnp.einsum("bsmgh,btmh->bmgst", query, key, preferred_element_type=jnp.float32)
+    """Compute attention of the queries from position `start` on to the keys from position `first` on."""
+    stop = start + query.shape[1]
+    near_key, near_value = (wide[:, first:stop].astype(query.dtype) for wide in (key, value))
+    seen = _visible(segments, window, start, first, stop)
+    scores = jnp.einsum("bsmgh,btmh->bmgst", query, near_key, preferred_element_type=jnp.float32)
     scores = jnp.where(seen[:, None, None], scores * query.shape[-1] ** -0.5, MASKED)
-    shares = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
-    return jnp.einsum("bmgst,btmh->bsmgh", shares, value)
+    shares = jax.nn.softmax(scores, axis=-1).astype(query.dtype)
+    return jnp.einsum("bmgst,btmh->bsmgh", shares, near_value)
+
+
+def _visible(
+    segments: Int[Array, "B S"], window: Int[Array, ""] | int, start: int, first: int, stop: int
+) -> Bool[Array, "B s t"]:
+    """Mask the keys at `first` to `stop` that queries at `start` to `stop` see: in their segment and window."""
+    distance = (start + jnp.arange(stop - start))[:, None] - (first + jnp.arange(stop - first))
+    same_segment = segments[:, start:stop, None] == segments[:, None, first:stop]
+    return (distance >= 0) & (distance < window) & same_segment
 
 
 def exclude_self(attended: Float[Array, "B S N H"], value: Float[Array, "B S M H"]) -> Float[Array, "B S N H"]:
     """Remove from each head's output its component along the position's own value (XSA)."""
-    own = jnp.repeat(value, attended.shape[2] // value.shape[2], axis=2).astype(jnp.float32)
+    own = jnp.repeat(value.astype(jnp.float32), attended.shape[2] // value.shape[2], axis=2)
     wide = attended.astype(jnp.float32)
     along = jnp.sum(wide * own, axis=-1, keepdims=True) / (jnp.sum(own * own, axis=-1, keepdims=True) + 1e-6)
     return (wide - along * own).astype(attended.dtype)

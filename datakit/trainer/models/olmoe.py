@@ -23,7 +23,7 @@ from jax.sharding import PartitionSpec as P
 from datakit.errors import UsageError
 from datakit.trainer.models.experts import Backend, experts
 from datakit.trainer.models.grug import remat
-from datakit.trainer.models.layers import attention, cross_entropy, next_tokens, rms_norm, rotary_table, rotate
+from datakit.trainer.models.layers import attention, cross_entropy, embed, next_tokens, rms_norm, rotary_table, rotate
 from datakit.trainer.models.protocol import PADDING_SEGMENT, Output, Tokens, check_sizes
 from datakit.trainer.models.router import (
     RouterStatistics,
@@ -122,7 +122,7 @@ def apply(params: Tree, state: Tree, batch: Tokens, config: Config) -> Output:
 def encode(params: Tree, batch: Tokens, config: Config) -> tuple[Float[Array, "B S D"], tuple[RouterStatistics, Any]]:
     """Return the final hidden states, and the routers' statistics and logits by layer."""
     dtype = jnp.dtype(config.compute)
-    x = constrain(gathered(params["embed"], dtype)[batch.tokens], P(BATCH))
+    x = constrain(embed(params["embed"], batch.tokens, dtype), P(BATCH))
     rotary = rotary_table(batch.tokens.shape[1], config.head_width, config.rope_theta)
     valid = batch.segments != PADDING_SEGMENT
 

@@ -15,24 +15,7 @@ from datakit.errors import UsageError
 from datakit.trainer.models import grug, layers, olmoe, weights
 from datakit.trainer.models.protocol import Tokens
 from datakit.trainer.models.weights import Tree, leaves
-from tests.support.small_models import SMALL
-
-FAMILY = olmoe.Config(
-    vocabulary=97,
-    hidden=32,
-    layers=3,
-    heads=4,
-    kv_heads=2,
-    head_width=8,
-    experts=8,
-    experts_per_token=2,
-    expert_width=24,
-    query_key_norm="head",
-    compute="float32",
-    remat="none",
-    moe_backend="dense",
-    init_std=0.3,
-)
+from tests.support.small_models import FAMILY, SMALL, random_batch
 
 
 @functools.cache
@@ -42,15 +25,6 @@ def parameters(config: Any, module: Any = grug) -> Tree:
     if "head_gate" in params["blocks"]:
         params["blocks"]["head_gate"] = 0.3 * jax.random.normal(jax.random.key(2), params["blocks"]["head_gate"].shape)
     return params
-
-
-def random_batch(config: Any, rows: int = 4, length: int = 40, segments: int = 1) -> Tokens:
-    """Random tokens; each row is cut into `segments` documents of uneven length."""
-    generator = np.random.default_rng(7)
-    tokens = generator.integers(0, config.vocabulary, (rows, length), dtype=np.int32)
-    borders = np.sort(generator.integers(1, length, (rows, segments - 1)), axis=1)
-    at = (np.arange(length)[None, :, None] >= borders[:, None, :]).sum(-1).astype(np.int32) + 1
-    return Tokens(jnp.asarray(tokens), jnp.asarray(at), jnp.ones(tokens.shape, bool))
 
 
 @functools.cache
