@@ -27,6 +27,7 @@ from datakit.trainer.models.weights import BATCH, current_mesh, gathered
 
 MASKED = -1e30  # finite, so that a fully masked row does not become NaN
 QUERY_BLOCKS, SMALLEST_BLOCK = 8, 32  # number of query groups, minimum queries per group; tuned on CPUs
+ROTARY_STRIDE = 512  # does not depend on the length, so neither does a position's rotation
 LOGIT_BYTES = {"cpu": 8 << 20, "accelerator": 512 << 20}  # fp32 logits of a piece: fit a CPU's cache; small for a GPU
 
 
@@ -54,10 +55,19 @@ def gated_norm(
 
 
 def rotary_table(length: int, head_width: int, theta: float) -> tuple[Float[Array, "S h"], Float[Array, "S h"]]:
-    """Return (cosine, sine) of position x frequency in fp32, each [S, head_width / 2]. RoPE: Su et al. 2021."""
+    """Return (cosine, sine) of position x frequency in fp32, each [S, head_width / 2]. RoPE: Su et al. 2021.
+
+    A position is a multiple of `ROTARY_STRIDE` plus a rest. The angles of both are taken in fp64 and added by the angle
+    addition formulas, so the constants of the program stay small and distant positions stay exact.
+    """
     frequency = theta ** -(np.arange(0, head_width, 2, dtype=np.float64) / head_width)
-    angle = np.arange(length, dtype=np.float64)[:, None] * frequency
-    return jnp.asarray(np.cos(angle), jnp.float32), jnp.asarray(np.sin(angle), jnp.float32)
+    far = np.arange(-(-length // ROTARY_STRIDE))[:, None, None] * ROTARY_STRIDE * frequency
+    near = np.arange(ROTARY_STRIDE)[None, :, None] * frequency
+    (cosine, sine), (near_cosine, near_sine) = (
+        (jnp.asarray(np.cos(angle), jnp.float32), jnp.asarray(np.sin(angle), jnp.float32)) for angle in (far, near)
+    )
+    table = cosine * near_cosine - sine * near_sine, sine * near_cosine + cosine * near_sine
+    return table[0].reshape(-1, frequency.size)[:length], table[1].reshape(-1, frequency.size)[:length]
 
 
 def rotate(
