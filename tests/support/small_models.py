@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
@@ -45,6 +46,12 @@ FAMILY = olmoe.Config(
     moe_backend="dense",
     init_std=0.3,
 )
+
+
+def dense(config: grug.Config, **changes: Any) -> grug.Config:
+    """The configuration without routed experts, and without the settings that describe them."""
+    defaults = {name: getattr(grug.Config(), name) for name in grug.ROUTED}
+    return dataclasses.replace(config, experts=0, **(defaults | changes))
 
 
 def random_batch(config: Any, rows: int = 4, length: int = 40, segments: int = 1) -> Tokens:

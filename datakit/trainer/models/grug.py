@@ -20,6 +20,7 @@ layers compiles as fast as one with 5. `shapes.py` explains the letters in shape
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -55,6 +56,7 @@ from datakit.trainer.models.router import (
 from datakit.trainer.models.shapes import Array, Bool, Float, Int
 from datakit.trainer.models.weights import BATCH, Tree, Weight, constrain, gathered, parameter_count
 
+ROUTED = ("experts_per_token", "expert_width", "router_z_loss", "moe_backend")  # without effect in a dense model
 SIZES = ("vocabulary", "hidden", "layers", "heads", "kv_heads", "head_width", "shared_width", "gate_rank", "window")
 FULL_WINDOW_EVERY = 4  # layers 3, 7, 11, ... have the full window
 
@@ -81,7 +83,7 @@ class Config:
     init_scale: float = 0.5  # standard deviation x sqrt(hidden)
     z_loss: float = 1e-4
     router_z_loss: float = 1e-3
-    expert_gate: Literal["swiglu", "bilinear"] = "swiglu"
+    expert_gate: Literal["swiglu", "bilinear"] = "swiglu"  # of the routed experts and of the shared one
     moe_backend: Backend = "auto"
     remat: Literal["recompute_all", "save_moe", "none"] = "recompute_all"
     compute: Literal["bfloat16", "float32"] = "bfloat16"
@@ -98,6 +100,20 @@ class Config:
             raise UsageError("expert_width must be at least 1; set experts = 0 for a dense model")
         if self.expert_gate not in GATES:
             raise UsageError(f"expert_gate {self.expert_gate!r} is not one of {', '.join(GATES)}")
+        if not self.experts:
+            self._check_dense()
+
+    def _check_dense(self) -> None:
+        """Raise UsageError for a setting that has no effect in a dense model."""
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        idle = [name for name in ROUTED if getattr(self, name) != defaults[name]]
+        if idle:
+            raise UsageError(
+                f"experts = 0 makes a dense model, in which {', '.join(idle)} would have no effect; remove these "
+                f"settings ({', '.join(f'{name} = {defaults[name]!r}' for name in idle)})"
+            )
+        if self.remat == "save_moe":
+            raise UsageError("experts = 0: remat = 'save_moe' would save nothing; use 'recompute_all' or 'none'")
 
 
 def weights(config: Config) -> Tree:
@@ -229,7 +245,7 @@ def feed_forward(
 ) -> tuple[Float[Array, "B S D"], Any]:
     """Compute one layer's experts, shared and routed; return the router's thresholds and statistics too."""
     c, dtype = config, x_BSD.dtype
-    shared = GATES["swiglu"](x_BSD @ gathered(block["shared_in"], dtype)) @ gathered(block["shared_out"], dtype)
+    shared = GATES[c.expert_gate](x_BSD @ gathered(block["shared_in"], dtype)) @ gathered(block["shared_out"], dtype)
     if not c.experts:
         return shared, None
     x_TD, valid_T = x_BSD.reshape(-1, c.hidden), valid.reshape(-1)

@@ -68,6 +68,8 @@ class Config:
         check_sizes(self, ("vocabulary", "hidden", "layers", "heads", "kv_heads", "head_width", "expert_width"))
         if not 1 <= self.experts_per_token <= self.experts:
             raise UsageError(f"experts_per_token ({self.experts_per_token}) must be between 1 and {self.experts}")
+        if self.window is not None and self.window < 1:
+            raise UsageError(f"model.window is {self.window}; use at least 1, or remove it to see all positions")
 
 
 def weights(config: Config) -> Tree:
@@ -149,7 +151,7 @@ def attend(
     query_BSNH = _heads(x_BSD @ gathered(block["query"], dtype), block.get("query_norm"), c)
     key_BSMH = _heads(x_BSD @ gathered(block["key"], dtype), block.get("key_norm"), c)
     value_BSMH = (x_BSD @ gathered(block["value"], dtype)).reshape(*rows, c.kv_heads, c.head_width)
-    window = c.window or x_BSD.shape[1]
+    window = x_BSD.shape[1] if c.window is None else c.window
     y_BSNH = attention(rotate(query_BSNH, rotary), rotate(key_BSMH, rotary), value_BSMH, segments, window, window)
     return y_BSNH.reshape(*rows, -1) @ gathered(block["attention_out"], dtype)
 

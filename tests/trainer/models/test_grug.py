@@ -15,7 +15,7 @@ from datakit.errors import UsageError
 from datakit.trainer.models import grug, layers, olmoe, weights
 from datakit.trainer.models.protocol import Tokens
 from datakit.trainer.models.weights import Tree, leaves
-from tests.support.small_models import FAMILY, SMALL, random_batch
+from tests.support.small_models import FAMILY, SMALL, dense, random_batch
 
 
 @functools.cache
@@ -94,7 +94,7 @@ def test_a_document_ignores_its_position() -> None:
 
 
 def test_attention_ends_at_the_window() -> None:
-    one_layer = dataclasses.replace(SMALL, layers=1, window=16, experts=0)  # the only layer has half the window
+    one_layer = dense(SMALL, layers=1, window=16)  # the only layer has half the window
     batch = random_batch(one_layer)
     changed = batch._replace(tokens=batch.tokens.at[:, 10].add(1) % SMALL.vocabulary)
     moved = np.abs(hidden_states(one_layer, batch) - hidden_states(one_layer, changed)).max(axis=(0, 2)) > 0
@@ -143,7 +143,7 @@ def test_the_scan_equals_a_loop_over_layers() -> None:
 
 
 def test_query_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = dataclasses.replace(SMALL, window=20, experts=0)
+    config = dense(SMALL, window=20)
     batch = random_batch(config, segments=2)
     small_blocks = loss_and_gradients(config, batch)
     for block in (40, 16):  # all at once; two whole blocks and a rest
@@ -158,11 +158,11 @@ def test_loss_pieces_change_nothing() -> None:
 
 
 def test_a_dense_model_is_one_without_experts() -> None:
-    dense = dataclasses.replace(SMALL, experts=0)
-    value, gradients = loss_and_gradients(dense, random_batch(dense))
+    config = dense(SMALL)
+    value, gradients = loss_and_gradients(config, random_batch(config))
     assert np.isfinite(value)
     assert not any("expert_" in path or "router" in path for path in gradients)
-    assert grug.active_parameters(dense) == weights.parameter_count(grug.weights(dense))
+    assert grug.active_parameters(config) == weights.parameter_count(grug.weights(config))
 
 
 def test_bilinear_experts_have_no_nonlinearity() -> None:
