@@ -1,8 +1,15 @@
-"""A small Grug configuration that the model tests share."""
+"""Small configurations of both models, and batches for them, that the model tests share."""
 
 from __future__ import annotations
 
-from datakit.trainer.models import grug
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from datakit.trainer.models import grug, olmoe
+from datakit.trainer.models.protocol import Tokens
 
 SMALL = grug.Config(
     vocabulary=97,
@@ -22,3 +29,35 @@ SMALL = grug.Config(
     moe_backend="dense",  # compiles fastest
     init_scale=2.0,  # larger than in training, so that every part of the model matters
 )
+
+FAMILY = olmoe.Config(
+    vocabulary=97,
+    hidden=32,
+    layers=3,
+    heads=4,
+    kv_heads=2,
+    head_width=8,
+    experts=8,
+    experts_per_token=2,
+    expert_width=24,
+    query_key_norm="head",
+    compute="float32",
+    remat="none",
+    moe_backend="dense",
+    init_std=0.3,
+)
+
+
+def dense(config: grug.Config, **changes: Any) -> grug.Config:
+    """The configuration without routed experts, and without the settings that describe them."""
+    defaults = {name: getattr(grug.Config(), name) for name in grug.ROUTED}
+    return dataclasses.replace(config, experts=0, **(defaults | changes))
+
+
+def random_batch(config: Any, rows: int = 4, length: int = 40, segments: int = 1) -> Tokens:
+    """Random tokens; each row is cut into `segments` documents of uneven length."""
+    generator = np.random.default_rng(7)
+    tokens = generator.integers(0, config.vocabulary, (rows, length), dtype=np.int32)
+    borders = np.sort(generator.integers(1, length, (rows, segments - 1)), axis=1)
+    at = (np.arange(length)[None, :, None] >= borders[:, None, :]).sum(-1).astype(np.int32) + 1
+    return Tokens(jnp.asarray(tokens), jnp.asarray(at), jnp.ones(tokens.shape, bool))

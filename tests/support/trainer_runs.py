@@ -24,6 +24,7 @@ from datakit.trainer.metrics.trackers import read_metrics
 from datakit.trainer.models import grug
 from datakit.trainer.optimizer import Optimizer
 from datakit.trainer.train import train, trainer_of
+from tests.support.small_models import dense
 
 BYTES = 256
 STEPS = 12
@@ -129,7 +130,7 @@ def small_run(**changes: Any) -> Run:
 def tiny_run(**changes: Any) -> Run:
     """The small run without experts: it compiles fastest."""
     run = small_run()
-    return dataclasses.replace(run, model=dataclasses.replace(run.model, layers=1, experts=0), **changes)
+    return dataclasses.replace(run, model=dense(run.model, layers=1), **changes)
 
 
 def saving_run(**changes: Any) -> Run:

@@ -24,6 +24,7 @@ Parameters are fp32, and the computation is bf16 by default. Layers are stacked 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -39,6 +40,7 @@ from datakit.trainer.models.layers import (
     GATES,
     attention,
     cross_entropy,
+    embed,
     exclude_self,
     gated_norm,
     next_tokens,
@@ -58,6 +60,7 @@ from datakit.trainer.models.router import (
 from datakit.trainer.models.shapes import Array, Bool, Float, Int
 from datakit.trainer.models.weights import BATCH, Tree, Weight, constrain, gathered, parameter_count
 
+ROUTED = ("experts_per_token", "expert_width", "router_z_loss", "moe_backend")  # without effect in a dense model
 SIZES = ("vocabulary", "hidden", "layers", "heads", "kv_heads", "head_width", "shared_width", "gate_rank", "window")
 FULL_WINDOW_EVERY = 4  # layers 3, 7, 11, ... (counted from 0) have the full window
 
@@ -84,7 +87,7 @@ class Config:
     init_scale: float = 0.5  # standard deviation x sqrt(hidden)
     z_loss: float = 1e-4
     router_z_loss: float = 1e-3
-    expert_gate: Literal["swiglu", "bilinear"] = "swiglu"
+    expert_gate: Literal["swiglu", "bilinear"] = "swiglu"  # of the routed experts and of the shared one
     moe_backend: Backend = "auto"
     remat: Literal["recompute_all", "save_moe", "none"] = "recompute_all"
     compute: Literal["bfloat16", "float32"] = "bfloat16"
@@ -101,6 +104,20 @@ class Config:
             raise UsageError("expert_width must be at least 1; set experts = 0 for a dense model")
         if self.expert_gate not in GATES:
             raise UsageError(f"expert_gate {self.expert_gate!r} is not one of {', '.join(GATES)}")
+        if not self.experts:
+            self._check_dense()
+
+    def _check_dense(self) -> None:
+        """Raise UsageError for a setting that has no effect in a dense model."""
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        idle = [name for name in ROUTED if getattr(self, name) != defaults[name]]
+        if idle:
+            raise UsageError(
+                f"experts = 0 makes a dense model, in which {', '.join(idle)} would have no effect; remove these "
+                f"settings ({', '.join(f'{name} = {defaults[name]!r}' for name in idle)})"
+            )
+        if self.remat == "save_moe":
+            raise UsageError("experts = 0: remat = 'save_moe' would save nothing; use 'recompute_all' or 'none'")
 
 
 def weights(config: Config) -> Tree:
@@ -173,7 +190,7 @@ def apply(params: Tree, state: Tree, batch: Tokens, config: Config) -> Output:
 def encode(params: Tree, state: Tree, batch: Tokens, config: Config) -> tuple[Float[Array, "B S D"], Any]:
     """Return the final hidden states, and each layer's router thresholds and statistics (None in a dense model)."""
     dtype = jnp.dtype(config.compute)
-    x = gathered(params["embed"], dtype)[batch.tokens]
+    x = embed(params["embed"], batch.tokens, dtype)
     x = constrain(_normed(x, params, "embed_norm", config), P(BATCH))
     rotary = rotary_table(batch.tokens.shape[1], config.head_width, config.rope_theta)
     valid = batch.segments != PADDING_SEGMENT
@@ -225,7 +242,9 @@ def attend(
     y_BSNH = attention(query_BSNH, key_BSMH, value_BSMH, segments, window, c.window)
     y_BSNH = exclude_self(y_BSNH, value_BSMH)
     gate_BSN = 2 * jax.nn.sigmoid(x_BSD @ gathered(block["head_gate"], dtype))
-    return (y_BSNH * gate_BSN[..., None]).reshape(*rows, -1) @ gathered(block["attention_out"], dtype)
+    # In fp32, so that the gate's gradient, a sum over the head's width, is too.
+    y_BSNH = (y_BSNH.astype(jnp.float32) * gate_BSN.astype(jnp.float32)[..., None]).astype(dtype)
+    return y_BSNH.reshape(*rows, -1) @ gathered(block["attention_out"], dtype)
 
 
 def feed_forward(
@@ -233,7 +252,7 @@ def feed_forward(
 ) -> tuple[Float[Array, "B S D"], Any]:
     """Compute one layer's shared and routed experts; also return the router's thresholds and statistics."""
     c, dtype = config, x_BSD.dtype
-    shared = GATES["swiglu"](x_BSD @ gathered(block["shared_in"], dtype)) @ gathered(block["shared_out"], dtype)
+    shared = GATES[c.expert_gate](x_BSD @ gathered(block["shared_in"], dtype)) @ gathered(block["shared_out"], dtype)
     if not c.experts:
         return shared, None
     x_TD, valid_T = x_BSD.reshape(-1, c.hidden), valid.reshape(-1)

@@ -1,13 +1,14 @@
-"""Computes the parts that models share: norms, rotary positions, attention, gates, next-token labels, and the loss.
+"""Computes the parts that models share: embedding, norms, rotary positions, attention, gates, labels, and the loss.
 
-All are pure functions on arrays. Norms, softmaxes and the loss are computed in fp32; norms and attention return the
-input's type.
+Norms, softmaxes and the loss are computed in fp32; norms and attention return the input's type. Every sum over many
+terms is fp32, in the backward pass too: bf16 has 8 significant bits, so a bf16 sum soon ignores small terms.
 
-Attention and the loss save memory. Attention processes up to eight groups of queries one after the other: it keeps no
-[S, S] scores, and it never reads keys after the group or before the widest window. The loss processes the sequence in
-pieces and keeps no [B, S, V] logits. Both recompute their intermediate values in the backward pass. On a CPU they are
-also faster this way, since small arrays fit in the cache (at 256 positions, attention is 3 times and the loss twice as
-fast as in one piece).
+Two blocks save memory: attention processes eight groups of queries in turn (no [S, S] scores are kept, and keys after
+the group or before the widest window are never read), and the loss processes pieces of the sequence (no [B, S, V]
+logits are kept). Both recompute their intermediate values in the backward pass. On a CPU this is also faster, since
+small arrays fit in cache (at 256 positions, attention is 3 times and the loss twice as fast as in one piece).
+
+No array that grows with the sequence is a constant of the program: masks and rotary positions are computed in it.
 """
 
 from __future__ import annotations
@@ -22,12 +23,22 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from datakit.trainer.models.shapes import Array, Bool, Float, Int
-from datakit.trainer.models.weights import BATCH, current_mesh
+from datakit.trainer.models.weights import BATCH, current_mesh, gathered
 
 MASKED = -1e30  # finite, so that a fully masked row does not become NaN
 QUERY_BLOCKS, SMALLEST_BLOCK = 8, 32  # maximum number of query groups, minimum queries per group; tuned on CPUs
+ROTARY_STRIDE = 512  # does not depend on the length, so neither does a position's rotation
 # Maximum size of one piece's fp32 logits: it fits in a CPU's cache and is small for a GPU.
 LOGIT_BYTES = {"cpu": 8 << 20, "accelerator": 512 << 20}
+
+
+def embed(table: Float[Array, "V D"], tokens: Int[Array, "B S"], dtype: Any) -> Float[Array, "B S D"]:
+    """Return the tokens' rows of the fp32 table in the compute type.
+
+    The cast comes last, so the table's gradient is an fp32 sum over the tokens. A bf16 sum would be wrong by up to 40 %
+    for a frequent token.
+    """
+    return gathered(table, jnp.float32)[tokens].astype(dtype)
 
 
 def rms_norm(x: Float[Array, "*batch D"], scale: Float[Array, " D"] | None, eps: float) -> Float[Array, "*batch D"]:
@@ -45,10 +56,19 @@ def gated_norm(
 
 
 def rotary_table(length: int, head_width: int, theta: float) -> tuple[Float[Array, "S h"], Float[Array, "S h"]]:
-    """Return (cosine, sine) of position times frequency in fp32, each [S, head_width / 2]. RoPE: Su et al. 2021."""
+    """Return (cosine, sine) of position x frequency in fp32, each [S, head_width / 2]. RoPE: Su et al. 2021.
+
+    A position is a multiple of `ROTARY_STRIDE` plus a rest. The angles of both are taken in fp64 and added by the angle
+    addition formulas, so the constants of the program stay small and distant positions stay exact.
+    """
     frequency = theta ** -(np.arange(0, head_width, 2, dtype=np.float64) / head_width)
-    angle = np.arange(length, dtype=np.float64)[:, None] * frequency
-    return jnp.asarray(np.cos(angle), jnp.float32), jnp.asarray(np.sin(angle), jnp.float32)
+    far = np.arange(-(-length // ROTARY_STRIDE))[:, None, None] * ROTARY_STRIDE * frequency
+    near = np.arange(ROTARY_STRIDE)[None, :, None] * frequency
+    (cosine, sine), (near_cosine, near_sine) = (
+        (jnp.asarray(np.cos(angle), jnp.float32), jnp.asarray(np.sin(angle), jnp.float32)) for angle in (far, near)
+    )
+    table = cosine * near_cosine - sine * near_sine, sine * near_cosine + cosine * near_sine
+    return table[0].reshape(-1, frequency.size)[:length], table[1].reshape(-1, frequency.size)[:length]
 
 
 def rotate(
@@ -76,32 +96,47 @@ def attention(
     batch, length, heads, width = query.shape
     kv_heads = key.shape[2]
     grouped = query.reshape(batch, length, kv_heads, heads // kv_heads, width)
+    wide = key.astype(jnp.float32), value.astype(jnp.float32)  # so that gradients from the groups are added in fp32
     block = max(SMALLEST_BLOCK, -(-length // QUERY_BLOCKS))
     outputs = []
     for start in range(0, length, block):
-        stop = min(start + block, length)
-        first = max(0, start - widest + 1)
-        distance = np.arange(start, stop)[:, None] - np.arange(first, stop)
-        seen = (distance >= 0) & (distance < window) & (segments[:, start:stop, None] == segments[:, None, first:stop])
-        outputs.append(jax.checkpoint(_attend)(grouped[:, start:stop], key[:, first:stop], value[:, first:stop], seen))
+        stop, first = min(start + block, length), max(0, start - widest + 1)
+        attend = jax.checkpoint(partial(_attend, start=start, first=first))
+        outputs.append(attend(grouped[:, start:stop], *wide, segments, window))
     return jnp.concatenate(outputs, axis=1).reshape(batch, length, heads, width)
 
 
 def _attend(
     query: Float[Array, "B s M G H"],
-    key: Float[Array, "B t M H"],
-    value: Float[Array, "B t M H"],
-    seen: Bool[Array, "B s t"],
+    key: Float[Array, "B S M H"],
+    value: Float[Array, "B S M H"],
+    segments: Int[Array, "B S"],
+    window: Int[Array, ""] | int,
+    start: int,
+    first: int,
 ) -> Float[Array, "B s M G H"]:
-    scores = jnp.einsum("bsmgh,btmh->bmgst", query, key, preferred_element_type=jnp.float32)
+    """Compute attention of the queries from position `start` on to the keys from position `first` on."""
+    stop = start + query.shape[1]
+    near_key, near_value = (wide[:, first:stop].astype(query.dtype) for wide in (key, value))
+    seen = _visible(segments, window, start, first, stop)
+    scores = jnp.einsum("bsmgh,btmh->bmgst", query, near_key, preferred_element_type=jnp.float32)
     scores = jnp.where(seen[:, None, None], scores * query.shape[-1] ** -0.5, MASKED)
-    shares = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
-    return jnp.einsum("bmgst,btmh->bsmgh", shares, value)
+    shares = jax.nn.softmax(scores, axis=-1).astype(query.dtype)
+    return jnp.einsum("bmgst,btmh->bsmgh", shares, near_value)
+
+
+def _visible(
+    segments: Int[Array, "B S"], window: Int[Array, ""] | int, start: int, first: int, stop: int
+) -> Bool[Array, "B s t"]:
+    """Mask the keys at `first` to `stop` that queries at `start` to `stop` see: in their segment and window."""
+    distance = (start + jnp.arange(stop - start))[:, None] - (first + jnp.arange(stop - first))
+    same_segment = segments[:, start:stop, None] == segments[:, None, first:stop]
+    return (distance >= 0) & (distance < window) & same_segment
 
 
 def exclude_self(attended: Float[Array, "B S N H"], value: Float[Array, "B S M H"]) -> Float[Array, "B S N H"]:
-    """Remove, from each head's output, the component along the position's own value (XSA)."""
-    own = jnp.repeat(value, attended.shape[2] // value.shape[2], axis=2).astype(jnp.float32)
+    """Remove from each head's output its component along the position's own value (XSA)."""
+    own = jnp.repeat(value.astype(jnp.float32), attended.shape[2] // value.shape[2], axis=2)
     wide = attended.astype(jnp.float32)
     along = jnp.sum(wide * own, axis=-1, keepdims=True) / (jnp.sum(own * own, axis=-1, keepdims=True) + 1e-6)
     return (wide - along * own).astype(attended.dtype)

@@ -24,7 +24,7 @@ from jax.sharding import PartitionSpec as P
 from datakit.errors import UsageError
 from datakit.trainer.models.experts import Backend, experts
 from datakit.trainer.models.grug import remat
-from datakit.trainer.models.layers import attention, cross_entropy, next_tokens, rms_norm, rotary_table, rotate
+from datakit.trainer.models.layers import attention, cross_entropy, embed, next_tokens, rms_norm, rotary_table, rotate
 from datakit.trainer.models.protocol import PADDING_SEGMENT, Output, Tokens, check_sizes
 from datakit.trainer.models.router import (
     RouterStatistics,
@@ -69,6 +69,8 @@ class Config:
         check_sizes(self, ("vocabulary", "hidden", "layers", "heads", "kv_heads", "head_width", "expert_width"))
         if not 1 <= self.experts_per_token <= self.experts:
             raise UsageError(f"experts_per_token ({self.experts_per_token}) must be between 1 and {self.experts}")
+        if self.window is not None and self.window < 1:
+            raise UsageError(f"model.window is {self.window}; use at least 1, or remove it to see all positions")
 
 
 def weights(config: Config) -> Tree:
@@ -123,7 +125,7 @@ def apply(params: Tree, state: Tree, batch: Tokens, config: Config) -> Output:
 def encode(params: Tree, batch: Tokens, config: Config) -> tuple[Float[Array, "B S D"], tuple[RouterStatistics, Any]]:
     """Return the final hidden states, and each layer's router statistics and logits."""
     dtype = jnp.dtype(config.compute)
-    x = constrain(gathered(params["embed"], dtype)[batch.tokens], P(BATCH))
+    x = constrain(embed(params["embed"], batch.tokens, dtype), P(BATCH))
     rotary = rotary_table(batch.tokens.shape[1], config.head_width, config.rope_theta)
     valid = batch.segments != PADDING_SEGMENT
 
@@ -150,7 +152,7 @@ def attend(
     query_BSNH = _heads(x_BSD @ gathered(block["query"], dtype), block.get("query_norm"), c)
     key_BSMH = _heads(x_BSD @ gathered(block["key"], dtype), block.get("key_norm"), c)
     value_BSMH = (x_BSD @ gathered(block["value"], dtype)).reshape(*rows, c.kv_heads, c.head_width)
-    window = c.window or x_BSD.shape[1]
+    window = x_BSD.shape[1] if c.window is None else c.window
     y_BSNH = attention(rotate(query_BSNH, rotary), rotate(key_BSMH, rotary), value_BSMH, segments, window, window)
     return y_BSNH.reshape(*rows, -1) @ gathered(block["attention_out"], dtype)
 

@@ -15,24 +15,7 @@ from datakit.errors import UsageError
 from datakit.trainer.models import grug, layers, olmoe, weights
 from datakit.trainer.models.protocol import Tokens
 from datakit.trainer.models.weights import Tree, leaves
-from tests.support.small_models import SMALL
-
-FAMILY = olmoe.Config(
-    vocabulary=97,
-    hidden=32,
-    layers=3,
-    heads=4,
-    kv_heads=2,
-    head_width=8,
-    experts=8,
-    experts_per_token=2,
-    expert_width=24,
-    query_key_norm="head",
-    compute="float32",
-    remat="none",
-    moe_backend="dense",
-    init_std=0.3,
-)
+from tests.support.small_models import FAMILY, SMALL, dense, random_batch
 
 
 @functools.cache
@@ -42,15 +25,6 @@ def parameters(config: Any, module: Any = grug) -> Tree:
     if "head_gate" in params["blocks"]:
         params["blocks"]["head_gate"] = 0.3 * jax.random.normal(jax.random.key(2), params["blocks"]["head_gate"].shape)
     return params
-
-
-def random_batch(config: Any, rows: int = 4, length: int = 40, segments: int = 1) -> Tokens:
-    """Random tokens; each row is cut into `segments` documents of uneven length."""
-    generator = np.random.default_rng(7)
-    tokens = generator.integers(0, config.vocabulary, (rows, length), dtype=np.int32)
-    borders = np.sort(generator.integers(1, length, (rows, segments - 1)), axis=1)
-    at = (np.arange(length)[None, :, None] >= borders[:, None, :]).sum(-1).astype(np.int32) + 1
-    return Tokens(jnp.asarray(tokens), jnp.asarray(at), jnp.ones(tokens.shape, bool))
 
 
 @functools.cache
@@ -120,7 +94,7 @@ def test_a_document_ignores_its_position() -> None:
 
 
 def test_attention_ends_at_the_window() -> None:
-    one_layer = dataclasses.replace(SMALL, layers=1, window=16, experts=0)  # the only layer has half the window
+    one_layer = dense(SMALL, layers=1, window=16)  # the only layer has half the window
     batch = random_batch(one_layer)
     changed = batch._replace(tokens=batch.tokens.at[:, 10].add(1) % SMALL.vocabulary)
     moved = np.abs(hidden_states(one_layer, batch) - hidden_states(one_layer, changed)).max(axis=(0, 2)) > 0
@@ -169,7 +143,7 @@ def test_the_scan_equals_a_loop_over_layers() -> None:
 
 
 def test_query_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = dataclasses.replace(SMALL, window=20, experts=0)
+    config = dense(SMALL, window=20)
     batch = random_batch(config, segments=2)
     small_blocks = loss_and_gradients(config, batch)
     for block in (40, 16):  # all at once; two whole blocks and a rest
@@ -184,11 +158,11 @@ def test_loss_pieces_change_nothing() -> None:
 
 
 def test_a_dense_model_is_one_without_experts() -> None:
-    dense = dataclasses.replace(SMALL, experts=0)
-    value, gradients = loss_and_gradients(dense, random_batch(dense))
+    config = dense(SMALL)
+    value, gradients = loss_and_gradients(config, random_batch(config))
     assert np.isfinite(value)
     assert not any("expert_" in path or "router" in path for path in gradients)
-    assert grug.active_parameters(dense) == weights.parameter_count(grug.weights(dense))
+    assert grug.active_parameters(config) == weights.parameter_count(grug.weights(config))
 
 
 def test_bilinear_experts_have_no_nonlinearity() -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import jax
 import numpy as np
 
 from datakit.trainer.models import grug, weights
 from datakit.trainer.models.weights import leaves
-from tests.support.small_models import SMALL
+from tests.support.small_models import SMALL, dense
 
 
 def test_parameters_depend_only_on_their_path() -> None:
@@ -21,7 +19,7 @@ def test_parameters_depend_only_on_their_path() -> None:
     )
     for path, value in leaves(placed).items():
         np.testing.assert_array_equal(value, alone[path], err_msg=path)
-    dense = grug.weights(dataclasses.replace(SMALL, experts=0))
-    fewer = leaves(jax.jit(lambda key: weights.initialize(dense, key))(jax.random.key(3)))
+    without = grug.weights(dense(SMALL))
+    fewer = leaves(jax.jit(lambda key: weights.initialize(without, key))(jax.random.key(3)))
     for path, value in fewer.items():
         np.testing.assert_array_equal(value, alone[path], err_msg=path)
