@@ -1,4 +1,4 @@
-"""Decides when a checkpoint is saved, kept or removed; writes, lists and restores checkpoints; warns about unfinished and
+"""Decides when a checkpoint is saved, kept or removed; writes, lists and restores them; warns about unfinished and
 damaged ones.
 
     <run>/checkpoints/step-000000400/state/...       orbax's files, each array sharded as on the devices
