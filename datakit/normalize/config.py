@@ -20,7 +20,7 @@ class Config:
     text: str = "text"  # the upstream column that becomes `text`
     id: str = "id"  # the upstream column that becomes `source_id`, if there is one
     where: str | None = None  # a SQL predicate on a record's columns, in DuckDB's dialect; null counts as false
-    sample: float = 1.0  # the share of documents to keep; the documents' ids decide which
+    sample: float = 1.0  # the share of documents to keep, selected by the last 64 bits of their ids
     transform: str | None = None  # "package.module:function", which maps a RecordBatch of raw records to a RecordBatch
     transform_version: int | str | None = None  # to be changed whenever the transform's code changes
     drop: tuple[str, ...] = ()  # upstream columns to leave out

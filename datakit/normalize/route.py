@@ -72,7 +72,7 @@ class Router:
         table, texts = self._apply_rules(rows.table, texts)
         high, low = hash_texts(texts)
         if self._config.sample < 1:
-            kept = high < np.uint64(int(self._config.sample * 2.0**64))
+            kept = low < np.uint64(int(self._config.sample * 2.0**64))  # bits of the id that choose no partition
             self._count(sample_dropped=len(kept) - int(kept.sum()))
             mask = pa.array(kept)
             table, texts, high, low = table.filter(mask), texts.filter(mask), high[kept], low[kept]
