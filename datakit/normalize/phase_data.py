@@ -33,10 +33,15 @@ class RouteArguments(msgspec.Struct, frozen=True):
 
 
 class RouteDetails(msgspec.Struct, frozen=True):
-    """The result of one slice. schemas: (file, schema as Arrow IPC in hex) pairs; in hex because the ledger is JSON."""
+    """The result of one slice.
+
+    schemas: (file, schema as Arrow IPC in hex) pairs; in hex because the ledger is JSON.
+    documents: True if all records of the slice are documents that datakit wrote.
+    """
 
     runs: list[str]
     schemas: list[tuple[str, str]]
+    documents: bool
     text_bytes: int
 
 

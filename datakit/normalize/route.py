@@ -63,7 +63,7 @@ class Router:
     def route(self, chunk: Chunk, write: Callable[[pa.Table, np.ndarray], None]) -> None:
         """Pass the documents of one chunk and the bucket of each to `write`. Raises InputError, PartialError."""
         rows = self._transformed(chunk)
-        self.columns.add(rows.file, rows.table.schema)
+        self.columns.add(rows.file, rows.table)
         if self._where is not None:
             kept = self._where.matches(rows.table, rows.file)
             self._count(where_dropped=len(kept) - int(kept.sum()))
@@ -182,8 +182,9 @@ def route_slice(arguments: dict[str, Any], shared: dict[str, Any], task: TaskCon
             task.release()
     if sum(part.weight for part in own.ranges) >= WHOLE_SLICE_BYTES:
         counts.give_up_if_hopeless(SHOWN)
-    router.columns.check_text()
-    details = to_plain(RouteDetails(writer.runs, router.columns.schemas(), router.text_bytes))
+    columns = router.columns
+    columns.check_text()
+    details = to_plain(RouteDetails(writer.runs, columns.schemas(), columns.documents, router.text_bytes))
     records, quarantined = counts.counters[IN], tuple(counts.quarantined)
     return TaskResult(writer.outputs, dict(counts.counters), details, quarantined, records, bytes_read)
 

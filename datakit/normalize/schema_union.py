@@ -143,7 +143,7 @@ def storable(kind: pa.DataType) -> pa.DataType:
 
 def plain(table: pa.Table) -> pa.Table:
     """Decode columns of dictionary, view, run-end encoded and extension types to the types that these represent."""
-    target = pa.schema([(field.name, plain_type(field.type)) for field in table.schema])
+    target = pa.schema([pa.field(field.name, plain_type(field.type), field.nullable) for field in table.schema])
     if table.schema.equals(target, check_metadata=True):
         return table
     columns = [fit_column(column, field.type) for column, field in zip(table.columns, target, strict=True)]

@@ -38,12 +38,13 @@ from datakit.normalize.predicate import Predicate
 from datakit.normalize.readers.slices import FileRange, cut_slices
 from datakit.normalize.record_counts import ADDED, IN, PREFIX, REMOVED, conservation
 from datakit.normalize.schema_union import shown, storable, unite
+from datakit.normalize.upstream_columns import LEADING
 from datakit.storage.fingerprint import config_of, spelled_out
 from datakit.storage.manifest import Partition
 
 NAME = "normalize"
 FORMAT_VERSION = 1
-OURS = ("id", "text", "source", "source_id")
+EDITED = "edited_id"  # a column that consolidate replaces
 RENAMED = "upstream_"  # prefix for the name of an upstream column that has one of our names
 MOST_BITS = 20  # a million partitions; at 1 GiB each, they would hold more text than exists
 PRELOADS = (Preload(__name__), Preload("datakit.normalize.warm_kernels", "datakit.normalize.warm_kernels:warm"))
@@ -63,7 +64,7 @@ def plan(step: Step) -> Plan:
     details = [msgspec.convert(result.details, RouteDetails) for result in routed]
     union = _united(details, config)
     _check_not_empty(step, config, routed)
-    schema, columns = output_schema(union, config)
+    schema, columns = output_schema(union, config, again=all(entry.documents for entry in details))
     bits = partition_bits(sum(entry.text_bytes for entry in details), config.partition_bytes)
     runs = [run for entry in details for run in entry.runs]
     runs = yield from merged(step, route.PHASE, runs, readers=1 << bits)
@@ -146,24 +147,25 @@ def _united(details: Sequence[RouteDetails], config: Config) -> pa.Schema:
     return union
 
 
-def output_schema(union: pa.Schema, config: Config) -> tuple[pa.Schema, list[OutputColumn]]:
+def output_schema(union: pa.Schema, config: Config, again: bool) -> tuple[pa.Schema, list[OutputColumn]]:
     """Return the output's schema, and the upstream column that each output column comes from. Raises ColumnError.
 
-    An upstream column with one of our names is renamed, except in a source that was already normalized. Such a source
-    has a column `source_id`, which holds the upstream id and is preserved; its `id` and `source` are computed anew.
+    again: True if every record of the source is a document that datakit wrote. Then the column `source_id` holds the
+    upstream id and is preserved, while `id` and `source` are computed anew. In any other source, an upstream column
+    with one of our names is renamed.
     """
-    again = "source_id" in union.names and config.id == "id"
+    again = again and "source_id" in union.names and config.id == "id"
     id_column = "source_id" if again else config.id
-    fields = [pa.field("id", pa.string(), False), pa.field("text", pa.large_string(), False)]
-    fields += [pa.field("source", pa.string(), False), pa.field("source_id", pa.string())]
-    columns = [OutputColumn(name) for name in OURS[:-1]]
+    fields = list(LEADING)
+    columns = [OutputColumn(name) for name in LEADING.names[:-1]]
     columns.append(OutputColumn("source_id", id_column if id_column in union.names else None))
-    taken = {*union.names, *OURS}
+    ours = LEADING.names if again else [*LEADING.names, EDITED]
+    taken = {*union.names, *ours}
     for field in union:
         if field.name == id_column or (again and field.name in ("id", "source")):
             continue
         name = field.name
-        while name in OURS or (name != field.name and name in taken):
+        while name in ours or (name != field.name and name in taken):
             name = RENAMED + name
         taken.add(name)
         fields.append(pa.field(name, storable(field.type)))

@@ -1,5 +1,5 @@
-"""Tracks the columns of a slice's files while they are read, and rejects a file without the text column or with an id
-column of an unusable type.
+"""Tracks the columns of a slice's files while they are read, recognizes documents that datakit wrote, and rejects a
+file without the text column or with an id column of an unusable type.
 """
 
 from __future__ import annotations
@@ -10,6 +10,16 @@ from pyarrow import types
 from datakit.errors import ColumnError, suggestion
 from datakit.normalize.config import Config
 from datakit.normalize.schema_union import is_bytes, unite
+from datakit.storage.ids import ids_from_arrow
+
+LEADING = pa.schema(  # the first columns of every document that datakit writes
+    [
+        pa.field("id", pa.string(), False),
+        pa.field("text", pa.large_string(), False),
+        pa.field("source", pa.string(), False),
+        pa.field("source_id", pa.string()),
+    ]
+)
 
 SHOWN_NAMES, SHOWN_NAME = 20, 60  # limits for a message: columns named, and characters per name
 
@@ -19,6 +29,7 @@ class UpstreamColumns:
 
     union: the union of the columns of all files so far. Rows are converted to its types, since each change of schema
     starts a new run.
+    documents: True if all chunks so far hold documents that datakit wrote.
     """
 
     def __init__(self, config: Config) -> None:
@@ -26,9 +37,12 @@ class UpstreamColumns:
         self._by_file: dict[str, pa.Schema] = {}
         self._with_text: set[str] = set()
         self.union = pa.schema([])
+        self.documents = True
 
-    def add(self, file: str, schema: pa.Schema) -> None:
+    def add(self, file: str, table: pa.Table) -> None:
         """Add the columns of a chunk. Raises ColumnError if they conflict with the columns of earlier chunks."""
+        schema = table.schema
+        self.documents = self.documents and is_documents(table)
         if self._text in schema.names:
             self._with_text.add(file)
         others = pa.schema([self._field(file, field) for field in schema if field.name != self._text])
@@ -68,3 +82,15 @@ class UpstreamColumns:
                     f"{' (' + near + ')' if near.startswith('did') else ''}; set the source's text to the column "
                     "that holds the text"
                 )
+
+
+def is_documents(table: pa.Table) -> bool:
+    """Return True if datakit wrote these rows: the first columns are exactly LEADING, and every id is 32 hex digits."""
+    leading = pa.schema([table.schema.field(number) for number in range(min(len(LEADING), table.num_columns))])
+    if not leading.equals(LEADING):
+        return False
+    try:
+        ids_from_arrow(table.column("id"))
+    except ValueError:
+        return False
+    return True
