@@ -184,7 +184,8 @@ def route_slice(arguments: dict[str, Any], shared: dict[str, Any], task: TaskCon
         counts.give_up_if_hopeless(SHOWN)
     columns = router.columns
     columns.check_text()
-    details = to_plain(RouteDetails(writer.runs, columns.schemas(), columns.documents, router.text_bytes))
+    large = list(columns.largest.items())
+    details = to_plain(RouteDetails(writer.runs, columns.schemas(), large, columns.documents, router.text_bytes))
     records, quarantined = counts.counters[IN], tuple(counts.quarantined)
     return TaskResult(writer.outputs, dict(counts.counters), details, quarantined, records, bytes_read)
 

@@ -25,6 +25,7 @@ from datakit.engine.task import BATCH_HANG_SECONDS, Output, Phase, Plan, Preload
 from datakit.errors import ColumnError, DatakitError, EmptyStageError, suggestion
 from datakit.normalize import route, sort
 from datakit.normalize.config import Config
+from datakit.normalize.number_types import Path
 from datakit.normalize.phase_data import (
     OutputColumn,
     RouteArguments,
@@ -137,7 +138,10 @@ def _united(details: Sequence[RouteDetails], config: Config) -> pa.Schema:
     """
     encoded = [(file, pa.BufferReader(bytes.fromhex(digits))) for entry in details for file, digits in entry.schemas]
     schemas = [(file, pa.ipc.read_schema(data)) for file, data in encoded]
-    union = unite(schemas)
+    largest: dict[Path, int] = {}
+    for path, value in (large for entry in details for large in entry.large):
+        largest[path] = max(value, largest.get(path, 0))
+    union = unite(schemas, largest)
     for name in Predicate(config.where).columns if config.where else ():
         if name not in union.names and name != config.text and schemas:
             near = suggestion(name, [*union.names, config.text])

@@ -9,6 +9,7 @@ from pyarrow import types
 
 from datakit.errors import ColumnError, suggestion
 from datakit.normalize.config import Config
+from datakit.normalize.number_types import Path, largest_integers
 from datakit.normalize.schema_union import is_bytes, unite
 from datakit.storage.ids import ids_from_arrow
 
@@ -30,6 +31,7 @@ class UpstreamColumns:
     union: the union of the columns of all files so far. Rows are converted to its types, since each change of schema
     starts a new run.
     documents: True if all chunks so far hold documents that datakit wrote.
+    largest: the large integers of all chunks so far.
     """
 
     def __init__(self, config: Config) -> None:
@@ -38,6 +40,7 @@ class UpstreamColumns:
         self._with_text: set[str] = set()
         self.union = pa.schema([])
         self.documents = True
+        self.largest: dict[Path, int] = {}
 
     def add(self, file: str, table: pa.Table) -> None:
         """Add the columns of a chunk. Raises ColumnError if they conflict with the columns of earlier chunks."""
@@ -45,10 +48,12 @@ class UpstreamColumns:
         self.documents = self.documents and is_documents(table)
         if self._text in schema.names:
             self._with_text.add(file)
+        for path, value in largest_integers(table).items():
+            self.largest[path] = max(value, self.largest.get(path, 0))
         others = pa.schema([self._field(file, field) for field in schema if field.name != self._text])
         known = self._by_file.get(file)
-        self._by_file[file] = unite([(file, known), (file, others)]) if known is not None else others
-        self.union = unite([(next(iter(self._by_file)), self.union), (file, others)])
+        self._by_file[file] = unite([(file, known), (file, others)], self.largest) if known is not None else others
+        self.union = unite([(next(iter(self._by_file)), self.union), (file, others)], self.largest)
 
     def _field(self, file: str, field: pa.Field) -> pa.Field:
         if field.name != self._id:
@@ -64,7 +69,7 @@ class UpstreamColumns:
         """Return (file, serialized schema) for each file that widens the union of the schemas before it."""
         union, result = pa.schema([]), []
         for file, schema in self._by_file.items():
-            wider = unite([("", union), (file, schema)])
+            wider = unite([("", union), (file, schema)], self.largest)
             if wider != union:
                 result.append((file, schema.serialize().to_pybytes().hex()))
             union = wider
