@@ -29,14 +29,15 @@ from datakit.errors import ColumnError
 from datakit.normalize import formats
 from datakit.normalize.config import Config
 from datakit.normalize.phase_data import RouteArguments, RouteDetails, RouteShared, to_plain
-from datakit.normalize.predicate import Predicate, Transform
 from datakit.normalize.readers.base import Chunk, ReadContext
 from datakit.normalize.readers.inputs import Inputs
 from datakit.normalize.readers.slices import SLICE_BYTES, read_slice
 from datakit.normalize.record_counts import IN, PREFIX, RecordCounts
 from datakit.normalize.schema_union import fit_column
 from datakit.normalize.text_rules import apply_rules
+from datakit.normalize.transform import Transform
 from datakit.normalize.upstream_columns import UpstreamColumns
+from datakit.normalize.where.predicate import Predicate
 from datakit.storage.fingerprint import config_of
 from datakit.storage.ids import ids_from_digests, top_bits
 from datakit.text.string_buffers import string_buffers
@@ -53,9 +54,9 @@ Texts: TypeAlias = "pa.LargeStringArray | pa.LargeBinaryArray"
 class Router:
     """Routes the chunks of one slice, in order. text_bytes: the total size of the texts written so far."""
 
-    def __init__(self, config: Config, counts: RecordCounts, buckets: int) -> None:
+    def __init__(self, config: Config, counts: RecordCounts, buckets: int, where_types: bytes) -> None:
         self._config, self._counts, self._buckets = config, counts, buckets
-        self._where = Predicate(config.where) if config.where else None
+        self._where = Predicate(config.where, where_types) if config.where else None
         self._transform = Transform(config.transform) if config.transform else None
         self.columns = UpstreamColumns(config)
         self.text_bytes = 0
@@ -173,10 +174,10 @@ def route_slice(arguments: dict[str, Any], shared: dict[str, Any], task: TaskCon
     config, inputs = config_of(common.config, Config), Inputs(common.base, own.listed)
     counts = RecordCounts(task.tolerance)
     context = ReadContext(inputs, config, counts, replace(task, hold=_hold_or_give_up(counts, task)))
-    router, bytes_read = Router(config, counts, common.buckets), 0
+    router, bytes_read = Router(config, counts, common.buckets, common.where_types), 0
     with ExchangeWriter(task, PHASE, own.key, common.buckets, BUDGET_BYTES, before_commit=inputs.check) as writer:
         for chunk in read_slice(context, own.ranges):
-            router.route(_without_skipped(chunk, context, common.buckets), writer.write)
+            router.route(_without_skipped(chunk, context, common), writer.write)
             bytes_read += chunk.bytes_read
             task.report(counts.counters[IN], bytes_read)
             task.release()
@@ -204,11 +205,13 @@ def _hold_or_give_up(counts: RecordCounts, task: TaskContext) -> Callable[[str, 
     return hold
 
 
-def _without_skipped(chunk: Chunk, context: ReadContext, buckets: int) -> Chunk:
+def _without_skipped(chunk: Chunk, context: ReadContext, common: RouteShared) -> Chunk:
     """Announce the chunk (see TaskContext.records), and return it without the records that must be left out."""
 
     def try_record(row: int) -> None:
-        Router(context.config, context.for_trial().counts, buckets).route(chunk.single(row), lambda *rows: None)
+        counts = context.for_trial().counts
+        router = Router(context.config, counts, common.buckets, common.where_types)
+        router.route(chunk.single(row), lambda *rows: None)
 
     kept, left_out = context.task.records(chunk.record_files, chunk.positions, try_record)
     for record in left_out:

@@ -14,7 +14,8 @@ otherwise the step fails.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
 
 import msgspec
 import pyarrow as pa
@@ -22,7 +23,7 @@ import pyarrow.parquet as pq
 
 from datakit.engine.exchange.exchange import merged
 from datakit.engine.task import BATCH_HANG_SECONDS, Output, Phase, Plan, Preload, Step, Task, TaskResult, tolerance_of
-from datakit.errors import ColumnError, DatakitError, EmptyStageError, suggestion
+from datakit.errors import ColumnError, DatakitError, EmptyStageError, RecipeError, suggestion
 from datakit.normalize import route, sort
 from datakit.normalize.config import Config
 from datakit.normalize.number_types import Path
@@ -33,13 +34,15 @@ from datakit.normalize.phase_data import (
     RouteShared,
     SortDetails,
     SortShared,
+    TypesDetails,
     to_plain,
 )
-from datakit.normalize.predicate import Predicate
 from datakit.normalize.readers.slices import FileRange, cut_slices
 from datakit.normalize.record_counts import ADDED, IN, PREFIX, REMOVED, conservation
 from datakit.normalize.schema_union import shown, storable, unite
 from datakit.normalize.upstream_columns import LEADING
+from datakit.normalize.where import column_types
+from datakit.normalize.where.predicate import Predicate
 from datakit.storage.fingerprint import config_of, spelled_out
 from datakit.storage.manifest import Partition
 
@@ -47,6 +50,8 @@ NAME = "normalize"
 FORMAT_VERSION = 1
 EDITED = "edited_id"  # a column that consolidate replaces
 RENAMED = "upstream_"  # prefix for the name of an upstream column that has one of our names
+FIND_TYPES = "datakit.normalize.where.column_types:find_types"
+DECLARED = {"bool": "bool", "int64": "int64", "float64": "float64", "string": "string", "date": "date32"}
 MOST_BITS = 20  # a million partitions; at 1 GiB each, they would hold more text than exists
 PRELOADS = (Preload(__name__), Preload("datakit.normalize.warm_kernels", "datakit.normalize.warm_kernels:warm"))
 
@@ -61,7 +66,8 @@ def plan(step: Step) -> Plan:
     config, files = config_of(step.parameters, Config), step.inputs[0].manifest.partitions
     slices = cut_slices(step.operations["base"], [(file.path, file.bytes) for file in files], config)
     bucket_bits = _bucket_bits(slices, config)
-    routed = yield _route_phase(step, config, slices, 1 << bucket_bits)
+    where_types = yield from _where_types(step, config, slices)
+    routed = yield _route_phase(step, config, slices, 1 << bucket_bits, where_types)
     details = [msgspec.convert(result.details, RouteDetails) for result in routed]
     union = _united(details, config)
     _check_not_empty(step, config, routed)
@@ -78,12 +84,33 @@ def plan(step: Step) -> Plan:
     return Output(partitions, schema, details={"duplicates": duplicates})
 
 
-def _route_phase(step: Step, config: Config, slices: Sequence[Sequence[FileRange]], buckets: int) -> Phase:
+def _where_types(
+    step: Step, config: Config, slices: Sequence[Sequence[FileRange]]
+) -> Generator[Phase, Sequence[TaskResult], bytes]:
+    """Return the types in which `where` sees its columns, as Arrow IPC. Raises ColumnError, RecipeError."""
+    columns = Predicate(config.where).columns if config.where else []
+    extra = next((name for name in config.types if name not in columns), None)
+    if extra is not None:
+        raise RecipeError(f"types: where does not read the column {extra!r}; {suggestion(extra, columns)}")
+    kinds = {name: pa.type_for_alias(DECLARED[kind]) for name, kind in config.types.items()}
+    undeclared = [name for name in columns if name not in kinds and name != config.text]
+    if undeclared:
+        phase = _route_phase(step, config, slices, 1, b"")
+        tasks = tuple(replace(task, function=FIND_TYPES) for task in phase.tasks)
+        found = yield replace(phase, name=column_types.PHASE, tasks=tasks)
+        union = _united([msgspec.convert(result.details, TypesDetails) for result in found], config)
+        kinds |= {name: union.field(name).type for name in undeclared if name in union.names}
+    return pa.schema(list(kinds.items())).serialize().to_pybytes()
+
+
+def _route_phase(
+    step: Step, config: Config, slices: Sequence[Sequence[FileRange]], buckets: int, where_types: bytes
+) -> Phase:
     listed = step.operations.get("listed", {})
     return Phase(
         route.PHASE,
         tuple(_route_task(number, ranges, listed) for number, ranges in enumerate(slices)),
-        to_plain(RouteShared(step.operations["base"], spelled_out(config), buckets)),
+        to_plain(RouteShared(step.operations["base"], spelled_out(config), buckets, where_types)),
         PRELOADS,
         memory_per_input_byte=0.0,
         tolerance=tolerance_of(step),
@@ -131,7 +158,7 @@ def partition_bits(text_bytes: int, partition_bytes: int | None = None) -> int:
     return bits
 
 
-def _united(details: Sequence[RouteDetails], config: Config) -> pa.Schema:
+def _united(details: Sequence[RouteDetails | TypesDetails], config: Config) -> pa.Schema:
     """Unite all upstream columns but the text.
 
     Raises ColumnError if the columns of two files conflict, or if no file has a configured column.
