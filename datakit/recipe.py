@@ -50,6 +50,7 @@ class Source:
     text: str | None = None  # the column that holds the text
     id: str | None = None  # the column that becomes source_id
     where: str | None = None  # a predicate on a record's columns
+    types: dict[str, str] | None = None  # the types in which `where` sees its columns, e.g. { year = "int64" }
     sample: float | None = None  # the share of documents to keep, selected by their ids
     transform: str | None = None  # "package.module:function"; maps an Arrow batch to an Arrow batch
     transform_version: int | str | None = None  # chosen by the transform's author; part of the fingerprint

@@ -5,7 +5,7 @@ and the checks of their values.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from datakit.engine.quarantine import check_limit
 from datakit.errors import RecipeError, suggestion
@@ -13,6 +13,7 @@ from datakit.normalize.formats import AUTO, FORMATS
 
 QUOTED, UNQUOTED = "rfc4180", "none"
 QUOTINGS = (AUTO, QUOTED, UNQUOTED)
+TYPES = ("bool", "int64", "float64", "string", "date")
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,9 @@ class Config:
     format: str = AUTO  # one of `formats.FORMATS` for all files; `auto`: the format that each file's name implies
     text: str = "text"  # the upstream column that becomes `text`
     id: str = "id"  # the upstream column that becomes `source_id`, if there is one
-    where: str | None = None  # a SQL predicate on a record's columns, in DuckDB's dialect; null counts as false
-    sample: float = 1.0  # the share of documents to keep; the documents' ids decide which
+    where: str | None = None  # a SQL expression of a record's columns, in DuckDB's dialect; null counts as false
+    types: dict[str, str] = field(default_factory=dict)  # column of `where` -> one of TYPES, in which `where` sees it
+    sample: float = 1.0  # the share of documents to keep, selected by the last 64 bits of their ids
     transform: str | None = None  # "package.module:function", which maps a RecordBatch of raw records to a RecordBatch
     transform_version: int | str | None = None  # to be changed whenever the transform's code changes
     quoting: str = AUTO  # fields in quotes: `rfc4180`: allowed; `none`: a quote is text; `auto`: CSV rfc4180, TSV none
@@ -43,6 +45,11 @@ class Config:
             raise RecipeError(f"quoting {self.quoting!r} is unknown; {suggestion(self.quoting, QUOTINGS)}")
         if not 0 < self.sample <= 1:
             raise RecipeError(f"sample is {self.sample}; it must be a share above 0 and at most 1")
+        if self.types and self.where is None:
+            raise RecipeError("types is set without where; it declares the types in which where sees its columns")
+        for column, kind in self.types.items():
+            if kind not in TYPES:
+                raise RecipeError(f"types: {column} = {kind!r} is unknown; {suggestion(kind, TYPES)}")
         if not self.text:
             raise RecipeError("text is empty; it must name the column that holds the text")
         if self.transform is not None and not re.fullmatch(r"[\w.]+:\w+", self.transform):

@@ -17,11 +17,13 @@ class RouteShared(msgspec.Struct, frozen=True):
     """Data shared by all routing tasks.
 
     config: the `Config` as plain data, including every default. buckets: the number of buckets, a power of two.
+    where_types: the types in which `where` sees its columns, as Arrow IPC.
     """
 
     base: str
     config: dict[str, Any]
     buckets: int
+    where_types: bytes = b""
 
 
 class RouteArguments(msgspec.Struct, frozen=True):
@@ -32,11 +34,25 @@ class RouteArguments(msgspec.Struct, frozen=True):
     listed: dict[str, tuple[int, int, str]]
 
 
+class TypesDetails(msgspec.Struct, frozen=True):
+    """The types of the columns of one slice, in the form of `RouteDetails`."""
+
+    schemas: list[tuple[str, str]]
+    large: list[tuple[tuple[str, ...], int]]
+
+
 class RouteDetails(msgspec.Struct, frozen=True):
-    """The result of one slice. schemas: (file, schema as Arrow IPC in hex) pairs; in hex because the ledger is JSON."""
+    """The result of one slice.
+
+    schemas: (file, schema as Arrow IPC in hex) pairs; in hex because the ledger is JSON.
+    large: the largest absolute value at each path that has an integer above 2**53.
+    documents: True if all records of the slice are documents that datakit wrote.
+    """
 
     runs: list[str]
     schemas: list[tuple[str, str]]
+    large: list[tuple[tuple[str, ...], int]]
+    documents: bool
     text_bytes: int
 
 

@@ -32,7 +32,6 @@ from datakit.errors import ColumnError, PartialError
 from datakit.normalize import formats
 from datakit.normalize.config import Config
 from datakit.normalize.phase_data import RouteArguments, RouteDetails, RouteShared, to_plain
-from datakit.normalize.predicate import Predicate, Transform
 from datakit.normalize.readers.base import Chunk, ReadContext
 from datakit.normalize.readers.inputs import Inputs
 from datakit.normalize.readers.slices import SLICE_BYTES, find_damage, read_slice
@@ -40,7 +39,9 @@ from datakit.normalize.readers.streams import DamagedStreamError, Streams
 from datakit.normalize.record_counts import IN, PREFIX, RecordCounts
 from datakit.normalize.schema_union import fit_column
 from datakit.normalize.text_rules import apply_rules
+from datakit.normalize.transform import Transform
 from datakit.normalize.upstream_columns import UpstreamColumns
+from datakit.normalize.where.predicate import Predicate
 from datakit.storage.fingerprint import config_of
 from datakit.storage.ids import ids_from_digests, top_bits
 from datakit.text.string_buffers import string_buffers
@@ -57,9 +58,9 @@ Texts: TypeAlias = "pa.LargeStringArray | pa.LargeBinaryArray"
 class Router:
     """Routes the chunks of one slice, in order. text_bytes: the total size of the texts written so far."""
 
-    def __init__(self, config: Config, counts: RecordCounts, buckets: int) -> None:
+    def __init__(self, config: Config, counts: RecordCounts, buckets: int, where_types: bytes) -> None:
         self._config, self._counts, self._buckets = config, counts, buckets
-        self._where = Predicate(config.where) if config.where else None
+        self._where = Predicate(config.where, where_types) if config.where else None
         self._transform = Transform(config.transform) if config.transform else None
         self.columns = UpstreamColumns(config)
         self.text_bytes = 0
@@ -67,7 +68,7 @@ class Router:
     def route(self, chunk: Chunk, write: Callable[[pa.Table, np.ndarray], None]) -> None:
         """Pass the documents of one chunk and the bucket of each to `write`. Raises InputError, PartialError."""
         rows = self._transformed(chunk)
-        self.columns.add(rows.file, rows.table.schema)
+        self.columns.add(rows.file, rows.table)
         if self._where is not None:
             kept = self._where.matches(rows.table, rows.file)
             self._count(where_dropped=len(kept) - int(kept.sum()))
@@ -76,7 +77,7 @@ class Router:
         table, texts = self._apply_rules(rows.table, texts)
         high, low = hash_texts(texts)
         if self._config.sample < 1:
-            kept = high < np.uint64(int(self._config.sample * 2.0**64))
+            kept = low < np.uint64(int(self._config.sample * 2.0**64))  # bits of the id that choose no partition
             self._count(sample_dropped=len(kept) - int(kept.sum()))
             mask = pa.array(kept)
             table, texts, high, low = table.filter(mask), texts.filter(mask), high[kept], low[kept]
@@ -189,19 +190,21 @@ def route_slice(arguments: dict[str, Any], shared: dict[str, Any], task: TaskCon
 def _route(own: RouteArguments, common: RouteShared, config: Config, task: TaskContext, streams: Streams) -> TaskResult:
     inputs, counts = Inputs(common.base, own.listed), RecordCounts(task.tolerance)
     context = ReadContext(inputs, config, counts, replace(task, hold=_hold_or_give_up(counts, task)), streams)
-    router, bytes_read = Router(config, counts, common.buckets), 0
+    router, bytes_read = Router(config, counts, common.buckets, common.where_types), 0
     with ExchangeWriter(
         task, PHASE, own.key, common.buckets, BUDGET_BYTES, before_commit=inputs.check, input_state=streams
     ) as writer:
         for chunk in read_slice(context, own.ranges):
-            router.route(_without_skipped(chunk, context, common.buckets), writer.write)
+            router.route(_without_skipped(chunk, context, common), writer.write)
             bytes_read += chunk.bytes_read
             task.report(counts.counters[IN], bytes_read)
             task.release()
     if sum(part.weight for part in own.ranges) >= WHOLE_SLICE_BYTES:
         counts.give_up_if_hopeless(SHOWN)
-    router.columns.check_text()
-    details = to_plain(RouteDetails(writer.runs, router.columns.schemas(), router.text_bytes))
+    columns = router.columns
+    columns.check_text()
+    large = list(columns.largest.items())
+    details = to_plain(RouteDetails(writer.runs, columns.schemas(), large, columns.documents, router.text_bytes))
     records, quarantined = counts.counters[IN], tuple(counts.quarantined)
     return TaskResult(writer.outputs, dict(counts.counters), details, quarantined, records, bytes_read)
 
@@ -220,11 +223,13 @@ def _hold_or_give_up(counts: RecordCounts, task: TaskContext) -> Callable[[str, 
     return hold
 
 
-def _without_skipped(chunk: Chunk, context: ReadContext, buckets: int) -> Chunk:
+def _without_skipped(chunk: Chunk, context: ReadContext, common: RouteShared) -> Chunk:
     """Announce the chunk (see TaskContext.records), and return it without the records that must be left out."""
 
     def try_record(row: int) -> None:
-        Router(context.config, context.for_trial().counts, buckets).route(chunk.single(row), lambda *rows: None)
+        counts = context.for_trial().counts
+        router = Router(context.config, counts, common.buckets, common.where_types)
+        router.route(chunk.single(row), lambda *rows: None)
 
     kept, left_out = context.task.records(chunk.record_files, chunk.positions, try_record)
     for record in left_out:

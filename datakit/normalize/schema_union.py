@@ -2,10 +2,13 @@
 more than 2,000 columns, and converts columns.
 
 Every column that occurs in any file is kept. Types are widened by these rules: Null becomes any other type. Integers
-become the wider integer type, and integers and floats become floats. Numbers, booleans, dates and strings become
-strings if their kinds differ. Two structs become one struct with the fields of both, and the element types of lists are
-widened by the same rules. Types that no rule joins (such as a struct and a number) cause an error that names both
-files.
+become the wider integer type, and integers and floats become floats, or strings if digits would be lost (see
+number_types.py). Numbers, booleans, dates and strings become strings if their kinds differ. Two structs become one
+struct with the fields of both, and the element types of lists are widened by the same rules. Types that no rule joins
+(such as a struct and a number) cause an error that names both files.
+
+All integers stay integers until the type of the column is known for the whole source. So the value that a record gets
+depends on the record and on that type, and never on the records beside it in a chunk.
 
 Cost: uniting looks at types only, and converting casts only the columns whose types differ.
 """
@@ -19,21 +22,23 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from datakit.errors import ColumnError
+from datakit.normalize.number_types import Largest, Path, float_texts, is_number, unify_numbers
 
 MOST_FIELDS = 2_000  # more than any real schema has, yet few enough to keep Parquet footers and Arrow fast
-_SIGNED = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
-_UNSIGNED = (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
-_FLOATS = (pa.float16(), pa.float32(), pa.float64())
+NO_LARGE: Largest = {}
 
 
-def unite(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
-    """Unite the schemas of (file, schema) pairs, with columns in order of first appearance. Raises ColumnError."""
+def unite(schemas: Iterable[tuple[str, pa.Schema]], largest: Largest = NO_LARGE) -> pa.Schema:
+    """Unite the schemas of (file, schema) pairs, with columns in order of first appearance. Raises ColumnError.
+
+    largest: the large integers of all these files.
+    """
     kinds: dict[str, pa.DataType] = {}
     origin: dict[str, str] = {}
     for file, schema in schemas:
         for field in schema:
             known = kinds.get(field.name, pa.null())
-            joined = unify(known, field.type)
+            joined = unify(known, field.type, largest, (field.name,))
             if joined is None:
                 clash = f"{describe(known)} in {origin[field.name]} and {describe(field.type)} in {file}"
                 raise ColumnError(
@@ -76,49 +81,39 @@ def describe(kind: pa.DataType) -> str:
     return text if len(text) <= 60 else f"{text[:50]}..."
 
 
-def unify(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return the type that can hold the values of both types, or None if the rules give none."""
+def unify(one: pa.DataType, other: pa.DataType, largest: Largest = NO_LARGE, path: Path = ()) -> pa.DataType | None:
+    """Return the type that can hold the values of both types, or None if the rules give none.
+
+    largest: the large integers among these values. path: where the values are.
+    """
     if one == other or types.is_null(other):
         return one
     if types.is_null(one):
         return other
     if types.is_struct(one) and types.is_struct(other):
-        return _unify_structs(one, other)
+        return _unify_structs(one, other, largest, path)
     if _is_list(one) and _is_list(other):
-        element = unify(one.value_type, other.value_type)
+        element = unify(one.value_type, other.value_type, largest, (*path, ""))
         wide = types.is_large_list(one) or types.is_large_list(other)
         return None if element is None else (pa.large_list(element) if wide else pa.list_(element))
     if types.is_nested(one) or types.is_nested(other):
         return None
     if is_bytes(one) or is_bytes(other):
         return pa.large_binary() if is_bytes(one) and is_bytes(other) else None
-    if _is_number(one) and _is_number(other):
-        return _unify_numbers(one, other)
+    if is_number(one) and is_number(other):
+        return unify_numbers(one, other, largest.get(path, 0))
     wide = types.is_large_string(one) or types.is_large_string(other)
     return pa.large_string() if wide else pa.string()
 
 
-def _unify_structs(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+def _unify_structs(one: pa.DataType, other: pa.DataType, largest: Largest, path: Path) -> pa.DataType | None:
     fields = {field.name: field.type for field in one.fields}
     for field in other.fields:
-        joined = unify(fields.get(field.name, pa.null()), field.type)
+        joined = unify(fields.get(field.name, pa.null()), field.type, largest, (*path, field.name))
         if joined is None:
             return None
         fields[field.name] = joined
     return pa.struct(list(fields.items()))
-
-
-def _unify_numbers(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    for family in (_SIGNED, _UNSIGNED, _FLOATS):
-        if one in family and other in family:
-            return max(one, other, key=family.index)
-    if types.is_integer(one) and types.is_integer(other):
-        return pa.float64() if pa.uint64() in (one, other) else pa.int64()
-    return pa.float64()
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return types.is_integer(kind) or types.is_floating(kind)
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -143,7 +138,7 @@ def storable(kind: pa.DataType) -> pa.DataType:
 
 def plain(table: pa.Table) -> pa.Table:
     """Decode columns of dictionary, view, run-end encoded and extension types to the types that these represent."""
-    target = pa.schema([(field.name, plain_type(field.type)) for field in table.schema])
+    target = pa.schema([pa.field(field.name, plain_type(field.type), field.nullable) for field in table.schema])
     if table.schema.equals(target, check_metadata=True):
         return table
     columns = [fit_column(column, field.type) for column, field in zip(table.columns, target, strict=True)]
@@ -188,6 +183,8 @@ def fit(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return _fit_struct(array, kind)
     if _is_list(kind):
         return _fit_list(array, kind)
+    if types.is_floating(array.type) and not types.is_floating(kind):
+        array = float_texts(array)
     return pc.cast(array, kind, safe=False)
 
 

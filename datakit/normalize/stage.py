@@ -14,7 +14,8 @@ otherwise the step fails.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
 
 import msgspec
 import pyarrow as pa
@@ -22,9 +23,10 @@ import pyarrow.parquet as pq
 
 from datakit.engine.exchange.exchange import merged
 from datakit.engine.task import BATCH_HANG_SECONDS, Output, Phase, Plan, Preload, Step, Task, TaskResult, tolerance_of
-from datakit.errors import ColumnError, DatakitError, EmptyStageError, suggestion
+from datakit.errors import ColumnError, DatakitError, EmptyStageError, RecipeError, suggestion
 from datakit.normalize import route, sort
 from datakit.normalize.config import Config
+from datakit.normalize.number_types import Path
 from datakit.normalize.phase_data import (
     OutputColumn,
     RouteArguments,
@@ -32,19 +34,24 @@ from datakit.normalize.phase_data import (
     RouteShared,
     SortDetails,
     SortShared,
+    TypesDetails,
     to_plain,
 )
-from datakit.normalize.predicate import Predicate
 from datakit.normalize.readers.slices import FileRange, cut_slices
 from datakit.normalize.record_counts import ADDED, IN, PREFIX, REMOVED, conservation
 from datakit.normalize.schema_union import shown, storable, unite
+from datakit.normalize.upstream_columns import LEADING
+from datakit.normalize.where import column_types
+from datakit.normalize.where.predicate import Predicate
 from datakit.storage.fingerprint import config_of, spelled_out
 from datakit.storage.manifest import Partition
 
 NAME = "normalize"
 FORMAT_VERSION = 1
-OURS = ("id", "text", "source", "source_id")
+EDITED = "edited_id"  # a column that consolidate replaces
 RENAMED = "upstream_"  # prefix for the name of an upstream column that has one of our names
+FIND_TYPES = "datakit.normalize.where.column_types:find_types"
+DECLARED = {"bool": "bool", "int64": "int64", "float64": "float64", "string": "string", "date": "date32"}
 MOST_BITS = 20  # a million partitions; at 1 GiB each, they would hold more text than exists
 PRELOADS = (Preload(__name__), Preload("datakit.normalize.warm_kernels", "datakit.normalize.warm_kernels:warm"))
 
@@ -59,11 +66,12 @@ def plan(step: Step) -> Plan:
     config, files = config_of(step.parameters, Config), step.inputs[0].manifest.partitions
     slices = cut_slices(step.operations["base"], [(file.path, file.bytes) for file in files], config)
     bucket_bits = _bucket_bits(slices, config)
-    routed = yield _route_phase(step, config, slices, 1 << bucket_bits)
+    where_types = yield from _where_types(step, config, slices)
+    routed = yield _route_phase(step, config, slices, 1 << bucket_bits, where_types)
     details = [msgspec.convert(result.details, RouteDetails) for result in routed]
     union = _united(details, config)
     _check_not_empty(step, config, routed)
-    schema, columns = output_schema(union, config)
+    schema, columns = output_schema(union, config, again=all(entry.documents for entry in details))
     bits = partition_bits(sum(entry.text_bytes for entry in details), config.partition_bytes)
     runs = [run for entry in details for run in entry.runs]
     runs = yield from merged(step, route.PHASE, runs, readers=1 << bits)
@@ -76,12 +84,33 @@ def plan(step: Step) -> Plan:
     return Output(partitions, schema, details={"duplicates": duplicates})
 
 
-def _route_phase(step: Step, config: Config, slices: Sequence[Sequence[FileRange]], buckets: int) -> Phase:
+def _where_types(
+    step: Step, config: Config, slices: Sequence[Sequence[FileRange]]
+) -> Generator[Phase, Sequence[TaskResult], bytes]:
+    """Return the types in which `where` sees its columns, as Arrow IPC. Raises ColumnError, RecipeError."""
+    columns = Predicate(config.where).columns if config.where else []
+    extra = next((name for name in config.types if name not in columns), None)
+    if extra is not None:
+        raise RecipeError(f"types: where does not read the column {extra!r}; {suggestion(extra, columns)}")
+    kinds = {name: pa.type_for_alias(DECLARED[kind]) for name, kind in config.types.items()}
+    undeclared = [name for name in columns if name not in kinds and name != config.text]
+    if undeclared:
+        phase = _route_phase(step, config, slices, 1, b"")
+        tasks = tuple(replace(task, function=FIND_TYPES) for task in phase.tasks)
+        found = yield replace(phase, name=column_types.PHASE, tasks=tasks)
+        union = _united([msgspec.convert(result.details, TypesDetails) for result in found], config)
+        kinds |= {name: union.field(name).type for name in undeclared if name in union.names}
+    return pa.schema(list(kinds.items())).serialize().to_pybytes()
+
+
+def _route_phase(
+    step: Step, config: Config, slices: Sequence[Sequence[FileRange]], buckets: int, where_types: bytes
+) -> Phase:
     listed = step.operations.get("listed", {})
     return Phase(
         route.PHASE,
         tuple(_route_task(number, ranges, listed) for number, ranges in enumerate(slices)),
-        to_plain(RouteShared(step.operations["base"], spelled_out(config), buckets)),
+        to_plain(RouteShared(step.operations["base"], spelled_out(config), buckets, where_types)),
         PRELOADS,
         memory_per_input_byte=0.0,
         tolerance=tolerance_of(step),
@@ -129,14 +158,17 @@ def partition_bits(text_bytes: int, partition_bytes: int | None = None) -> int:
     return bits
 
 
-def _united(details: Sequence[RouteDetails], config: Config) -> pa.Schema:
+def _united(details: Sequence[RouteDetails | TypesDetails], config: Config) -> pa.Schema:
     """Unite all upstream columns but the text.
 
     Raises ColumnError if the columns of two files conflict, or if no file has a configured column.
     """
     encoded = [(file, pa.BufferReader(bytes.fromhex(digits))) for entry in details for file, digits in entry.schemas]
     schemas = [(file, pa.ipc.read_schema(data)) for file, data in encoded]
-    union = unite(schemas)
+    largest: dict[Path, int] = {}
+    for path, value in (large for entry in details for large in entry.large):
+        largest[path] = max(value, largest.get(path, 0))
+    union = unite(schemas, largest)
     for name in Predicate(config.where).columns if config.where else ():
         if name not in union.names and name != config.text and schemas:
             near = suggestion(name, [*union.names, config.text])
@@ -146,24 +178,25 @@ def _united(details: Sequence[RouteDetails], config: Config) -> pa.Schema:
     return union
 
 
-def output_schema(union: pa.Schema, config: Config) -> tuple[pa.Schema, list[OutputColumn]]:
+def output_schema(union: pa.Schema, config: Config, again: bool) -> tuple[pa.Schema, list[OutputColumn]]:
     """Return the output's schema, and the upstream column that each output column comes from. Raises ColumnError.
 
-    An upstream column with one of our names is renamed, except in a source that was already normalized. Such a source
-    has a column `source_id`, which holds the upstream id and is preserved; its `id` and `source` are computed anew.
+    again: True if every record of the source is a document that datakit wrote. Then the column `source_id` holds the
+    upstream id and is preserved, while `id` and `source` are computed anew. In any other source, an upstream column
+    with one of our names is renamed.
     """
-    again = "source_id" in union.names and config.id == "id"
+    again = again and "source_id" in union.names and config.id == "id"
     id_column = "source_id" if again else config.id
-    fields = [pa.field("id", pa.string(), False), pa.field("text", pa.large_string(), False)]
-    fields += [pa.field("source", pa.string(), False), pa.field("source_id", pa.string())]
-    columns = [OutputColumn(name) for name in OURS[:-1]]
+    fields = list(LEADING)
+    columns = [OutputColumn(name) for name in LEADING.names[:-1]]
     columns.append(OutputColumn("source_id", id_column if id_column in union.names else None))
-    taken = {*union.names, *OURS}
+    ours = LEADING.names if again else [*LEADING.names, EDITED]
+    taken = {*union.names, *ours}
     for field in union:
         if field.name == id_column or (again and field.name in ("id", "source")):
             continue
         name = field.name
-        while name in OURS or (name != field.name and name in taken):
+        while name in ours or (name != field.name and name in taken):
             name = RENAMED + name
         taken.add(name)
         fields.append(pa.field(name, storable(field.type)))

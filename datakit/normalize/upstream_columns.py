@@ -1,5 +1,5 @@
-"""Tracks the columns of a slice's files while they are read, and rejects a file without the text column or with an id
-column of an unusable type.
+"""Tracks the columns of a slice's files while they are read, recognizes documents that datakit wrote, and rejects a
+file without the text column or with an id column of an unusable type.
 """
 
 from __future__ import annotations
@@ -9,7 +9,18 @@ from pyarrow import types
 
 from datakit.errors import ColumnError, suggestion
 from datakit.normalize.config import Config
+from datakit.normalize.number_types import Path, largest_integers
 from datakit.normalize.schema_union import is_bytes, unite
+from datakit.storage.ids import ids_from_arrow
+
+LEADING = pa.schema(  # the first columns of every document that datakit writes
+    [
+        pa.field("id", pa.string(), False),
+        pa.field("text", pa.large_string(), False),
+        pa.field("source", pa.string(), False),
+        pa.field("source_id", pa.string()),
+    ]
+)
 
 SHOWN_NAMES, SHOWN_NAME = 20, 60  # limits for a message: columns named, and characters per name
 
@@ -19,6 +30,8 @@ class UpstreamColumns:
 
     union: the union of the columns of all files so far. Rows are converted to its types, since each change of schema
     starts a new run.
+    documents: True if all chunks so far hold documents that datakit wrote.
+    largest: the large integers of all chunks so far.
     """
 
     def __init__(self, config: Config) -> None:
@@ -26,18 +39,24 @@ class UpstreamColumns:
         self._by_file: dict[str, pa.Schema] = {}
         self._with_text: set[str] = set()
         self.union = pa.schema([])
+        self.documents = True
+        self.largest: dict[Path, int] = {}
 
-    def add(self, file: str, schema: pa.Schema) -> None:
+    def add(self, file: str, table: pa.Table) -> None:
         """Add the columns of a chunk. Raises ColumnError if they conflict with the columns of earlier chunks."""
+        schema = table.schema
+        self.documents = self.documents and is_documents(table)
         if self._text in schema.names:
             self._with_text.add(file)
+        for path, value in largest_integers(table).items():
+            self.largest[path] = max(value, self.largest.get(path, 0))
         others = pa.schema([self._field(file, field) for field in schema if field.name != self._text])
         known = self._by_file.get(file)
-        self._by_file[file] = unite([(file, known), (file, others)]) if known is not None else others
+        self._by_file[file] = unite([(file, known), (file, others)], self.largest) if known is not None else others
         try:
-            self.union = unite([("", self.union), (file, others)])
+            self.union = unite([("", self.union), (file, others)], self.largest)
         except ColumnError:
-            unite(self._by_file.items())  # raises it with the file that the other type comes from
+            unite(self._by_file.items(), self.largest)  # raises it with the file that the other type comes from
             raise
 
     def _field(self, file: str, field: pa.Field) -> pa.Field:
@@ -54,7 +73,7 @@ class UpstreamColumns:
         """Return (file, serialized schema) for each file that widens the union of the schemas before it."""
         union, result = pa.schema([]), []
         for file, schema in self._by_file.items():
-            wider = unite([("", union), (file, schema)])
+            wider = unite([("", union), (file, schema)], self.largest)
             if wider != union:
                 result.append((file, schema.serialize().to_pybytes().hex()))
             union = wider
@@ -72,3 +91,15 @@ class UpstreamColumns:
                     f"{' (' + near + ')' if near.startswith('did') else ''}; set the source's text to the column "
                     "that holds the text"
                 )
+
+
+def is_documents(table: pa.Table) -> bool:
+    """Return True if datakit wrote these rows: the first columns are exactly LEADING, and every id is 32 hex digits."""
+    leading = pa.schema([table.schema.field(number) for number in range(min(len(LEADING), table.num_columns))])
+    if not leading.equals(LEADING):
+        return False
+    try:
+        ids_from_arrow(table.column("id"))
+    except ValueError:
+        return False
+    return True

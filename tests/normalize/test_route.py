@@ -24,9 +24,18 @@ def test_sample_is_selected_by_id(tmp_path: Path) -> None:
     everything = normalize(tmp_path / "all", tmp_path / "in.jsonl")
     some = normalize(tmp_path / "some", tmp_path / "in.jsonl", sample=0.25)
     check_contract(some)
-    quarter = [row["id"] for row in everything.rows() if int(row["id"], 16) < 1 << 126]
+    quarter = [row["id"] for row in everything.rows() if int(row["id"][16:], 16) < 1 << 62]
     assert [row["id"] for row in some.rows()] == quarter
     assert some["sample_dropped"] == 2000 - len(quarter)
+
+
+def test_sample_fills_partitions_evenly(tmp_path: Path) -> None:
+    write_lines(tmp_path / "in.jsonl", *({"text": f"document {n} {'x' * 40}"} for n in range(8000)))
+    some = normalize(tmp_path, tmp_path / "in.jsonl", sample=0.05, partition_bytes=6000)
+    check_contract(some)
+    rows = [partition.rows for partition in some.manifest.partitions]
+    assert len(rows) == 4
+    assert min(rows) > sum(rows) / len(rows) / 2, "a sample by the bits that choose the partition leaves some empty"
 
 
 def test_text_rules_are_applied_and_counted(tmp_path: Path) -> None:

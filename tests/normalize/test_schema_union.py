@@ -17,7 +17,7 @@ WIDENED: list[tuple[pa.DataType, pa.DataType, pa.DataType | None]] = [
     (pa.int8(), pa.int32(), pa.int32()),
     (pa.uint8(), pa.uint32(), pa.uint32()),
     (pa.int8(), pa.uint32(), pa.int64()),
-    (pa.int64(), pa.uint64(), pa.float64()),
+    (pa.int64(), pa.uint64(), pa.int64()),
     (pa.int64(), pa.float32(), pa.float64()),
     (pa.float32(), pa.float64(), pa.float64()),
     (pa.bool_(), pa.int64(), pa.string()),
@@ -72,6 +72,24 @@ def test_values_are_converted(values: list[Any], kind: pa.DataType, target: pa.D
     assert fit(array, target).to_pylist() == expected
     sliced = pa.concat_arrays([array[:1], array])[1:]
     assert fit(sliced, target).to_pylist() == expected, "the same for a slice of an array"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "largest", "joined"),
+    [
+        (pa.int64(), pa.float32(), 1 << 53, pa.float64()),
+        (pa.int64(), pa.float32(), (1 << 53) + 1, pa.string()),
+        (pa.uint64(), pa.float64(), 1 << 63, pa.string()),
+        (pa.int64(), pa.uint64(), (1 << 63) - 1, pa.int64()),
+        (pa.int64(), pa.uint64(), 1 << 63, pa.string()),
+    ],
+)
+def test_no_digit_of_a_large_integer_is_lost(
+    one: pa.DataType, other: pa.DataType, largest: int, joined: pa.DataType
+) -> None:
+    for path, wrap in (((), lambda kind: kind), (("", "a"), lambda kind: pa.list_(pa.struct([("a", kind)])))):
+        facts = {path: largest}
+        assert unify(wrap(one), wrap(other), facts) == unify(wrap(other), wrap(one), facts) == wrap(joined)
 
 
 def test_union_keeps_column_order() -> None:

@@ -18,6 +18,7 @@ from datakit.errors import ColumnError, EmptyStageError
 from datakit.normalize.config import Config
 from datakit.normalize.readers import slices
 from datakit.normalize.stage import output_schema, partition_bits
+from datakit.normalize.upstream_columns import LEADING
 from tests.support.data import need_data
 from tests.support.normalize.sources import check_contract, normalize, write_lines
 
@@ -61,6 +62,33 @@ def test_normalizing_again_changes_nothing(tmp_path: Path) -> None:
     assert again.files().keys() == {part.path for part in again.manifest.partitions}, "no duplicates are left"
 
 
+RAW = {"id": "a1", "text": "a", "source": "web", "source_id": "b2", "edited_id": "c3"}
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_raw_columns_with_our_names_lose_nothing(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"in{suffix}"
+    write_lines(path, RAW) if suffix == ".jsonl" else pq.write_table(pa.Table.from_pylist([RAW]), path)
+    (row,) = normalize(tmp_path, path).rows()
+    assert (row["source_id"], row["upstream_source"], row["upstream_source_id"]) == ("a1", "web", "b2")
+    assert row["upstream_edited_id"] == "c3", "consolidate would replace a column named edited_id"
+
+
+@pytest.mark.parametrize("wrong", ["a1", "0" * 31 + "G", "0" * 31 + "A"])
+def test_our_columns_with_other_ids_are_raw(tmp_path: Path, wrong: str) -> None:
+    pq.write_table(pa.Table.from_pylist([RAW | {"id": wrong}], LEADING), tmp_path / "in.parquet")
+    (row,) = normalize(tmp_path, tmp_path / "in.parquet").rows()
+    assert (row["source_id"], row["upstream_source_id"]) == (wrong, "b2")
+
+
+def test_documents_beside_raw_records_are_raw(tmp_path: Path) -> None:
+    write_lines(tmp_path / "in" / "b.jsonl", {"id": 7, "text": "b"})
+    pq.write_table(pa.Table.from_pylist([RAW | {"id": "0" * 32}], LEADING), tmp_path / "in" / "a.parquet")
+    rows = {row["text"]: row for row in normalize(tmp_path, tmp_path / "in").rows()}
+    assert [rows[text]["source_id"] for text in "ab"] == ["0" * 32, "7"]
+    assert [rows[text]["upstream_source_id"] for text in "ab"] == ["b2", None]
+
+
 def test_upstream_columns_are_kept(tmp_path: Path) -> None:
     source = tmp_path / "in"
     write_lines(source / "a.jsonl", {"id": 7, "text": "a", "source": "web", "n": 1, "meta": {"x": 1}, "e": {}})
@@ -82,7 +110,7 @@ def test_upstream_columns_are_kept(tmp_path: Path) -> None:
 
 def test_upstream_columns_with_our_names_are_renamed() -> None:
     union = pa.schema([("id", pa.string()), ("url", pa.string()), ("text", pa.int64()), ("upstream_text", pa.int8())])
-    schema, columns = output_schema(union, Config(text="body", id="url"))
+    schema, columns = output_schema(union, Config(text="body", id="url"), again=False)
     named = {entry.name: entry.upstream for entry in columns}
     assert schema.names == [
         "id",

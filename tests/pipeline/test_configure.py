@@ -33,8 +33,13 @@ CONFIGS = {
 def test_every_default_is_in_the_fingerprint(shelf: Path, stage: str, source: str | None) -> None:
     settings = configure(load_recipe(shelf))[stage][source]
     names = {entry.name for entry in fields(CONFIGS[stage, source])}
-    assert set(settings.content) - {"source"} == names - set(TOLERANCES)
+    assert set(settings.content) - {"source"} == names - set(TOLERANCES) - {"types"}
     assert set(settings.operations) == names & set(TOLERANCES)
+
+
+def test_declared_types_are_in_the_fingerprint(shelf: Path) -> None:
+    recipe = load_recipe(shelf).with_overrides(["normalize.where='n > 1'", 'normalize.types={n = "int64"}'])
+    assert configure(recipe)["normalize"]["letters"].content["types"] == {"n": "int64"}
 
 
 def test_mistakes_are_found_before_anything_runs(shelf: Path, tmp_path: Path) -> None:

@@ -51,8 +51,8 @@ class _ChunkParser:
 
     def __init__(self, path: str, context: ReadContext) -> None:
         self._path, self._context = path, context
-        self._columns = ColumnParser()
         config = context.config
+        self._columns = ColumnParser(config.id if config.transform is None else None)
         self._expected = Expected(config.text, config.id) if config.transform is None else Expected(None, None)
 
     def parse(self, offset: int, data: bytes) -> Chunks:

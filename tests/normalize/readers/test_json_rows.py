@@ -28,7 +28,13 @@ def test_line_parser_gives_the_same_columns(tmp_path: Path) -> None:
     [
         ([1, 2.5], [1.0, 2.5]),
         ([1, "a", 2.5, True, None], ["1", "a", "2.5", "true", None]),
-        ([1 << 63, 1], [float(1 << 63), 1.0]),
+        ([1 << 63, 1], [str(1 << 63), "1"]),
+        ([-(1 << 63) - 1, 0.5, True], [str(-(1 << 63) - 1), "0.5", "true"]),
+        ([(1 << 53) + 1, 0.5], ["9007199254740993", "0.5"]),
+        ([1 << 53, 1e20], [float(1 << 53), 1e20]),
+        ([10**15, 1e15, "a"], ["1000000000000000", "1000000000000000", "a"]),
+        ([{"a": [1 << 64]}, {"a": [0.5]}], [{"a": [str(1 << 64)]}, {"a": ["0.5"]}]),
+        ([10**4000, None], ["1" + "0" * 4000, None]),
         ([[1], ["a"], None], [["1"], ["a"], None]),
         ([{"a": 1}, {"a": "x", "b": 2}], [{"a": "1", "b": None}, {"a": "x", "b": 2}]),
         (["2020-01-01", "2020-01-01T10:00:00Z"], ["2020-01-01", "2020-01-01T10:00:00Z"]),
@@ -40,6 +46,14 @@ def test_types_are_widened_by_rule(tmp_path: Path, values: list[Any], expected: 
     data = b"".join(json.dumps({"text": "t", "v": value}).encode() + b"\n" for value in values)
     found, _ = read_json(tmp_path, data)
     assert [row["v"] for row in rows(found)] == expected
+
+
+@pytest.mark.parametrize("digits", ["1234567890123456789", "9" * 25, "1.50", "1e5", "-7", "0.1234567890123456789012"])
+@pytest.mark.parametrize("neighbor", ["", "1", "2.5", '"a"', "1e300", str(1 << 63), "Infinity"])
+def test_ids_keep_their_digits_beside_any_neighbor(tmp_path: Path, digits: str, neighbor: str) -> None:
+    lines = b"".join(b'{"text": "t", "id": %s}\n' % value.encode() for value in (digits, neighbor) if value)
+    found, _ = read_json(tmp_path, lines)
+    assert str(rows(found)[0]["id"]) == digits
 
 
 def test_large_integers_are_exact_next_to_infinity(tmp_path: Path) -> None:

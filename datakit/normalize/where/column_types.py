@@ -1,0 +1,45 @@
+"""Decides the type in which `where` sees each column: the type that the recipe declares, or the type for the whole
+source.
+
+If the recipe declares the types of all columns that `where` reads, nothing has to be read first. Otherwise a phase
+reads the whole source once and unites the types of its columns, before any record is selected. Declaring the types
+saves this pass.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from datakit.engine.task import TaskContext, TaskResult, Tolerance
+from datakit.normalize.config import Config
+from datakit.normalize.phase_data import RouteArguments, RouteShared, TypesDetails, to_plain
+from datakit.normalize.readers.base import ReadContext
+from datakit.normalize.readers.inputs import Inputs
+from datakit.normalize.readers.slices import read_slice
+from datakit.normalize.record_counts import IN, RecordCounts
+from datakit.normalize.transform import Transform
+from datakit.normalize.upstream_columns import UpstreamColumns
+from datakit.storage.fingerprint import config_of
+
+PHASE = "types"
+UNLIMITED = 1 << 62  # what is unusable is counted, and limited, when the records are routed
+
+
+def find_types(arguments: dict[str, Any], shared: dict[str, Any], task: TaskContext) -> TaskResult:
+    """Find the types of the columns of one slice. Raises InputError."""
+    own, common = msgspec.convert(arguments, RouteArguments), msgspec.convert(shared, RouteShared)
+    config, inputs = config_of(common.config, Config), Inputs(common.base, own.listed)
+    counts = RecordCounts(Tolerance(UNLIMITED))
+    transform = Transform(config.transform) if config.transform else None
+    columns, bytes_read = UpstreamColumns(config), 0
+    for chunk in read_slice(ReadContext(inputs, config, counts, task), own.ranges):
+        task.hold(chunk.file, int(chunk.positions[0]), chunk.table.num_rows)
+        columns.add(chunk.file, transform.apply(chunk.table) if transform else chunk.table)
+        bytes_read += chunk.bytes_read
+        task.report(counts.counters[IN], bytes_read)
+        task.release()
+    inputs.check()
+    details = to_plain(TypesDetails(columns.schemas(), list(columns.largest.items())))
+    return TaskResult(details=details, records=counts.counters[IN], bytes_read=bytes_read)

@@ -1,0 +1,102 @@
+"""Evaluates a source's `where` with DuckDB: selects the records of a chunk for which the predicate is true, and words
+the errors of values that it cannot use.
+
+DuckDB evaluates the predicate on one chunk at a time and keeps the order of the records. The predicate is an expression
+of the record alone (where/expression.py), and its columns have the same types in every chunk (where/column_types.py). A
+record for which the predicate is null does not match. If a chunk lacks a column that the predicate reads, that column
+is null there. If no record has the column, the phase ends with an error, since a misspelled name would otherwise drop
+every record.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from datakit.errors import RecipeError
+from datakit.normalize.schema_union import fit_column, shown, unify
+from datakit.normalize.where.expression import column_paths
+from datakit.normalize.where.time_zones import naive
+
+ROW = "__row"
+
+
+class Predicate:
+    """A parsed `where`. Creating it raises RecipeError if the SQL is not a valid expression.
+
+    types: the types of its columns, an Arrow schema as IPC; columns that it lacks have no values.
+    """
+
+    def __init__(self, sql: str, types: bytes = b"") -> None:
+        import duckdb  # imported only here, because this is slow and few sources have a predicate
+
+        self._sql, self._duckdb = sql, duckdb
+        self._database = duckdb.connect(config={"threads": 1, "enable_external_access": False})
+        self._wanted = self._referenced()
+        schema = pa.ipc.read_schema(pa.py_buffer(types)) if types else pa.schema([])
+        for name, kind in self._wanted.items():
+            if name in schema.names:
+                self._wanted[name] = unify(schema.field(name).type, kind) or schema.field(name).type
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns that the predicate reads."""
+        return list(self._wanted)
+
+    def matches(self, table: pa.Table, file: str) -> np.ndarray:
+        """Return bool [rows], True for matching records. Raises RecipeError if the predicate fails on these records."""
+        rows = pa.array(np.arange(table.num_rows))
+        columns = [self._column(table, name, file) for name in self._wanted]
+        records = pa.table([*columns, rows], [*self._wanted, ROW])
+        try:
+            self._database.register("records", records)
+            query = f"SELECT {ROW}, coalesce((\n{self._sql}\n), false) AS kept FROM records"
+            result = self._database.execute(query).fetchnumpy()
+        except self._duckdb.Error as error:
+            raise RecipeError(f"where: {self._sql!r} fails on the records of {file}: {self._reason(error)}") from error
+        kept = np.zeros(table.num_rows, bool)
+        kept[result[ROW]] = result["kept"].astype(bool)
+        return kept
+
+    def _column(self, table: pa.Table, name: str, file: str) -> pa.ChunkedArray:
+        """Return a column in its type for the whole source; a missing column or field is added as null."""
+        kind = self._wanted[name]
+        if name not in table.column_names:
+            return pa.chunked_array([pa.nulls(table.num_rows, kind)])
+        column = table.column(name)
+        try:
+            fitted = converted(column, kind)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise RecipeError(
+                f"where: column {shown(name)} of {file} has a value that is not {kind}; declare another type under "
+                "types of the source, such as string"
+            ) from error
+        return fitted.cast(naive(kind)) if naive(kind) != kind else fitted
+
+    def _reason(self, error: Exception) -> str:
+        """Return DuckDB's message if it is about the SQL, else the error's type, since other messages quote values."""
+        about_sql = (self._duckdb.BinderException, self._duckdb.CatalogException, self._duckdb.ParserException)
+        return str(error).split("\n")[0] if isinstance(error, about_sql) else type(error).__name__
+
+    def _referenced(self) -> dict[str, pa.DataType]:
+        """Return the columns that the predicate reads. Their types have the struct fields that it reads."""
+        wanted: dict[str, pa.DataType] = {}
+        for path in column_paths(self._database, self._sql):
+            name, *inside = path[1:] if path[0] == "records" and len(path) > 1 else path
+            kind = pa.null()
+            for field in reversed(inside):
+                kind = pa.struct([(field, kind)])
+            if name.lower() == ROW:
+                raise RecipeError(f"where: {self._sql!r} reads the column {ROW}, a reserved name; rename the column")
+            wanted[name] = unify(wanted.get(name, pa.null()), kind) or kind
+        return wanted
+
+
+def converted(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Convert a column to its type for the whole source. Raises ArrowInvalid if a value is not of a declared type."""
+    if pa.types.is_null(kind) or column.type == kind:
+        return column
+    text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    if text or pa.types.is_nested(kind) or pa.types.is_null(column.type):
+        return fit_column(column, kind)
+    return column.cast(kind)

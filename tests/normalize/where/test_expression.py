@@ -1,0 +1,53 @@
+"""What `where` may be: one expression of a record, with functions that depend on their arguments alone."""
+
+from __future__ import annotations
+
+import duckdb
+import pytest
+
+from datakit.errors import RecipeError
+from datakit.normalize.where.expression import column_paths
+
+
+@pytest.mark.parametrize(
+    ("sql", "words"),
+    [
+        ("random() < 0.5", "calls random"),
+        ("now() > day", "calls now"),
+        ("getenv('HOME') = 'x'", "calls getenv"),
+        ("current_setting('threads') = '1'", "calls current_setting"),
+        ("sum(n) > 1", "calls sum"),
+        ("main.lower(x) = 'a'", "calls lower"),
+        ("row_number() OVER () = 1", "uses a window function"),
+        ("(SELECT true)", "uses a subquery"),
+        ("n IN (SELECT 1)", "uses a subquery"),
+        ("true) OR (n > 500", "not a SQL expression"),
+        ("n > 5; SELECT true", "more than one SQL expression"),
+        ("n > 5 ORDER BY n", "more than one SQL expression"),
+        ("n > 5, n < 9", "not a SQL expression|more than one"),
+        ("n FROM read_csv('x')", "not a SQL expression|more than one"),
+        ("len(list_filter(x, lambda y: y > 1)) > 0", "calls list_filter|uses a lambda"),
+        ("x::TIMESTAMPTZ > '2020-01-01'", "uses the type"),
+        ("*", "uses .* or COLUMNS|not a SQL expression"),
+        ("lower(DISTINCT x) = 'a'", "DISTINCT"),
+    ],
+)
+def test_what_is_not_a_function_of_the_record_is_refused(sql: str, words: str) -> None:
+    with pytest.raises(RecipeError, match=words):
+        column_paths(duckdb.connect(), sql)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "n > 5 AND lang = 'de' -- a comment",
+        "n BETWEEN 1 AND 2 OR n NOT IN (3, 4) OR x IS NULL",
+        "CASE WHEN n % 2 = 0 THEN lower(x) LIKE '%a' ELSE x ILIKE 'b%' END",
+        "CAST(x AS DECIMAL(10, 2)) > -n",
+        "try_cast(x AS DATE) >= DATE '2020-01-01' AND year(try_cast(x AS DATE)) > 1",
+        "m.k = 1 AND list_contains(tags, 'a') AND tags[1] = 'b'",
+        "regexp_matches(x, 'a+') AND x ~ 'a' AND length(trim(x)) > 3",
+    ],
+)
+def test_expressions_of_a_record_are_allowed(sql: str) -> None:
+    assert column_paths(duckdb.connect(), sql)
