@@ -44,6 +44,8 @@ def make_contract(
     if add not in ADDED:
         raise TokenizerError(f"tokenize.add: {add!r} is not one of {', '.join(ADDED)}; {suggestion(add, ADDED)}")
     reference = tokenizer.reference_encoder(special_strings)
+    if special_strings == "text":
+        _require_ordinary_text(tokenizer, encoder)
     return Contract(
         tokenizer_sha256=tokenizer.sha256,
         encoder=encoder.name,
@@ -71,6 +73,22 @@ def _special(tokenizer: AnyTokenizer, side: str, named: str | None, usual: tuple
     names = ", ".join(token for token, _ in present)
     what = f"more than one token with a usual name ({names})" if present else "no token with a usual name"
     raise TokenizerError(f"the tokenizer has {what} for {side}; {has}; set tokenize.{side} to the name of a token")
+
+
+def _require_ordinary_text(tokenizer: AnyTokenizer, encoder: Encoder) -> None:
+    """Raise TokenizerError if the encoder returns a special token for its string (some models contain the string)."""
+    for token, number in special_ids(tokenizer).items():
+        if number in encoder.encode_batch([token, f"a{token}b", f"a {token} b"])[0]:
+            raise TokenizerError(
+                f"tokenize.special_strings = 'text' is impossible with this tokenizer, because its model encodes "
+                f"the string {token!r} itself as the special token; set tokenize.special_strings to 'keep'"
+            )
+
+
+def special_ids(tokenizer: AnyTokenizer) -> dict[str, int]:
+    """Return the ids of the tokenizer's special tokens, by string."""
+    found = {token: tokenizer.token_id(token) for token in tokenizer.special_tokens}
+    return {token: number for token, number in found.items() if number is not None}
 
 
 def _golden(reference: Encoder, encoder: Encoder) -> list[Golden]:

@@ -10,8 +10,8 @@ import tokenizers
 
 from datakit.cache.contract import Special
 from datakit.errors import TokenizerError
-from datakit.tokenize.make_contract import GOLDEN
-from tests.support.caches import contract_of, trained
+from datakit.tokenize.make_contract import GOLDEN, make_contract
+from tests.support.caches import contract_of, load_tokenizer, trained
 
 
 def test_contract_describes_the_tokens() -> None:
@@ -37,3 +37,16 @@ def test_special_tokens_are_never_guessed() -> None:
         contract_of(data, add="boht", eos="</s>")
     found = contract_of(data, add="both", eos="<|mask|>")
     assert (found.bos, found.eos) == (Special("<s>", 400), Special("<|mask|>", 402))
+
+
+def test_special_strings_that_the_model_itself_contains_are_not_text() -> None:
+    """A Unigram model has its special tokens as ordinary pieces."""
+    pieces = [("<unk>", 0.0), ("</s>", 0.0), *((character, -3.0) for character in "▁ab</s>")]
+    made = tokenizers.Tokenizer(tokenizers.models.Unigram(pieces, 0, False))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()  # pyright: ignore[reportAttributeAccessIssue]
+    made.add_special_tokens(["</s>"])
+    tokenizer = load_tokenizer(made.to_str().encode())
+    choices = (tokenizer, tokenizer.encoder("auto"), "eos", None, None)
+    assert make_contract(*choices).eos == Special("</s>", 1)
+    with pytest.raises(TokenizerError, match="its model encodes the string"):
+        make_contract(*choices, special_strings="text")
