@@ -23,7 +23,7 @@ from datakit.tokenize.encoders.base import Encoder
 from datakit.tokenize.encoders.long_texts import LongTexts
 from datakit.tokenize.guarded_batches import PartitionGuard
 from datakit.tokenize.make_contract import AnyTokenizer, special_ids
-from datakit.tokenize.prebuilt import prebuilt_mask, prebuilt_tokens, unframed
+from datakit.tokenize.prebuilt import framed_mask, prebuilt_mask, prebuilt_tokens, unframed
 from datakit.tokenize.reference_check import Verification
 from datakit.tokenize.text_batches import TextBatch, text_batches
 
@@ -156,4 +156,4 @@ def _prebuilt(batch: TextBatch, contract: Contract, place: str) -> Documents:
     mask = prebuilt_mask(batch.columns[1], lengths, place) if len(batch.columns) > 1 else None
     kept, left = unframed(ids, lengths, contract)
     tokens, framed = frame(ids[kept], left, contract)
-    return Documents(batch.ids, tokens, framed, None if mask is None else frame_mask(mask[kept], left, contract))
+    return Documents(batch.ids, tokens, framed, None if mask is None else framed_mask(mask, ids, lengths, contract))

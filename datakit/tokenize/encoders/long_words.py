@@ -51,7 +51,9 @@ def refusal(tokenizer: dict[str, Any]) -> str:
         return "its model is not a deterministic BPE"
     if model.get("continuing_subword_prefix") or model.get("end_of_word_suffix") or model.get("byte_fallback"):
         return "its tokens depend on their place in the word"
-    if any(token.get(key) for token in tokenizer["added_tokens"] for key in ("lstrip", "rstrip", "single_word")):
+    if any(
+        token.get(key) for token in tokenizer.get("added_tokens") or [] for key in ("lstrip", "rstrip", "single_word")
+    ):
         return "it has an added token that depends on what stands around it"
     characters = byte_characters()
     if not all(characters[byte] in model["vocab"] for byte in UTF8_BYTES):
@@ -85,15 +87,16 @@ class WordEncoder:
 
     renew: makes an encoder that encodes each text as one word. sizes: the number of bytes of each token, by id.
     normalize: the tokenizer's own normalization. pieces: its pre-tokenization, which returns ranges of characters.
-    raw, normalized: the ids, by string, of the added tokens that are matched before and after normalization.
+    raw, normalized: the ids, by string, of the added tokens that are matched before and after normalization; None for
+    tokens whose strings are ordinary text.
     """
 
     renew: Callable[[], Encoder]
     sizes: np.ndarray
     normalize: Callable[[str], str]
     pieces: Callable[[str], list[tuple[int, int]]]
-    raw: dict[str, int]
-    normalized: dict[str, int]
+    raw: dict[str, int | None]
+    normalized: dict[str, int | None]
     window: int = WINDOW_BYTES
     look: int = LOOK_CHARACTERS
     normalize_size: int = PIECE_CHARACTERS
@@ -251,10 +254,11 @@ def _character_start(data: np.ndarray, place: int) -> int:
     return place
 
 
-def _cut(text: str, added: dict[str, int]) -> Iterator[tuple[str, int | None]]:
+def _cut(text: str, added: dict[str, int | None]) -> Iterator[tuple[str, int | None]]:
     """Split a text at added tokens, and yield (stretch, None) and (token, id) in order.
 
-    Where matches overlap, the leftmost one is taken, and of those that start at the same place the longest one.
+    Where matches overlap, the leftmost one is taken, and of those that start at the same place the longest one. A token
+    whose id is None stays part of its stretch, so that no other token is found inside its string.
     """
     if not added:
         if text:
@@ -262,6 +266,8 @@ def _cut(text: str, added: dict[str, int]) -> Iterator[tuple[str, int | None]]:
         return
     start = 0
     for found in re.finditer("|".join(map(re.escape, sorted(added, key=len, reverse=True))), text):
+        if added[found[0]] is None:
+            continue
         if found.start() > start:
             yield text[start : found.start()], None
         yield found[0], added[found[0]]
@@ -278,11 +284,17 @@ def token_sizes(vocabulary: dict[str, int]) -> np.ndarray:
     return sizes
 
 
-def added_by_string(tokens: Sequence[dict[str, Any]], special: bool) -> tuple[dict[str, int], dict[str, int]]:
+def added_by_string(
+    tokens: Sequence[dict[str, Any]], special: bool
+) -> tuple[dict[str, int | None], dict[str, int | None]]:
     """Return the ids, by string, of the added tokens that are matched before and of those matched after normalization.
 
-    Special tokens are included only if `special` is true.
+    Unless `special` is true, special tokens have the id None.
     """
-    wanted = [token for token in tokens if (special or not token["special"]) and token["content"]]
-    raw, normalized = ([t for t in wanted if t.get("normalized") is flag] for flag in (False, True))
-    return {t["content"]: t["id"] for t in raw}, {t["content"]: t["id"] for t in normalized}
+    matched = [token for token in tokens if token["content"]]
+    raw, normalized = ([token for token in matched if token.get("normalized") is flag] for flag in (False, True))
+
+    def ids(chosen: list[dict[str, Any]]) -> dict[str, int | None]:
+        return {token["content"]: token["id"] if special or not token["special"] else None for token in chosen}
+
+    return ids(raw), ids(normalized)

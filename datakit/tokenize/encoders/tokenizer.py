@@ -105,7 +105,9 @@ class Tokenizer:
 
         normalizer = self.reference.normalizer
         normalize = normalizer.normalize_str if normalizer else str
-        raw, normalized = long_words.added_by_string(self.definition["added_tokens"], special_strings == "keep")
+        raw, normalized = long_words.added_by_string(
+            self.definition.get("added_tokens") or [], special_strings == "keep"
+        )
         pre_tokenizer = Split(tokenizers.Regex(splitting_expression(self.definition)), "isolated")
 
         def pieces(text: str) -> list[tuple[int, int]]:

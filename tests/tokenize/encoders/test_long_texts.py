@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from datakit.tokenize.encoders.long_texts import PART_BYTES
 from datakit.tokenize.encoders.tokenizer import Tokenizer, load
+from tests.support.caches import load_tokenizer, trained
 from tests.support.data import REAL_TOKENIZERS, need_data
 from tests.support.tokens.bpe_tokenizers import KINDS, NORMALIZERS, TEXTS, tokenizer_of
 
@@ -52,6 +54,24 @@ def test_parts_of_many_texts_have_the_ids_of_the_whole(
     kind: str, special_strings: str, text: str, normalizer: str | None, sizes: tuple[int, int]
 ) -> None:
     check_parts(kind, special_strings, text, normalizer, sizes)
+
+
+def test_tokenizer_file_without_added_tokens_is_split_like_any_other() -> None:
+    definition = json.loads(trained(600))
+    del definition["added_tokens"]
+    made = load_tokenizer(json.dumps(definition).encode())
+    parts = made.long_texts(made.encoder(), "keep", 16)
+    assert parts.reason == ""
+    text = "some words, 日本語日本語日本語 " * 20
+    assert parts.encode_text(text).tolist() == made.reference_encoder().encode_batch([text])[0].tolist()
+
+
+def test_token_inside_a_special_token_is_not_found_in_its_string() -> None:
+    """The library skips the whole string of a special token that it treats as text."""
+    made = tokenizer_of("gpt2", None)
+    text = "漢<|sep|>漢"
+    expected = made.reference_encoder("text").encode_batch([text])[0].tolist()
+    assert made.long_texts(made.encoder(), "text", 2).encode_text(text).tolist() == expected
 
 
 RUNS = ["a", " ", "\n", "1", "-", "漢", "\u0301", "e\u0301\u0323", "'s", "<|endoftext|>", "\u200d"]
