@@ -25,6 +25,7 @@ from datakit.tokenize.guarded_batches import PartitionGuard
 from datakit.tokenize.make_contract import AnyTokenizer, special_ids
 from datakit.tokenize.prebuilt import framed_mask, prebuilt_mask, prebuilt_tokens, unframed
 from datakit.tokenize.reference_check import Verification
+from datakit.tokenize.split_check import SplitVerification
 from datakit.tokenize.text_batches import TextBatch, text_batches
 
 EncodeBatch = Callable[[TextBatch, "Verification | None"], Documents]
@@ -77,22 +78,22 @@ class Encoding:
             texts, contents = tokenizer.long_texts(text, special_strings), tokenizer.long_texts(content, "text")
         else:
             texts, contents = (LongTexts(one, None, None, contract.long_texts) for one in (text, content))
-        checked = encoder != "tokenizers"
-        reference = tokenizer.reference_encoder(special_strings) if checked else None
+        reference = tokenizer.reference_encoder(special_strings)  # also checks the reference's own encoding in parts
         return cls(
             contract,
             texts,
             contents,
             frames,
             reference,
-            tokenizer.reference_encoder("text") if checked else None,
+            tokenizer.reference_encoder("text"),
         )
 
     def verification(self, rows: int, text_bytes: int, place: str) -> Verification | None:
         """Return the verification of one partition, or None if there is no reference to compare with."""
         if self.reference is None:
             return None
-        return Verification(self.reference, self.texts.encoder, rows, text_bytes, place)
+        split = SplitVerification(self.reference, self.texts, place)
+        return Verification(self.reference, self.texts.encoder, rows, text_bytes, place, split)
 
 
 def encoded_documents(

@@ -24,6 +24,7 @@ GOLDEN = (
     "it's we'll THEY'VE \u00a0\u3000 end ",
     "before<|endoftext|>after",
 )
+SAMPLED_TOKENS = 400
 PROBE_PART_BYTES = 48  # parts so small that a probe of a few KiB exercises every code path
 
 
@@ -114,10 +115,20 @@ def _long_texts(tokenizer: AnyTokenizer, encoder: Encoder, special_strings: str)
     if parts.reason or reference is None:
         return f"{WHOLE}: {parts.reason}"
     parts.part_bytes = PROBE_PART_BYTES
-    probe = _probe(tokenizer.special_tokens)
+    probe = _probe(tokenizer.special_tokens) + _vocabulary_sample(tokenizer)
     if parts.encode_text(probe).tolist() != reference.encode_batch([probe])[0].tolist():
         return f"{WHOLE}: encoded in parts, a probe has other tokens"
     return PARTS
+
+
+def _vocabulary_sample(tokenizer: AnyTokenizer) -> str:
+    """Return a text that contains many of the tokens as words of their own, with no safe place between them."""
+    if isinstance(tokenizer, CustomTokenizer):
+        return ""
+    size = tokenizer.vocabulary_size
+    numbers = {*range(0, size, max(1, size // SAMPLED_TOKENS)), *range(max(0, size - SAMPLED_TOKENS // 4), size)}
+    texts = [tokenizer.reference.decode([number]).strip() for number in sorted(numbers)]
+    return "、、".join(text for text in texts if text and "\N{REPLACEMENT CHARACTER}" not in text)
 
 
 def _probe(special: list[str]) -> str:

@@ -85,6 +85,7 @@ def _limit_threads(tokenizer: AnyTokenizer, encoder: Encoder, context: TaskConte
 
 
 def _counts(shard: WrittenShard, check: Verification | None) -> dict[str, int]:
+    split = check.split if check else None
     return {
         "tokenize/documents": shard.rows,
         "tokenize/tokens": shard.tokens,
@@ -92,4 +93,5 @@ def _counts(shard: WrittenShard, check: Verification | None) -> dict[str, int]:
         "tokenize/quarantined": shard.quarantined,
         "tokenize/verified_documents": check.documents if check else 0,
         "tokenize/verified_bytes": check.text_bytes if check else 0,
+        **({"tokenize/verified_split_documents": split.documents} if split and split.documents else {}),
     }

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import json
 
 import numpy as np
 import pytest
 import tokenizers
 
-from datakit.cache.contract import Special
+from datakit.cache.contract import PARTS, WHOLE, Special
 from datakit.errors import TokenizerError
+from datakit.tokenize.encoders import long_words
 from datakit.tokenize.make_contract import GOLDEN, make_contract
 from tests.support.caches import contract_of, load_tokenizer, trained
+from tests.support.tokens.tokenizer_kinds import small_tokenizer
 
 
 def test_contract_describes_the_tokens() -> None:
@@ -37,6 +40,14 @@ def test_special_tokens_are_never_guessed() -> None:
         contract_of(data, add="boht", eos="</s>")
     found = contract_of(data, add="both", eos="<|mask|>")
     assert (found.bos, found.eos) == (Special("<s>", 400), Special("<|mask|>", 402))
+
+
+def test_probe_finds_parts_that_treat_words_of_the_vocabulary_differently(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = json.dumps(small_tokenizer("ignore_merges").definition).encode()
+    assert contract_of(data).long_texts == PARTS
+    bare = long_words.bare
+    monkeypatch.setattr(long_words, "bare", lambda definition, ignore_merges: bare(definition))
+    assert contract_of(data).long_texts == f"{WHOLE}: encoded in parts, a probe has other tokens"
 
 
 def test_special_strings_that_the_model_itself_contains_are_not_text() -> None:
