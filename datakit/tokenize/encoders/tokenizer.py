@@ -85,7 +85,7 @@ class Tokenizer:
             raise TokenizerError(
                 f"fastokens cannot load this tokenizer ({self.refusal}); set tokenize.encoder to 'auto' or 'tokenizers'"
             )
-        return FastEncoder(self.fast, special_as_text=as_text)
+        return FastEncoder(self.fast, special_as_text=as_text, reference=self.reference)
 
     def reference_encoder(self, special_strings: str = "keep") -> Encoder:
         return ReferenceEncoder(self.reference, special_as_text=special_strings == "text")
