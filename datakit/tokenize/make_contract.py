@@ -53,7 +53,7 @@ def make_contract(
         vocabulary_size=tokenizer.vocabulary_size,
         bos=_special(tokenizer, "bos", bos, BEGINS) if add in ("bos", "both") else None,
         eos=_special(tokenizer, "eos", eos, ENDS) if add in ("eos", "both") else None,
-        golden=_golden(reference or encoder, encoder),
+        golden=_golden(reference or encoder, encoder, tokenizer),
         special_strings=AS_TEXT if special_strings == "text" else SPECIAL_STRINGS,
         encoder_version=encoder.version,
         fallback=tokenizer.refusal if encoder.name == "tokenizers" else "",
@@ -92,13 +92,16 @@ def special_ids(tokenizer: AnyTokenizer) -> dict[str, int]:
     return {token: number for token, number in found.items() if number is not None}
 
 
-def _golden(reference: Encoder, encoder: Encoder) -> list[Golden]:
-    expected, lengths = reference.encode_batch(GOLDEN)
-    found, _ = encoder.encode_batch(GOLDEN)
+def _golden(reference: Encoder, encoder: Encoder, tokenizer: AnyTokenizer) -> list[Golden]:
+    """Encode the golden strings, and compare them and the strings of all added tokens with the reference."""
+    added = [] if isinstance(tokenizer, CustomTokenizer) else tokenizer.reference.get_added_tokens_decoder().values()
+    texts = [*GOLDEN, *(f"a{token.content}b {token.content}{token.content}" for token in added)]
+    expected, lengths = reference.encode_batch(texts)
+    found, _ = encoder.encode_batch(texts)
     if expected.tolist() != found.tolist():
         raise TokenizerError(
-            f"{encoder.name} and `tokenizers` encode the built-in test strings differently; "
-            "set tokenize.encoder = 'tokenizers'"
+            f"{encoder.name} and `tokenizers` encode the built-in test strings or the tokenizer's added tokens "
+            "differently; set tokenize.encoder = 'tokenizers'"
         )
     ends = lengths.cumsum().tolist()
     pairs = zip(GOLDEN, [0, *ends], ends, strict=False)

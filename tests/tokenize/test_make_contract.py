@@ -42,6 +42,16 @@ def test_special_tokens_are_never_guessed() -> None:
     assert (found.bos, found.eos) == (Special("<s>", 400), Special("<|mask|>", 402))
 
 
+def test_libraries_that_match_nested_added_tokens_differently_are_found() -> None:
+    definition = json.loads(trained())
+    plain = {"single_word": False, "lstrip": False, "rstrip": False}
+    for number, (content, normalized) in enumerate([("<|sep a|>", True), ("sep", False)]):
+        token = {"id": 400 + number, "content": content, "special": False, "normalized": normalized, **plain}
+        definition["added_tokens"].append(token)
+    with pytest.raises(TokenizerError, match="added tokens differently"):
+        contract_of(json.dumps(definition).encode())
+
+
 def test_probe_finds_parts_that_treat_words_of_the_vocabulary_differently(monkeypatch: pytest.MonkeyPatch) -> None:
     data = json.dumps(small_tokenizer("ignore_merges").definition).encode()
     assert contract_of(data).long_texts == PARTS
