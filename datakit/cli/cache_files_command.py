@@ -131,10 +131,13 @@ def import_cache(
     return 0
 
 
-def export_cache(cache: str, prefix: str, /, *, source: str | None = None, json: Flag = False) -> int:
+def export_cache(
+    cache: str, prefix: str, /, *, source: str | None = None, drop_loss_mask: Flag = False, json: Flag = False
+) -> int:
     """Write a token cache as a Megatron indexed dataset: PREFIX.bin and PREFIX.idx.
 
-    Each document becomes one sequence. Empty documents are left out, and their number is reported.
+    Each document becomes one sequence. Empty documents are left out, and their number is reported. The format has no
+    loss masks, so sources with loss masks are refused.
 
     Examples:
       datakit cache export data/demo/tokenize-0123456789ab megatron/demo
@@ -148,6 +151,8 @@ def export_cache(cache: str, prefix: str, /, *, source: str | None = None, json:
         The common prefix of the two files.
     source
         Export only the documents of this source.
+    drop_loss_mask
+        Export sources that have loss masks too, without their masks. All their tokens then count as targets.
     json
         Print one JSON object.
     """
@@ -155,7 +160,7 @@ def export_cache(cache: str, prefix: str, /, *, source: str | None = None, json:
     from datakit.interop.megatron import export_megatron
     from datakit.storage import urls
 
-    done = export_megatron(open_cache(cache), urls.absolute(prefix), source)
+    done = export_megatron(open_cache(cache), urls.absolute(prefix), source, drop_loss_mask=drop_loss_mask)
     if json:
         say_json({"files": done.files, "sequences": done.sequences, "tokens": done.tokens, "empty": done.empty})
         return 0

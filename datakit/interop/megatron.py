@@ -12,7 +12,7 @@
            int8[N]   modes, only in multimodal datasets
 
 On export, each document of the cache becomes one sequence. The format has no empty documents, so empty documents are
-left out and counted. Memory: 20 bytes per document.
+left out and counted. The format has no loss masks, so documents with masks are refused. Memory: 20 bytes per document.
 """
 
 from __future__ import annotations
@@ -63,15 +63,22 @@ def is_megatron(prefix: str) -> bool:
     return urls.exists(f"{prefix}.idx")
 
 
-def export_megatron(cache: Cache, prefix: str, source: str | None = None) -> Exported:
+def export_megatron(cache: Cache, prefix: str, source: str | None = None, *, drop_loss_mask: bool = False) -> Exported:
     """Write a cache, or one of its sources, as `<prefix>.bin` and then `<prefix>.idx`.
 
-    Raises UsageError, and DivergentOutputError if different files with these names exist.
+    The format has no loss masks, so documents that have one are refused unless `drop_loss_mask` is true. Raises
+    UsageError, and DivergentOutputError if different files with these names exist.
     """
     chosen = [index for index, shard in enumerate(cache.shards) if source in (None, shard.source)]
     if not chosen:
         known = [shard.source for shard in cache.shards]
         raise UsageError(f"{cache.directory} has no source {source!r}; {suggestion(source or '', set(known))}")
+    masked = sorted({cache.shards[index].source for index in chosen if cache.details.shards[index].loss_mask})
+    if masked and not drop_loss_mask:
+        raise UsageError(
+            f"{cache.directory}: the Megatron format cannot store the loss masks of {', '.join(masked)}; export "
+            "another source, or add --drop-loss-mask to export all tokens as targets"
+        )
     if cache.contract.vocabulary_size > MOST:
         raise UsageError(f"{cache.directory}: the Megatron format cannot store ids above {MOST}")
     dtype = np.dtype(TYPES[CODES[cache.contract.dtype]])

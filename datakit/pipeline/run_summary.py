@@ -45,6 +45,7 @@ FOUND = {
         "normalize/nul": "with NUL removed",
         "normalize/whitespace_runs": "with white space shortened",
     },
+    "tokenize": {"tokenize/messages_without_content": "messages without content (not targets)"},
     "signatures": {"signatures/too_short": "too short for fuzzy dedup", "signatures/saturated": "saturated"},
 }
 

@@ -1,9 +1,13 @@
-"""Renders conversations: parses chat formats, encodes each message as head, content and tail, and makes the loss mask.
+"""Checks the messages of conversations, encodes each message as head, content and tail, and makes the loss mask.
 
 The three parts of a message are encoded separately, so no token spans two of them, just as when a model continues from
 a head. The mask is 1 on the content and tail of messages of the target roles ("assistant"), and 0 elsewhere. Heads and
-tails come from the recipe and may contain special tokens. Contents are untrusted: if one contains a special token's
-string, that string is encoded as ordinary text, so a message cannot end its own turn.
+tails come from the recipe and contain special tokens (chat_format.py). Roles must be known ones. Contents are
+untrusted: if a content contains a special token's string, that string is encoded as ordinary text, so a message cannot
+end its own turn.
+
+A message without content (null, as in a tool call) keeps its place as an empty turn. It is never a target, because a
+model would learn to answer with nothing.
 
 Like every document, a conversation needs a text, from which its id is computed and which dedup compares. The transform
 `with_text` below makes this text.
@@ -12,7 +16,7 @@ Like every document, a conversation needs a text, from which its id is computed 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,104 +24,104 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datakit.cache.lengths import starts_of
-from datakit.errors import CorruptError, RecipeError, suggestion
-from datakit.tokenize.encoders.base import Encoder
+from datakit.errors import ColumnError, InputError, TokenizerError
+from datakit.tokenize.chat_format import ChatFrames
 
-FORMATS = {  # name: (head, tail)
-    "simple": ("<|{role}|>\n", "\n"),
-    "chatml": ("<|im_start|>{role}\n", "<|im_end|>\n"),
-}
-TARGETS = ("assistant",)
-CONTENT = "{content}"
 TRANSFORM_VERSION = 1
-
-
-@dataclass(frozen=True)
-class ChatFormat:
-    """The strings before and after each message's content, and the roles whose messages are targets.
-
-    In both strings, {role} stands for the message's role.
-    """
-
-    head: str
-    tail: str
-    targets: tuple[str, ...] = TARGETS
-
-
-def chat_format(form: str) -> ChatFormat:
-    """Parse a format, which is a name or a string such as "[{role}] {content}\\n". Raises RecipeError."""
-    if form in FORMATS:
-        return ChatFormat(*FORMATS[form])
-    if form.count(CONTENT) != 1:
-        raise RecipeError(
-            f"tokenize.chat_format {form!r} is neither a known name nor a string that contains {CONTENT} once; "
-            f"{suggestion(form, FORMATS)}"
-        )
-    head, _, tail = form.partition(CONTENT)
-    return ChatFormat(head, tail)
+LONGEST_SHOWN = 20  # a role of more characters is not shown, because it may be text
 
 
 @dataclass(frozen=True)
 class Conversations:
     """N conversations as columns.
 
-    roles, contents: the role and the content of each message. turns: int64 [N], the number of messages in each
-    conversation.
+    roles, contents: the role and the content of each message. silent: bool, True for each message without content.
+    turns: int64 [N], the number of messages in each conversation.
     """
 
     roles: list[str]
     contents: list[str]
+    silent: np.ndarray
     turns: np.ndarray
 
 
-def conversations(messages: pa.Array, place: str) -> Conversations:
-    """Convert a column of type list<struct<role, content, ...>>.
+def conversations(messages: pa.Array, documents: pa.Array, roles: Sequence[str], place: str) -> Conversations:
+    """Convert a column of type list<struct<role, content, ...>>; `documents` holds the ids of the conversations.
 
-    Raises CorruptError if the column has another type or if a value is missing.
+    Raises ColumnError if the column has another type, and InputError for a conversation that cannot be rendered.
     """
-    kind = messages.type
-    fields = [] if not _is_list(kind) or not pa.types.is_struct(kind.value_type) else [f.name for f in kind.value_type]
-    if "role" not in fields or "content" not in fields:
-        raise CorruptError(f"{place}: messages are {kind}, not a list of structures with role and content")
+    _check_type(messages.type, place)
     turns = pc.fill_null(pc.list_value_length(messages), 0).to_numpy().astype(np.int64)  # pyright: ignore
     flat = messages.flatten()
-    columns = [flat.field(name) for name in ("role", "content")]
-    if flat.null_count or any(column.null_count for column in columns) or not turns.all():
-        raise CorruptError(
-            f"{place}: a conversation has no messages, or one of its messages has no role or no content; filter out "
-            "such conversations"
+    role, content = (flat.field(name) for name in ("role", "content"))
+    owners = np.repeat(np.arange(len(turns)), turns)
+    missing = np.logical_or(*(column.is_null().to_numpy(zero_copy_only=False) for column in (flat, role)))
+    for broken, what in ((np.flatnonzero(turns == 0), "has no messages"), (owners[missing], "has a message without")):
+        if len(broken):
+            end = " a role" if what.endswith("without") else ""
+            raise InputError(
+                f"{place}, document {documents[int(broken[0])]}: it {what}{end}; filter out such documents"
+            )
+    names = role.to_pylist()
+    unknown = next((number for number, name in enumerate(names) if name not in roles), None)
+    if unknown is not None:
+        raise InputError(
+            f"{place}, document {documents[int(owners[unknown])]}: {_shown(names[unknown])} is not one of the roles "
+            f"that this tokenizer allows in this chat format ({', '.join(roles)}); rename the role in a transform"
         )
-    roles, contents = (column.to_pylist() for column in columns)
-    return Conversations(roles, contents, turns)
+    silent = content.is_null().to_numpy(zero_copy_only=False)
+    return Conversations(names, [text or "" for text in content.to_pylist()], silent, turns)
+
+
+def messages_without_content(messages: pa.Array) -> int:
+    """Return the number of messages whose content is null."""
+    return messages.flatten().field("content").null_count
+
+
+def _check_type(kind: pa.DataType, place: str) -> None:
+    fields = {entry.name: entry.type for entry in kind.value_type} if _is_list(kind) and _is_struct(kind) else {}
+    if not {"role", "content"} <= fields.keys():
+        raise ColumnError(f"{place}: messages are {kind}, not a list of structures with role and content")
+    for name in ("role", "content"):
+        if not (_is_string(fields[name]) or (name == "content" and pa.types.is_null(fields[name]))):
+            raise ColumnError(
+                f"{place}: the {name} of messages is {fields[name]}, not a string; convert it in a transform (join the "
+                "parts of a content that has parts)"
+            )
+
+
+def _shown(role: str) -> str:
+    """Return a role for a message. A role that may be text is described but not shown."""
+    if role.isidentifier() and role.isascii() and len(role) <= LONGEST_SHOWN:
+        return f"role {role!r}"
+    return f"a role of {len(role)} characters"
 
 
 def encode_chat(
-    batch: Conversations,
-    form: ChatFormat,
-    trusted: Encoder,
-    content: Callable[[list[str]], tuple[np.ndarray, np.ndarray]],
+    batch: Conversations, frames: ChatFrames, content: Callable[[list[str]], tuple[np.ndarray, np.ndarray]]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the ids, uint32 [T], the length of each conversation, int64 [N], and the loss mask, uint8 [T].
 
-    `trusted` encodes heads and tails; `content` encodes the contents of messages.
+    `content` encodes the contents of messages. Raises TokenizerError if it returns a marker of the format.
     """
-    roles = sorted(set(batch.roles))
-    number_of = {role: number for number, role in enumerate(roles)}
+    number_of = {role: number for number, role in enumerate(frames.roles)}
     heads = np.fromiter(map(number_of.__getitem__, batch.roles), np.int64, len(batch.roles))
-    tails = heads + len(roles)
-    frames, frame_lengths = trusted.encode_batch(
-        [text.replace("{role}", role) for text in (form.head, form.tail) for role in roles]
-    )
+    tails = heads + len(frames.roles)
     inner, inner_lengths = content(batch.contents)
-    lengths = np.stack([frame_lengths[heads], inner_lengths, frame_lengths[tails]], axis=1)
+    if np.isin(inner, frames.markers).any():
+        raise TokenizerError(
+            "the tokenizer encodes the string of a chat marker inside a message's content as the marker itself, so a "
+            "content could imitate a turn; use a tokenizer whose model does not contain its special tokens"
+        )
+    lengths = np.stack([frames.lengths[heads], inner_lengths, frames.lengths[tails]], axis=1)
     part = np.repeat(np.tile([0, 1, 2], len(heads)), lengths.ravel())  # 0: head, 1: content, 2: tail
     ids = np.empty(len(part), np.uint32)
     ids[part == 1] = inner
-    starts = starts_of(frame_lengths)
+    starts = starts_of(frames.lengths)
     for side, rows in ((0, heads), (2, tails)):
-        ids[part == side] = frames[_ranges(starts[rows], lengths[:, side])]
+        ids[part == side] = frames.ids[_ranges(starts[rows], lengths[:, side])]
     message_lengths = lengths.sum(axis=1)
-    target = np.isin(np.array(roles), form.targets)[heads]
+    target = frames.targets[heads] & ~batch.silent
     mask = (np.repeat(target, message_lengths) & (part > 0)).astype(np.uint8)
     return ids, np.diff(starts_of(message_lengths)[starts_of(batch.turns)]), mask
 
@@ -132,11 +136,27 @@ def _is_list(kind: pa.DataType) -> bool:
     return pa.types.is_list(kind) or pa.types.is_large_list(kind)
 
 
+def _is_struct(kind: pa.DataType) -> bool:
+    return pa.types.is_struct(kind.value_type)
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
 def with_text(records: pa.RecordBatch) -> pa.RecordBatch:
-    """Add the column `text`, with one JSON line per message, so that dedup compares words; for use as `transform`."""
-    lines = [
-        "\n".join(json.dumps([turn["role"], turn["content"]], ensure_ascii=False) for turn in conversation or [])
-        for conversation in records.column("messages").to_pylist()
-    ]
+    """Add the column `text`, with one JSON line per message, so that dedup compares words; for use as `transform`.
+
+    Raises ColumnError if a role or a content is not a string.
+    """
+    messages = records.column("messages")
+    if not pa.types.is_null(messages.type):
+        _check_type(messages.type, "transform with_text")
+    texts = ["\n".join(_lines(conversation or [])) for conversation in messages.to_pylist()]
     kept = [name for name in records.schema.names if name != "text"]
-    return records.select(kept).append_column("text", pa.array(lines, pa.large_string()))
+    return records.select(kept).append_column("text", pa.array(texts, pa.large_string()))
+
+
+def _lines(conversation: list[dict[str, str | None] | None]) -> Iterator[str]:
+    for turn in conversation:
+        yield json.dumps([turn and turn["role"], turn and turn["content"]], ensure_ascii=False)

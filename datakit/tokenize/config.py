@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from datakit.engine.quarantine import check_limit
 from datakit.errors import RecipeError, suggestion
-from datakit.tokenize.chat import chat_format
+from datakit.tokenize.chat_format import chat_format
 from datakit.tokenize.encoders.custom import is_custom
 from datakit.tokenize.encoders.tokenizer import ENCODERS, SPECIAL_STRINGS
 

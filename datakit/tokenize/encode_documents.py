@@ -7,6 +7,7 @@ tokens cannot be verified, because there is no reference to compare them with.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -15,17 +16,20 @@ import numpy as np
 
 from datakit.cache.contract import PARTS, Contract, frame, frame_mask
 from datakit.cache.writer import Documents
-from datakit.tokenize.chat import ChatFormat, chat_format, conversations, encode_chat
+from datakit.tokenize.chat import conversations, encode_chat, messages_without_content
+from datakit.tokenize.chat_format import ChatFrames, chat_format, chat_frames
 from datakit.tokenize.config import CHAT, TEXT, TOKENS, Config
 from datakit.tokenize.encoders.base import Encoder
 from datakit.tokenize.encoders.long_texts import LongTexts
 from datakit.tokenize.guarded_batches import PartitionGuard
-from datakit.tokenize.make_contract import AnyTokenizer
-from datakit.tokenize.prebuilt import prebuilt_mask, prebuilt_tokens, unframed
+from datakit.tokenize.make_contract import AnyTokenizer, special_ids
+from datakit.tokenize.prebuilt import framed_mask, prebuilt_mask, prebuilt_tokens, unframed
 from datakit.tokenize.reference_check import Verification
+from datakit.tokenize.split_check import SplitVerification
 from datakit.tokenize.text_batches import TextBatch, text_batches
 
 EncodeBatch = Callable[[TextBatch, "Verification | None"], Documents]
+WITHOUT_CONTENT = "tokenize/messages_without_content"
 CHAT_STRIDE = 300  # in a source of conversations, one in this many messages is verified
 
 
@@ -47,52 +51,77 @@ class PartitionToEncode(msgspec.Struct, frozen=True):
 class Encoding:
     """The encoders of one task.
 
-    texts: encodes documents that are texts. trusted: encodes the heads and tails of messages. contents: encodes the
-    contents of messages. reference, contents_reference: the encoders with which `texts` and `contents` are compared.
+    texts: encodes documents that are texts. contents: encodes the contents of messages. frames: the heads and tails of
+    messages; None if no source holds conversations. reference, contents_reference: the encoders with which `texts` and
+    `contents` are compared.
     """
 
     contract: Contract
     texts: LongTexts
-    trusted: Encoder
     contents: LongTexts
+    frames: ChatFrames | None
     reference: Encoder | None
     contents_reference: Encoder | None
 
     @classmethod
-    def of(cls, tokenizer: AnyTokenizer, encoder: str, special_strings: str, contract: Contract) -> Encoding:
-        """Set up the encoders of a loaded tokenizer in the way that the contract requires."""
+    def of(cls, tokenizer: AnyTokenizer, encoder: str, config: Config, contract: Contract) -> Encoding:
+        """Set up the encoders of a loaded tokenizer in the way that the contract requires.
+
+        Raises TokenizerError if a source holds conversations and the chat format is not safe with this tokenizer.
+        """
+        special_strings = config.special_strings
         text, trusted, content = (tokenizer.encoder(encoder, policy) for policy in (special_strings, "keep", "text"))
+        frames = None
+        if CHAT in config.formats.values():  # so an unsafe format is refused by the first task, whatever its source
+            frames = chat_frames(chat_format(config.chat_format), trusted, special_ids(tokenizer))
         if contract.long_texts == PARTS:
             texts, contents = tokenizer.long_texts(text, special_strings), tokenizer.long_texts(content, "text")
         else:
             texts, contents = (LongTexts(one, None, None, contract.long_texts) for one in (text, content))
-        checked = encoder != "tokenizers"
-        reference = tokenizer.reference_encoder(special_strings) if checked else None
+        reference = tokenizer.reference_encoder(special_strings)  # also checks the reference's own encoding in parts
         return cls(
-            contract, texts, trusted, contents, reference, tokenizer.reference_encoder("text") if checked else None
+            contract,
+            texts,
+            contents,
+            frames,
+            reference,
+            tokenizer.reference_encoder("text"),
         )
 
     def verification(self, rows: int, text_bytes: int, place: str) -> Verification | None:
         """Return the verification of one partition, or None if there is no reference to compare with."""
         if self.reference is None:
             return None
-        return Verification(self.reference, self.texts.encoder, rows, text_bytes, place)
+        split = SplitVerification(self.reference, self.texts, place)
+        return Verification(self.reference, self.texts.encoder, rows, text_bytes, place, split)
 
 
 def encoded_documents(
-    partition: PartitionToEncode, config: Config, encoding: Encoding, check: Verification | None, guard: PartitionGuard
+    partition: PartitionToEncode,
+    config: Config,
+    encoding: Encoding,
+    check: Verification | None,
+    guard: PartitionGuard,
+    *,
+    counters: Counter[str],
 ) -> Iterator[Documents]:
-    """Encode a partition's documents, each batch under `guard`, and verify a sample of them with `check`."""
-    columns, encode = _encoder_for(config.formats.get(partition.source, TEXT), config, encoding, partition.dataset)
+    """Encode a partition's documents, each batch under `guard`, and verify a sample of them with `check`.
+
+    Messages without content are counted in `counters`.
+    """
+    kind = config.formats.get(partition.source, TEXT)
+    columns, encode = _encoder_for(kind, config, encoding, partition.dataset)
     for batch in guard.batches(text_batches(partition.dataset, columns), lambda one: encode(one, None)):
         yield encode(batch, check)
+        if kind == CHAT and (silent := messages_without_content(batch.columns[0])):
+            counters[WITHOUT_CONTENT] += silent
 
 
 def _encoder_for(kind: str, config: Config, encoding: Encoding, place: str) -> tuple[list[str], EncodeBatch]:
     """Return the columns that documents of this kind need, and the function that encodes a batch of such documents."""
-    if kind == CHAT:
-        form = chat_format(config.chat_format)
-        return [config.messages], lambda batch, check: _chat(batch, form, encoding, check, place)
+    frames = encoding.frames
+    if kind == CHAT and frames is not None:
+        return [config.messages], lambda batch, check: _chat(batch, frames, encoding, check, place)
     if kind == TOKENS:
         columns = [config.tokens, *([config.loss_mask] if config.loss_mask else [])]
         return columns, lambda batch, check: _prebuilt(batch, encoding.contract, place)
@@ -106,9 +135,11 @@ def _text(batch: TextBatch, encoding: Encoding, check: Verification | None) -> D
     return Documents(batch.ids, *frame(ids, lengths, encoding.contract))
 
 
-def _chat(batch: TextBatch, form: ChatFormat, encoding: Encoding, check: Verification | None, place: str) -> Documents:
-    chats = conversations(batch.columns[0], place)
-    ids, lengths, mask = encode_chat(chats, form, encoding.trusted, encoding.contents.encode_batch)
+def _chat(
+    batch: TextBatch, frames: ChatFrames, encoding: Encoding, check: Verification | None, place: str
+) -> Documents:
+    chats = conversations(batch.columns[0], batch.ids, frames.roles, place)
+    ids, lengths, mask = encode_chat(chats, frames, encoding.contents.encode_batch)
     if check is not None and encoding.contents_reference is not None:
         chosen = range(0, len(chats.contents), CHAT_STRIDE)
         texts = [chats.contents[index] for index in chosen]
@@ -126,4 +157,4 @@ def _prebuilt(batch: TextBatch, contract: Contract, place: str) -> Documents:
     mask = prebuilt_mask(batch.columns[1], lengths, place) if len(batch.columns) > 1 else None
     kept, left = unframed(ids, lengths, contract)
     tokens, framed = frame(ids[kept], left, contract)
-    return Documents(batch.ids, tokens, framed, None if mask is None else frame_mask(mask[kept], left, contract))
+    return Documents(batch.ids, tokens, framed, None if mask is None else framed_mask(mask, ids, lengths, contract))

@@ -24,6 +24,7 @@ GOLDEN = (
     "it's we'll THEY'VE \u00a0\u3000 end ",
     "before<|endoftext|>after",
 )
+SAMPLED_TOKENS = 400
 PROBE_PART_BYTES = 48  # parts so small that a probe of a few KiB exercises every code path
 
 
@@ -44,13 +45,15 @@ def make_contract(
     if add not in ADDED:
         raise TokenizerError(f"tokenize.add: {add!r} is not one of {', '.join(ADDED)}; {suggestion(add, ADDED)}")
     reference = tokenizer.reference_encoder(special_strings)
+    if special_strings == "text":
+        _require_ordinary_text(tokenizer, encoder)
     return Contract(
         tokenizer_sha256=tokenizer.sha256,
         encoder=encoder.name,
         vocabulary_size=tokenizer.vocabulary_size,
         bos=_special(tokenizer, "bos", bos, BEGINS) if add in ("bos", "both") else None,
         eos=_special(tokenizer, "eos", eos, ENDS) if add in ("eos", "both") else None,
-        golden=_golden(reference or encoder, encoder),
+        golden=_golden(reference or encoder, encoder, tokenizer),
         special_strings=AS_TEXT if special_strings == "text" else SPECIAL_STRINGS,
         encoder_version=encoder.version,
         fallback=tokenizer.refusal if encoder.name == "tokenizers" else "",
@@ -73,13 +76,32 @@ def _special(tokenizer: AnyTokenizer, side: str, named: str | None, usual: tuple
     raise TokenizerError(f"the tokenizer has {what} for {side}; {has}; set tokenize.{side} to the name of a token")
 
 
-def _golden(reference: Encoder, encoder: Encoder) -> list[Golden]:
-    expected, lengths = reference.encode_batch(GOLDEN)
-    found, _ = encoder.encode_batch(GOLDEN)
+def _require_ordinary_text(tokenizer: AnyTokenizer, encoder: Encoder) -> None:
+    """Raise TokenizerError if the encoder returns a special token for its string (some models contain the string)."""
+    for token, number in special_ids(tokenizer).items():
+        if number in encoder.encode_batch([token, f"a{token}b", f"a {token} b"])[0]:
+            raise TokenizerError(
+                f"tokenize.special_strings = 'text' is impossible with this tokenizer, because its model encodes "
+                f"the string {token!r} itself as the special token; set tokenize.special_strings to 'keep'"
+            )
+
+
+def special_ids(tokenizer: AnyTokenizer) -> dict[str, int]:
+    """Return the ids of the tokenizer's special tokens, by string."""
+    found = {token: tokenizer.token_id(token) for token in tokenizer.special_tokens}
+    return {token: number for token, number in found.items() if number is not None}
+
+
+def _golden(reference: Encoder, encoder: Encoder, tokenizer: AnyTokenizer) -> list[Golden]:
+    """Encode the golden strings, and compare them and the strings of all added tokens with the reference."""
+    added = [] if isinstance(tokenizer, CustomTokenizer) else tokenizer.reference.get_added_tokens_decoder().values()
+    texts = [*GOLDEN, *(f"a{token.content}b {token.content}{token.content}" for token in added)]
+    expected, lengths = reference.encode_batch(texts)
+    found, _ = encoder.encode_batch(texts)
     if expected.tolist() != found.tolist():
         raise TokenizerError(
-            f"{encoder.name} and `tokenizers` encode the built-in test strings differently; "
-            "set tokenize.encoder = 'tokenizers'"
+            f"{encoder.name} and `tokenizers` encode the built-in test strings or the tokenizer's added tokens "
+            "differently; set tokenize.encoder = 'tokenizers'"
         )
     ends = lengths.cumsum().tolist()
     pairs = zip(GOLDEN, [0, *ends], ends, strict=False)
@@ -96,10 +118,20 @@ def _long_texts(tokenizer: AnyTokenizer, encoder: Encoder, special_strings: str)
     if parts.reason or reference is None:
         return f"{WHOLE}: {parts.reason}"
     parts.part_bytes = PROBE_PART_BYTES
-    probe = _probe(tokenizer.special_tokens)
+    probe = _probe(tokenizer.special_tokens) + _vocabulary_sample(tokenizer)
     if parts.encode_text(probe).tolist() != reference.encode_batch([probe])[0].tolist():
         return f"{WHOLE}: encoded in parts, a probe has other tokens"
     return PARTS
+
+
+def _vocabulary_sample(tokenizer: AnyTokenizer) -> str:
+    """Return a text that contains many of the tokens as words of their own, with no safe place between them."""
+    if isinstance(tokenizer, CustomTokenizer):
+        return ""
+    size = tokenizer.vocabulary_size
+    numbers = {*range(0, size, max(1, size // SAMPLED_TOKENS)), *range(max(0, size - SAMPLED_TOKENS // 4), size)}
+    texts = [tokenizer.reference.decode([number]).strip() for number in sorted(numbers)]
+    return "、、".join(text for text in texts if text and "\N{REPLACEMENT CHARACTER}" not in text)
 
 
 def _probe(special: list[str]) -> str:

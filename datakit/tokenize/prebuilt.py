@@ -3,7 +3,7 @@ contract adds again.
 
 Prebuilt tokens are a column of lists of integers. An optional column with lists of the same lengths marks the targets
 (0 or 1). The contract's tokens are added around these documents as around any others, but never twice: a begin-of-text
-or end-of-text token that is already present is removed first.
+or end-of-text token that is already present is removed first. When it is added again, it keeps its loss mask.
 
 Like every document, such a list needs a text, from which its id is computed and which dedup compares. The transform
 `with_text` makes this text.
@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from datakit.cache.contract import Contract
+from datakit.cache.contract import Contract, frame_mask
+from datakit.cache.lengths import starts_of
 from datakit.errors import CorruptError, TokenizerError
 
 TRANSFORM_VERSION = 1
@@ -63,6 +64,21 @@ def unframed(ids: np.ndarray, lengths: np.ndarray, contract: Contract) -> tuple[
             kept[places[there]] = False
             left[there] -= 1
     return kept, left
+
+
+def framed_mask(mask: np.ndarray, ids: np.ndarray, lengths: np.ndarray, contract: Contract) -> np.ndarray:
+    """Extend the loss mask of prebuilt tokens, uint8 [T], to the framed documents.
+
+    A begin- or end-of-text token that the prebuilt tokens already have keeps its mask.
+    """
+    kept, left = unframed(ids, lengths, contract)
+    out = frame_mask(mask[kept], left, contract)
+    starts, framed = starts_of(lengths), starts_of(left + int(contract.bos is not None) + int(contract.eos is not None))
+    gone = np.flatnonzero(~kept)
+    rows = np.searchsorted(starts, gone, "right") - 1
+    at_end = (gone == starts[rows + 1] - 1) & (contract.eos is not None and ids[gone] == contract.eos.id)
+    out[np.where(at_end, framed[rows + 1] - 1, framed[rows])] = mask[gone]
+    return out
 
 
 def with_text(records: pa.RecordBatch) -> pa.RecordBatch:

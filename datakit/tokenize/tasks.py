@@ -48,7 +48,7 @@ def encode(arguments: dict[str, Any], shared: dict[str, Any], context: TaskConte
     for partition in msgspec.convert(arguments["partitions"], list[PartitionToEncode]):
         check = encoding.verification(partition.rows, partition.text_bytes, partition.dataset)
         guard = PartitionGuard(partition.name, context)
-        documents = encoded_documents(partition, config, encoding, check, guard)
+        documents = encoded_documents(partition, config, encoding, check, guard, counters=counters)
         shard, files = write_shard(partition.shard, documents, contract, context)
         text_bytes = partition.text_bytes - guard.quarantined_bytes
         shard = msgspec.structs.replace(shard, text_bytes=text_bytes, quarantined=len(guard.quarantined))
@@ -72,7 +72,7 @@ def _encoding(contract: Contract, config: Config, context: TaskContext) -> Encod
     tokenizer: AnyTokenizer = preloaded(LOAD, urls.join(context.step_directory, TOKENIZER_FILE))
     contract.require(tokenizer.sha256, context.step_directory)
     name = contract.encoder if contract.encoder in ENCODERS else "auto"
-    encoding = Encoding.of(tokenizer, name, config.special_strings, contract)
+    encoding = Encoding.of(tokenizer, name, config, contract)
     _limit_threads(tokenizer, encoding.texts.encoder, context)
     return encoding
 
@@ -85,6 +85,7 @@ def _limit_threads(tokenizer: AnyTokenizer, encoder: Encoder, context: TaskConte
 
 
 def _counts(shard: WrittenShard, check: Verification | None) -> dict[str, int]:
+    split = check.split if check else None
     return {
         "tokenize/documents": shard.rows,
         "tokenize/tokens": shard.tokens,
@@ -92,4 +93,5 @@ def _counts(shard: WrittenShard, check: Verification | None) -> dict[str, int]:
         "tokenize/quarantined": shard.quarantined,
         "tokenize/verified_documents": check.documents if check else 0,
         "tokenize/verified_bytes": check.text_bytes if check else 0,
+        **({"tokenize/verified_split_documents": split.documents} if split and split.documents else {}),
     }

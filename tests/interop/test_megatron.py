@@ -38,6 +38,15 @@ def test_export_matches_the_format(tmp_path: Path, dtype: type, code: int) -> No
     assert done.empty > 0
 
 
+def test_loss_masks_are_not_dropped_unless_asked_for(tmp_path: Path) -> None:
+    directory, tokens = random_cache(tmp_path, np.uint16, [500, 300], masks=True)
+    cache = open_cache(str(directory))
+    with pytest.raises(UsageError, match=r"cannot store the loss masks of web; .*--drop-loss-mask"):
+        export_megatron(cache, str(tmp_path / "out"))
+    assert not list(tmp_path.glob("out*"))
+    assert export_megatron(cache, str(tmp_path / "out"), drop_loss_mask=True).tokens == len(tokens)
+
+
 def test_one_source_is_exported_and_imported_back(tmp_path: Path) -> None:
     directory = make_cache(tmp_path / "made", {"novels": words(1, 50), "laws": words(2, 30)}, bits=1)
     cache = open_cache(str(directory))

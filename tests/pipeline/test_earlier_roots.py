@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 import datakit
+from datakit.errors import TokenizerError
 from tests.support.paths import FIXTURES
 from tests.support.trees import tree
 
-PARTIAL_STAGES = ("dedup", "consolidate", "tokenize")
+PARTIAL_STAGES = ("dedup", "consolidate")
 
 
 @pytest.fixture
@@ -48,3 +49,10 @@ def test_half_done_root_ends_in_the_same_bytes(earlier: Path) -> None:
     result = datakit.run(earlier / "recipe.toml", root, workers=1)
     assert [step.stage for step in result.steps if not step.reused] == list(PARTIAL_STAGES)
     assert {path: value for path, value in tree(str(root)).items() if not path.startswith(".cache")} == outputs
+
+
+def test_half_done_cache_of_an_unsafe_chat_format_is_refused(earlier: Path) -> None:
+    (directory,) = (earlier / "data" / "shelf").glob("tokenize-*")
+    (directory / "manifest.json").unlink()
+    with pytest.raises(TokenizerError, match="a message's content could imitate"):
+        datakit.run(earlier / "recipe.toml", earlier / "data", workers=1)

@@ -23,7 +23,7 @@ from datakit.validate.token_cache import require_intact
 from tests.support.caches import trained
 
 
-def conversation(*turns: tuple[str, str]) -> list[dict[str, str]]:
+def conversation(*turns: tuple[str, str | None]) -> list[dict[str, str | None]]:
     return [{"role": role, "content": content} for role, content in turns]
 
 
@@ -52,6 +52,7 @@ def chat_tokenizer(folder: Path) -> str:
 CHATS = [
     conversation(("user", "what is two and two"), ("assistant", "four"), ("user", "sure"), ("assistant", "yes")),
     conversation(("system", "be brief"), ("user", "close <|im_end|> early")),
+    conversation(("user", "what time is it"), ("assistant", None), ("tool", "noon"), ("assistant", "it is noon")),
 ]
 ROWS = [[5, 6, 7], [9, 0], list(range(1, 300))]
 MASKS = [[0, 1, 1], [1, 1], [1] * 299]
@@ -96,10 +97,10 @@ def test_conversations_train_on_the_assistants_messages(directory: Path) -> None
         tokens: list[int] = []
         mask: list[int] = []
         for turn in messages:
-            target = int(turn["role"] == "assistant")
+            target = int(turn["role"] == "assistant" and turn["content"] is not None)
             pieces = [
                 ids(f"<|im_start|>{turn['role']}\n", False),
-                ids(turn["content"], True),
+                ids(turn["content"] or "", True),
                 ids("<|im_end|>\n", False),
             ]
             tokens += [token for piece in pieces for token in piece]
@@ -112,6 +113,7 @@ def test_conversations_train_on_the_assistants_messages(directory: Path) -> None
         stop = start + len(document.tokens)
         assert found[start:stop].tolist() == expected[tuple(document.tokens.tolist())]
         start = stop
+    assert read_manifest(str(directory)).counters["tokenize/messages_without_content"] == 1
 
 
 def test_manifest_and_loader_know_the_masks(directory: Path) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import json
 
 import numpy as np
 import pytest
 import tokenizers
 
-from datakit.cache.contract import Special
+from datakit.cache.contract import PARTS, WHOLE, Special
 from datakit.errors import TokenizerError
-from datakit.tokenize.make_contract import GOLDEN
-from tests.support.caches import contract_of, trained
+from datakit.tokenize.encoders import long_words
+from datakit.tokenize.make_contract import GOLDEN, make_contract
+from tests.support.caches import contract_of, load_tokenizer, trained
+from tests.support.tokens.tokenizer_kinds import small_tokenizer
 
 
 def test_contract_describes_the_tokens() -> None:
@@ -37,3 +40,34 @@ def test_special_tokens_are_never_guessed() -> None:
         contract_of(data, add="boht", eos="</s>")
     found = contract_of(data, add="both", eos="<|mask|>")
     assert (found.bos, found.eos) == (Special("<s>", 400), Special("<|mask|>", 402))
+
+
+def test_libraries_that_match_nested_added_tokens_differently_are_found() -> None:
+    definition = json.loads(trained())
+    plain = {"single_word": False, "lstrip": False, "rstrip": False}
+    for number, (content, normalized) in enumerate([("<|sep a|>", True), ("sep", False)]):
+        token = {"id": 400 + number, "content": content, "special": False, "normalized": normalized, **plain}
+        definition["added_tokens"].append(token)
+    with pytest.raises(TokenizerError, match="added tokens differently"):
+        contract_of(json.dumps(definition).encode())
+
+
+def test_probe_finds_parts_that_treat_words_of_the_vocabulary_differently(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = json.dumps(small_tokenizer("ignore_merges").definition).encode()
+    assert contract_of(data).long_texts == PARTS
+    bare = long_words.bare
+    monkeypatch.setattr(long_words, "bare", lambda definition, ignore_merges: bare(definition))
+    assert contract_of(data).long_texts == f"{WHOLE}: encoded in parts, a probe has other tokens"
+
+
+def test_special_strings_that_the_model_itself_contains_are_not_text() -> None:
+    """A Unigram model has its special tokens as ordinary pieces."""
+    pieces = [("<unk>", 0.0), ("</s>", 0.0), *((character, -3.0) for character in "▁ab</s>")]
+    made = tokenizers.Tokenizer(tokenizers.models.Unigram(pieces, 0, False))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()  # pyright: ignore[reportAttributeAccessIssue]
+    made.add_special_tokens(["</s>"])
+    tokenizer = load_tokenizer(made.to_str().encode())
+    choices = (tokenizer, tokenizer.encoder("auto"), "eos", None, None)
+    assert make_contract(*choices).eos == Special("</s>", 1)
+    with pytest.raises(TokenizerError, match="its model encodes the string"):
+        make_contract(*choices, special_strings="text")

@@ -1,9 +1,10 @@
 """Encodes a stretch that has no safe place to cut, exactly and in linear time: word by word, and huge words in windows.
 
-In this file, a word is a piece made by the pre-tokenizer. It is encoded by byte-pair merges alone: the pair of lowest
-rank is merged first, the leftmost one among equals. Any run of consecutive tokens in the result is the encoding of its
-own text, because no merge crossed the ends of the run. Two encodings can be joined at a token that both have at the
-same place:
+In this file, a word is a piece made by the pre-tokenizer. Tokenizers with `ignore_merges` encode a word that is in the
+vocabulary as one token; such words are shorter than a window. Every other word is encoded by byte-pair merges alone:
+the pair of lowest rank is merged first, the leftmost one among equals. Any run of consecutive tokens in the result is
+the encoding of its own text, because no merge crossed the ends of the run. Two encodings can be joined at a token that
+both have at the same place:
 
     if BPE(AB) = A'B' and BPE(BC) = B'C', and B' has at least one token, then BPE(ABC) = A'B'C'.
 
@@ -21,13 +22,13 @@ in larger windows, if necessary as a whole.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from datakit.tokenize.encoders.added_tokens import added_tokens, cut_at_added
 from datakit.tokenize.encoders.base import Encoder
 from datakit.tokenize.encoders.normalizing import PIECE_CHARACTERS, normalized
 
@@ -51,7 +52,7 @@ def refusal(tokenizer: dict[str, Any]) -> str:
         return "its model is not a deterministic BPE"
     if model.get("continuing_subword_prefix") or model.get("end_of_word_suffix") or model.get("byte_fallback"):
         return "its tokens depend on their place in the word"
-    if any(token.get(key) for token in tokenizer["added_tokens"] for key in ("lstrip", "rstrip", "single_word")):
+    if any(token.get(key) for token in added_tokens(tokenizer) for key in ("lstrip", "rstrip", "single_word")):
         return "it has an added token that depends on what stands around it"
     characters = byte_characters()
     if not all(characters[byte] in model["vocab"] for byte in UTF8_BYTES):
@@ -61,10 +62,13 @@ def refusal(tokenizer: dict[str, Any]) -> str:
     return ""
 
 
-def bare(tokenizer: dict[str, Any]) -> dict[str, Any]:
-    """Return a tokenizer.json that keeps only the merges of this one and treats each text as one word."""
+def bare(tokenizer: dict[str, Any], *, ignore_merges: bool = False) -> dict[str, Any]:
+    """Return a tokenizer.json that keeps only the model of this one and treats each text as one word.
+
+    If `ignore_merges` is true, a word that is a token becomes this token, whatever the merges are.
+    """
     whole = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-    model = {**tokenizer["model"], "ignore_merges": False}
+    model = {**tokenizer["model"], "ignore_merges": ignore_merges}
     plain = {"normalizer": None, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
     return {**tokenizer, **plain, "pre_tokenizer": whole, "model": model}
 
@@ -83,17 +87,20 @@ def byte_characters() -> list[str]:
 class WordEncoder:
     """Encodes stretches of text word by word.
 
-    renew: makes an encoder that encodes each text as one word. sizes: the number of bytes of each token, by id.
-    normalize: the tokenizer's own normalization. pieces: its pre-tokenization, which returns ranges of characters.
-    raw, normalized: the ids, by string, of the added tokens that are matched before and after normalization.
+    renew: makes an encoder that encodes each text as one word, by merges alone. sizes: the number of bytes of each
+    token, by id. normalize: the tokenizer's own normalization. pieces: its pre-tokenization, which returns ranges of
+    characters. raw, normalized: the ids, by string, of the added tokens that are matched before and after
+    normalization; None for tokens whose strings are ordinary text. whole: encodes the words that are shorter than a
+    window, if the tokenizer does not encode them by merges alone.
     """
 
     renew: Callable[[], Encoder]
     sizes: np.ndarray
     normalize: Callable[[str], str]
     pieces: Callable[[str], list[tuple[int, int]]]
-    raw: dict[str, int]
-    normalized: dict[str, int]
+    raw: dict[str, int | None]
+    normalized: dict[str, int | None]
+    whole: Encoder | None = None
     window: int = WINDOW_BYTES
     look: int = LOOK_CHARACTERS
     normalize_size: int = PIECE_CHARACTERS
@@ -109,13 +116,13 @@ class WordEncoder:
         """Return the ids, uint32, of a stretch between two safe places."""
         self._words, self._fixed, self._size = [], [], 0
         out: list[np.ndarray] = [np.empty(0, np.uint32)]
-        for stretch, added in _cut(text, self.raw):
+        for stretch, added in cut_at_added(text, self.raw):
             if len(self._fixed) >= FLUSH_WORDS:
                 out.append(self._flush())
             if added is not None:
                 self._fixed.append((len(self._words), added))
                 continue
-            for part, inner in _cut(normalized(stretch, self.normalize, self.normalize_size), self.normalized):
+            for part, inner in cut_at_added(normalized(stretch, self.normalize, self.normalize_size), self.normalized):
                 if len(self._fixed) >= FLUSH_WORDS:
                     out.append(self._flush())
                 if inner is not None:
@@ -132,7 +139,7 @@ class WordEncoder:
         return np.concatenate([*out, self._flush()])
 
     def _flush(self) -> np.ndarray:
-        ids, lengths = self.encoder.encode_batch(self._words)
+        ids, lengths = (self.whole or self.encoder).encode_batch(self._words)
         if self._fixed:
             ends = np.concatenate([[0], np.cumsum(lengths)])
             places, values = (np.array(column) for column in zip(*self._fixed, strict=True))
@@ -251,38 +258,9 @@ def _character_start(data: np.ndarray, place: int) -> int:
     return place
 
 
-def _cut(text: str, added: dict[str, int]) -> Iterator[tuple[str, int | None]]:
-    """Split a text at added tokens, and yield (stretch, None) and (token, id) in order.
-
-    Where matches overlap, the leftmost one is taken, and of those that start at the same place, the longest one.
-    """
-    if not added:
-        if text:
-            yield text, None
-        return
-    start = 0
-    for found in re.finditer("|".join(map(re.escape, sorted(added, key=len, reverse=True))), text):
-        if found.start() > start:
-            yield text[start : found.start()], None
-        yield found[0], added[found[0]]
-        start = found.end()
-    if start < len(text):
-        yield text[start:], None
-
-
 def token_sizes(vocabulary: dict[str, int]) -> np.ndarray:
     """Return the size in bytes of each token in a byte-level vocabulary: int64, indexed by id."""
     sizes = np.zeros(max(vocabulary.values()) + 1, np.int64)
     for token, number in vocabulary.items():
         sizes[number] = len(token)
     return sizes
-
-
-def added_by_string(tokens: Sequence[dict[str, Any]], special: bool) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the ids, by string, of the added tokens that are matched before and of those matched after normalization.
-
-    Special tokens are included only if `special` is true.
-    """
-    wanted = [token for token in tokens if (special or not token["special"]) and token["content"]]
-    raw, normalized = ([t for t in wanted if t.get("normalized") is flag] for flag in (False, True))
-    return {t["content"]: t["id"] for t in raw}, {t["content"]: t["id"] for t in normalized}

@@ -32,6 +32,7 @@ from tokenizers.pre_tokenizers import Split
 from datakit.errors import NotFoundError, TokenizerError
 from datakit.storage import urls
 from datakit.tokenize.encoders import long_words
+from datakit.tokenize.encoders.added_tokens import added_by_string, added_tokens
 from datakit.tokenize.encoders.base import Encoder, FastEncoder, ReferenceEncoder
 from datakit.tokenize.encoders.custom import MARK, CustomTokenizer
 from datakit.tokenize.encoders.long_texts import PART_BYTES, LongTexts
@@ -84,7 +85,7 @@ class Tokenizer:
             raise TokenizerError(
                 f"fastokens cannot load this tokenizer ({self.refusal}); set tokenize.encoder to 'auto' or 'tokenizers'"
             )
-        return FastEncoder(self.fast, special_as_text=as_text)
+        return FastEncoder(self.fast, special_as_text=as_text, reference=self.reference)
 
     def reference_encoder(self, special_strings: str = "keep") -> Encoder:
         return ReferenceEncoder(self.reference, special_as_text=special_strings == "text")
@@ -97,15 +98,14 @@ class Tokenizer:
         return LongTexts(encoder, splitter, lambda: self._words(encoder.name, special_strings), "", part_bytes)
 
     def _words(self, encoder: str, special_strings: str) -> long_words.WordEncoder:
-        text = json.dumps(long_words.bare(self.definition))
-
-        def bare() -> Encoder:
+        def bare(ignore_merges: bool = False) -> Encoder:
+            text = json.dumps(long_words.bare(self.definition, ignore_merges=ignore_merges))
             fast = _load_fast(text)[0] if encoder == "fastokens" else None
             return FastEncoder(fast) if fast else ReferenceEncoder(tokenizers.Tokenizer.from_str(text))
 
         normalizer = self.reference.normalizer
         normalize = normalizer.normalize_str if normalizer else str
-        raw, normalized = long_words.added_by_string(self.definition["added_tokens"], special_strings == "keep")
+        raw, normalized = added_by_string(added_tokens(self.definition), special_strings == "keep")
         pre_tokenizer = Split(tokenizers.Regex(splitting_expression(self.definition)), "isolated")
 
         def pieces(text: str) -> list[tuple[int, int]]:
@@ -118,6 +118,7 @@ class Tokenizer:
             pieces,
             raw,
             {normalize(token): number for token, number in normalized.items()},
+            bare(ignore_merges=True) if self.definition["model"].get("ignore_merges") else None,
         )
 
 

@@ -18,7 +18,7 @@ KINDS = ["gpt2", "gpt2 as expression", *(f"cl100k {number}" for number in range(
 NORMALIZERS = [None, "NFC", "NFD", "NFKC", "NFKD"]
 
 
-ADDED = ["<|sep|>", "   ", "|x y|", "é ", "<n>"]
+ADDED = ["<|sep|>", "   ", "|x y|", "é ", "<n>", "zé", "sep"]  # "sep" is inside a special token
 
 
 CHARACTERS = st.sampled_from([

@@ -26,6 +26,7 @@ from tests.support.caches import load_tokenizer, make_cache, trained
 from tests.support.data import REAL_TOKENIZERS, data_dir, need_data, texts_of
 from tests.support.partitions import identity, words
 from tests.support.paths import REPOSITORY
+from tests.support.tokens.tokenizer_kinds import KINDS, small_tokenizer
 
 QUICK = "text/nltk-inaugural.jsonl.gz"
 
@@ -146,6 +147,19 @@ def test_reference_encodes_if_fastokens_cannot_load(tmp_path: Path) -> None:
         assert document.tokens.tolist() == [*reference.encode(by_id[document.id]).ids, 1]
     with pytest.raises(TokenizerError, match="fastokens cannot load this tokenizer"):
         make_cache(tmp_path / "insisting", {"web": texts}, word_piece(), eos="[SEP]", encoder="fastokens")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_character_that_libraries_classify_differently_is_left_to_the_reference(kind: str) -> None:
+    """fastokens calls U+180E white space in pre-tokenizers of several steps."""
+    made = small_tokenizer(kind)
+    texts = ["a  b", "  \u180e", " \u180e\u180e ", "", "the 12345", "a\u180e  \u180eb"]
+    expected, counts = made.reference_encoder().encode_batch(texts)
+    for chosen in (texts, texts[1:3], texts[:1]):
+        found = made.encoder("fastokens").encode_batch(chosen)
+        begin, end = texts.index(chosen[0]), texts.index(chosen[-1]) + 1
+        assert found[1].tolist() == counts[begin:end].tolist()
+        assert found[0].tolist() == expected[counts[:begin].sum() : counts[:end].sum()].tolist()
 
 
 def special_texts() -> list[str]:

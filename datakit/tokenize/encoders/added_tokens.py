@@ -1,0 +1,54 @@
+"""Reads the added tokens of a tokenizer.json, and splits texts at them as the reference does.
+
+An added token is matched before pre-tokenization. If special tokens are ordinary text, the string of a special token is
+still skipped as a whole, so no other added token is found inside it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+
+def added_tokens(tokenizer: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the added tokens of a tokenizer.json, which may lack the list."""
+    return tokenizer.get("added_tokens") or []
+
+
+def cut_at_added(text: str, added: dict[str, int | None]) -> Iterator[tuple[str, int | None]]:
+    """Split a text at added tokens, and yield (stretch, None) and (token, id) in order.
+
+    Where matches overlap, the leftmost one is taken, and of those that start at the same place the longest one. A token
+    whose id is None stays part of its stretch, so that no other token is found inside its string.
+    """
+    if not added:
+        if text:
+            yield text, None
+        return
+    start = 0
+    for found in re.finditer("|".join(map(re.escape, sorted(added, key=len, reverse=True))), text):
+        if added[found[0]] is None:
+            continue
+        if found.start() > start:
+            yield text[start : found.start()], None
+        yield found[0], added[found[0]]
+        start = found.end()
+    if start < len(text):
+        yield text[start:], None
+
+
+def added_by_string(
+    tokens: Sequence[dict[str, Any]], special: bool
+) -> tuple[dict[str, int | None], dict[str, int | None]]:
+    """Return the ids, by string, of the added tokens that are matched before and of those matched after normalization.
+
+    Unless `special` is true, special tokens have the id None.
+    """
+    matched = [token for token in tokens if token["content"]]
+    raw, normalized = ([token for token in matched if token.get("normalized") is flag] for flag in (False, True))
+
+    def ids(chosen: list[dict[str, Any]]) -> dict[str, int | None]:
+        return {token["content"]: token["id"] if special or not token["special"] else None for token in chosen}
+
+    return ids(raw), ids(normalized)

@@ -1,0 +1,75 @@
+"""Chooses the long documents of each partition whose encoding in parts is compared with the reference.
+
+The sample consists of the partition's first two documents that are encoded in parts. Documents are in the order of
+their ids, so this is a random choice. If such a document has at most 512 KiB, the ids about to be written are compared
+with the reference's ids of the whole document. A longer document would take the reference too long, so three windows of
+8 KiB are cut out of it. Each window is encoded in tiny parts, by the same code, and compared with the reference.
+
+Cost: at most 1 MiB per partition, at the reference's speed, and only in partitions that have long documents.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from datakit.errors import TokenizerError
+from datakit.tokenize.encoders.base import Encoder
+from datakit.tokenize.encoders.long_texts import LongTexts
+from datakit.tokenize.text_batches import TextBatch
+
+DOCUMENTS = 2
+WHOLE_BYTES = 512 << 10
+WINDOW_BYTES = 8192
+TINY_PART_BYTES = 64
+
+
+@dataclass
+class SplitVerification:
+    """Checks the long documents of one partition. documents, text_bytes: how much has been compared so far."""
+
+    reference: Encoder
+    texts: LongTexts
+    place: str
+    documents: int = 0
+    text_bytes: int = 0
+
+    @cached_property
+    def tiny(self) -> LongTexts:
+        """An encoder with tiny parts, which shares the encoder of words with `texts`."""
+        return replace(self.texts, part_bytes=TINY_PART_BYTES, make_words=lambda: self.texts.words)
+
+    def check(self, batch: TextBatch, ids: np.ndarray, lengths: np.ndarray) -> None:
+        """Compare the documents of the sample that lie in this batch.
+
+        ids, lengths: the encoder's results for the batch. Raises TokenizerError at the first difference.
+        """
+        if self.texts.splitter is None:
+            return
+        ends = np.cumsum(lengths)
+        long = np.flatnonzero(np.diff(batch.offsets) > self.texts.part_bytes)
+        for row in long[: DOCUMENTS - self.documents].tolist():
+            start, stop = int(batch.offsets[row]), int(batch.offsets[row + 1])
+            if stop - start <= WHOLE_BYTES:
+                found = ids[ends[row] - lengths[row] : ends[row]]
+                self._compare(batch, row, (start, stop), found)
+            else:
+                for first in (start, (start + stop - WINDOW_BYTES) // 2, stop - WINDOW_BYTES):
+                    self._compare(batch, row, (first, first + WINDOW_BYTES), None)
+            self.documents += 1
+
+    def _compare(self, batch: TextBatch, row: int, place: tuple[int, int], found: np.ndarray | None) -> None:
+        """Compare the ids of a range of bytes with the reference's. Without `found`, encode the range in tiny parts."""
+        text = batch.data[slice(*place)].tobytes().decode("utf-8", errors="ignore")
+        found = self.tiny.encode_text(text) if found is None else found
+        expected = self.reference.encode_batch([text])[0]
+        self.text_bytes += place[1] - place[0]
+        if not np.array_equal(expected, found):
+            first, last = (edge - int(batch.offsets[row]) for edge in place)
+            raise TokenizerError(
+                f"{self.place}, document {batch.ids[row]}: encoded in parts, its bytes {first} to {last} have other "
+                "tokens than the reference gives them; set normalize.max_document_bytes to "
+                f"{self.texts.part_bytes} to leave out the documents that need parts, and report the tokenizer"
+            )

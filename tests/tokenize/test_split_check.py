@@ -1,0 +1,60 @@
+"""Tests that some documents that are encoded in parts are compared with the reference in every run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from datakit.errors import TokenizerError
+from datakit.tokenize.encoders.tokenizer import Tokenizer
+from datakit.tokenize.split_check import WHOLE_BYTES, SplitVerification
+from datakit.tokenize.text_batches import text_batches
+from tests.support.caches import clean, make_cache
+from tests.support.partitions import identity
+from tests.support.tokens.tokenizer_kinds import small_tokenizer
+
+BOUND = "漢字"  # no place to cut
+
+
+def checked(folder: Path, text: str, tokenizer: Tokenizer, *, by_merges: bool = False) -> SplitVerification:
+    """A text's check; with `by_merges`, words are wrongly encoded by merges alone."""
+    source = clean(folder, {"web": [text]})
+    texts = tokenizer.long_texts(tokenizer.encoder())
+    if by_merges:
+        texts.words.whole = None
+    check = SplitVerification(tokenizer.reference_encoder(), texts, "part-0")
+    for batch in text_batches(str(folder / source.manifest.partitions[0].path)):
+        check.check(batch, *texts.encode_documents(batch))
+    return check
+
+
+@pytest.mark.parametrize("size", [300_000, WHOLE_BYTES + 100_000])
+def test_document_in_parts_is_compared_with_the_reference(tmp_path: Path, size: int) -> None:
+    text = "、".join(["xyzzy", "字字", "漢字"] * (size // 20))
+    made = small_tokenizer("ignore_merges")
+    assert checked(tmp_path / "right", text, made).documents == 1
+    with pytest.raises(TokenizerError, match=f"part-0, document {identity(text)}: encoded in parts") as caught:
+        checked(tmp_path / "wrong", text, made, by_merges=True)
+    assert "xyzzy" not in str(caught.value)
+
+
+def test_short_documents_are_not_checked_again(tmp_path: Path) -> None:
+    assert checked(tmp_path, BOUND * 1000, small_tokenizer("ignore_merges")).documents == 0
+
+
+@pytest.mark.parametrize("encoder", ["auto", "tokenizers"])
+def test_every_run_compares_long_documents(tmp_path: Path, encoder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[np.ndarray] = []
+    check = SplitVerification.check
+
+    def noted(self: SplitVerification, *arguments: object) -> None:
+        check(self, *arguments)  # pyright: ignore[reportArgumentType]
+        seen.append(np.array(self.documents))
+
+    monkeypatch.setattr(SplitVerification, "check", noted)
+    data = json.dumps(small_tokenizer("ignore_merges").definition).encode()
+    make_cache(tmp_path, {"web": ["字字、" * 50_000]}, data, encoder=encoder)
+    assert max(seen) == 1
