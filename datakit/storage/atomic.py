@@ -1,4 +1,5 @@
-"""Creates files that appear whole or not at all, on a disk or in an object store, and never overwrites an output.
+"""Creates files that appear whole or not at all, on a disk (by a hard link, or a rename where there are none) or in an
+object store, and never overwrites an output.
 
 A file is created only if its name is free. On a disk, this takes a temporary file, fsync, and then `link`, which fails
 if the name is taken (`rename` would overwrite the existing file). In an object store, it takes one conditional PUT
