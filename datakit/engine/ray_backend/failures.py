@@ -93,7 +93,7 @@ NOT_RUN = Failure(
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Return the entry of the table that describes an error."""
+    """Return the table entry that describes an error."""
     if isinstance(error, exceptions.RayTaskError):
         cause = error.cause
         return IMPORT_FAILED if isinstance(cause, ImportError) or FAILED_IMPORT in str(cause) else NOT_RUN

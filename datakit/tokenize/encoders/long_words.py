@@ -238,7 +238,7 @@ class WordEncoder:
 
 
 def _settled(view: str, whole: bool) -> int:
-    """Return the length of the prefix of a view whose words cannot be changed by the text after the view."""
+    """Return the length of the part at the start of a view in which words are final, whatever text follows the view."""
     return len(view) if whole else len(view[:-LOOK_BEYOND].rstrip()) - 1
 
 
@@ -279,7 +279,8 @@ def token_sizes(vocabulary: dict[str, int]) -> np.ndarray:
 
 
 def added_by_string(tokens: Sequence[dict[str, Any]], special: bool) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the ids, by string, of the added tokens that are matched before and of those matched after normalization.
+    """Return two dictionaries from string to id: the added tokens matched before normalization, and those matched
+    after.
 
     Special tokens are included only if `special` is true.
     """
