@@ -1,5 +1,5 @@
-"""Stage `dedup`: defines the options of deduplication and their limits, and decides which phases run and how many tasks
-each phase has.
+"""Stage `dedup`: defines all options of deduplication, including those of the signatures, and their limits, and decides
+which phases run and how many tasks each phase has.
 
 The phases run in this order:
 

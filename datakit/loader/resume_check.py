@@ -100,7 +100,9 @@ def _differences(saved: Mapping[str, Any], current: Mapping[str, Any], step: int
 
 
 def _end_differences(saved: Mapping[str, Any], current: Mapping[str, Any], step: int) -> list[str]:
-    """Return how the end of either run changes batches before `step`: too short a run, or a padded last batch."""
+    """Return the difference that the end of either run makes to batches before `step`, if any: the new run is too
+    short, or the saved run's last batch was padded.
+    """
     needed, before, now = _slot(saved, step), saved.get("slots"), current["slots"]
     if before == now:
         return []

@@ -1,5 +1,5 @@
 """Decides which common type the columns and fields of a source's files get, rejects types that cannot be joined and
-more than 2,000 columns, and converts columns.
+more than 2,000 columns, and converts columns to the united types (e.g. numbers to strings).
 
 Every column that occurs in any file is kept. Types are widened by these rules: Null becomes any other type. Integers
 become the wider integer type, and integers and floats become floats, or strings if digits would be lost (see

@@ -1,5 +1,5 @@
-"""Stage `normalize`: plans the routing and sorting of a source, and decides its number of partitions, its output
-columns, and when a source without documents fails.
+"""Stage `normalize`: plans the routing and sorting of a source, decides its number of partitions and its output
+columns, and determines in which cases a source without documents is an error.
 
     route   one task per slice of the input: read, apply the text rules, hash, write to the bucket for the id
     sort    one task per partition: sort by id, keep the first of equal texts, write

@@ -1,5 +1,5 @@
-"""Tracks the columns of a slice's files while they are read, recognizes documents that datakit wrote, and rejects a
-file without the text column or with an id column of an unusable type.
+"""Tracks the columns of a slice's files while they are read, declares the id column a string, recognizes documents that
+datakit wrote, and rejects a file without the text column or with an id column of an unusable type.
 """
 
 from __future__ import annotations

@@ -169,7 +169,9 @@ class _Run:
         )
 
     def _observer_for(self, reused: bool) -> Observer:
-        """Return the caller's observer. Once a step has to run, an event log and, with Ray, metrics are added to it."""
+        """Return the caller's observer. Once a step has to run, an event log and, with Ray, metrics are added to the
+        observer.
+        """
         if self._observer is None and not reused:
             log = EventLog(run_directory(self.graph.root, self.graph.dataset, self.driver))
             metrics = [RayMetrics()] if self.executor.ray is not None else []

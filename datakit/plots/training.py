@@ -49,7 +49,8 @@ def _tags(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def smooth(values: Sequence[float]) -> list[float]:
-    """Return the exponential moving average over a 50th of the values, with Adam's bias correction for the first ones.
+    """Return the exponential moving average with a time constant of a 50th of the number of values, with Adam's bias
+    correction at the start.
 
     >>> smooth([2.0, 2.0, 2.0])
     [2.0, 2.0, 2.0]

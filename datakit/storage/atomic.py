@@ -1,4 +1,5 @@
-"""Creates files that appear whole or not at all, on a disk or in an object store, and never overwrites an output.
+"""Creates files that appear whole or not at all, on a disk (by a hard link, or a rename where there are none) or in an
+object store, and never overwrites an output.
 
 A file is created only if its name is free. On a disk, this takes a temporary file, fsync, and then `link`, which fails
 if the name is taken (`rename` would overwrite the existing file). In an object store, it takes one conditional PUT
@@ -90,8 +91,8 @@ def owner_of(temporary: str) -> int | None:
 def process_space() -> str:
     """Name the set of processes to which our process ids belong: the host, its boot and the PID namespace.
 
-    Two containers may have one host name and use the same process ids for different processes. Nothing in the name is a
-    hyphen, which separates the parts of a temporary name.
+    Two containers may have one host name and use the same process ids for different processes. The name contains no
+    hyphens, because a hyphen separates the parts of a temporary name.
     """
     host = os.uname().nodename.replace("-", "_")[:SHOWN_BYTES]
     try:
@@ -135,7 +136,9 @@ def replace_bytes(data: bytes, url: str) -> None:
 
 
 def sync_directories(urls_of_directories: Iterable[str]) -> None:
-    """Make the names in some directories durable. Without this, a file may lose its name in a power cut after fsync."""
+    """Make the names in some directories durable. Without this, a power cut may remove a file's name even though its
+    contents were synced.
+    """
     for url in urls_of_directories:
         if urls.is_local(url):
             with storage_errors(url):

@@ -142,7 +142,8 @@ def iterate_shard(url: str, columns: list[str] | None = None) -> Iterator[pa.Tab
 def read_group(shard: pq.ParquetFile, group: int, url: str, columns: list[str] | None = None) -> pa.Table:
     """Decode a row group of an open shard.
 
-    Raises CorruptError if it does not have the rows that the footer states: pyarrow returns the rest without an error.
+    Raises CorruptError if its number of rows is not the one in the footer: if rows are missing, pyarrow returns the
+    others without an error.
     """
     table, stated = shard.read_row_group(group, columns, use_threads=False), shard.metadata.row_group(group).num_rows
     if table.num_rows != stated:

@@ -1,4 +1,4 @@
-"""Provides `cached_njit`, which compiles a numba kernel and caches it on disk until a module that the kernel uses
+"""Provides `cached_njit`, which compiles a numba kernel and caches it on disk until any module used by the kernel
 changes.
 
 numba's disk cache notices a change in the file that defines a kernel, but not in other files whose functions and

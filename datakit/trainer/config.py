@@ -92,7 +92,7 @@ class Run:
     resume_from: str | None = None  # another run to continue, e.g. with a changed mixture
     expect: dict[str, float] = field(default_factory=dict)  # by metric; added to the scaling law's expected values
     replicas: int = 1  # number of full copies of the weights; each is sharded over its share of the devices
-    norm_band: tuple[float, float] = (0.2, 5.0)  # least and greatest allowed ratio of a group's norm to its first one
+    norm_band: tuple[float, float] = (0.2, 5.0)  # least and greatest allowed ratio of a group's norm to its initial one
     peak_flops: float | None = None  # dense bf16 FLOP/s of one device; None: look it up in `trackers.PEAK_FLOPS`
     compilation_cache: str = "~/.cache/datakit/jax"  # holds the compiled functions of all runs; "" disables it
     checkpoint: Checkpoints = field(default_factory=Checkpoints)

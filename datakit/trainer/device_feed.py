@@ -123,7 +123,7 @@ def place(batch: HostBatch, mesh: Mesh, vocabulary: int) -> Placed:
 
 
 def _check_ids(tokens: Any, vocabulary: int) -> None:
-    """Raise UsageError for ids outside the vocabulary; on a device, too large an id silently reads the last row."""
+    """Raise UsageError for ids outside the vocabulary; a device silently reads the last row for too large an id."""
     least, most = int(tokens.min()), int(tokens.max())
     if least < 0 or most >= vocabulary:
         wrong = least if least < 0 else most

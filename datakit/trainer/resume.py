@@ -45,8 +45,8 @@ class Start:
 def begin(run: Run, place: RunPlace, trainer: Trainer, source: BatchSource, say: Say) -> Start:
     """Find and restore the state to start with.
 
-    Raises CheckpointError, UsageError, and, if the mixture differs at any step before the checkpoint's, the source's
-    own error.
+    Raises CheckpointError or UsageError, or the source's own error if the mixture differs from the checkpointed run's
+    at any step before the checkpoint.
     """
     folders = checkpoint_folders(place.directory, run.checkpoint.temporary_root)
     places = list(dict.fromkeys(folders))

@@ -189,7 +189,8 @@ class _Loop:
         return row
 
     def _hooks(self, step: int, state: Tree, row: dict[str, Any], due: bool, stopping: bool) -> dict[str, Any]:
-        """Log the row, save and evaluate if due, and log the row again; return the metrics to add to it.
+        """Log the row, save and evaluate if due, and log the row again with the evaluation's metrics and the time that
+        all of this took; return these metrics.
 
         The row is logged first, so that it is not lost if the run ends while saving or evaluating.
         """

@@ -137,7 +137,7 @@ def test_grain_mix_of_endless_mixes() -> None:
 
 @pytest.mark.parametrize(("weights", "block", "least", "most"), [([1, 1, 1], 3, 15, 17), ([1, 2, 1], 4, 20, 23)])
 def test_grain_finite_mix_ends_with_its_first_part(weights: list[int], block: int, least: int, most: int) -> None:
-    """Of 10, 20 and 5 elements, that loader serves 15 by index or 17 by iterator; ours serves a number in between."""
+    """With 10, 20 and 5 elements, grain serves 15 by index and 17 by iterator; ours serves a number in between."""
     sizes = {"a": 10, "b": 20, "c": 5}
     with elements(sizes, dict(zip(sizes, weights, strict=True)), block=block, stop="first_exhausted") as loader:
         assert least <= len(loader) <= most

@@ -132,8 +132,8 @@ def _propose(
 ) -> tuple[int, bool]:
     """Put the retained documents that share a band key with `document` into `proposals.best`, the best one first.
 
-    Returns the number of these candidates, and True if more retained documents share one of the document's keys than
-    that key lists.
+    Returns the number of these candidates, and True if, for any of the document's keys, more retained documents share
+    the key than the index lists for it.
     """
     seen, shared, best = proposals
     start, bands, count, crowded = component.start, documents.keys.shape[1], 0, False

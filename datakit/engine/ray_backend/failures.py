@@ -1,4 +1,4 @@
-"""Decides whether a Ray error is retried or ends the run, and words its meaning and the next step for messages.
+"""Decides whether an attempt's Ray error is retried or ends the run, and words its meaning and the next step.
 
 All errors but two have the cause "infrastructure", and the attempt is retried elsewhere. The other two would recur on
 every try, so they have the cause "refused" and end the run at once: a runtime environment that cannot be created, and a
@@ -93,7 +93,7 @@ NOT_RUN = Failure(
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Return the entry of the table that describes an error."""
+    """Return the table entry that describes an error."""
     if isinstance(error, exceptions.RayTaskError):
         cause = error.cause
         return IMPORT_FAILED if isinstance(cause, ImportError) or FAILED_IMPORT in str(cause) else NOT_RUN

@@ -1,4 +1,4 @@
-"""Decides which attempts run at the same time on this machine, from free slots, memory budgets and silent attempts.
+"""Decides which attempts run at the same time on this machine, based on free slots, memory budgets and silent attempts.
 
 Admission: the budgets of all running attempts add up to at most 85 % of the memory of the machine (or of its cgroup),
 so that the kernel never has to choose a victim. The oldest attempt is admitted first. An attempt whose budget exceeds

@@ -13,10 +13,10 @@ two slightly late measurements, so a child with such a budget keeps its hard lim
 limit, the task's next two attempts get two and four times the declared memory, so that their budgets are usually above
 128 MiB.
 
-A measurement costs 6 microseconds. The next one is due when the child could have used up its remaining budget at four
-times the fastest growth seen: after 50 ms far below the budget, and after a quarter of a millisecond close to it. The
-table of children is in shared memory, so neither the fork server nor the watcher waits for the other. Entries are
-reused in rotation, so a late measurement of a dead child does not affect a new one.
+A measurement costs 6 microseconds. The next one is due when the child, growing at four times the fastest rate seen,
+could have used up its remaining budget: after 50 ms if it is far below its budget, and after a quarter of a millisecond
+if it is close to it. The table of children is in shared memory, so neither the fork server nor the watcher waits for
+the other. Entries are reused in rotation, so a late measurement of a dead child does not affect a new one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from datakit.engine.worker.memory import (
 LONGEST_INTERVAL, SHORTEST_INTERVAL = 0.05, 0.00025  # seconds: 20 and 4,000 measurements per second, 0.01 to 2.4 % CPU
 FASTEST_GROWTH = 16 << 30  # bytes per second: four times the growth of the fastest bomb seen
 LATENESS_SECONDS = 0.1  # delay of a measurement on a busy machine; with 0.02, fast growth was often taken for slow
-HARD_LIMIT_SECONDS = 0.25  # how long a hard limit outlasts fast growth, as a child that pauses may be waiting for a CPU
+HARD_LIMIT_SECONDS = 0.25  # a hard limit stays this long after fast growth: the child may only be waiting for a CPU
 NEAR_LIMIT = 0.95  # share of the first limit above which a failed allocation is attributed to it
 ENTRIES = 4096  # far more than the children of one fork server at any time
 CHILD = struct.Struct("<qqqq")  # a _Child, written by the fork server

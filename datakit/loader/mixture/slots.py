@@ -23,7 +23,7 @@ from datakit.loader.mixture.apportion import SCALE, BlockCounts
 from datakit.loader.permutation import Permutation, derive_key
 
 CACHED_BLOCKS = 64  # 2 MB at 2,048 slots
-MAX_BLOCKS = 4_000_000  # how far ahead the end of a component is searched for: 8 G slots, about a minute
+MAX_BLOCKS = 4_000_000  # how many blocks ahead to search for the end of a component: 8 G slots, about a minute
 ANNOUNCED_BLOCKS, SECONDS_PER_BLOCK = 200_000, 20e-6  # a search that is longer, which takes 4 s, is announced
 
 

@@ -10,8 +10,8 @@ A change of length closes the current window. The window's unread sequences, in 
 of the new length, which form a window of their own. Then the epoch continues with its next blocks. Their order stays
 the same, and they are cut to the new length. So each token of an epoch is served once, whatever the lengths.
 
-Memory: one number per window of an epoch, and the tables of the few windows in use. A window of 16,384 sequences takes
-about 1 ms.
+Memory: one number per window of an epoch, and the tables of the few windows in use. Time: building a window of 16,384
+sequences takes about 1 ms.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Stream:
         axis = BlockAxis(source.tokens, settings.block_tokens)
         self.counts = CountsByLength(source, axis, settings.name, settings.packing, counts or {})
         self._epochs = EpochOrder(axis, settings, self.counts)
-        self._joined: dict[int, Joined] = {}  # by number of the stretch
+        self._joined: dict[int, Joined] = {}  # by stretch number
         self.reader = UnitReader(source, axis, settings.packing, self._joined)
         self._joined_window = lru_cache(CACHED_WINDOWS)(self._make_joined_window)
         self._regular_window = lru_cache(CACHED_WINDOWS)(self._epochs.window)

@@ -1,4 +1,5 @@
-"""Decides which read each row of a batch needs (a whole unit or one sequence), performs it, and estimates its size.
+"""Determines the read that each row of a batch needs (a whole unit or one sequence), performs it, and estimates its
+size.
 
 If a component's window fits in memory, the component is read one unit (usually a block) at a time. If a component with
 a full shuffle does not fit, each of its sequences is read separately.

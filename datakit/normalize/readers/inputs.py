@@ -4,9 +4,9 @@ time and, if needed, hash.
 A local source may be read hours after it was listed, and every downstream fingerprint assumes that the content read is
 the content listed. Therefore a file's size and modification time are compared twice. When the file is opened, they are
 compared with the listing. After the file's range has been read, and before anything made from it is committed, they are
-compared with the values at opening. The values are taken from the open file, since a network file system asks its
-server when a file is opened. If only the time differs from the listing (a touched file, another node's copy), the
-content hash decides; a file over 1 GiB is treated as changed.
+compared with the values at opening. The values at opening are taken from the open file, because a network file system
+fetches current attributes from its server when a file is opened. If only the time differs from the listing (a touched
+file, another node's copy), the content hash decides; a file over 1 GiB is treated as changed.
 
 Cost: two system calls per file, and one more read of a file whose time differs.
 """
@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 from datakit.errors import ChangedInputError, NotFoundError
 from datakit.storage import atomic, urls
 
-READ_AGAIN_BYTES = 1 << 30  # no larger file is hashed again: each of its many ranges would read it whole
+READ_AGAIN_BYTES = 1 << 30  # larger files are not hashed again: the task of each range would read the whole file
 State = tuple[int, int]  # size in bytes, modification time in ns
 
 

@@ -78,7 +78,7 @@ def _dates_as_strings(kind: pa.DataType) -> pa.DataType:
 
 
 def _dates_only(kind: pa.DataType) -> pa.DataType | None:
-    """Return the timestamp parts of a type, declared as strings, or None if it has none."""
+    """Return the type reduced to its timestamps, each declared as a string, or None if it has no timestamps."""
     if types.is_struct(kind):
         parts = [(field.name, part) for field in kind.fields if (part := _dates_only(field.type)) is not None]
         return pa.struct(parts) if parts else None

@@ -68,7 +68,7 @@ def _row_group(context: ReadContext, path: str, file: pq.ParquetFile, group: int
             yield _chunk(context, path, batch, row)
             row += batch.num_rows
             context.task.hold(path, row, end - row)
-        if row != end:  # pyarrow ends without an error at the shortest column
+        if row != end:  # if columns differ in length, pyarrow stops at the end of the shortest one without an error
             raise pa.ArrowInvalid(f"{end - row} rows missing")
     except _DAMAGE as error:
         _raise_unless_damage(error, path)

@@ -4,8 +4,9 @@ Arrow trusts arrays. pyarrow's JSON reader drops the null values at the start of
 of the values (apache/arrow#51305); a later filter then moves values between records. A damaged Arrow file can do the
 same. Every array that comes from a file or from user code is therefore checked once, where it enters.
 
-Whether strings are valid UTF-8 is not checked here: `valid_strings.py` repairs other columns, `text_rules.py` texts.
-Cost: one pass over offsets and indices, 0.1 ms per million offsets, whatever the size of the values.
+Whether strings are valid UTF-8 is not checked here: `text_rules.py` repairs the text column, and `valid_strings.py`
+repairs all other columns. Cost: one pass over offsets and indices, 0.1 ms per million offsets, whatever the size of the
+values.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pyarrow import types
 
 
 def check_arrays(table: pa.Table) -> None:
-    """Raise ArrowInvalid if an array of the table is inconsistent, or has another length than the table says."""
+    """Raise ArrowInvalid if an array of the table is inconsistent, or if its length differs from the table's."""
     table.validate()
     for column in table.columns:
         for chunk in column.chunks:

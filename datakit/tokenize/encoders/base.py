@@ -76,7 +76,7 @@ class FastEncoder:
 
 @dataclass(frozen=True)
 class ReferenceEncoder:
-    """The `tokenizers` encoder. It creates one Encoding object per text, and drops these objects after each MiB."""
+    """The `tokenizers` encoder. It creates one Encoding object per text and drops them after each MiB of text."""
 
     tokenizer: tokenizers.Tokenizer
     special_as_text: bool = False

@@ -245,7 +245,7 @@ class WordEncoder:
 
 
 def _settled(view: str, whole: bool) -> int:
-    """Return the length of the prefix of a view whose words cannot be changed by the text after the view."""
+    """Return the length of the part at the start of a view in which words are final, whatever text follows the view."""
     return len(view) if whole else len(view[:-LOOK_BEYOND].rstrip()) - 1
 
 

@@ -4,8 +4,8 @@ Normalizing a long text at once would take too much memory: `tokenizers` needs a
 The text is cut only before characters that no normalization form joins to what precedes them, so the normalized pieces,
 joined, are the normalized text. Python's Unicode tables tell which characters these are. The text is never cut before a
 character that these tables lack; for the others, Unicode's stability policy fixes the decompositions and combining
-classes. A piece grows until a suitable character is found. Therefore a megabyte of combining marks is one piece,
-because normalization may reorder all of them.
+classes. A piece grows until a suitable character is found. So a megabyte of combining marks stays in one piece, as it
+must: normalization may reorder all of them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Chooses each token's experts and their weights, computes balancing biases and losses, and names the router's metrics.
 
 `sigmoid_route` is the quantile-balanced router. It chooses the K experts with the largest logit + bias, and weights
-each by the sigmoid of its unbiased logit. The bias is set so that every expert would have received the same share of
-the batch. No auxiliary loss is needed to balance the load. `softmax_route` is the classical router, which is balanced
-by a loss.
+each by the sigmoid of its unbiased logit. After each batch, the bias is set to the value with which every expert would
+have received the same share of that batch. No auxiliary loss is needed to balance the load. `softmax_route` is the
+classical router, which is balanced by a loss.
 
 Balancing needs, for each expert, the q-th largest of its scores over all tokens of the batch. It is found bit by bit,
 with 32 counts over [T, E]. Each count is a sum of integers, which is exact under any sharding. So the bias does not

@@ -153,7 +153,7 @@ def test_a_lost_node_costs_only_its_attempts(
     lines = [line for line in read_ledger(str(tmp_path / "step")) if isinstance(line, AttemptLine)]
     assert sum(line.cause is Cause.DONE for line in lines) == 6
     messages = [line.message for line in lines if line.cause is not Cause.DONE]
-    assert {line.cause for line in lines} == {Cause.DONE, Cause.INFRASTRUCTURE}
+    assert {line.cause for line in lines} == {Cause.DONE, Cause.INFRASTRUCTURE}, messages
     assert re.match(r"its (node|Ray worker process) died.*\((NodeDied|WorkerCrashed)Error: .*next: ", messages[0])
 
 
