@@ -1,4 +1,5 @@
-"""Decides which steps a recipe has, in which order they run, and the inputs, fingerprint and directory of each step.
+"""Decides which steps a recipe has (up to `--until`), in which order they run, and the inputs, fingerprint and directory
+of each step.
 
     download, normalize, signatures     one per source
     dedup                               all sources together: normalized texts and signatures

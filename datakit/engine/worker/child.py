@@ -1,4 +1,5 @@
-"""Runs in the forked child: checks what it inherited, runs the task functions, and reports results or errors.
+"""Runs in the forked child: checks what it inherited, diverts standard output and error to a file, runs the task
+functions, and reports results or errors.
 
 The child exits with `os._exit` once its result is written. Arrow's exit handlers abort 17 % of ordinary interpreter
 exits (7 of 40, measured), so a parent that trusted exit codes would count finished work as failed. If there is a

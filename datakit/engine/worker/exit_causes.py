@@ -1,4 +1,5 @@
-"""Determines why an attempt ended (memory, crash, hang, ...) from what its child left behind, and words the message.
+"""Determines why an attempt ended (memory, crash, hang, ...) from what its child left behind (reply, exit status, last
+64 KiB of output), and words the message.
 
     what the child left                                   cause
     a complete reply with results                         done
