@@ -1,5 +1,5 @@
-"""Decides which steps a recipe has (up to `--until`), in which order they run, and the inputs, fingerprint and directory
-of each step.
+"""Decides which steps a recipe has (up to `--until`), their order, inputs, fingerprints and directories, and refuses a
+directory that holds a step with other settings.
 
     download, normalize, signatures     one per source
     dedup                               all sources together: normalized texts and signatures

@@ -1,4 +1,5 @@
-"""Names and finds the steps that store packed components' sequence counts, and loads and verifies the counts files.
+"""Names and finds the steps that store packed components' sequence counts, and refuses counts that are missing, damaged
+or made for another length or packing.
 
 The loader must know how many sequences each block of a packed component holds. `datakit mixture pack` counts them once
 for each sequence length, in a step `packing-<length>-<policy>` that all mixtures over the same tokens share:

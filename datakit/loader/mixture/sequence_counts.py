@@ -1,4 +1,5 @@
-"""Computes how many sequences of one length each block holds; refuses lengths that do not fit and mismatched counts.
+"""Computes how many sequences of one length each block holds; refuses lengths that do not fit in a block, and counts
+of another number of blocks.
 
 A plain component needs no table: every block but the last holds the same number of sequences. A packed component needs
 one count per block (4 bytes per million tokens). For both kinds, an epoch's order takes one number per window: the
