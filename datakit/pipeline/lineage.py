@@ -16,14 +16,7 @@ from datakit.errors import NotFoundError
 from datakit.normalize.inspect import RawReport, inspect_source
 from datakit.pipeline.root_layout import STEP_NAME, stage_order, steps_in
 from datakit.storage import urls
-from datakit.storage.manifest import (
-    FILE_NAME,
-    Column,
-    Manifest,
-    find_manifest,
-    read_manifest,
-    totals_of,
-)
+from datakit.storage.manifest import FILE_NAME, Column, Manifest, find_manifest, read_manifest, totals_of
 
 SAMPLE_IDS = 3
 

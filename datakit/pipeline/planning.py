@@ -83,12 +83,7 @@ class RunPlan:
 
 
 def plan(
-    recipe: Recipe,
-    root: str,
-    *,
-    workers: int | None = None,
-    until: str | None = None,
-    offline: bool = False,
+    recipe: Recipe, root: str, *, workers: int | None = None, until: str | None = None, offline: bool = False
 ) -> RunPlan:
     """Return a plan of what `run` with the same arguments would do. Raises InputError where `run` would."""
     check_workers(workers)
