@@ -1,11 +1,10 @@
 """Implements stage `consolidate`: writes each normalized partition without the documents that dedup marked, checks that
-no record is lost, and adds the dataset card.
-
-The output can be published. Each partition of each source becomes one output partition, even if it ends up empty, so
-partition numbers keep their meaning. All columns of the source are kept. A column `edited_id` is added for the hash of
-a text that was edited after its id was assigned. It is null in all rows, because no stage edits texts yet. If the input
-already has a column of that name, the column is replaced, because it refers to another edition of the dataset. The step
-fails unless `rows out == rows in - dropped` holds for every partition and for every source.
+no record is lost, and adds the dataset card. The output can be published. Each partition of each source becomes one
+output partition, even if it ends up empty, so partition numbers keep their meaning. All columns of the source are kept.
+A column `edited_id` is added for the hash of a text that was edited after its id was assigned. It is null in all rows,
+because no stage edits texts yet. If the input already has a column of that name, the column is replaced, because it
+refers to another edition of the dataset. The step fails unless `rows out == rows in - dropped` holds for every
+partition and for every source.
 
 Cost: reading Parquet and, above all, writing it with zstd-3. Partitions are streamed, so memory use is constant.
 """
@@ -79,11 +78,7 @@ class Config:
 
 @dataclass(frozen=True)
 class Pair:
-    """A partition and its attributes, as passed to a task.
-
-    attributes: the URL of the attributes; None if nothing is removed. rows: the number of rows according to the
-    manifest.
-    """
+    """A partition and its attributes (a URL; None if nothing is removed). rows: the number of rows in the manifest."""
 
     source: str
     dataset: str
@@ -271,10 +266,7 @@ def _consolidate_one(pair: Pair, drop: frozenset[str], context: TaskContext) -> 
 def _guarded(
     table: pa.Table, joined: Joined, name: str, first: int, context: TaskContext
 ) -> tuple[pa.Table, list[QuarantinedRecord]]:
-    """Return the rows of `table` that can be written, and descriptions of those left out because they crash the writer.
-
-    first: the row of the partition at which the row group begins.
-    """
+    """Return the writable rows and descriptions of those that crash the writer. first: the row group's first row."""
     positions = first + (np.arange(table.num_rows) if joined.rows is None else joined.rows)
 
     def alone(row: int) -> None:

@@ -1,9 +1,7 @@
 """Assigns row numbers to all documents that dedup reads, and checks that normalized and signature files have equal row
-counts.
-
-Row numbers are assigned to the sources in recipe order, to the partitions of each source in order, and to the documents
-of each partition in order. Thus 8 bytes identify a document throughout the stage. A binary search finds the document's
-file, and sorting by row number sorts in recipe order.
+counts. Row numbers are assigned to the sources in recipe order, to the partitions of each source in order, and to the
+documents of each partition in order. Thus 8 bytes identify a document throughout the stage. A binary search finds the
+document's file, and sorting by row number sorts in recipe order.
 """
 
 from __future__ import annotations
@@ -44,10 +42,7 @@ class Part:
 
 
 def all_parts(step: Step) -> list[Part]:
-    """Return the partitions in recipe order.
-
-    Raises CorruptError if the normalized files and the signature files of a source have different row counts.
-    """
+    """Return the partitions in recipe order. Raises CorruptError if data and signature files differ in row counts."""
     signatures = {entry.source: entry for entry in step.inputs_of("signatures")}
     parts: list[Part] = []
     row = 0

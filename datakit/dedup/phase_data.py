@@ -39,10 +39,7 @@ class Shared:
 
 @dataclass(frozen=True)
 class PartRange:
-    """The arguments of a task that reads parts [first, stop).
-
-    buckets: the number of buckets to which the task routes rows; 0 if it routes none.
-    """
+    """Arguments of a task for parts [first, stop). buckets: how many buckets it routes rows to; 0 if it routes none."""
 
     first: int
     stop: int

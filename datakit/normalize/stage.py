@@ -130,10 +130,7 @@ def partition_bits(text_bytes: int, partition_bytes: int | None = None) -> int:
 
 
 def _united(details: Sequence[RouteDetails], config: Config) -> pa.Schema:
-    """Unite all upstream columns but the text.
-
-    Raises ColumnError if the columns of two files conflict, or if no file has a configured column.
-    """
+    """Unite all upstream columns but the text. Raises ColumnError if two conflict or if a configured one is missing."""
     encoded = [(file, pa.BufferReader(bytes.fromhex(digits))) for entry in details for file, digits in entry.schemas]
     schemas = [(file, pa.ipc.read_schema(data)) for file, data in encoded]
     union = unite(schemas)

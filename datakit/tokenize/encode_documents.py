@@ -1,8 +1,6 @@
 """Encodes a partition's documents (texts, conversations or lists of tokens) as their source's format requires, and adds
-the contract's tokens around each document.
-
-All three kinds become batches of encoded documents. A sample of the texts and conversations is verified. Prebuilt
-tokens cannot be verified, because there is no reference to compare them with.
+the contract's tokens around each document. All three kinds become batches of encoded documents. A sample of the texts
+and conversations is verified. Prebuilt tokens cannot be verified, because there is no reference to compare them with.
 """
 
 from __future__ import annotations
@@ -30,10 +28,7 @@ CHAT_STRIDE = 300  # in a source of conversations, one in this many messages is 
 
 
 class PartitionToEncode(msgspec.Struct, frozen=True):
-    """A partition of the dataset, as a task argument.
-
-    dataset: the URL of the partition's file. name: its path in the dataset. shard: the path of the shard to write.
-    """
+    """A task's partition. dataset: the URL of its file. name: its path in the dataset. shard: the new shard's path."""
 
     dataset: str
     name: str

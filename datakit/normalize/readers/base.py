@@ -21,10 +21,7 @@ from datakit.normalize.schema_union import shown
 
 @dataclass(frozen=True)
 class ReadContext:
-    """A task's view of a source: its files, how to parse them, and where to count records.
-
-    task: the task context, which receives heartbeats; the default context discards them.
-    """
+    """A task's view of a source. task: the context that receives heartbeats; the default context discards them."""
 
     inputs: Inputs
     config: Config

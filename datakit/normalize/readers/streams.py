@@ -1,9 +1,7 @@
 """Reads a file sequentially, decompresses gzip, zstd, bzip2 and xz in bounded memory, and decides when a compressed
-file counts as damaged.
-
-One loop handles all four compression formats. If a file holds several streams in a row (gzip members, zstd frames), all
-of them are read. Zero padding after a stream is skipped. A file that ends inside a stream is damaged; the data before
-the damage is yielded first.
+file counts as damaged. One loop handles all four compression formats. If a file holds several streams in a row (gzip
+members, zstd frames), all of them are read. Zero padding after a stream is skipped. A file that ends inside a stream is
+damaged; the data before the damage is yielded first.
 
 isal inflates gzip about twice as fast as zlib does (850 MB/s of text per core; zstd reaches 1,350). A zstd frame may
 need a window of up to 2 GiB (as in dumps made with `--long=31`); the memory of the window is allocated as it fills.

@@ -22,8 +22,7 @@ REFERENCE_BYTES = 1 << 20  # encoded at once by the reference, whose Encoding ob
 class Encoder(Protocol):
     """The protocol of an object that turns texts into ids without adding tokens.
 
-    Implement it to support other kinds of tokenizers. name, version: the name and the version of the library, which the
-    contract records.
+    Implement it to support other kinds of tokenizers. name, version: those of the library, for the contract.
     """
 
     @property

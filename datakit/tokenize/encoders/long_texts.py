@@ -27,10 +27,7 @@ UTF8_MOST = 4  # maximum number of bytes per character
 
 @dataclass
 class LongTexts:
-    """One tokenizer's encoder for documents of any length.
-
-    Without a splitter, documents are encoded whole; `reason` says why there is none.
-    """
+    """One tokenizer's encoder for texts of any length. Without a splitter, it encodes them whole; `reason` says why."""
 
     encoder: Encoder
     splitter: Splitter | None
