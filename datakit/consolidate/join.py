@@ -40,9 +40,8 @@ class Joined:
 
 
 def join(dataset: str, attributes: str | None, drop: frozenset[str]) -> Iterator[Joined]:
-    """Yield the row groups of `dataset` without the documents that have an attribute with a reason in `drop`.
-
-    Raises CorruptError if ids are out of order on either side, or if an attribute has no document.
+    """Yield the row groups of `dataset` without the documents that have an attribute with a reason in `drop`. Raises
+    CorruptError if ids are out of order on either side, or if an attribute has no document.
     """
     rows = _OrderedIds(dataset)
     marks = _Attributes(attributes) if attributes is not None else None

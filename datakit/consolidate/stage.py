@@ -112,11 +112,8 @@ def plan(step: Step) -> Plan:
     _check_conservation(sources)
     text = card.render(step.dataset, step.fingerprint, sources, _lineage(step), _shown_reasons(sources, drop))
     yield Phase("card", (Task("card", f"{__name__}:write_card", {"text": text}),))
-    return Output(
-        partitions=[entry.partition for entry in written],
-        schema=CORE,
-        details={"drop": drop, "sources": {source.name: _plain(source) for source in sources}},
-    )
+    details = {"drop": drop, "sources": {source.name: _plain(source) for source in sources}}
+    return Output([entry.partition for entry in written], CORE, details=details)
 
 
 def _pairs(step: Step, entry: StepInput) -> list[Pair]:
@@ -162,14 +159,10 @@ def _counts(entry: StepInput, written: list[Written]) -> card.SourceCounts:
     assert entry.source is not None
     mine = [one for one in written if one.partition.source == entry.source]
     dropped = sum((Counter(one.dropped) for one in mine), Counter())
-    return card.SourceCounts(
-        entry.source,
-        len(mine),
-        entry.manifest.totals.rows,
-        dict(sorted(dropped.items())),
-        sum(one.partition.rows for one in mine),
-        sum(one.partition.text_bytes or 0 for one in mine),
-    )
+    rows = sum(one.partition.rows for one in mine)
+    text_bytes = sum(one.partition.text_bytes or 0 for one in mine)
+    removed = dict(sorted(dropped.items()))
+    return card.SourceCounts(entry.source, len(mine), entry.manifest.totals.rows, removed, rows, text_bytes)
 
 
 def _shown_reasons(sources: list[card.SourceCounts], drop: Iterable[str]) -> list[str]:
@@ -194,9 +187,8 @@ def _check_conservation(sources: list[card.SourceCounts]) -> None:
 
 
 def _lineage(step: Step) -> list[card.Upstream]:
-    here = step.directory
     return [
-        card.Upstream(entry.role, entry.source, entry.manifest.identity, urls.relative(entry.directory, here))
+        card.Upstream(entry.role, entry.source, entry.manifest.identity, urls.relative(entry.directory, step.directory))
         for entry in step.inputs
     ]
 

@@ -60,12 +60,8 @@ def write(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
         bounds.append((ids[0].as_py(), ids[-1].as_py()) if len(ids) else (None, None))
     copies, fuzzy = (int(total) for total in np.array(removed, np.int64).sum(axis=0))
     documents = sum(part.rows for part in mine)
-    counters = {
-        "dedup/documents_in": documents,
-        "dedup/exact_removed": copies,
-        "dedup/fuzzy_removed": fuzzy,
-        "dedup/retained": documents - copies - fuzzy,
-    }
+    counters = {"dedup/documents_in": documents, "dedup/exact_removed": copies, "dedup/fuzzy_removed": fuzzy}
+    counters["dedup/retained"] = documents - copies - fuzzy
     details = msgspec.to_builtins(Written(removed, bounds))
     return TaskResult(tuple(outputs), counters, details, records=copies + fuzzy)
 

@@ -18,10 +18,8 @@ from datakit.storage import urls
 
 @dataclass(frozen=True)
 class Part:
-    """Partition `index` of `count` of a source. Paths are relative to the step's directory.
-
-    documents: the normalized file. signatures: the file with the signatures of these rows. source_number: the position
-    of the source in the recipe.
+    """Partition `index` of `count` of a source. Paths are relative to the step's directory. documents: the normalized
+    file. signatures: the file with the signatures of these rows. source_number: the source's place in the recipe.
     """
 
     source: str

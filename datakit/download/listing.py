@@ -31,10 +31,8 @@ HASHING_THREADS = 4  # xxh3 is faster than most disks, and a few concurrent read
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file of a source: its path relative to the source's base, its size in bytes, and its checksum.
-
-    mtime_ns: the modification time of a local file when it was listed. It is used to detect later changes, and it is
-    not part of the identity.
+    """A file of a source: its path relative to the source's base, its size in bytes, and its checksum. mtime_ns: the
+    modification time of a local file when it was listed. It reveals later changes, and is not part of the identity.
     """
 
     path: str

@@ -1,5 +1,6 @@
 """Implements the numba kernels of MinHash: minima under permutations, band keys, and the tests that mark documents as
-too short or saturated. With 112 permutations, they process 300 to 500 MB of text per CPU-second, words included.
+too short or saturated. With 112 permutations, the kernels process 300 to 500 MB of text per CPU-second, including the
+search for words.
 """
 
 # ruff: noqa: PLR0917 - numba kernels take positional arguments
