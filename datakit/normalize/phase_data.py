@@ -12,7 +12,9 @@ from datakit.normalize.readers.slices import FileRange
 
 
 class RouteShared(msgspec.Struct, frozen=True):
-    """Data shared by all routing tasks. config: `Config` as plain data, with defaults. buckets: how many, 2**n."""
+    """Data shared by all routing tasks. config: the `Config` as plain data, including every default. buckets: the
+    number of buckets, a power of two.
+    """
 
     base: str
     config: dict[str, Any]

@@ -101,7 +101,9 @@ class Router:
         return self._short_enough(rows, texts)
 
     def _without_wrong_types(self, rows: Chunk, kind: pa.DataType) -> Chunk:
-        """Quarantine JSON records whose text is not a string. Raises ColumnError in any other case."""
+        """Quarantine JSON records whose text is not a string. Raises ColumnError if the file has another format or a
+        transform was applied.
+        """
         if self._transform is not None or formats.format_of(rows.file, self._config.format) != formats.JSON:
             raise ColumnError(
                 f"{rows.file}: column {self._config.text!r} is {kind}, not text; set the source's text to another "

@@ -64,7 +64,8 @@ class Conversations:
 def conversations(messages: pa.Array, place: str) -> Conversations:
     """Convert a list<struct<role, content, ...>> column. Raises CorruptError for another type or a missing value."""
     kind = messages.type
-    fields = [] if not _is_list(kind) or not pa.types.is_struct(kind.value_type) else [f.name for f in kind.value_type]
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    fields = [f.name for f in kind.value_type] if is_list and pa.types.is_struct(kind.value_type) else []
     if "role" not in fields or "content" not in fields:
         raise CorruptError(f"{place}: messages are {kind}, not a list of structures with role and content")
     turns = pc.fill_null(pc.list_value_length(messages), 0).to_numpy().astype(np.int64)  # pyright: ignore
@@ -114,10 +115,6 @@ def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Return the concatenated indices of the ranges that begin at `starts` and have these lengths."""
     ends = np.cumsum(lengths)
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind)
 
 
 def with_text(records: pa.RecordBatch) -> pa.RecordBatch:

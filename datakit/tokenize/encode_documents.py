@@ -62,10 +62,8 @@ class Encoding:
         else:
             texts, contents = (LongTexts(one, None, None, contract.long_texts) for one in (text, content))
         checked = encoder != "tokenizers"
-        reference = tokenizer.reference_encoder(special_strings) if checked else None
-        return cls(
-            contract, texts, trusted, contents, reference, tokenizer.reference_encoder("text") if checked else None
-        )
+        references = (tokenizer.reference_encoder(policy) if checked else None for policy in (special_strings, "text"))
+        return cls(contract, texts, trusted, contents, *references)
 
     def verification(self, rows: int, text_bytes: int, place: str) -> Verification | None:
         """Return the verification of one partition, or None if there is no reference to compare with."""

@@ -1,10 +1,8 @@
 """Checks prebuilt tokens and loss masks (types, lengths, id range), and removes begin- and end-of-text tokens that the
 contract adds again. Prebuilt tokens are a column of lists of integers. An optional column with lists of the same
 lengths marks the targets (0 or 1). The contract's tokens are added around these documents as around any others, but
-never twice: a begin-of-text or end-of-text token that is already present is removed first.
-
-Like every document, such a list needs a text, from which its id is computed and which dedup compares. The transform
-`with_text` makes this text.
+never twice: a begin-of-text or end-of-text token that is already present is removed first. Like every document, such a
+list needs a text, from which its id is computed and which dedup compares. The transform `with_text` makes this text.
 """
 
 from __future__ import annotations

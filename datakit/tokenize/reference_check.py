@@ -39,10 +39,8 @@ class _Sample:
 
 @dataclass
 class Verification:
-    """Checks the batches of one partition, in order.
-
-    rows: the number of documents in the partition. partition_bytes: the number of bytes of text in it. documents,
-    text_bytes: how many documents and bytes have been compared so far.
+    """Checks the batches of one partition, in order. rows: the number of documents in the partition. partition_bytes:
+    the number of bytes of text in it. documents, text_bytes: how many documents and bytes have been compared so far.
     """
 
     reference: Encoder

@@ -121,8 +121,6 @@ def _output(shards: Sequence[WrittenShard], partitions: Sequence[PartitionToEnco
             raise CorruptError(
                 f"{partition.dataset} has {partition.rows} documents, but its shard {shard.path} has {shard.rows}"
             )
-    return Output(
-        partitions=[shard.partition for shard in shards],
-        schema=pa.schema([("token", pa.from_numpy_dtype(contract.dtype))]),
-        details=msgspec.to_builtins(cache_details(shards, contract)),
-    )
+    schema = pa.schema([("token", pa.from_numpy_dtype(contract.dtype))])
+    details = msgspec.to_builtins(cache_details(shards, contract))
+    return Output([shard.partition for shard in shards], schema, details=details)

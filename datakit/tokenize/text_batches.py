@@ -21,11 +21,9 @@ BATCH_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class TextBatch:
-    """A batch of N documents.
-
-    data: UTF-8 bytes that include all texts. offsets: int64 [N + 1], where each text starts in `data`. row, position:
-    the number of documents, and of bytes of text, that precede this batch in the partition. columns: the other columns
-    that were requested.
+    """A batch of N documents. data: UTF-8 bytes that include all texts. offsets: int64 [N + 1], where each text starts
+    in `data`. row, position: the number of documents, and of bytes of text, that precede this batch in the partition.
+    columns: the other columns that were requested.
     """
 
     ids: pa.Array

@@ -81,9 +81,8 @@ def plan(step: Step) -> Plan:
 
 def _shares(directory: str, manifest: Manifest, config: Config) -> list[Share]:
     total = manifest.totals.text_bytes or 0
-    sources = dict.fromkeys(partition.source for partition in manifest.partitions)
     shares = []
-    for source in sources:
+    for source in dict.fromkeys(partition.source for partition in manifest.partitions):
         partitions = manifest.partitions_of(source)
         text_bytes = sum(partition.text_bytes or 0 for partition in partitions)
         share = text_bytes if total <= config.sample_bytes else config.sample_bytes * text_bytes // total

@@ -33,9 +33,8 @@ class ReadContext:
         return ReadContext(self.inputs, self.config, RecordCounts(Tolerance(1 << 62)))
 
     def start_batch(self, path: str, positions: np.ndarray, try_record: Callable[[int], object]) -> np.ndarray | None:
-        """Call `TaskContext.records`, and quarantine the records that must be left out.
-
-        Return a mask of the records to parse, or None for all of them.
+        """Call `TaskContext.records`, and quarantine the records that must be left out. Return a mask of the records to
+        parse, or None for all of them.
         """
         kept, left_out = self.task.records(path, positions, try_record)
         for record in left_out:

@@ -175,10 +175,4 @@ def _table(data: bytes, names: list[str], delimiter: str, bad: Callable[[Any], s
 
 def _strings(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Reinterpret a binary column as strings, without validating the values."""
-    return pa.chunked_array(
-        [
-            pa.StringArray.from_buffers(len(chunk), *chunk.buffers()[1:], chunk.buffers()[0], -1, chunk.offset)
-            for chunk in column.chunks
-        ],
-        pa.string(),
-    )
+    return pa.chunked_array([chunk.view(pa.string()) for chunk in column.chunks], pa.string())

@@ -56,14 +56,8 @@ _OPENERS: dict[str, tuple[Callable[[], Any], int]] = {
     "bzip2": (bz2.BZ2Decompressor, INPUT_BYTES),
     "xz": (lzma.LZMADecompressor, INPUT_BYTES),
 }
-_ERRORS: tuple[type[Exception], ...] = (
-    cast(type[Exception], igzip_lib.IsalError),
-    zstandard.ZstdError,
-    lzma.LZMAError,
-    OSError,
-    EOFError,
-    ValueError,
-)
+_ISAL_ERROR = cast(type[Exception], igzip_lib.IsalError)
+_ERRORS = (_ISAL_ERROR, zstandard.ZstdError, lzma.LZMAError, OSError, EOFError, ValueError)
 
 
 def decompressed(file: BinaryIO, path: str, start: int = 0) -> Iterator[bytes]:

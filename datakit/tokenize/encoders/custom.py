@@ -49,7 +49,9 @@ class TextTokenizer(Encoder, Protocol):
 
 @dataclass(frozen=True)
 class ByteTokenizer:
-    """A tokenizer with one token per byte (ids 0 to 255) and end-of-text (256). No string is a special token for it."""
+    """A tokenizer with one token per UTF-8 byte (ids 0 to 255) and the token 256, end-of-text. It treats no string
+    inside a text as a special token.
+    """
 
     name: str = "bytes"
     version: str = "1"

@@ -74,9 +74,8 @@ class LongTexts:
     def _batches(
         self, data: np.ndarray, offsets: np.ndarray, splitter: Splitter
     ) -> Iterator[tuple[list[int], list[str]]]:
-        """Yield batches of about BATCH_BYTES as (document numbers, texts), in order.
-
-        A text that is longer than a part but cannot be cut gets a batch of its own.
+        """Yield batches of about BATCH_BYTES as (document numbers, texts), in order. A text that is longer than a part
+        but cannot be cut gets a batch of its own.
         """
         owners: list[int] = []
         texts: list[str] = []

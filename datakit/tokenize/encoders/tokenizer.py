@@ -44,7 +44,7 @@ TASKS = Path("/proc/self/task")
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A loaded tokenizer.json. fast: None if fastokens cannot load it (`refusal` says why). definition: the file."""
+    """A loaded tokenizer.json, parsed as `definition`. fast: None if fastokens cannot load it; `refusal` says why."""
 
     sha256: str
     reference: tokenizers.Tokenizer
@@ -107,14 +107,9 @@ class Tokenizer:
         def pieces(text: str) -> list[tuple[int, int]]:
             return [place for _, place in pre_tokenizer.pre_tokenize_str(text)]
 
-        return long_words.WordEncoder(
-            bare,
-            long_words.token_sizes(self.definition["model"]["vocab"]),
-            normalize,
-            pieces,
-            raw,
-            {normalize(token): number for token, number in normalized.items()},
-        )
+        sizes = long_words.token_sizes(self.definition["model"]["vocab"])
+        normalized = {normalize(token): number for token, number in normalized.items()}
+        return long_words.WordEncoder(bare, sizes, normalize, pieces, raw, normalized)
 
 
 def load(url: str) -> Tokenizer | CustomTokenizer:
