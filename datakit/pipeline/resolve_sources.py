@@ -1,6 +1,5 @@
-"""Decides what identifies each source (a revision or its listing), when it is listed, and what `--offline` trusts.
-
-A source pinned by a revision is identified by its URL, revision and selection. Once downloaded, it need not be listed.
+"""Decides what identifies each source (a revision or its listing), when it is listed, and what `--offline` trusts. A
+source pinned by a revision is identified by its URL, revision and selection. Once downloaded, it need not be listed.
 Any other source is identified by its listing. With `--offline`, nothing remote is contacted: a pinned source must have
 been downloaded already, and for any other remote source, the listing of its last download is trusted. Local sources are
 always listed, which is cheap because the hashes of their files are stored in the root. A source that contains files of
@@ -56,10 +55,7 @@ class SourceState:
 
 
 def resolve_source(source: Source, selection: dict[str, Any], root: str, options: ListingOptions) -> SourceState:
-    """Return the state of one source, whose globs are in `selection`.
-
-    Raises NoInputError, RecipeError and the errors of listing.
-    """
+    """Return a source's state. Its globs are in `selection`. Raises NoInputError, RecipeError and errors of listing."""
     url = pinned(source.url, source.revision)
     local = urls.is_local(globs.expand(url))
     if local and source.revision:

@@ -3,10 +3,8 @@
 The three parts of a message are encoded separately, so no token spans two of them, just as when a model continues from
 a head. The mask is 1 on the content and tail of messages of the target roles ("assistant"), and 0 elsewhere. Heads and
 tails come from the recipe and may contain special tokens. Contents are untrusted: if one contains a special token's
-string, that string is encoded as ordinary text, so a message cannot end its own turn.
-
-Like every document, a conversation needs a text, from which its id is computed and which dedup compares. The transform
-`with_text` below makes this text.
+string, that string is encoded as ordinary text, so a message cannot end its own turn. Like every document, a
+conversation needs a text, from which its id is computed and which dedup compares. The transform `with_text` makes it.
 """
 
 from __future__ import annotations
@@ -34,10 +32,7 @@ TRANSFORM_VERSION = 1
 
 @dataclass(frozen=True)
 class ChatFormat:
-    """The strings before and after each message's content, and the roles whose messages are targets.
-
-    In both strings, {role} stands for the message's role.
-    """
+    """The strings around each message's content, where {role} stands for its role, and the roles that are targets."""
 
     head: str
     tail: str
@@ -59,11 +54,7 @@ def chat_format(form: str) -> ChatFormat:
 
 @dataclass(frozen=True)
 class Conversations:
-    """N conversations as columns.
-
-    roles, contents: the role and the content of each message. turns: int64 [N], the number of messages in each
-    conversation.
-    """
+    """N conversations. roles, contents: one entry per message. turns: int64 [N], the number of messages in each one."""
 
     roles: list[str]
     contents: list[str]
@@ -71,12 +62,10 @@ class Conversations:
 
 
 def conversations(messages: pa.Array, place: str) -> Conversations:
-    """Convert a column of type list<struct<role, content, ...>>.
-
-    Raises CorruptError if the column has another type or if a value is missing.
-    """
+    """Convert a list<struct<role, content, ...>> column. Raises CorruptError for another type or a missing value."""
     kind = messages.type
-    fields = [] if not _is_list(kind) or not pa.types.is_struct(kind.value_type) else [f.name for f in kind.value_type]
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    fields = [f.name for f in kind.value_type] if is_list and pa.types.is_struct(kind.value_type) else []
     if "role" not in fields or "content" not in fields:
         raise CorruptError(f"{place}: messages are {kind}, not a list of structures with role and content")
     turns = pc.fill_null(pc.list_value_length(messages), 0).to_numpy().astype(np.int64)  # pyright: ignore
@@ -126,10 +115,6 @@ def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Return the concatenated indices of the ranges that begin at `starts` and have these lengths."""
     ends = np.cumsum(lengths)
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind)
 
 
 def with_text(records: pa.RecordBatch) -> pa.RecordBatch:

@@ -1,9 +1,7 @@
 """Reads a file sequentially, decompresses gzip, zstd, bzip2 and xz in bounded memory, and decides when a compressed
-file counts as damaged.
-
-One loop handles all four compression formats. If a file holds several streams in a row (gzip members, zstd frames), all
-of them are read. Zero padding after a stream is skipped. A file that ends inside a stream is damaged; the data before
-the damage is yielded first.
+file counts as damaged. One loop handles all four compression formats. If a file holds several streams in a row (gzip
+members, zstd frames), all of them are read. Zero padding after a stream is skipped. A file that ends inside a stream is
+damaged; the data before the damage is yielded first.
 
 isal inflates gzip about twice as fast as zlib does (850 MB/s of text per core; zstd reaches 1,350). A zstd frame may
 need a window of up to 2 GiB (as in dumps made with `--long=31`); the memory of the window is allocated as it fills.
@@ -58,14 +56,8 @@ _OPENERS: dict[str, tuple[Callable[[], Any], int]] = {
     "bzip2": (bz2.BZ2Decompressor, INPUT_BYTES),
     "xz": (lzma.LZMADecompressor, INPUT_BYTES),
 }
-_ERRORS: tuple[type[Exception], ...] = (
-    cast(type[Exception], igzip_lib.IsalError),
-    zstandard.ZstdError,
-    lzma.LZMAError,
-    OSError,
-    EOFError,
-    ValueError,
-)
+_ISAL_ERROR = cast(type[Exception], igzip_lib.IsalError)
+_ERRORS = (_ISAL_ERROR, zstandard.ZstdError, lzma.LZMAError, OSError, EOFError, ValueError)
 
 
 def decompressed(file: BinaryIO, path: str, start: int = 0) -> Iterator[bytes]:

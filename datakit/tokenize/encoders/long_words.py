@@ -42,10 +42,7 @@ UTF8_BYTES = [*range(0xC0), *range(0xC2, 0xF5)]
 
 
 def refusal(tokenizer: dict[str, Any]) -> str:
-    """Return the reason why this tokenizer.json does not allow encoding word by word, or "" if it does.
-
-    Manifests store this reason.
-    """
+    """Return why this tokenizer.json does not allow encoding word by word (manifests store it), or "" if it does."""
     model = tokenizer["model"]
     if model.get("type") != "BPE" or model.get("dropout"):
         return "its model is not a deterministic BPE"
@@ -70,9 +67,8 @@ def bare(tokenizer: dict[str, Any]) -> dict[str, Any]:
 
 
 def byte_characters() -> list[str]:
-    """Return the character that stands for each byte in a byte-level vocabulary.
-
-    A printable byte stands for itself; the others are numbered from U+0100.
+    """Return the character that stands for each byte in a byte-level vocabulary. A printable byte stands for itself;
+    the others are numbered from U+0100.
     """
     shown = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     hidden = iter(range(0x100, 0x200))
@@ -252,9 +248,8 @@ def _character_start(data: np.ndarray, place: int) -> int:
 
 
 def _cut(text: str, added: dict[str, int]) -> Iterator[tuple[str, int | None]]:
-    """Split a text at added tokens, and yield (stretch, None) and (token, id) in order.
-
-    Where matches overlap, the leftmost one is taken, and of those that start at the same place, the longest one.
+    """Split a text at added tokens, and yield (stretch, None) and (token, id) in order. Where matches overlap, the
+    leftmost one is taken, and of those that start at the same place, the longest one.
     """
     if not added:
         if text:
@@ -280,9 +275,7 @@ def token_sizes(vocabulary: dict[str, int]) -> np.ndarray:
 
 def added_by_string(tokens: Sequence[dict[str, Any]], special: bool) -> tuple[dict[str, int], dict[str, int]]:
     """Return two dictionaries from string to id: the added tokens matched before normalization, and those matched
-    after.
-
-    Special tokens are included only if `special` is true.
+    after. Special tokens are included only if `special` is true.
     """
     wanted = [token for token in tokens if (special or not token["special"]) and token["content"]]
     raw, normalized = ([t for t in wanted if t.get("normalized") is flag] for flag in (False, True))
