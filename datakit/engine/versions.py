@@ -13,10 +13,7 @@ LIBRARIES = (
 
 @cache
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the installed libraries.
-
-    If datakit itself is not installed, its version is "a source tree".
-    """
+    """Return the versions of Python and of installed libraries; datakit's is "a source tree" if it is not installed."""
     found = {"python": platform.python_version(), "datakit": "a source tree"}
     for library in LIBRARIES:
         try:

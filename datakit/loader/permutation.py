@@ -2,10 +2,9 @@
 
 The permutation of n elements is a Feistel network over the smallest power of two that is at least n. Its two halves are
 as equal as possible, and it has six rounds of a full 64-bit mixing function with 64-bit keys. Results outside 0..n-1
-are fed to the network again until they fall inside (cycle walking); on average, this takes fewer than two passes.
-
-For up to 4,096 elements, a table is cheaper: the argsort of keyed hashes. For small n, this method produces all n!
-orders with practically equal probability, whereas a Feistel network on two or three bits can produce only some of them.
+are fed to the network again until they fall inside (cycle walking); on average, this takes fewer than two passes. For
+up to 4,096 elements, a table is cheaper: the argsort of keyed hashes. For small n, this method produces all n! orders
+with practically equal probability, whereas a Feistel network on two or three bits can produce only some of them.
 
 A call takes 50-100 us, plus 0.1-0.2 us per element, so callers ask for a whole window at a time. All arithmetic uses
 integers, so the results are the same on every machine and with every version of numpy.
@@ -68,7 +67,6 @@ class InOrder:
 
 class Permutation:
     """A keyed permutation of 0..size-1. Call it to map positions to indices, and call `inverse` to map indices back.
-
     Both methods take and return int64 arrays. Raises ValueError if `size` is not in 1..2^62-1.
     """
 
@@ -105,9 +103,8 @@ class Permutation:
         return keyed_hashes(self.key, ROUNDS)
 
     def _walk(self, values: np.ndarray, network) -> np.ndarray:
-        """Apply the network, and reapply it to results outside 0..size-1 until all are inside.
-
-        This ends, because every cycle of a permutation that contains a value inside returns to that value.
+        """Apply the network, and reapply it to results outside 0..size-1 until all are inside. This ends, because every
+        cycle of a permutation that contains a value inside returns to that value.
         """
         result = network(values.astype(np.uint64))
         outside = np.flatnonzero(result >= np.uint64(self.size))

@@ -20,7 +20,6 @@ from numba import njit
 
 def cached_njit(*modules: ModuleType) -> Callable[[Callable[..., Any]], Any]:
     """Return an `njit` decorator with a disk cache that is valid only for the current source files of `modules`.
-
     `modules` must contain every other module whose functions, constants or argument types the kernel uses, directly or
     indirectly.
     """

@@ -95,9 +95,8 @@ def find_damage(
     details: CacheDetails,
     progress: Callable[[int, int], None] = lambda files, size: None,
 ) -> tuple[int, list[Damage]]:
-    """Compare every file with the manifest; return (bytes read, damage).
-
-    Calls `progress` with the numbers of files and bytes compared so far.
+    """Compare every file with the manifest; return (bytes read, damage). Calls `progress` with the numbers of
+    files and bytes compared so far.
     """
     files, total, damaged = list(cache_files(directory, manifest, details)), 0, []
     with ThreadPoolExecutor(READERS, thread_name_prefix="datakit-validate") as pool:
@@ -115,9 +114,8 @@ def find_damage(
 
 
 def require_intact(cache: Cache) -> int:
-    """Compare all files of an open cache with its manifest, and return their total size.
-
-    Raises CorruptError, which names the first damaged file.
+    """Compare all files of an open cache with its manifest, and return their total size. Raises CorruptError,
+    which names the first damaged file.
     """
     total, damaged = find_damage(cache.directory, cache.manifest, cache.details)
     if damaged:
@@ -154,7 +152,6 @@ def _compare_lists(shard: tuple[str, Partition], read_list: ReadList | None) -> 
 
 def _reader_of_lists() -> ReadList | None:
     """Return a function that reads the lengths from a list of documents, or None without pyarrow.
-
     This is called once rather than in each thread: if several threads import a module and the import fails, some of
     them may see a half-initialized module instead of the error.
     """

@@ -2,9 +2,7 @@
 
 If each of R reducers reads M runs, they make 2 x M x R requests in total: 8 million for M = R = 2,000. If groups of
 sqrt(M) consecutive runs are merged first, the reducers read only R x sqrt(M) ranges. Record batches are copied as bytes
-and never decoded. The order of rows in a bucket (by run, then by row) and the schemas are preserved (see
-`run_file.py`).
-
+without decoding. The order of rows in a bucket (by run, then by row) and the schemas (`run_file.py`) are preserved.
 Cost: one copy of the data.
 Memory: at most two copies of a window of 64 MiB, plus the indexes of the runs.
 """
@@ -29,10 +27,7 @@ MEMORY_BYTES = 512 << 20  # two copies of the window, the indexes, and a margin
 
 
 def merged(step: Step, phase: str, runs: list[str], readers: int) -> Generator[Phase, Sequence[TaskResult], list[str]]:
-    """Merge runs if runs x readers exceeds a million.
-
-    Use it as `runs = yield from merged(step, "route", runs, readers)`.
-    """
+    """Merge runs if runs x readers exceeds a million: `runs = yield from merged(step, "route", runs, readers)`."""
     if len(runs) * readers <= MOST_READS:
         return runs
     size = math.isqrt(len(runs) - 1) + 1
@@ -98,10 +93,7 @@ def _segments(indexes: list[RunIndex]) -> tuple[list[bytes], list[list[int]]]:
 
 
 def _copy_window(sink: BinaryIO, sources: list[str], indexes: list[RunIndex], first: int, stop: int) -> None:
-    """Copy buckets [first, stop) of all runs in bucket order.
-
-    Each run takes one request, or several for a large bucket.
-    """
+    """Copy buckets [first, stop) of all runs in bucket order: one request per run, several for a large bucket."""
     spans = [(int(i.offsets[first * i.segments]), int(i.offsets[stop * i.segments])) for i in indexes]
     if stop == first + 1:
         for url, (begin, end) in zip(sources, spans, strict=True):

@@ -1,8 +1,8 @@
 """Derives the state of a step and of its tasks (done, failed, retrying or waiting) from the step's files alone.
 
-This works while the step runs and after its driver has died. Only the ledger, the manifest and the list of failures are
-read, and nothing is written. A task that has been started but has no outcome yet counts as `waiting`, because the files
-do not show whether a live driver is working on it.
+This works while the step runs and after its driver has died. It only reads the ledger, the manifest and the list of
+failures. A started task without an outcome counts as `waiting`, because the files do not show whether a live driver is
+working on it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ from datakit.storage.manifest import FILE_NAME, PARTIAL_NAME, find_manifest
 
 @dataclass(frozen=True)
 class TaskStatus:
-    """One task. `state` is done, failed, retrying or waiting.
-
-    seconds, peak_memory and budget are from the last attempt.
-    quarantined: the number of records that the task skipped.
+    """One task. `state` is done, failed, retrying or waiting. `seconds`, `peak_memory` and `budget` are from the last
+    attempt. `quarantined` is the number of records that the task skipped.
     """
 
     phase: str
@@ -37,8 +35,7 @@ class TaskStatus:
 @dataclass(frozen=True)
 class PhaseStatus:
     """One phase. peak_memory and budget, in bytes, are those of the attempt that came closest to its budget.
-
-    peak_resident: the largest resident memory of any attempt, including mapped files and inherited pages.
+    peak_resident is the largest resident memory of any attempt, including mapped files and inherited pages.
     """
 
     phase: str
@@ -53,7 +50,6 @@ class PhaseStatus:
 @dataclass(frozen=True)
 class StepStatus:
     """One step. `state` is done, partial or unfinished; tasks are in the order in which the phases listed them.
-
     cpu_seconds and seconds are sums over all attempts in the ledger; peak_memory is the maximum over all attempts, and
     budget is that of the attempt with this maximum.
     """

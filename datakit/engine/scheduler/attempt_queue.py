@@ -18,9 +18,8 @@ SHARED, EXCLUSIVE = 0, 1  # ranks
 
 
 class _Retry(NamedTuple):
-    """A waiting retry, with its fields in the order in which the heap compares them.
-
-    ready: the time on the monotonic clock from which the retry may start; 0 means at once.
+    """A waiting retry, with its fields in the order in which the heap compares them. `ready` is the time on the
+    monotonic clock from which the retry may start; 0 means at once.
     """
 
     rank: int

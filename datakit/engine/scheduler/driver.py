@@ -37,9 +37,7 @@ def run_step(
 
     executor: a function that returns the executor; it is called only if a task must run.
     driver: the name of this run in the ledger; by default, a new name.
-
-    Raises InputError (the user must act), PartialError (some tasks failed, and the results of the others are kept) or
-    StepFailedError.
+    Raises InputError (the user must act), PartialError (some tasks failed; other results are kept) or StepFailedError.
     """
     existing = find_manifest(step.directory)
     if existing is not None:
@@ -137,9 +135,8 @@ class StepRun:
         return path
 
     def _find(self, phase: Phase, task: Task, digests: Digests) -> bytes | None:
-        """Return the task's packed result from an earlier run, or None if the task must run.
-
-        All files that the result lists must still exist with the recorded sizes.
+        """Return the task's packed result from an earlier run, or None if the task must run. All files that the result
+        lists must still exist with the recorded sizes.
         """
         packed = self._done.get(task_id(phase.name, task.key, digests.of(task))) if self._done else None
         if packed is None or any(self._sizes.get(output.path) != output.bytes for output in unpack(packed).outputs):

@@ -43,10 +43,8 @@ def run_attempt(
     cancelled: threading.Event | None = None,
     report_silence: Callable[[bool], None] = lambda silent: None,
 ) -> Outcome:
-    """Run one attempt to its end. However it ends, an outcome is returned; no exception is raised.
-
-    report_silence: called repeatedly, with True while the heartbeat has been still for a quarter of `hang_seconds`, and
-    otherwise with False.
+    """Run one attempt to its end; always return an outcome, and never raise an exception. `report_silence` is called
+    repeatedly: with True while the heartbeat has been still for a quarter of `hang_seconds`, and otherwise with False.
     """
     started = time.monotonic()
     scratch = scratch_directory()
@@ -68,10 +66,7 @@ def run_attempt(
 
 @lru_cache(maxsize=1)
 def _shared(url: str) -> bytes:
-    """Read the data shared by a phase's tasks, once per process.
-
-    The file's name contains the digest of its content, so the content never changes.
-    """
+    """Read a phase's shared data, once per process; it never changes, since its file name contains its digest."""
     return urls.read_bytes(url)
 
 
@@ -82,10 +77,7 @@ def _usable_memory() -> int:
 
 @dataclass(frozen=True)
 class _Request:
-    """A child's work.
-
-    budget: the attempt's budget, but at most the memory that all attempts on this machine may use together.
-    """
+    """A child's work. `budget`: the attempt's budget, capped at the memory that all attempts on the machine may use."""
 
     attempt: Attempt
     shared: bytes | None

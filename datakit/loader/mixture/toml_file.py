@@ -26,8 +26,7 @@
 The command line and training scripts read the same file. The settings not shown above also have the same names as in a
 `Mixture`: block, stop, memory_bytes, simulate, final_batch, pad_id. A component's `shuffle` is either a word, such as
 "none", or a table, such as { block_tokens = 4_194_304 }. A cache used by several components is opened only once.
-Loading a mixture takes one read per cache; if `packing_root` is given, it takes two more per packed component and
-sequence length.
+Loading takes one read per cache and, with `packing_root`, two more per packed component and sequence length.
 """
 
 from __future__ import annotations
@@ -89,7 +88,6 @@ class MixtureTable:
 
 def load_mixture(path: str | os.PathLike[str], packing_root: str | None = None) -> Mixture:
     """Load the mixture from a file. `packing_root` is the root in which `datakit mixture pack` stored its counts.
-
     Raises LoaderError if the file is invalid or counts are missing, and CorruptError if counts are damaged.
     """
     return load_mixture_file(path, packing_root).mixture
@@ -102,10 +100,7 @@ def load_mixture_file(path: str | os.PathLike[str], packing_root: str | None = N
 
 
 def mixture_of(document: Mapping[str, Any], file: Path, packing_root: str | None = None) -> MixtureFile:
-    """Make the mixture from a decoded TOML document.
-
-    Paths in it are relative to the directory of `file`, and error messages mention `file`.
-    """
+    """Make the mixture from a decoded TOML document. Paths are relative to `file`'s directory; errors name `file`."""
     table = decoded(document, MixtureTable, str(file), LoaderError)
     if table.steps is not None and table.steps < 1:
         raise LoaderError(f"{file}: steps is {table.steps}; it must be at least 1")

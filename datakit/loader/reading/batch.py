@@ -24,9 +24,8 @@ from datakit.loader.sources.rows import Rows, View
 
 @dataclass
 class Batch:
-    """Rows of one step: arrays [rows, length], which the module's docstring lists, and arrays [rows].
-
-    `segments` and `positions` raise LoaderError if the loader was made with segments=False.
+    """Rows of one step: arrays [rows, length], which the module's docstring lists, and arrays [rows]. `segments` and
+    `positions` raise LoaderError if the loader was made with segments=False.
     """
 
     step: int
@@ -83,9 +82,8 @@ class Batch:
 
     @cached_property
     def _runs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return (number of runs per row, starts of the runs in the flattened batch, sizes of the runs).
-
-        A run is a segment or the padding at the end of a row.
+        """Return (number of runs per row, starts of the runs in the flattened batch, sizes of the runs). A run is a
+        segment or the padding at the end of a row.
         """
         if self.run_counts is None or self.run_starts is None:
             raise LoaderError("this loader was made with segments=False, so its batches have no segments or positions")
@@ -115,10 +113,8 @@ def empty_batch(rows: int, length: int, names: Sequence[str], view: View) -> Bat
 
 
 def fill(batch: Batch, picks: Sequence[Pick], sources: Sequence[Rows], resident: Sequence[bool], view: View) -> None:
-    """Copy the picked rows into the batch.
-
-    sources: for each row, in the order of the picks, the result of the read that contains it. resident: for each
-    stream, True if its reads are of whole units, False if they are of single sequences.
+    """Copy the picked rows into the batch. `sources` holds, for each row in the order of the picks, the result of the
+    read that contains it. `resident` is True for each stream whose reads are of whole units, not of single sequences.
     """
     runs: list[np.ndarray] = [_NO_DOCUMENT] * len(batch.tokens)
     reads = iter(sources)

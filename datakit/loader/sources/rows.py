@@ -2,8 +2,7 @@
 
 A plain block takes one read, and another for a loss mask. Its sequences are the block, reshaped; the tokens are copied
 only if the last sequence needs padding. The pieces of packed and joined sequences are gathered from the few ranges that
-contain them. Gathering uses numpy operations on whole arrays, runs in the reading threads, and takes 1-20 ms per
-million tokens.
+contain them, by numpy operations on whole arrays in the reading threads; this takes 1-20 ms per million tokens.
 """
 
 from __future__ import annotations
