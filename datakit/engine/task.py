@@ -13,7 +13,7 @@ Data that many tasks need goes into `Phase.shared`, which is written once and se
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from datakit.storage import urls
 from datakit.storage.fingerprint import spelled_out
-from datakit.storage.manifest import InputReference, Manifest, Partition
+from datakit.storage.manifest import InputReference, Manifest, Partition, manifest_url
 
 Plan = Generator["Phase", "Sequence[TaskResult]", "Output"]
 TOLERANCES = ("max_quarantined", "quarantine", "max_removal")  # config fields that are operation parameters
@@ -277,19 +277,14 @@ def tolerance_of(step: Step) -> Tolerance:
 
 def resolve(function: str) -> Callable[..., Any]:
     """Import and return the object named `package.module:name`."""
-    module, _, attribute = function.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    return pkgutil.resolve_name(function)
 
 
 def input_references(step: Step) -> list[InputReference]:
     """List the step's inputs in the form used by its manifest, with paths relative to the step's directory."""
     return [
-        InputReference(
-            stage=entry.role,
-            path=urls.relative(urls.join(entry.directory, "manifest.json"), step.directory),
-            identity=entry.manifest.identity,
-        )
-        for entry in step.inputs
+        InputReference(item.role, urls.relative(manifest_url(item.directory), step.directory), item.manifest.identity)
+        for item in step.inputs
     ]
 
 

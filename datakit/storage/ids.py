@@ -49,8 +49,7 @@ def ids_from_arrow(column: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.n
     nibbles = _FROM_HEX[digits]
     if (nibbles > 15).any():
         raise ValueError("an id column must hold only lowercase hex digits")
-    octets = (nibbles[0::2] << 4) | nibbles[1::2]
-    return ids_from_digests(octets.tobytes())
+    return ids_from_digests(((nibbles[0::2] << 4) | nibbles[1::2]).tobytes())
 
 
 def strictly_ascending(high: np.ndarray, low: np.ndarray) -> bool:

@@ -97,8 +97,7 @@ def _copy_window(sink: BinaryIO, sources: list[str], indexes: list[RunIndex], fi
     spans = [(int(i.offsets[first * i.segments]), int(i.offsets[stop * i.segments])) for i in indexes]
     if stop == first + 1:
         for url, (begin, end) in zip(sources, spans, strict=True):
-            for piece in pieces(url, begin, end):
-                sink.write(piece)
+            sink.writelines(pieces(url, begin, end))
         return
     window = [memoryview(b"".join(pieces(url, *span))) for url, span in zip(sources, spans, strict=True)]
     starts = [
@@ -106,5 +105,4 @@ def _copy_window(sink: BinaryIO, sources: list[str], indexes: list[RunIndex], fi
         for i, span in zip(indexes, spans, strict=True)
     ]
     for bucket in range(stop - first):
-        for data, start in zip(window, starts, strict=True):
-            sink.write(data[start[bucket] : start[bucket + 1]])
+        sink.writelines(data[start[bucket] : start[bucket + 1]] for data, start in zip(window, starts, strict=True))

@@ -101,8 +101,7 @@ def map_range(url: str, start: int, stop: int, scratch: Path) -> pa.Buffer:
     path = scratch / f"range-{uuid.uuid4().hex}"
     try:
         with scratch_errors(path), open(path, "wb") as file:
-            for piece in pieces(url, start, stop):
-                file.write(piece)
+            file.writelines(pieces(url, start, stop))
         return _map_file(str(path), 0, stop - start)
     finally:
         path.unlink(missing_ok=True)  # the mapping keeps the bytes until the last buffer is freed

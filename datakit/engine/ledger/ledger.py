@@ -122,11 +122,8 @@ class LedgerWriter:
 
     def tick(self) -> None:
         """Flush the lines if enough time has passed or enough lines are waiting. Called regularly while tasks run."""
-        waited = time.monotonic() - self._flushed
-        if urls.is_local(self.directory):
-            if waited >= SYNC_SECONDS:
-                self.flush()
-        elif len(self._pending) >= OBJECT_LINES or waited >= OBJECT_SECONDS:
+        waited, local = time.monotonic() - self._flushed, urls.is_local(self.directory)
+        if waited >= (SYNC_SECONDS if local else OBJECT_SECONDS) or (not local and len(self._pending) >= OBJECT_LINES):
             self.flush()
 
     def flush(self) -> None:

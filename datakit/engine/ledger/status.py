@@ -1,8 +1,7 @@
 """Derives the state of a step and of its tasks (done, failed, retrying or waiting) from the step's files alone.
 
-This works while the step runs and after its driver has died. It only reads the ledger, the manifest and the list of
-failures. A started task without an outcome counts as `waiting`, because the files do not show whether a live driver is
-working on it.
+This works while the step runs and after its driver has died, and reads only the ledger, manifest and list of failures.
+A started task without an outcome counts as `waiting`, since the files do not show if a live driver is working on it.
 """
 
 from __future__ import annotations
@@ -78,9 +77,7 @@ def read_status(directory: str) -> StepStatus:
             tasks[line.phase, line.key] = _after(before, line)
     state = _state(directory)
     if state == "partial":
-        tasks = {
-            name: replace(task, state="failed") if task.state == "retrying" else task for name, task in tasks.items()
-        }
+        tasks |= {name: replace(task, state="failed") for name, task in tasks.items() if task.state == "retrying"}
     largest = max(attempts, key=lambda line: line.peak_memory, default=None)
     return StepStatus(
         directory,

@@ -67,8 +67,7 @@ class EventLog(Observer):
         )
 
     def step_ended(self, step: Step, manifest: Manifest, reused: bool) -> None:
-        rows = manifest.totals.rows
-        self._write("step_ended", stage=step.stage, dataset=step.dataset, reused=reused, rows=rows)
+        self._write("step_ended", stage=step.stage, dataset=step.dataset, reused=reused, rows=manifest.totals.rows)
         self._publish()
 
     def step_failed(self, step: Step, error: BaseException) -> None:

@@ -129,9 +129,8 @@ class StepRun:
         """Write the phase's shared data once, to a file that every node can read, and return the file's path."""
         if not phase.shared:
             return None
-        data = encode(phase.shared)
         path = f"{SHARED_FOLDER}/{phase.name}-{digests.of(phase.tasks[0])}.msgpack"
-        atomic.commit_bytes(data, urls.join(self.step.directory, path))
+        atomic.commit_bytes(encode(phase.shared), urls.join(self.step.directory, path))
         return path
 
     def _find(self, phase: Phase, task: Task, digests: Digests) -> bytes | None:

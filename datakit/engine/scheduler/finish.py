@@ -57,7 +57,8 @@ def finish_step(step: Step, output: Output, tally: Tally) -> Manifest:
     counters.update(tally.counters)  # not `+`, which would drop counters that are zero
     quarantined = sorted(tally.quarantined, key=lambda record: (record.file, record.position, record.reason))
     if quarantined:
-        _write_quarantine(step, quarantined)
+        lines = msgspec.json.Encoder().encode_lines(quarantined)
+        atomic.commit_bytes(lines, urls.join(step.directory, QUARANTINE_FILE))
     manifest = Manifest(
         stage=step.stage,
         dataset=step.dataset,
@@ -125,18 +126,12 @@ def clean_up_finished(step: Step) -> None:
 
 def read_quarantine(directory: str) -> list[QuarantinedRecord]:
     """Read the list of records that a finished step skipped. Raises NotFoundError if the step skipped no records."""
-    lines = urls.read_bytes(urls.join(directory, QUARANTINE_FILE)).splitlines()
-    return [msgspec.json.decode(line, type=QuarantinedRecord) for line in lines]
+    return msgspec.json.Decoder(QuarantinedRecord).decode_lines(urls.read_bytes(urls.join(directory, QUARANTINE_FILE)))
 
 
 def remove_exchange(step: Step) -> None:
     """Remove the step's intermediate files."""
     urls.remove_tree(urls.join(step.directory, EXCHANGE_FOLDER))
-
-
-def _write_quarantine(step: Step, records: Sequence[QuarantinedRecord]) -> None:
-    lines = b"".join(msgspec.json.encode(record) + b"\n" for record in records)
-    atomic.commit_bytes(lines, urls.join(step.directory, QUARANTINE_FILE))
 
 
 def write_partial(step: Step, phase: str, failed: dict[str, TaskHistory]) -> None:

@@ -91,8 +91,8 @@ def _plan_single_tries(history: TaskHistory, outcome: Outcome) -> None:
     """Make the next attempt try the records of the batch in progress one by one. After a death with no batch in
     progress, or in a batch whose records were already tried one by one, the next attempt does so for all records.
     """
-    batch = outcome.in_progress
-    if batch is not None and not _is_known(history, batch):
+    batch, tried = outcome.in_progress, [(known.file, known.position) for known in history.try_singly]
+    if batch is not None and (batch.file, batch.position) not in tried:
         history.try_singly.append(batch)
     elif outcome.cause in DEATHS and (outcome.cause is not Cause.MEMORY or history.memory_level == MEMORY_LEVELS - 1):
         history.try_singly.append(ALL_RECORDS)
@@ -112,10 +112,6 @@ def _judge_death(history: TaskHistory, outcome: Outcome, exhausted: bool) -> Ver
         history.narrowed += 1
         return Verdict.RETRY
     return None
-
-
-def _is_known(history: TaskHistory, batch: RecordRange) -> bool:
-    return any((tried.file, tried.position) == (batch.file, batch.position) for tried in history.try_singly)
 
 
 def may_repeat(history: TaskHistory, outcome: Outcome) -> bool:

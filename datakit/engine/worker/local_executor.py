@@ -78,8 +78,7 @@ class LocalExecutor(Executor):
             while self._waiting and self._fits(self._waiting[0]):
                 attempt = self._waiting.popleft()
                 self._running[id(attempt)] = attempt
-                arguments = (attempt, self._cancelled, self._ended)
-                threading.Thread(target=self._run, args=arguments, daemon=True).start()
+                threading.Thread(target=self._run, args=(attempt, self._cancelled, self._ended), daemon=True).start()
 
     def _fits(self, attempt: Attempt) -> bool:
         if not self._running:

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from datakit.engine.executor import Attempt, Cause, Outcome
@@ -35,6 +35,7 @@ from datakit.storage.stale_files import scratch_directory
 POLL_SECONDS = 0.05  # interval of the checks for hangs and cancellation; a result is noticed at once
 DUMP_SECONDS = 2.0  # time for faulthandler to write a stack, which takes milliseconds on an idle machine
 SILENT_SHARE = 0.25  # share of `hang_seconds` after which a silent attempt lends its slot
+_usable_memory = cache(usable_memory)
 
 
 def run_attempt(
@@ -68,11 +69,6 @@ def run_attempt(
 def _shared(url: str) -> bytes:
     """Read a phase's shared data, once per process; it never changes, since its file name contains its digest."""
     return urls.read_bytes(url)
-
-
-@lru_cache(maxsize=1)
-def _usable_memory() -> int:
-    return usable_memory()
 
 
 @dataclass(frozen=True)
