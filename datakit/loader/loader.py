@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, SupportsIndex
 
 from datakit.errors import LoaderError
@@ -80,7 +81,7 @@ class Loader:
         self._planning = threading.RLock()  # the order and the lookahead remember what they computed
 
     def __reduce__(self) -> tuple:
-        return _rebuild, (type(self), self.mixture, asdict(self.options))
+        return partial(type(self), self.mixture, **asdict(self.options)), ()
 
     def __enter__(self) -> Loader:
         return self
@@ -163,10 +164,9 @@ class Loader:
 
     def packing_report(self) -> dict[str, dict[int, Counters]]:
         """Return counters by packed component and sequence length, if the loader counted the sequences itself."""
-        streams = zip(self.order.names, self.order.streams, strict=True)
         return {
             name: dict(stream.counts.packing_counters)
-            for name, stream in streams
+            for name, stream in zip(self.order.names, self.order.streams, strict=True)
             if stream.settings.packing is not None
         }
 
@@ -238,7 +238,3 @@ class Loader:
                 raise LoaderError(
                     f"batch_size {size} (from step {step} on) cannot be split evenly over {self.options.hosts} hosts"
                 )
-
-
-def _rebuild(kind: type[Loader], mixture: Mixture, options: dict[str, Any]) -> Loader:
-    return kind(mixture, **options)

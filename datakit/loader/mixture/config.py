@@ -100,9 +100,7 @@ class Stage:
     start_slot: int | None = None
 
     def first_slot(self, axis: SlotAxis) -> int:
-        if self.start_slot is not None:
-            return self.start_slot
-        return axis.first_slot(self.start_step or 0)
+        return axis.first_slot(self.start_step or 0) if self.start_slot is None else self.start_slot
 
 
 @dataclass(frozen=True)

@@ -52,8 +52,7 @@ class SlotAxis:
     """Converts steps to slots and back. Slots number the rows of all batches from 0, including rows of padding."""
 
     def __init__(self, batch_size: Schedule) -> None:
-        self._steps = [step for step, _ in batch_size.pairs]
-        self._sizes = [size for _, size in batch_size.pairs]
+        self._steps, self._sizes = zip(*batch_size.pairs, strict=True)
         self._slots = [0]
         for i in range(1, len(self._steps)):
             self._slots.append(self._slots[-1] + (self._steps[i] - self._steps[i - 1]) * self._sizes[i - 1])

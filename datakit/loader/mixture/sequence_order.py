@@ -74,8 +74,6 @@ class SequenceOrder:
         picks = []
         for number in range(len(self.names)):
             rows = np.flatnonzero(components == number)
-            if not rows.size:
-                continue
             picks.extend(self._windows(number, sequences[rows], rows))
         return picks
 

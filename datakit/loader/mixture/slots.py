@@ -3,8 +3,7 @@
 Slots number the rows of all batches from the start of the run. Each mixture stage divides its slots into mixture blocks
 (of 2,048 slots by default). apportion.py decides how many sequences of each component a block holds, and a keyed
 permutation decides their order. A component's sequences are numbered in slot order. If a new stage cuts a mixture block
-short, the numbering therefore continues after the last sequence served. A block of 2,048 slots takes 0.3 ms; the last
-64 blocks are cached.
+short, the numbering continues after the last sequence served. A block of 2,048 slots takes 0.3 ms; 64 are cached.
 """
 
 from __future__ import annotations

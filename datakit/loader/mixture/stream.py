@@ -145,11 +145,8 @@ class Stream:
         if later < len(self.stretches):
             end = min(end, self.stretches[later].first)
         after = self.window_at(end)
-        needed = window.units_by_first_use(sequence - window.first, end - window.first)
-        following = after.units_by_first_use(end - after.first, after.count)
-        return [(place + window.first, unit) for place, unit in needed] + [
-            (place + after.first, unit) for place, unit in following
-        ]
+        parts = ((window, sequence - window.first, end - window.first), (after, end - after.first, after.count))
+        return [(part.first + at, unit) for part, a, b in parts for at, unit in part.units_by_first_use(a, b)]
 
     def epochs_at(self, sequence: int) -> float:
         """Return the number of epochs completed after `sequence` sequences; 1.25 is a quarter into the second epoch."""
@@ -204,8 +201,7 @@ class Stream:
     def _join(self, window: Window, place: int, length: int) -> Joined:
         """Join the window's sequences from `place` to its end into sequences of a new length."""
         units, rows = window.at(np.arange(place, window.count))
-        numbers = np.unique(units).tolist()
-        parts = [self.reader.pieces_of(window.units[i]).take(rows[units == i]) for i in numbers]
+        parts = [self.reader.pieces_of(window.units[i]).take(rows[units == i]) for i in np.unique(units).tolist()]
         unread, packing = Pieces.concatenate(parts), self.settings.packing
         borders = None if packing is None else self.reader.borders_near(unread)
         return join_unread(unread, length, self.settings.block_tokens, packing, borders)

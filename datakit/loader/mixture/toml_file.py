@@ -32,8 +32,9 @@ Loading takes one read per cache and, with `packing_root`, two more per packed c
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,8 @@ def mixture_of(document: Mapping[str, Any], file: Path, packing_root: str | None
     table = decoded(document, MixtureTable, str(file), LoaderError)
     if table.steps is not None and table.steps < 1:
         raise LoaderError(f"{file}: steps is {table.steps}; it must be at least 1")
-    components = _components(table.components, file)
+    opened, entries = cache(open_cache), table.components.items()
+    components = {name: _component(entry, f"{file}, component {name!r}", file, opened) for name, entry in entries}
     try:
         mixture = Mixture(components, _stages(table.stages, str(file)), **_settings(table, str(file)))
         if packing_root is not None:
@@ -114,18 +116,10 @@ def mixture_of(document: Mapping[str, Any], file: Path, packing_root: str | None
     return MixtureFile(str(file), mixture, table.steps)
 
 
-def _components(tables: Mapping[str, Any], file: Path) -> dict[str, Component]:
-    caches: dict[str, Cache] = {}
-    return {name: _component(table, f"{file}, component {name!r}", file, caches) for name, table in tables.items()}
-
-
-def _component(value: Any, place: str, file: Path, caches: dict[str, Cache]) -> Component:
+def _component(value: Any, place: str, file: Path, opened: Callable[[str], Cache]) -> Component:
     table = decoded(value, ComponentTable, place, LoaderError)
-    url = _absolute(table.cache, file)
     try:
-        if url not in caches:
-            caches[url] = open_cache(url)
-        source = CacheSource(caches[url], table.source)
+        source = CacheSource(opened(_absolute(table.cache, file)), table.source)
     except (NotFoundError, UsageError, LoaderError) as error:
         raise LoaderError(f"{place}: {error}") from error
     return Component(

@@ -50,19 +50,15 @@ class Batch:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the arrays [rows, length] by name, without `segments` and `positions` if segments=False."""
-        names = (
-            ("tokens", "segments", "positions", "loss_mask") if self.run_counts is not None else ("tokens", "loss_mask")
-        )
-        return {name: getattr(self, name) for name in names}
+        by_document = () if self.run_counts is None else ("segments", "positions")
+        return {name: getattr(self, name) for name in ("tokens", *by_document, "loss_mask")}
 
     @cached_property
     def segments(self) -> np.ndarray:
         counts, _, sizes = self._runs
-        number = (
-            np.arange(len(sizes), dtype=np.int32) - np.repeat(np.cumsum(counts) - counts, counts).astype(np.int32) + 1
-        )
-        last = np.cumsum(counts) - 1  # in a row with padding, the last run is the padding
-        number[last[self.lengths < self.tokens.shape[1]]] = 0
+        ends = np.cumsum(counts)
+        number = np.arange(1, len(sizes) + 1, dtype=np.int32) - np.repeat(ends - counts, counts).astype(np.int32)
+        number[ends[self.lengths < self.tokens.shape[1]] - 1] = 0  # in a row with padding, the last run is the padding
         return np.repeat(number, sizes).reshape(self.tokens.shape)
 
     @cached_property
@@ -90,8 +86,7 @@ class Batch:
         length = self.tokens.shape[1]
         padded = np.flatnonzero(self.lengths < length)
         row = np.repeat(np.arange(len(self.lengths)), self.run_counts)
-        starts = np.concatenate([row * length + self.run_starts, padded * length + self.lengths[padded]])
-        starts = np.unique(starts)
+        starts = np.unique(np.concatenate([row * length + self.run_starts, padded * length + self.lengths[padded]]))
         counts = self.run_counts.copy()
         counts[padded] += self.lengths[padded] > 0
         return counts, starts, np.diff(np.append(starts, self.tokens.size))

@@ -61,8 +61,7 @@ def rows_of_range(source: TokenSource, start: int, stop: int, length: int, view:
     if source.has_loss_mask:
         mask = _padded(source.read_loss_mask(start, stop), sequences, length, 0)
         reads, size = 2, size + stop - start
-    full = int(lengths.min()) == length
-    return Rows(tokens, lengths, full, pointer, runs, mask, reads, size)
+    return Rows(tokens, lengths, int(lengths.min()) == length, pointer, runs, mask, reads, size)
 
 
 def rows_of_pieces(source: TokenSource, pieces: Pieces, length: int, view: View, *, whole_documents: bool) -> Rows:
@@ -81,8 +80,7 @@ def rows_of_pieces(source: TokenSource, pieces: Pieces, length: int, view: View,
     if source.has_loss_mask:
         mask, more = gather.read(source.read_loss_mask, np.dtype(bool), 0)
         reads, size = 2 * reads, size + more
-    full = int(lengths.min()) == length
-    return Rows(tokens, lengths, full, pointer, runs, mask, reads, size)
+    return Rows(tokens, lengths, int(lengths.min()) == length, pointer, runs, mask, reads, size)
 
 
 def _padded(values: np.ndarray, sequences: int, length: int, fill: int) -> np.ndarray:

@@ -115,9 +115,8 @@ class RangeSource:
         self._starts = np.array([start for start, _ in ranges], np.int64)
         sizes = np.array([stop - start for start, stop in ranges], np.int64)
         self._view = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        self.identity = xxhash.xxh3_128_hexdigest(
-            base.identity.encode() + self._starts.tobytes() + self._view.tobytes()
-        )
+        content = base.identity.encode() + self._starts.tobytes() + self._view.tobytes()
+        self.identity = xxhash.xxh3_128_hexdigest(content)
 
     @property
     def tokens(self) -> int:
@@ -153,9 +152,7 @@ class RangeSource:
 
 
 def _joined(parts: list[np.ndarray], dtype: np.dtype) -> np.ndarray:
-    if len(parts) == 1:
-        return parts[0]
-    return np.concatenate([np.zeros(0, dtype), *parts])
+    return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, dtype), *parts])
 
 
 @dataclass(frozen=True)
