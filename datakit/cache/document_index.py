@@ -76,8 +76,7 @@ class DocumentIndex:
 
     def _ids(self, index: int, group: int, shard: Any) -> Any:
         def read() -> Any:
-            table = read_group(shard, group, self._url(index), ["id"])
-            return table.column("id").combine_chunks()
+            return read_group(shard, group, self._url(index), ["id"]).column("id").combine_chunks()
 
         return self._groups.get((index, group), read)
 

@@ -66,7 +66,6 @@ def stretches(starts: np.ndarray, limit: int) -> Iterator[tuple[int, int]]:
     """
     first, count = 0, len(starts) - 1
     while first < count:
-        fitting = int(np.searchsorted(starts, starts[first] + limit, "right")) - 1
-        last = max(fitting, first + 1)
+        last = max(first + 1, int(np.searchsorted(starts, starts[first] + limit, "right")) - 1)
         yield first, last
         first = last

@@ -30,8 +30,7 @@ def read_ahead(
     read: Callable[[int, int], np.ndarray], ranges: Iterable[Range], in_flight: int = IN_FLIGHT
 ) -> Iterator[np.ndarray]:
     """Yield `read(start, stop)` for each range, in the given order, with up to `in_flight` reads at a time.
-    If a read fails, its error is raised when its result is due. If the caller stops early, no new reads start, and
-    those in flight are awaited.
+    A read's error is raised when its result is due. If the caller stops early, only the reads in flight are completed.
     """
     waiting: deque[Future[np.ndarray]] = deque()
     pool = ThreadPoolExecutor(in_flight, thread_name_prefix="datakit-read")

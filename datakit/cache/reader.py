@@ -113,8 +113,7 @@ class Cache:
 
     def view(self) -> np.ndarray:
         """Return all tokens as one read-only array. The array is a memory map if a single raw shard on a local disk
-        holds all tokens; otherwise it is a copy, which takes 2 or 4 bytes of memory per token. This method is intended
-        for small caches.
+        holds all tokens; otherwise it is a copy, which takes 2 or 4 bytes of memory per token. Use it for small caches.
         """
         filled = np.flatnonzero(np.diff(self._offsets.token_starts))
         mapped = self._arrays.view(int(filled[0])) if len(filled) == 1 else None
