@@ -28,7 +28,9 @@ HINTS = {"window_blocks": " (derived from memory_bytes and the components; set t
 
 
 def describe(order: SequenceOrder) -> dict[str, Any]:
-    """Return a description of an order's reads as JSON values; it is equal for equal mixtures with equal contents."""
+    """Return a description of what an order reads, as JSON values. Descriptions are equal if the mixtures and the
+    contents of their sources are equal.
+    """
     mixture, simulate = order.mixture, order.mixture.simulate
     stages = [[slot, {n: float(w) for n, w in sorted(weights.items()) if w > 0}] for slot, weights in order.stages]
     settings: dict[str, Any] = {

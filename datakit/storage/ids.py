@@ -35,7 +35,9 @@ def ids_to_arrow(high: np.ndarray, low: np.ndarray) -> pa.StringArray:
 
 
 def ids_from_arrow(column: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-    """Convert strings [N] of 32 lowercase hex digits to (high, low), uint64 [N] each, or raise ValueError."""
+    """Convert a column of strings [N], each with 32 lowercase hex digits, to (high, low), uint64 [N] each. Raises
+    ValueError for any other content.
+    """
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     if len(column) == 0:

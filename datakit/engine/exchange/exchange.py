@@ -130,7 +130,9 @@ def _refuse_dictionaries(schema: pa.Schema) -> None:
 
 
 def _combine(tables: list[pa.Table]) -> pa.Table:
-    """Combine the tables into one with one chunk per column. To save memory, `tables` is emptied column by column."""
+    """Combine the tables into one table with one chunk per column. To save memory, this empties `tables` and frees
+    their columns one by one.
+    """
     schema = tables[0].schema
     columns = [[table.column(i) for table in tables] for i in range(len(schema))]
     tables.clear()

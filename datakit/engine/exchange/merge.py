@@ -27,7 +27,10 @@ MEMORY_BYTES = 512 << 20  # two copies of the window, the indexes, and a margin
 
 
 def merged(step: Step, phase: str, runs: list[str], readers: int) -> Generator[Phase, Sequence[TaskResult], list[str]]:
-    """Merge runs if runs x readers exceeds a million: `runs = yield from merged(step, "route", runs, readers)`."""
+    """Merge runs if runs x readers exceeds a million.
+
+    Use it as `runs = yield from merged(step, "route", runs, readers)`.
+    """
     if len(runs) * readers <= MOST_READS:
         return runs
     size = math.isqrt(len(runs) - 1) + 1

@@ -41,7 +41,8 @@ PIECE_BYTES = 32 << 20
 class RunIndex:
     """The part of a run's index that covers the requested buckets, the first of which is `first_bucket`.
 
-    schemas: one serialized schema per segment. offsets: int64 [requested buckets x segments + 1], places in the data.
+    schemas: one serialized schema per segment. offsets: int64 [requested buckets x segments + 1], positions in the data
+    file.
     """
 
     buckets: int

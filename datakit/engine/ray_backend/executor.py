@@ -6,8 +6,9 @@ nothing about failures: every error that it reports becomes an Outcome (`failure
 and the driver imports this package only if the run uses a cluster.
 
 Submitted attempts go to Ray immediately, or as soon as the cap on CPUs allows. The driver submits at most three
-attempts per slot at a time, so its memory does not grow with the number of tasks. Up to two thirds of them wait in Ray,
-where an autoscaler sees enough demand to triple the cluster in each round; by default, it at most doubles it.
+attempts per slot at a time, so its memory does not grow with the number of tasks. Up to two thirds of these attempts
+wait in Ray, where an autoscaler sees them as demand. This demand is enough to triple the cluster in each round; by
+default, an autoscaler at most doubles it.
 Cost: 2 s to start a private cluster, 0.5 ms per task, and 1.1 GB of memory for Ray's processes.
 """
 
@@ -20,7 +21,8 @@ from collections import deque
 from dataclasses import dataclass
 
 # Ray prints messages from its nodes (such as a worker's death) to this process's standard output, which is reserved for
-# `--json`. This pattern, which Ray reads only on import, suppresses them; each also becomes an Outcome's message.
+# `--json`. This pattern, which Ray reads only once, on import, suppresses all of these messages. None of them is lost,
+# since each also becomes the message of an Outcome.
 os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
 
 import ray

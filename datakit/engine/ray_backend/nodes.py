@@ -6,7 +6,8 @@ node started with `--num-cpus 0` never runs a task.
 
 Nodes are excluded by id, because every node carries its id as a label, whereas the accelerator type is a label only if
 Ray itself has detected the device. An attempt already waiting in Ray cannot exclude a node that joins later. Therefore
-a worker process checks its own node before it starts an attempt, and returns attempts that must not run there.
+a worker process checks its own node before it starts an attempt (`worker.py`), and returns the attempt if the node must
+not be used. This module does not import ray.
 """
 
 from __future__ import annotations

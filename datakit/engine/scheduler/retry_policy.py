@@ -115,7 +115,9 @@ def _judge_death(history: TaskHistory, outcome: Outcome, exhausted: bool) -> Ver
 
 
 def may_repeat(history: TaskHistory, outcome: Outcome) -> bool:
-    """Count an outcome that says nothing about the input (no death, no result); return True if a retry is allowed."""
+    """Count an outcome that is neither a death nor a result, and thus says nothing about the input. Returns True if a
+    retry is allowed.
+    """
     history.causes[outcome.cause] += 1
     return outcome.cause is Cause.CANCELLED or history.causes[outcome.cause] < TRIES[outcome.cause]
 

@@ -2,9 +2,9 @@
 
 Admission: the budgets of all running attempts add up to at most 85 % of the memory of the machine (or of its cgroup),
 so that the kernel never has to choose a victim. The oldest attempt is admitted first. An attempt whose budget exceeds
-this total runs alone. An exclusive attempt also runs alone if its budget exceeds its slots' share of the memory. With
-a smaller one, neighbors cannot take memory from it, and running a hundred memory bombs one by one would delay others.
-Each child has a thread that waits for it; the children do the work.
+this total runs alone. An exclusive attempt also runs alone if its budget exceeds its slots' share of the memory. If its
+budget is smaller, its neighbors cannot take memory from it, and running a hundred memory bombs one by one would delay
+all other attempts. Each child has a thread that waits for it; the children do the work.
 
 An attempt that has been silent for a quarter of its `hang_seconds` lends its slot (but not its memory) to the next
 attempt until it makes progress again. A hung task either uses no CPU time or wastes it, and without this rule a few

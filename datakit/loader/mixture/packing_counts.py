@@ -7,7 +7,8 @@ for each sequence length, in a step `packing-<length>-<policy>` that all mixture
 
 The step's fingerprint covers everything that decides the counts: the identity of the tokens that training sees (the
 cache or its source, without the held-out documents), the block size, the length and the packing. So counts from another
-cache are never used, and new held-out documents require new counts. Loading takes two reads, and 4 bytes per block.
+cache are never used, and new held-out documents require new counts. Loading the counts of one step takes two reads, and
+4 bytes of memory per block.
 """
 
 from __future__ import annotations

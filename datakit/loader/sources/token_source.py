@@ -131,7 +131,9 @@ class RangeSource:
         return self._base.has_loss_mask
 
     def pieces(self, start: int, stop: int) -> list[tuple[int, int, int]]:
-        """Return a range's parts as (start, stop, shift) in the base source, whose positions are ours plus `shift`."""
+        """Return the parts of a range as positions in the base source: (start, stop, shift). A position of this source
+        plus `shift` is a position of the base source.
+        """
         first = int(np.searchsorted(self._view, start, side="right")) - 1
         last = int(np.searchsorted(self._view, stop, side="left"))
         pieces = []
