@@ -48,10 +48,7 @@ def storage_errors(url: str) -> Iterator[None]:
 
 @contextmanager
 def scratch_errors(path: Path) -> Iterator[None]:
-    """Translate errors in writing scratch files, which are always on the temporary disk.
-
-    Raises NoSpaceError.
-    """
+    """Translate errors in writing scratch files, which are always on the temporary disk. Raises NoSpaceError."""
     try:
         yield
     except OSError as error:
