@@ -1,7 +1,9 @@
-"""Assigns row numbers to all documents that dedup reads, and checks that normalized and signature files have equal row
-counts. Row numbers are assigned to the sources in recipe order, to the partitions of each source in order, and to the
-documents of each partition in order. Thus 8 bytes identify a document throughout the stage. A binary search finds the
-document's file, and sorting by row number sorts in recipe order.
+"""Assigns row numbers to all documents that dedup reads, checks that normalized and signature files have equal row
+counts, and rounds numbers of exchange buckets up to a power of two.
+
+Row numbers are assigned to the sources in recipe order, to the partitions of each source in order, and to the documents
+of each partition in order. Thus 8 bytes identify a document throughout the stage. A binary search finds the document's
+file, and sorting by row number sorts in recipe order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Shuffles rows through files: decides where a map task's runs end, and writes and reads their rows ordered by bucket.
+"""Shuffles rows through files: checks the number of buckets, decides where a map task's runs end, and writes and reads
+their rows ordered by bucket.
 
 Map tasks write runs, and each reducer reads the byte ranges of its buckets in all of them. Only file names pass through
 the driver. A run ends when its rows reach `budget_bytes / 2` bytes (at most 1 GiB) or the schema changes. Within a

@@ -1,4 +1,5 @@
-"""Starts fork servers, asks them for children, and keeps the most recently used servers (two by default).
+"""Starts fork servers in an environment where libraries start no threads, asks them for children, and keeps the most
+recently used servers (two by default).
 
 The classes are thread-safe. A server boots in 130-500 ms, once per worker process and set of preloads.
 """
