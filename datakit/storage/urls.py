@@ -1,4 +1,5 @@
-"""Resolves URLs; reads, lists and removes files on a disk or in an object store, with a limit on parallel requests.
+"""Resolves URLs, builds the client of every store, and reads, lists and removes files on a disk or in an object store,
+with a limit on parallel requests.
 
 Every function takes a URL string: a plain path, `file://`, or any protocol that fsspec knows (`s3://`, `gs://`, ...).
 Local files are accessed directly because, for small files, a call to fsspec's local layer costs more than the read
