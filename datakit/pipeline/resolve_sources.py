@@ -1,5 +1,5 @@
-"""Decides what identifies each source (a revision or its listing), when it is listed, what `--offline` trusts, and which
-notes about it `run` and `plan` print.
+"""Decides what identifies each source (a revision or its listing), when it is listed, what `--offline` trusts, and
+which notes about it `run` and `plan` print.
 
 A source pinned by a revision is identified by its URL, revision and selection. Once downloaded, it need not be listed.
 Any other source is identified by its listing. With `--offline`, nothing remote is contacted: a pinned source must have
