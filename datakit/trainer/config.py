@@ -2,8 +2,7 @@
 `[data]`, and decides what enters the fingerprint. `docs/trainer.md` shows a run file.
 
 Of the other tables, `[optimizer]` has the fields of `optimizer.Optimizer`, `[checkpoint]` those of
-`checkpoint.Checkpoints`, and `[model]` a `kind` ("grug" or, e.g., "my_package.mine") and the fields of that model's
-`Config`.
+`checkpoint.Checkpoints`, and `[model]` a `kind` ("grug" or, e.g., "my_package.mine") and the fields of its `Config`.
 
 The fingerprint covers the settings that decide the result: model, optimizer, steps, seed, mixture, `initialize_from`
 and `resume_from`. It does not cover how the run is executed (devices, checkpoints, evaluation, logging).

@@ -9,7 +9,7 @@ and the validation sets, and rounds up the default vocabulary size.
     [data.evaluation."exams/law"]           # a further validation set, in addition to held-out documents
     cache = "data/exams"
 
-    [data]                                  # names a mixture file; then only `evaluation` may be added
+    [data]                                  # alternatively, a mixture file; then only `evaluation` may be added
     mixture = "mix.toml"
 
 Paths are relative to the run file. In them, {root} stands for the command's --root, which also holds the counts of

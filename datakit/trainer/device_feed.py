@@ -44,9 +44,7 @@ class BatchSource(Protocol):
         ...
 
     def outline(self, steps: int) -> list[tuple[int, int, int]]:
-        """Return (batches, sequences per batch, length) for each shape in the first `steps` batches. Raises an error if
-        there are fewer batches.
-        """
+        """Return (batches, rows, length) for each shape in the first `steps` batches, or raise if they are fewer."""
         ...
 
     def record(self) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def check_tags(tags: Iterable[str]) -> None:
 def evaluate(
     trainer: Trainer, params: Tree, model_state: Tree, tags: Tags, token_bytes: Lengths = None, limit: int | None = None
 ) -> dict[str, float]:
-    """Return the metrics of all tags over at most `limit` batches each. Raises UsageError if a tag predicts nothing."""
+    """Return all metrics, from at most `limit` batches per tag. Raises UsageError for a tag with nothing to predict."""
     started, totals = time.perf_counter(), {}
     with jax.set_mesh(trainer.mesh):
         for tag, batches in tags.items():

@@ -20,7 +20,7 @@ FAMILIES = {"olmoe": "whole", "mixtral": "none", "qwen3_moe": "head"}  # model_t
 
 
 def config_from_hub(description: dict[str, Any], **changes: Any) -> olmoe.Config:
-    """Convert a parsed `config.json`; `changes` override fields. Raises UsageError for models not supported."""
+    """Convert a parsed `config.json`; `changes` override fields. Raises UsageError for unsupported models."""
     family = description.get("model_type")
     if family not in FAMILIES:
         raise UsageError(f"model_type {family!r} is not supported; use one of {', '.join(FAMILIES)}")

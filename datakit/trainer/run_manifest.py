@@ -2,8 +2,7 @@
 manifest that marks it as finished. `docs/trainer.md` lists the files.
 
 The prediction holds the values that the scaling law gives for the run's compute budget, and those in the run's
-`expect`. It is written before the first step and never changed afterwards. A run with a manifest is never trained
-again.
+`expect`. It is written before the first step and never changed. A run with a manifest is never trained again.
 """
 
 from __future__ import annotations

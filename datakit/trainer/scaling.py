@@ -129,7 +129,7 @@ def size(
     beta2_base: float | None = None,
     heuristic: Heuristic = APRIL,
 ) -> Plan:
-    """Plan a Grug run of width `hidden`. Raises UsageError if `flops` is not positive or `hidden` is unsuitable."""
+    """Plan a Grug run of width `hidden`. Raises UsageError if `flops` is not positive, and as `model_of_width` does."""
     if not flops > 0:
         raise UsageError(f"a budget of {flops} FLOPs is too small; it must be positive, e.g. 1e19")
     model = model_of_width(hidden, vocabulary, sequence)

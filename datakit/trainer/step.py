@@ -4,8 +4,7 @@ evaluation, and defines and creates the training state.
     keys of the state: "step", "params", "model", "moments", and "ema" if optimizer.ema is set
 
 The buffers of the state are donated, so a step needs no second copy. Parameters, moments and averages are sharded by
-the model's table of weights; the batch is split by rows. `finite` in the results is True if the loss and all norms are
-finite.
+the table of weights; the batch is split by rows. The result `finite` is True if the loss and all norms are finite.
 """
 
 from __future__ import annotations

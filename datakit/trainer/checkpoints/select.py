@@ -1,5 +1,5 @@
 """Chooses the checkpoint to resume from: the newest whose checksums match; sets later ones aside by renaming their
-markers. All that restores a checkpoint uses this module: resuming, starting from other weights, and `datakit eval`.
+markers. Resuming, starting from another run's weights, and `datakit eval` restore checkpoints through this module.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Defines Grug, this trainer's own mixture-of-experts model: its settings and limits, weights, forward pass and FLOPs.
 
-To change the model, copy this file. Every layer is attention followed by experts. Both read a gated RMS norm of the
-residual stream:
+To change it, copy this file. A layer is attention, then experts. Both read a gated RMS norm of the residual stream:
 
     x = gated(norm(embed[tokens]))
     x = x + attention(gated(norm(x)))
@@ -14,9 +13,8 @@ half of it. The component of each head's output along the position's own value i
 which starts at one, scales the result.
 
 A sigmoid router chooses K of the E experts, and its biases balance the load by quantiles (see `router.py`). One more
-expert is shared: every token passes through it. Experts are SwiGLU networks by default. `experts = 0` makes a dense
-model with only the shared expert. The model has no biases except the router's, no tied weights, no dropout and no
-balancing loss.
+expert is shared by all tokens. Experts are SwiGLU networks by default. `experts = 0` makes a dense model with only the
+shared expert. The model has no biases except the router's, no tied weights, no dropout and no balancing loss.
 
 Parameters are fp32, and the computation is bf16 by default. Layers are stacked along a first axis and run in one
 `scan`, so a model with 50 layers compiles as fast as one with 5. `shapes.py` explains the letters in shapes.

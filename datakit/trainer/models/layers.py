@@ -1,12 +1,10 @@
 """Computes the parts that models share: norms, rotary positions, attention, gates, next-token labels, and the loss. All
-are pure functions on arrays. Norms, softmaxes and the loss are computed in fp32; norms and attention return the input's
-type.
+are pure functions. Norms, softmaxes and the loss are computed in fp32; norms and attention return the input's type.
 
 Attention and the loss save memory. Attention processes up to eight groups of queries one after the other: it keeps no
 [S, S] scores, and it never reads keys after the group or before the widest window. The loss processes the sequence in
 pieces and keeps no [B, S, V] logits. Both recompute their intermediate values in the backward pass. On a CPU they are
-also faster this way, since small arrays fit in the cache (at 256 positions, attention is 3 times and the loss twice as
-fast as in one piece).
+also faster (at 256 positions, attention 3 times and the loss twice), since small arrays fit in the cache.
 """
 
 from __future__ import annotations
@@ -123,8 +121,8 @@ GATES: dict[str, Callable[[Any], Any]] = {"swiglu": silu_gate, "bilinear": bilin
 def next_tokens(
     tokens: Int[Array, "B S"], segments: Int[Array, "B S"], loss_mask: Bool[Array, "B S"]
 ) -> tuple[Int[Array, "B S"], Float[Array, "B S"]]:
-    """Return the labels and weights of all positions. Position i predicts token i + 1, with weight 1 if that token's
-    mask is set and both tokens share a segment, otherwise 0. So the first token of a document is never predicted.
+    """Return all labels and weights. Position i predicts token i + 1, with weight 1 if that token's mask is set and
+    both are in one segment, otherwise 0. So no document's first token is predicted. The last position predicts none.
     """
     labels = jnp.concatenate([tokens[:, 1:], tokens[:, :1]], axis=1)
     counted = loss_mask[:, 1:] & (segments[:, 1:] == segments[:, :-1])
@@ -136,8 +134,7 @@ def cross_entropy(
 ) -> tuple[Float[Array, "B S"], Float[Array, "B S"]]:
     """Return -log p(label) and the logsumexp of the logits for each position, in nats and in fp32. Logits are held for
     only `piece` positions at a time (None: as many as fit in `LOGIT_BYTES`), rounded down to a divisor of the length.
-    On a mesh, each device computes its own rows, so the gradient of `head` is summed over the devices once instead of
-    once per piece.
+    On a mesh, each device computes its own rows, so `head`'s gradient is summed over the devices once, not per piece.
     """
     compute = partial(_cross_entropy_of_rows, piece=piece)
     if current_mesh().size > 1:

@@ -8,7 +8,7 @@
 The models use the same blocks as `grug.py`, and differ from each other in size and in two settings. Queries and keys
 are normalized over the whole projection (OLMoE), per head (Qwen3) or not at all (Mixtral). A token's expert weights are
 renormalized to sum to one (Mixtral, Qwen3) or left as they are (OLMoE). The router is a softmax with one load-balancing
-loss over all layers. Tests compare every gradient with the published implementations.
+loss over all layers. Tests compare logits, losses and all gradients with the published implementations.
 """
 
 from __future__ import annotations

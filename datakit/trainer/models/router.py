@@ -5,8 +5,7 @@ router, which is balanced by a loss.
 Balancing needs, for each expert, the q-th largest of its scores over all tokens of the batch. It is found bit by bit,
 with 32 counts over [T, E]. Each count is a sum of integers, which is exact under any sharding. So the bias does not
 depend on the number of devices, no scores are gathered, and nothing is sorted. Logits are computed in fp32 from fp32
-inputs. This is only a thousandth of a model's work, and rounding could change which of two nearly equal experts a token
-trains.
+inputs. This is only a thousandth of the work, and rounding could change which of two nearly equal experts is trained.
 """
 
 from __future__ import annotations

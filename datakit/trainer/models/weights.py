@@ -70,7 +70,7 @@ def parameter_count(table: Tree, chosen: int | None = None) -> int:
 
 
 def initialize(table: Tree, key: Array) -> Tree:
-    """Draw the fp32 parameters. If one device cannot hold them, jit this with `out_shardings=shardings(...)`."""
+    """Draw the fp32 parameters; if one device cannot hold them, under `jit` with `out_shardings=shardings(...)`."""
 
     def draw(path: Any, weight: Weight) -> Array:
         if not weight.std:
