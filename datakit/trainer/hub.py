@@ -1,9 +1,7 @@
 """Converts OLMoE, Mixtral and Qwen3-MoE configs and checkpoints from the model hub to the Config and parameters of
-`models/olmoe.py`, and rejects unsupported models.
-
-The input is the parsed `config.json` and a dict of numpy arrays, e.g. as read by the `safetensors` package. The hub
-stores matrices as [out, in], and experts either separately or stacked. Here, all matrices are [in, out], and all
-experts are stacked.
+`models/olmoe.py`, and rejects unsupported models. The input is the parsed `config.json` and a dict of numpy arrays,
+e.g. from the `safetensors` package. The hub stores matrices as [out, in], and experts either separately or stacked.
+Here, all matrices are [in, out], and all experts are stacked.
 """
 
 from __future__ import annotations
@@ -22,18 +20,11 @@ FAMILIES = {"olmoe": "whole", "mixtral": "none", "qwen3_moe": "head"}  # model_t
 
 
 def config_from_hub(description: dict[str, Any], **changes: Any) -> olmoe.Config:
-    """Convert a parsed `config.json` with model_type olmoe, mixtral or qwen3_moe; `changes` override fields.
-
-    Raises UsageError for other models, and for variants that `models/olmoe.py` does not support.
-    """
+    """Convert a parsed `config.json`; `changes` override fields. Raises UsageError for unsupported models."""
     family = description.get("model_type")
     if family not in FAMILIES:
         raise UsageError(f"model_type {family!r} is not supported; use one of {', '.join(FAMILIES)}")
-    if (
-        description.get("tie_word_embeddings")
-        or description.get("attention_bias")
-        or description.get("mlp_only_layers")
-    ):
+    if any(description.get(name) for name in ("tie_word_embeddings", "attention_bias", "mlp_only_layers")):
         raise UsageError("tied embeddings, attention biases and dense layers are not supported by models/olmoe.py")
     heads, hidden = description["num_attention_heads"], description["hidden_size"]
     rope = description.get("rope_parameters") or description

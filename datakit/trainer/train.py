@@ -7,12 +7,7 @@ A run resumes from its newest valid checkpoint. It then computes bit for bit wha
 batch is a function of the step, and the state is all that a run carries from step to step. After each step, the loop
 waits for the metrics (about a millisecond), so a NaN or infinite loss stops the run before the bad state is saved:
 DivergedError is raised, the exit code is 4, and the last good checkpoint remains untouched. On SIGTERM or Ctrl-C, the
-loop finishes the step, saves, and exits.
-
-For each step, the loop takes the batch (which a thread has placed in advance), runs the step, logs the row of metrics,
-saves a checkpoint, evaluates, and logs the row again with the additional metrics. Nothing is lost if the run ends in
-between, because a run that resumes at a step whose evaluation is missing starts with that evaluation, even at the last
-step.
+loop finishes the step, saves, and exits. The next start does an evaluation that is missing, even at the last step.
 """
 
 from __future__ import annotations
@@ -34,7 +29,8 @@ from datakit.errors import CheckpointError, DivergedError, UsageError
 from datakit.storage import urls
 from datakit.storage.manifest import InputReference, find_manifest
 from datakit.trainer import run_manifest
-from datakit.trainer.checkpoints.checkpoint import Marker, Say, Writer, candidates
+from datakit.trainer.checkpoints.candidates import Marker, Say, candidates
+from datakit.trainer.checkpoints.checkpoint import Writer
 from datakit.trainer.config import Run
 from datakit.trainer.device_feed import BatchSource, Feed, stage_at
 from datakit.trainer.evaluate import BatchesOf, check_evaluations, check_tags, evaluate_all
@@ -77,7 +73,6 @@ def train(
     say: Say = say_on_stderr,
 ) -> Outcome:
     """Train a run to its last step. `inputs` returns the references that the manifest in a given directory records.
-
     Raises DivergedError, CheckpointError and UsageError, and the errors of `source`.
     """
     place = run_manifest.run_place(root, run, source.record())
@@ -117,29 +112,28 @@ def use_compilation_cache(run: Run) -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
 
 
+@dataclass
 class _Loop:
     """The part of a run that one process executes."""
 
-    def __init__(
-        self,
-        run: Run,
-        place: run_manifest.RunPlace,
-        trainer: Trainer,
-        source: BatchSource,
-        start: Start,
-        evaluations: dict[str, BatchesOf],
-        token_bytes: Any,
-        say: Say,
-    ) -> None:
-        self.run, self.place, self.trainer, self.source, self.say = run, place, trainer, source, say
-        self.directory = place.directory
-        self.evaluations, self.token_bytes = evaluations, token_bytes
-        self.start, self.mixture, self.profiling = start, source.record(), False
+    run: Run
+    place: run_manifest.RunPlace
+    trainer: Trainer
+    source: BatchSource
+    start: Start
+    evaluations: dict[str, BatchesOf]
+    token_bytes: Any
+    say: Say
+    profiling: bool = False
+
+    def __post_init__(self) -> None:
+        run, start = self.run, self.start
+        self.directory, self.mixture = self.place.directory, self.source.record()
         self.trackers = self._open_trackers()
-        counts, flops = dict(start.counts), training_flops(run, source.outline(start.step))
+        counts, flops = dict(start.counts), training_flops(run, self.source.outline(start.step))
         logged_stage = stage_at(self.mixture, counts["sequences"] - 1) if has_rows(self.directory) else None
-        self.metrics = StepMetrics(run, trainer, self.mixture, start.norms, counts, flops, logged_stage, say)
-        self.writer = Writer(run.checkpoint, *start.folders, place.fingerprint, say)
+        self.metrics = StepMetrics(run, self.trainer, self.mixture, start.norms, counts, flops, logged_stage, self.say)
+        self.writer = Writer(run.checkpoint, *start.folders, self.place.fingerprint, self.say)
 
     def _open_trackers(self) -> Trackers:
         if not is_first():
@@ -189,11 +183,7 @@ class _Loop:
         return row
 
     def _hooks(self, step: int, state: Tree, row: dict[str, Any], due: bool, stopping: bool) -> dict[str, Any]:
-        """Log the row, save and evaluate if due, and log the row again with the evaluation's metrics and the time that
-        all of this took; return these metrics.
-
-        The row is logged first, so that it is not lost if the run ends while saving or evaluating.
-        """
+        """Log the row so that it cannot be lost, save and evaluate if due, and return metrics to log in addition."""
         started, last, evaluates = time.perf_counter(), step == self.run.steps, self._evaluates_at(step)
         saves, more = due or stopping or last, {}
         logs = step % self.run.log.every == 0 or last or evaluates or _must_log(row)
@@ -273,11 +263,8 @@ class _Loop:
     def _finish(self, row: Mapping[str, Any], inputs: list[InputReference]) -> Outcome:
         folders = [self.start.folders[0]]
         final = next(one for one in candidates(folders, self.say) if one.marker.step == self.run.steps)
-        kept = {
-            name: value
-            for name, value in row.items()
-            if name.startswith(("train/loss", "train/cross_entropy", "eval/")) and not name.endswith("_time")
-        }
+        wanted = ("train/loss", "train/cross_entropy", "eval/")
+        kept = {name: row[name] for name in row if name.startswith(wanted) and not name.endswith("_time")}
         prediction = run_manifest.read_prediction(self.directory)
         comparison = run_manifest.compare(prediction, kept)
         if "train/loss" not in kept:
@@ -301,10 +288,7 @@ def _must_log(row: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def _signals() -> Iterator[threading.Event]:
-    """Yield an event that the first SIGTERM or Ctrl-C sets; a second one raises KeyboardInterrupt.
-
-    In any thread but the main thread, signals are not handled.
-    """
+    """Yield an event that the first SIGTERM or Ctrl-C sets (main thread only); a second raises KeyboardInterrupt."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop
