@@ -1,7 +1,9 @@
 """Computes the norms of optimizer groups and single weights, checks the names in `log.watch`, and decides which norms
-are outside their band (alarms). In one run, the norm of the embedding grew twentyfold, which was noticed only by
-chance. So each group's norm is compared with its value at the start of the run. AdamH keeps the norms of its matrices
-constant, so their band is ±1 %.
+are outside their band (alarms).
+
+In one run, the norm of the embedding grew twentyfold, which was noticed only by chance. So each group's norm is
+compared with its value at the start of the run, and a norm outside the allowed band raises an alarm. AdamH keeps the
+norms of its matrices constant, so the band of its groups is ±1 %.
 """
 
 from __future__ import annotations
@@ -42,9 +44,17 @@ def check_watch(names: tuple[str, ...]) -> None:
 
 
 def watched(names: tuple[str, ...], table: Tree, gradients: Tree, before: Tree, after: Tree) -> dict[str, Any]:
-    """Return each weight's norm (one per layer in the blocks) by watched kind, e.g. {"grad/norm/blocks/query": [L]}."""
-    trees = {"grad": leaves(gradients), "params": leaves(after["params"]), "opt_state": leaves(after["moments"])}
-    trees["updates"] = {path: value - leaves(before["params"])[path] for path, value in trees["params"].items()}
+    """Return each weight's norm for each watched kind, e.g. {"grad/norm/blocks/query": [L]}.
+
+    A weight in the blocks has one norm per layer; any other weight has a single norm.
+    """
+    updates = {path: value - leaves(before["params"])[path] for path, value in leaves(after["params"]).items()}
+    trees = {
+        "grad": leaves(gradients),
+        "params": leaves(after["params"]),
+        "updates": updates,
+        "opt_state": leaves(after["moments"]),
+    }
     return {
         f"{name}/norm/{path}": _norm(value, stacked="blocks/" in path)
         for name in names
@@ -60,9 +70,16 @@ def _norm(value: Array, stacked: bool) -> Array:
 def alarms(
     norms: Mapping[str, float], first: Mapping[str, float], band: tuple[float, float], fixed: bool
 ) -> dict[str, float]:
-    """Return the groups whose norm is outside its band, with the norm as a multiple of its value in `first`. `first`
-    holds the norms at the start of the run. `fixed` is True if AdamH keeps the norms of its groups constant.
+    """Return the groups whose norm is outside its band, with the norm as a multiple of its value in `first`.
+
+    `first` holds the norms at the start of the run. `fixed` is True if AdamH keeps the norms of its groups constant.
     """
-    ratios = {name: norm / first[name] for name, norm in norms.items() if first.get(name, 0.0) > 0}
-    bands = {name: FIXED_BAND if fixed and name.startswith("adamh") else band for name in ratios}
-    return {name: ratio for name, ratio in ratios.items() if not bands[name][0] <= ratio <= bands[name][1]}
+    found = {}
+    for name, norm in norms.items():
+        at_first = first.get(name, 0.0)
+        if at_first <= 0:
+            continue
+        low, high = FIXED_BAND if fixed and name.startswith("adamh") else band
+        if not low <= norm / at_first <= high:
+            found[name] = norm / at_first
+    return found

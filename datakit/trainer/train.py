@@ -7,7 +7,12 @@ A run resumes from its newest valid checkpoint. It then computes bit for bit wha
 batch is a function of the step, and the state is all that a run carries from step to step. After each step, the loop
 waits for the metrics (about a millisecond), so a NaN or infinite loss stops the run before the bad state is saved:
 DivergedError is raised, the exit code is 4, and the last good checkpoint remains untouched. On SIGTERM or Ctrl-C, the
-loop finishes the step, saves, and exits. The next start does an evaluation that is missing, even at the last step.
+loop finishes the step, saves, and exits.
+
+For each step, the loop takes the batch (which a thread has placed in advance), runs the step, logs the row of metrics,
+saves a checkpoint, evaluates, and logs the row again with the additional metrics. Nothing is lost if the run ends in
+between, because a run that resumes at a step whose evaluation is missing starts with that evaluation, even at the last
+step.
 """
 
 from __future__ import annotations
@@ -183,7 +188,11 @@ class _Loop:
         return row
 
     def _hooks(self, step: int, state: Tree, row: dict[str, Any], due: bool, stopping: bool) -> dict[str, Any]:
-        """Log the row so that it cannot be lost, save and evaluate if due, and return metrics to log in addition."""
+        """Log the row, save and evaluate if due, and log the row again with the evaluation's metrics and the time that
+        all of this took; return these metrics.
+
+        The row is logged first, so that it is not lost if the run ends while saving or evaluating.
+        """
         started, last, evaluates = time.perf_counter(), step == self.run.steps, self._evaluates_at(step)
         saves, more = due or stopping or last, {}
         logs = step % self.run.log.every == 0 or last or evaluates or _must_log(row)

@@ -69,7 +69,10 @@ def unreadable(count: int, folder: str, advice: str) -> CheckpointError:
 
 
 def set_aside(folders: list[str], step: int, say: Say) -> None:
-    """Rename the markers of checkpoints after `step` (-1: of all), or the next start would restore the newest one."""
+    """Invalidate all checkpoints after `step`, the step at which the run resumes (-1: it starts afresh).
+
+    Only the markers are renamed. If these checkpoints stayed valid, the next start would restore the newest of them.
+    """
     meet("checkpoints are read")
     start = "afresh" if step < 0 else f"at step {step:,}"
     for number, path in committed(folders) if is_first() else []:

@@ -63,11 +63,17 @@ class StepMetrics:
         self.flops += flops
         per_token, rate = flops / (sequences * length), flops / duration
         device, devices = self.trainer.mesh.devices.flat[0].device_kind, self.trainer.mesh.size
-        row = {"examples_per_second": sequences / duration, "tokens_per_second": placed.tokens / duration}
-        row |= {"total_tokens": self.counts["tokens"], "device_kind": device}
-        row |= {"gflops_per_second": rate / 1e9, "total_gflops": self.flops / 1e9}
-        row |= {"flops_per_token_analytic": per_token, "flops_per_example_analytic": per_token * length}
-        row["flops_per_example"] = per_token * length
+        row = {
+            "examples_per_second": sequences / duration,
+            "tokens_per_second": placed.tokens / duration,
+            "total_tokens": self.counts["tokens"],
+            "gflops_per_second": rate / 1e9,
+            "total_gflops": self.flops / 1e9,
+            "flops_per_token_analytic": per_token,
+            "flops_per_example_analytic": per_token * length,
+            "flops_per_example": per_token * length,
+            "device_kind": device,
+        }
         peak = self.run.peak_flops or peak_flops(device)
         if peak is not None:
             row |= {"theoretical_flops_per_device": peak, "theoretical_flops": peak * devices}

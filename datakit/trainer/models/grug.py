@@ -142,7 +142,10 @@ def weights(config: Config) -> Tree:
 
 
 def initial_state(config: Config) -> Tree:
-    """Return the router biases [L, E] before the first step, which `balanced_bias` updates; {} for a dense model."""
+    """Return the initial router biases [L, E], or an empty state for a dense model.
+
+    `balanced_bias` sets the biases after each step, without a gradient. Checkpoints include them.
+    """
     return {"router_bias": jnp.zeros((config.layers, config.experts), jnp.float32)} if config.experts else {}
 
 
@@ -239,8 +242,10 @@ def feed_forward(
 
 
 def flops_per_token(config: Config, sequence: int, with_head: bool = True) -> float:
-    """Return the FLOPs of the forward pass per token, counting only the chosen experts. Attention counts as if every
-    position attended to the whole sequence (no causality, no windows), as in published numbers.
+    """Return the FLOPs of the forward pass per token, counting only the chosen experts.
+
+    Attention is counted as if every position attended to the whole sequence, without regard to causality and windows,
+    so that the result is comparable with published numbers.
     """
     c = config
     width, kv_width = c.heads * c.head_width, c.kv_heads * c.head_width
