@@ -1,5 +1,4 @@
 """Provides the commands `run`, `plan`, `status` and `inspect` as Python functions that return what the commands print.
-
 Errors are raised as exceptions; no function exits the process.
 """
 
@@ -41,15 +40,9 @@ def run(
     DatakitError.
     """
     return pipeline.run(
-        _recipe(recipe, settings),
-        os.fspath(root),
-        workers=workers,
-        ray=ray,
-        until=until,
-        offline=offline,
-        fresh=fresh,
+        _recipe(recipe, settings), os.fspath(root), workers=workers, ray=ray, until=until, offline=offline, fresh=fresh,
         observer=observer,
-    )
+    )  # fmt: skip
 
 
 def plan(

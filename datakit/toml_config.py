@@ -1,5 +1,4 @@
 """Reads TOML files (recipes, mixtures, training runs), parses assignments to keys, and words errors about unknown keys.
-
 Tables are decoded strictly into dataclasses. An unknown key is an error that suggests the nearest valid key, so a
 misspelled threshold is never silently ignored. Errors name the file or table, the key and what was expected. Their
 class is given by the `error` parameter.
@@ -41,9 +40,8 @@ def load_toml(
 
 
 def find_toml(name_or_path: str | os.PathLike[str], folder: Path, missing: str, error: type[InputError]) -> Path:
-    """Return the given path, or the path of the file with this name in `folder`.
-
-    Raises `error` for an unknown name; `missing` is the template for its message.
+    """Return the given path, or the path of the file with this name in `folder`. Raises `error` for an unknown name;
+    `missing` is the template for its message.
     """
     name = os.fspath(name_or_path)
     path = Path(name).expanduser()
@@ -89,9 +87,8 @@ def toml_value(text: str) -> Any:
 def decoded(
     table: Any, kind: type[T], place: str, error: type[InputError] = RecipeError, other_keys: Iterable[str] = ()
 ) -> T:
-    """Decode a table into the dataclass `kind`.
-
-    The error for an unknown key may also suggest one of `other_keys`: valid keys that the caller has removed.
+    """Decode a table into the dataclass `kind`. The error for an unknown key may also suggest one of `other_keys`:
+    valid keys that the caller has removed.
     """
     if not isinstance(table, Mapping):
         raise error(f"{place} must be a table")

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from datakit.loader import ArraySource, Component, Loader, Mixture
-from datakit.trainer.checkpoints.checkpoint import MARKER
+from datakit.trainer.checkpoints.candidates import MARKER
 from datakit.trainer.config import parse_run
 from datakit.trainer.metrics.trackers import FILE_NAME
 from datakit.trainer.train import train

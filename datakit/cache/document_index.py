@@ -1,11 +1,7 @@
 """Defines the columns of a shard's docs.parquet, and looks up documents there by id or by row, reading as few row
-groups as possible.
-
-A search for an id reads only shards whose first and last ids enclose that id (about one per source, because a source's
-ids ascend), and within these shards only row groups whose statistics enclose the id. A row group has 64 Ki documents.
-
-This module needs pyarrow, which a training machine may not have. A reader therefore imports this module on the first
-lookup.
+groups as possible. A search for an id reads only shards whose first and last ids enclose that id (about one per source,
+because a source's ids ascend), and within these shards only row groups whose statistics enclose the id. A row group has
+64 Ki documents. A reader imports this module on the first lookup, because a training machine may not have pyarrow.
 """
 
 from __future__ import annotations
@@ -34,20 +30,14 @@ def document_table(ids: pa.Array, lengths: np.ndarray) -> pa.Table:
 
 
 class DocumentIndex:
-    """Looks up documents by id or by row. Thread-safe.
-
-    row_starts: int64 [shards + 1], the number of documents before each shard.
-    """
+    """Finds documents by id or row. Thread-safe. row_starts: int64 [shards + 1], how many rows precede each shard."""
 
     def __init__(self, directory: str, partitions: Sequence[Partition], row_starts: np.ndarray) -> None:
         self._directory, self._partitions, self._row_starts = directory, partitions, row_starts
         self._groups = LruCache[tuple[int, int], Any](GROUPS_CACHED)
 
     def ids(self, index: int) -> Any:
-        """Read all ids of a shard as an Arrow array, without caching them.
-
-        Raises CorruptError if the number of ids differs from the manifest's.
-        """
+        """Read a shard's ids as an Arrow array, uncached. Raises CorruptError if the manifest states another number."""
         ids = read_shard(self._url(index), ["id"]).column("id").combine_chunks()
         rows = self._partitions[index].rows
         if len(ids) != rows:
@@ -63,9 +53,8 @@ class DocumentIndex:
         return ids[row - int(ends[group]) + groups[group]].as_py()
 
     def find(self, identity: str) -> int | None:
-        """Return the row of the document with this id, counted over the whole cache, or None if there is none.
-
-        If several sources have the document, the first of its rows is returned.
+        """Return the row of the document with this id, counted over the whole cache, or None if there is none. If
+        several sources have the document, the first of its rows is returned.
         """
         for index, partition in enumerate(self._partitions):
             if _encloses(partition.first_id, identity, partition.last_id):
@@ -87,8 +76,7 @@ class DocumentIndex:
 
     def _ids(self, index: int, group: int, shard: Any) -> Any:
         def read() -> Any:
-            table = read_group(shard, group, self._url(index), ["id"])
-            return table.column("id").combine_chunks()
+            return read_group(shard, group, self._url(index), ["id"]).column("id").combine_chunks()
 
         return self._groups.get((index, group), read)
 

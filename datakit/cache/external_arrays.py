@@ -1,10 +1,8 @@
 """Defines and checks the manifest's section `foreign`, which describes the arrays of a cache whose tokens stay in
-another program's directory.
-
-A cache imported by reference has its own manifest, tokenizer and lists of documents. Its tokens are in zarr arrays in
-the other program's directories, and datakit never writes there. For each shard, `details["foreign"]` in the manifest
-holds the array's directory (relative to the cache's directory if both are on one store), its zarr.json, and the size
-and checksum of each of the array's files, so that `datakit validate` also detects changes to the original files.
+another program's directory. A cache imported by reference has its own manifest, tokenizer and lists of documents. Its
+tokens are in zarr arrays in the other program's directories, and datakit never writes there. For each shard,
+`details["foreign"]` in the manifest holds the array's directory (relative to the cache's directory if both are on one
+store), its zarr.json, and the size and checksum of each array file, so `datakit validate` detects changes to the files.
 """
 
 from __future__ import annotations
@@ -45,10 +43,7 @@ class ExternalShards(msgspec.Struct, frozen=True):
 
 
 def read_external(directory: str, manifest: Manifest) -> ExternalShards | None:
-    """Return the manifest's description of external arrays, or None if the cache has arrays of its own.
-
-    Raises CorruptError.
-    """
+    """Return the manifest's description of external arrays; None if the cache has its own. Raises CorruptError."""
     if KEY not in manifest.details:
         return None
     try:

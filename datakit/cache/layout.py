@@ -99,8 +99,7 @@ class SideFiles(msgspec.Struct, frozen=True):
 class ShardFiles(msgspec.Struct, frozen=True):
     """The sizes and checksums of a shard's files, except the data file, which is described by the shard's partition.
 
-    lengths_xxh3: the checksum of the lengths file, whose size is always 4 bytes per document. loss_mask: None if every
-    token is a target.
+    lengths_xxh3: the checksum of the lengths file (4 bytes per document). loss_mask: None if every token is a target.
     """
 
     metadata_bytes: int
@@ -112,10 +111,7 @@ class ShardFiles(msgspec.Struct, frozen=True):
 
 
 class SourceSums(msgspec.Struct, frozen=True):
-    """Totals of one source.
-
-    targets: the number of tokens that count in the loss; None if all do. frequent: as in CacheDetails.
-    """
+    """Totals of a source. targets: how many tokens count in the loss; None if all do. frequent: as in CacheDetails."""
 
     shards: int
     documents: int
@@ -131,8 +127,7 @@ class CacheDetails(msgspec.Struct, frozen=True):
     shards: one entry per partition, in the same order. lengths: for each key, the number of documents that have fewer
     tokens than the key but at least half as many; key "1" counts the empty documents. frequent: the most frequent
     tokens, as pairs (id, count). A token is counted only in shards where it is among the FREQUENT_IN_SHARD most
-    frequent tokens, so a count is exact or slightly too low. loss_mask: the form of the loss masks' arrays; None if no
-    shard has a mask.
+    frequent tokens, so a count is exact or slightly too low. loss_mask: the form of the mask arrays, if there are any.
     """
 
     format: str
@@ -147,7 +142,6 @@ class CacheDetails(msgspec.Struct, frozen=True):
 
 def read_details(directory: str, manifest: Manifest) -> CacheDetails:
     """Return the manifest's `details` after checking that they agree with the rest of the manifest.
-
     This check runs whenever a cache is opened and reads no file. `datakit validate` compares the files with the
     manifest. Raises UsageError, CorruptError.
     """
@@ -205,8 +199,7 @@ def length_histogram(lengths: np.ndarray) -> dict[str, int]:
 def most_frequent(counts: np.ndarray, number: int) -> dict[str, int]:
     """Return {id: count} for the `number` most frequent tokens, the most frequent first.
 
-    `counts`, int64, holds the count of each id. Tokens with equal counts are ordered by id. Tokens that do not occur
-    are left out.
+    `counts`, int64, holds the count of each id. Equal counts are ordered by id. Tokens that do not occur are left out.
 
     >>> most_frequent(np.array([5, 0, 7, 5]), 2)
     {'2': 7, '0': 5}

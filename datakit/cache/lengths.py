@@ -1,10 +1,8 @@
 """Encodes, reads and checks the file `shard-00017.lengths`, which holds each document's number of tokens, and derives
-the documents' starts from it.
-
-The numbers are raw little-endian uint32, in the order of the documents. docs.parquet has the same numbers next to the
-ids. They are stored in both files because training needs to know nothing else about the documents, and a training
-machine may not have Arrow. From this file, the document boundaries are found with one read and no library but numpy.
-The file takes 4 bytes per document, compared with 1,200 bytes or more for the tokens of a document that has 600 tokens.
+the documents' starts from it. The numbers are raw little-endian uint32, in the order of the documents. docs.parquet has
+the same numbers next to the ids. They are stored in both files because training needs to know nothing else about the
+documents, and a training machine may not have Arrow. From this file, the document boundaries are found with one read
+and no library but numpy. The file takes 4 bytes per document; a document of 600 tokens takes 1,200 or more.
 """
 
 from __future__ import annotations
@@ -30,10 +28,7 @@ def lengths_bytes(rows: int) -> int:
 
 
 def read_lengths(directory: str, partition: Partition) -> np.ndarray:
-    """Read the lengths of a shard's documents, uint32 [rows], in one request.
-
-    Raises CorruptError if the file is missing or contradicts the manifest.
-    """
+    """Read a shard's lengths, uint32 [rows], in one request. Raises CorruptError for a missing or inconsistent file."""
     url = urls.join(directory, partition.path) + LENGTHS_SUFFIX
     try:
         data = urls.read_bytes(url)
@@ -71,7 +66,6 @@ def stretches(starts: np.ndarray, limit: int) -> Iterator[tuple[int, int]]:
     """
     first, count = 0, len(starts) - 1
     while first < count:
-        fitting = int(np.searchsorted(starts, starts[first] + limit, "right")) - 1
-        last = max(fitting, first + 1)
+        last = max(first + 1, int(np.searchsorted(starts, starts[first] + limit, "right")) - 1)
         yield first, last
         first = last

@@ -17,7 +17,6 @@ Value = TypeVar("Value")
 
 class LruCache(Generic[Key, Value]):
     """Keeps values whose sizes add up to at most `limit`; the last one used is kept even if it alone exceeds the limit.
-
     `size_of` returns the size of a value; by default, every value has size 1.
     """
 
@@ -32,9 +31,7 @@ class LruCache(Generic[Key, Value]):
 
     def get(self, key: Key, load: Callable[[], Value]) -> Value:
         """Return the value of `key`; if it is not cached, call `load` and cache the result.
-
-        `load` runs outside the lock, so two threads may load the same value. The result that is stored first is kept,
-        and both threads get it.
+        `load` runs outside the lock, so two threads may load the same value. Both get the result that is stored first.
         """
         with self._lock:
             if key in self._values:

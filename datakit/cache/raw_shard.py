@@ -1,13 +1,9 @@
 """Reads or memory-maps a local, uncompressed shard as one flat array of tokens, after checking that its chunks are in
-order.
-
-TensorStore writes the chunks of a raw (uncompressed) shard one after the other from the file's first byte. The file
-therefore holds the little-endian tokens end to end, followed by the chunk index. Each index entry is compared with the
-expected one; a file whose chunks are in any other order is left to TensorStore.
-
-One system call reads a block straight into the caller's array without holding the interpreter's lock, at 1.3 times the
-rate of copying it from a memory map. TensorStore reaches only 0.3 times the rate of a memory map, because it fills new
-buffers and copies them.
+order. TensorStore writes the chunks of a raw (uncompressed) shard one after the other from the file's first byte. The
+file therefore holds the little-endian tokens end to end, followed by the chunk index. Each index entry is compared with
+the expected one; a file whose chunks are in any other order is left to TensorStore. One system call reads a block
+straight into the caller's array without holding the interpreter's lock, at 1.3 times the rate of copying it from a
+memory map. TensorStore reaches only 0.3 times the rate of a memory map, because it fills new buffers and copies them.
 """
 
 from __future__ import annotations
@@ -54,10 +50,7 @@ class RawShard:
 
 
 def open_raw(path: str, metadata: dict[str, Any]) -> RawShard | None:
-    """Open the data file of the shard with this zarr.json; return None if the file does not start with the flat array.
-
-    Raises NotFoundError.
-    """
+    """Open the data file of the shard with this zarr.json, or return None if it is not flat. Raises NotFoundError."""
     (sharding,) = (codec["configuration"] for codec in metadata["codecs"])
     if sharding["codecs"] != RAW or sharding["index_location"] != "end" or sys.byteorder != "little":
         return None

@@ -1,9 +1,7 @@
 """Reads token ranges in background threads before the caller needs them, in a given order and at most `in_flight` at a
-time.
-
-Reading the next block while the current one is in use hides the latency of the disk or the network. With four blocks in
-flight, an object store that answers after 50 ms delivers its full bandwidth. Memory: the `in_flight` blocks that are
-being read or waiting to be used, plus the block in use.
+time. Reading the next block while the current one is in use hides the latency of the disk or the network. With four
+blocks in flight, an object store that answers after 50 ms delivers its full bandwidth. Memory: the `in_flight` blocks
+that are being read or waiting to be used, plus the block in use.
 """
 
 from __future__ import annotations
@@ -32,9 +30,7 @@ def read_ahead(
     read: Callable[[int, int], np.ndarray], ranges: Iterable[Range], in_flight: int = IN_FLIGHT
 ) -> Iterator[np.ndarray]:
     """Yield `read(start, stop)` for each range, in the given order, with up to `in_flight` reads at a time.
-
-    If a read fails, its error is raised when its result is due. If the caller stops early, no new reads start, and
-    those in flight are awaited.
+    A read's error is raised when its result is due. If the caller stops early, only the reads in flight are completed.
     """
     waiting: deque[Future[np.ndarray]] = deque()
     pool = ThreadPoolExecutor(in_flight, thread_name_prefix="datakit-read")

@@ -10,10 +10,9 @@ Opening a cache reads only its manifest, which holds the order and sizes of the 
 Even 10,000 shards open in a fraction of a second, without listing a directory. A binary search maps a position to its
 shard, and the shard's array is opened when it is first read. Reading tokens and document boundaries requires numpy,
 TensorStore and msgspec; document ids also require pyarrow. A cache is refused if it is unfinished or inconsistent (sums
-that disagree, or files that are missing or have the wrong size). The output of any other stage is refused, too.
-
-Reading a block of 1 Mi tokens takes one system call if the tokens are stored raw on a local disk, and about five
-requests otherwise. Cut sequences out of blocks: reading sequences one at a time costs ten times as much. Thread-safe.
+that disagree, or files that are missing or have the wrong size). The output of any other stage is refused, too. Reading
+a block of 1 Mi tokens takes one system call if the tokens are stored raw on a local disk, and about five requests
+otherwise. Cut sequences out of blocks: reading sequences one at a time costs ten times as much. Thread-safe.
 """
 
 from __future__ import annotations
@@ -93,10 +92,7 @@ class Cache:
 
     @property
     def requests(self) -> int:
-        """The number of reads of files or objects since the cache was opened.
-
-        This includes reads that TensorStore made for other caches, because TensorStore counts per process.
-        """
+        """The number of reads since the cache was opened. TensorStore's reads are counted for the whole process."""
         return self._arrays.requests + self._lists_read
 
     def read(self, start: int, stop: int) -> np.ndarray:
@@ -116,10 +112,8 @@ class Cache:
         return read_ahead(self.read, block_ranges(self.tokens) if ranges is None else ranges, in_flight)
 
     def view(self) -> np.ndarray:
-        """Return all tokens as one read-only array.
-
-        The array is a memory map if a single raw shard on a local disk holds all tokens; otherwise it is a copy, which
-        takes 2 or 4 bytes of memory per token. This method is intended for small caches.
+        """Return all tokens as one read-only array. The array is a memory map if a single raw shard on a local disk
+        holds all tokens; otherwise it is a copy, which takes 2 or 4 bytes of memory per token. Use it for small caches.
         """
         filled = np.flatnonzero(np.diff(self._offsets.token_starts))
         mapped = self._arrays.view(int(filled[0])) if len(filled) == 1 else None
@@ -175,10 +169,7 @@ class Cache:
         return read_lengths(self.directory, self.manifest.partitions[index])
 
     def document_starts(self, index: int) -> np.ndarray:
-        """Return the start of each document in a shard, followed by the end of the last one: int64 [rows + 1].
-
-        The results for recently used shards are cached.
-        """
+        """Return the starts of a shard's documents and the last one's end, int64 [rows + 1]. Caches recent results."""
         return self._starts.get(index, lambda: starts_of(self.document_lengths(index)))
 
     def require_tokenizer(self, sha256: str) -> None:
@@ -187,7 +178,6 @@ class Cache:
 
     def require_encoding(self, encode: Callable[[str], Sequence[int]]) -> None:
         """Raise TokenizerError if `encode` encodes a string of the contract differently from the cache's tokenizer.
-
         This check is for tokenizers that have no tokenizer.json, or whose tokenizer.json was saved again and therefore
         has another hash. `encode` must not add special tokens.
         """
@@ -228,9 +218,7 @@ class Cache:
 
 def open_cache(url: str, cache_bytes: int = CACHE_BYTES) -> Cache:
     """Open the token cache in directory `url` by reading its manifest. `cache_bytes` limits the pool of decoded chunks.
-
-    Raises NotFoundError (the cache is unfinished or missing), UsageError (the directory holds something else),
-    CorruptError, RootError.
+    Raises NotFoundError (unfinished or missing), UsageError (another kind of directory), CorruptError, RootError.
     """
     directory = urls.absolute(url)
     zarr_arrays.key_value_store(directory)  # raises RootError for an unsupported protocol

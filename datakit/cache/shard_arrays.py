@@ -1,9 +1,7 @@
 """Reads tokens and loss masks from shards, raw local files directly and all others through TensorStore; checks file
-sizes and keeps recent arrays open.
-
-One system call reads from a raw shard on a local disk straight into the result. TensorStore reads everything else:
-compressed shards, loss masks and shards in object stores. A local shard is refused when it is opened if its file is
-missing or its size differs from the manifest's. Thread-safe.
+sizes and keeps recent arrays open. One system call reads from a raw shard on a local disk straight into the result.
+TensorStore reads everything else: compressed shards, loss masks and shards in object stores. A local shard is refused
+when it is opened if its file is missing or its size differs from the manifest's. Thread-safe.
 """
 
 from __future__ import annotations
@@ -42,10 +40,7 @@ class ShardArrays:
 
     @property
     def requests(self) -> int:
-        """The number of reads of files or objects since the cache was opened.
-
-        This includes reads that TensorStore made for other caches, because TensorStore counts per process.
-        """
+        """The number of reads since the cache was opened. TensorStore's reads are counted for the whole process."""
         return self._direct_reads + zarr_arrays.requests_so_far() - self._before
 
     def read(self, stretches: Sequence[Stretch]) -> np.ndarray:
@@ -136,7 +131,6 @@ class ShardArrays:
 
 def _begin(array: Any, first: int, place: np.ndarray) -> list[tuple[np.ndarray, Any]]:
     """Start to read as many tokens as `place` holds, from `first` on; return (part of `place`, read) for each read.
-
     The caller copies the results to `place`. One read per chunk gives 1.5 times the rate of a single read, because
     TensorStore decodes each read in a single thread.
     """
@@ -147,7 +141,6 @@ def _begin(array: Any, first: int, place: np.ndarray) -> list[tuple[np.ndarray, 
 
 def _check_size(url: str, expected: int) -> None:
     """Raise CorruptError if a local file is missing or has the wrong size.
-
     Objects in an object store are not checked, because the checksum of the index at their end reveals truncation.
     """
     try:

@@ -1,8 +1,6 @@
 """Computes the figures that `datakit cache stats` shows: documents by length, totals by source and the most frequent
-tokens.
-
-The manifest holds all of this, except the token counts of a cache imported by reference. For such a cache, every token
-is read and counted.
+tokens. The manifest holds all of this, except the token counts of a cache imported by reference. For such a cache,
+every token is read and counted.
 """
 
 from __future__ import annotations
@@ -48,10 +46,7 @@ def summarize(cache: Cache) -> CacheSummary:
 
 
 def counted(cache: Cache, number: int = FREQUENT) -> list[tuple[int, int]]:
-    """Read all tokens; return the `number` most frequent ones with their counts.
-
-    Among tokens with equal counts, lower ids come first.
-    """
+    """Read all tokens; return the `number` most frequent ones with their counts. Ties are listed in order of id."""
     counts = np.zeros(cache.contract.vocabulary_size, np.int64)
     for block in cache.blocks():
         counts += np.bincount(block, minlength=len(counts))

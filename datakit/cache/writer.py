@@ -1,12 +1,9 @@
 """Writes one shard of the token cache (loss mask, tokens, lengths, docs.parquet): collects its tokens in memory and
-writes each file once, metadata last.
-
-The loss mask, if any, is written first, followed by the data file, the documents' lengths, the list of documents, and
-finally zarr.json. A shard that has its zarr.json is therefore complete. The bytes written depend only on the documents,
-not on how the documents were batched.
-
-Memory: three times the size of the shard's tokens. A token takes 2 bytes in a raw shard and 4 in a compressed one.
-Writing 1 GiB of text at 3.5 bytes per token therefore takes 1.7 GiB or 3.4 GiB of memory.
+writes each file once, metadata last. The loss mask, if any, is written first, followed by the data file, the documents'
+lengths, the list of documents, and finally zarr.json. A shard that has its zarr.json is therefore complete. The bytes
+written depend only on the documents, not on how the documents were batched. Memory: three times the size of the shard's
+tokens. A token takes 2 bytes in a raw shard and 4 in a compressed one. Writing 1 GiB of text at 3.5 bytes per token
+therefore takes 1.7 GiB or 3.4 GiB of memory.
 """
 
 from __future__ import annotations
@@ -104,7 +101,6 @@ def write_shard(
     path: str, parts: Iterable[Documents], contract: Contract, context: TaskContext
 ) -> tuple[WrittenShard, tuple[OutputFile, ...]]:
     """Write and commit the shard at `path`, which has the form `<source>/shard-<number>`, in the step's directory.
-
     Returns the shard's description and the list of its files. Raises CorruptError if a document violates the contract
     or if only some of the documents have loss masks. If `parts` raises an error, nothing is committed.
     """
@@ -150,9 +146,7 @@ def _write_mask(path: str, taken: _Tokens, context: TaskContext) -> tuple[tuple[
 
 def _write_array(path: str, values: bytearray, form: ArrayForm, context: TaskContext) -> tuple[OutputFile, bytes]:
     """Encode the values and commit the data file; return the metadata, which the caller must commit last.
-
-    The caller must not keep a reference to `values`, so that their memory is freed when TensorStore releases it, which
-    may take a moment.
+    The caller must not keep a reference to `values`, so that their memory is freed when TensorStore releases it.
     """
     data, metadata = encode_array(np.frombuffer(values, form.dtype), form, context.cpus)
     del values

@@ -48,7 +48,6 @@ def cache_details(shards: Sequence[WrittenShard], contract: Contract) -> CacheDe
     by_source: dict[str, list[WrittenShard]] = {}
     for shard in shards:
         by_source.setdefault(shard.source, []).append(shard)
-    masked = any(shard.files.loss_mask for shard in shards)
     return CacheDetails(
         format=FORMAT,
         contract=contract,
@@ -57,7 +56,7 @@ def cache_details(shards: Sequence[WrittenShard], contract: Contract) -> CacheDe
         sources={source: _source_sums(group) for source, group in by_source.items()},
         lengths={power: lengths[power] for power in sorted(lengths, key=int)},
         frequent=_most_frequent(shards),
-        loss_mask=array_form(np.dtype(np.uint8)) if masked else None,
+        loss_mask=array_form(np.dtype(np.uint8)) if any(shard.files.loss_mask for shard in shards) else None,
     )
 
 

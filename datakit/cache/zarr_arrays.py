@@ -1,14 +1,11 @@
 """Wraps TensorStore: opens, reads and encodes shard arrays, sets its limits and credentials, and turns its errors into
-datakit's.
-
-No other module imports TensorStore. Opening takes an array's metadata from the cache's manifest and reads nothing. A
-missing or damaged shard is an error, although TensorStore by default reads a missing file as zeros. Memory for reading:
-a bounded pool of decoded chunks and indices, plus about twice the size of each block while it is read and decoded.
-
-Writing encodes a whole shard in memory and writes each file once. If TensorStore were given a shard in pieces, it would
-rewrite the file for each piece (in a measurement, it wrote 8.5 times the bytes). With a scratch directory, every token
-would be written twice. Memory for writing, in addition to the tokens: twice their size if they are stored raw, and one
-and a half times their size if they are compressed.
+datakit's. No other module imports TensorStore. Opening takes an array's metadata from the cache's manifest and reads
+nothing. A missing or damaged shard is an error, although TensorStore by default reads a missing file as zeros. Memory
+for reading: a bounded pool of decoded chunks and indices, plus about twice the size of each block while it is read and
+decoded. Writing encodes a whole shard in memory and writes each file once. If TensorStore were given a shard in pieces,
+it would rewrite the file for each piece (in a measurement, it wrote 8.5 times the bytes). With a scratch directory,
+every token would be written twice. Memory for writing, in addition to the tokens: twice their size if they are stored
+raw, and one and a half times their size if they are compressed.
 """
 
 from __future__ import annotations
@@ -49,8 +46,7 @@ def open_array(
 ) -> tensorstore.TensorStore:
     """Open the array in `directory` whose zarr.json is `metadata`, without reading anything.
 
-    sparse: treat a missing chunk as zeros, because other programs omit chunks of zeros. Arrays that datakit wrote have
-    all their chunks.
+    sparse: treat a missing chunk as zeros, because other programs, unlike datakit, omit chunks of zeros.
     """
     specification = {
         "driver": "zarr3",
@@ -63,10 +59,7 @@ def open_array(
 
 
 def finish(read: Any, place: str) -> np.ndarray:
-    """Return a read's result.
-
-    Raises CorruptError if the shard is missing or damaged, and StorageError if the read failed for another reason.
-    """
+    """Return a read's result. Raises CorruptError for a missing or damaged shard, StorageError for other failures."""
     try:
         return read.result()
     except ValueError as error:

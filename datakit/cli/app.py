@@ -1,5 +1,4 @@
 """Registers all subcommands of `datakit`, words the main help text, and turns errors into one line and an exit code.
-
 Each module of commands imports what a command needs only when that command runs. As a result, `datakit --help` loads
 neither Arrow nor any stage, and takes 120 ms. Errors are shown without a traceback unless `DATAKIT_DEBUG=1` is set.
 """
@@ -35,6 +34,17 @@ from datakit.errors import DatakitError
 DONE, FAILURE, USAGE, PARTIAL, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 130, 143
 DEBUG_VARIABLE = "DATAKIT_DEBUG"
 
+GROUPS = {  # the name of a group of commands: (help text, commands by name)
+    "tokenizer": ("Train a tokenizer.", {"train": train}),
+    "cache": (
+        "Inspect, import and export token caches.",
+        {"show": show, "stats": stats, "import": import_cache, "export": export_cache},
+    ),
+    "mixture": (
+        "Preview a mixture of caches before a training run, and prepare it.",
+        {"preview": preview, "pack": pack},
+    ),
+}
 HELP = "Turn raw text into deduplicated, tokenized caches, shard by shard, in isolated worker processes."
 EPILOGUE = """
 Start here:
@@ -68,30 +78,16 @@ def build() -> App:
     )
     for command in (run, plan, status, inspect, validate, catalog, gc, doctor):
         app.command(command, help_epilogue="")
-    tokenizer = App(name="tokenizer", help="Train a tokenizer.", help_epilogue="")
-    tokenizer.command(train, help_epilogue="")
-    app.command(tokenizer)
-    cache = App(name="cache", help="Inspect, import and export token caches.", help_epilogue="")
-    for command, name in ((show, "show"), (stats, "stats"), (import_cache, "import"), (export_cache, "export")):
-        cache.command(command, name=name, help_epilogue="")
-    app.command(cache)
-    mixture = App(
-        name="mixture", help="Preview a mixture of caches before a training run, and prepare it.", help_epilogue=""
-    )
-    for command in (preview, pack):
-        mixture.command(command, help_epilogue="")
-    app.command(mixture)
-    app.command(_training())
+    for group, (text, commands) in GROUPS.items():
+        app.command(subcommands := App(name=group, help=text, help_epilogue=""))
+        for name, command in commands.items():
+            subcommands.command(command, name=name, help_epilogue="")
+    app.command(training := App(name="train", help_epilogue=""))
+    training.default(train_model)
+    training.command(plot, help_epilogue="")
     app.command(evaluate, name="eval", help_epilogue="")
     app.command(size, help_epilogue="")
     return app
-
-
-def _training() -> App:
-    training = App(name="train", help_epilogue="")
-    training.default(train_model)
-    training.command(plot, help_epilogue="")
-    return training
 
 
 def _version() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from datakit.cli.console import bytes_text, note, say, say_json, table
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 BACKGROUNDS = (236, 24, 236, 58)  # in the 256-color palette: neighbors differ, and light text is readable on each
 JOINED = 53  # background of several tokens that only together form valid text
 BAR = 40
+PICTURES = {code: chr(0x2400 + code) for code in range(32)} | dict.fromkeys(range(127, 160), "␡") | {10: "␊\n"}
 
 
 def show(
@@ -83,7 +85,7 @@ def show(
         say_json({**found, "count": len(tokens), "shown": len(shown), "pieces": listed})
         return 0
     note(f"{', '.join(f'{key} {value}' for key, value in found.items())}: {len(tokens):,} tokens")
-    say(_coloured(parts) if _in_colour() else _bracketed(parts))
+    say(_coloured(parts) if _in_colour() else "".join(f"⟦{_visible(part.text)}⟧" for part in parts))
     if ids:
         say(" ".join(str(token) for token in shown.tolist()))
     if len(shown) < len(tokens):
@@ -129,8 +131,6 @@ def stats(cache: str, /, *, plot: str | None = None, json: Flag = False) -> int:
     if json:
         frequent = [{"id": number, "text": names.get(number), "count": count} for number, count in summary.frequent]
         lengths = [{"from": first, "below": end, "documents": count} for first, end, count in summary.lengths]
-        from dataclasses import asdict
-
         say_json({**asdict(summary), "lengths": lengths, "frequent": frequent, "sources": summary.sources})
         return 0
     _show_summary(summary, names)
@@ -180,38 +180,27 @@ def _coloured(parts: Iterable[Piece]) -> str:
     return "".join(shown)
 
 
-def _bracketed(parts: Iterable[Piece]) -> str:
-    return "".join(f"⟦{_visible(part.text)}⟧" for part in parts)
-
-
 def _visible(text: str) -> str:
     """Replace control characters with symbols, so that a document cannot control the terminal; mark line breaks."""
-    pictured = "".join(
-        chr(0x2400 + ord(sign)) if ord(sign) < 32 and sign != "\n" else "␡" if 127 <= ord(sign) < 160 else sign
-        for sign in text
-    )
-    return pictured.replace("\n", "␊\n")
+    return text.translate(PICTURES)
 
 
 def _show_summary(summary: CacheSummary, names: dict[int, str]) -> None:
     say(
         f"{summary.directory}: {summary.documents:,} documents, {summary.tokens:,} tokens ({summary.dtype}) in "
-        f"{summary.shards:,} shards, {bytes_text(summary.bytes)}"
+        f"{summary.shards:,} shards, {bytes_text(summary.bytes)}\n"
     )
-    say()
     most = max((count for _, _, count in summary.lengths), default=1)
     rows = [
         [f"{first:,} to {end - 1:,}" if end - first > 1 else f"{first:,}", count, "#" * -(-count * BAR // most)]
         for first, end, count in summary.lengths
     ]
-    say(table(("tokens", "documents", ""), rows))
-    say()
+    say(table(("tokens", "documents", ""), rows) + "\n")
     sources = [
         [name, sums.shards, sums.documents, sums.tokens, f"{sums.tokens / max(summary.tokens, 1):7.2%}", sums.targets]
         for name, sums in summary.sources.items()
     ]
-    say(table(("source", "shards", "documents", "tokens", "share", "targets"), sources))
-    say()
+    say(table(("source", "shards", "documents", "tokens", "share", "targets"), sources) + "\n")
     frequent = [
         [_visible(repr(names[number])) if number in names else None, f"#{number}", count,
          f"{count / max(summary.tokens, 1):7.2%}"]

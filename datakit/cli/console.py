@@ -1,5 +1,4 @@
 """Formats tables, sizes and durations for people; prints data on stdout and everything else on stderr, as plain text.
-
 Tables look the same in a terminal, a file and a pull request. Apart from `datakit cache show`, only the progress
 display on stderr uses color.
 """
@@ -71,6 +70,11 @@ def bytes_text(count: float) -> str:
     while count >= 999.5 and unit < len(UNITS) - 1:
         count, unit = count / 1000, unit + 1
     return f"{count:.0f} {UNITS[unit]}" if unit == 0 or count >= 99.95 else f"{count:.1f} {UNITS[unit]}"
+
+
+def bytes_cell(count: float | None) -> str | None:
+    """Format a number of bytes for a table, where None stays None."""
+    return None if count is None else bytes_text(count)
 
 
 def seconds_text(seconds: float) -> str:

@@ -8,14 +8,7 @@ from datakit.cli.console import bytes_text, note, say, say_json, table
 from datakit.cli.parameters import Flag
 
 
-def gc(
-    root: str = "./data",
-    /,
-    *,
-    delete: Flag = False,
-    older_than: float = 24.0,
-    json: Flag = False,
-) -> int:
+def gc(root: str = "./data", /, *, delete: Flag = False, older_than: float = 24.0, json: Flag = False) -> int:
     """List or delete the leftovers of killed runs.
 
     Leftovers are files that no manifest refers to: temporary files of dead processes, exchange files of finished

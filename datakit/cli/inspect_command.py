@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from datakit.cli.console import bytes_text, note, say, say_json, table
+from datakit.cli.console import bytes_cell, bytes_text, note, say, say_json, table
 from datakit.cli.parameters import Flag
 
 if TYPE_CHECKING:
@@ -64,8 +64,7 @@ def _show_step(step: StepDescription) -> None:
     say(f"identity {step.identity}, fingerprint {step.fingerprint}")
     say(", ".join(_totals(step)))
     for title, text in _sections(step):
-        say()
-        say(f"{title}:")
+        say(f"\n{title}:")
         say("\n".join(f"  {line}" for line in text.splitlines()))
     for place in step.beside:
         note(f"also finished: {place}")
@@ -83,7 +82,7 @@ def _totals(step: StepDescription) -> Iterator[str]:
 
 def _sections(step: StepDescription) -> Iterator[tuple[str, str]]:
     rows = [
-        [part.source, part.partitions, part.rows, _size(part.text_bytes), part.tokens, bytes_text(part.bytes)]
+        [part.source, part.partitions, part.rows, bytes_cell(part.text_bytes), part.tokens, bytes_text(part.bytes)]
         for part in step.parts
     ]
     yield "sources", table(("source", "partitions", "rows", "text", "tokens", "on disk"), rows)
@@ -123,16 +122,11 @@ def _ancestor(entry: Ancestor) -> str:
     return f"{head}: {bytes_text(entry.bytes or 0)} in {len(entry.files):,} raw files: {names}"
 
 
-def _size(count: int | None) -> str | None:
-    return None if count is None else bytes_text(count)
-
-
 def _show_source(report: RawReport, recipe: str) -> None:
     say(f"{report.url}: {report.files:,} files, {bytes_text(report.bytes)}")
     for group in report.formats:
-        say()
         say(
-            f"{group.format}: {group.files:,} files ({', '.join(group.extensions) or 'no extension'}), "
+            f"\n{group.format}: {group.files:,} files ({', '.join(group.extensions) or 'no extension'}), "
             f"{bytes_text(group.bytes)}; of {group.records:,} sampled records:"
         )
         rows = [
@@ -144,10 +138,7 @@ def _show_source(report: RawReport, recipe: str) -> None:
             say(f"ids of the first documents: {', '.join(group.sample_ids)}")
     for problem in report.problems:
         note(f"problem: {problem}")
-    say()
-    say("draft recipe (use --draft to print only this):")
-    say()
-    say(recipe.rstrip("\n"))
+    say("\ndraft recipe (use --draft to print only this):\n\n" + recipe.rstrip("\n"))
 
 
 def _use(group: FormatReport, column: str) -> str:

@@ -148,8 +148,7 @@ def pack(mixture: str, /, *, root: str = "./data", workers: int | None = None, j
     elif not results:
         say(f"{mixture}: no component is packed, so there is nothing to count")
     else:
-        say(table(PACK_HEADERS, [_pack_row(result) for result in results]))
-        say()
+        say(table(PACK_HEADERS, [_pack_row(result) for result in results]) + "\n")
         say(f"{mixture}: {'everything was already done' if done else 'packed'}")
         say(f"preview:   datakit mixture preview {mixture} --root {root}")
         say(f'use it:    Loader(load_mixture("{mixture}", packing_root="{root}"))')
@@ -161,9 +160,7 @@ def _pack_row(result: PackingResult) -> tuple[Cell, ...]:
 
     counters, sequences = result.manifest.counters, result.manifest.details["sequences"]
     slots = max(1, sequences * result.length)
-    too_long = [
-        f"{count:,} {what}" for what in ("split", "truncated", "dropped") if (count := counters[f"packing/{what}"])
-    ]
+    too_long = [f"{count:,} {what}" for what in TOO_LONG if (count := counters[f"packing/{what}"])]
     return (
         result.component,
         result.length,
@@ -180,15 +177,10 @@ def _pack_row(result: PackingResult) -> tuple[Cell, ...]:
 def _step_json(result: PackingResult) -> dict[str, Any]:
     manifest = result.manifest
     return {
-        "component": result.component,
-        "length": result.length,
-        "directory": result.directory,
-        "reused": result.reused,
-        "seconds": result.seconds,
-        "blocks": manifest.totals.rows,
-        "sequences": manifest.details["sequences"],
-        "counters": manifest.counters,
-    }
+        "component": result.component, "length": result.length, "directory": result.directory,
+        "reused": result.reused, "seconds": result.seconds, "blocks": manifest.totals.rows,
+        "sequences": manifest.details["sequences"], "counters": manifest.counters,
+    }  # fmt: skip
 
 
 def _ending(order: SequenceOrder, wanted: int | None) -> str:
@@ -199,10 +191,8 @@ def _ending(order: SequenceOrder, wanted: int | None) -> str:
 
 
 def _show(order: SequenceOrder, view: Preview, ending: str) -> None:
-    say(table(SHOW_HEADERS, [_component_row(order, view, number) for number in range(len(view.names))]))
-    say()
-    say(_over_time(view))
-    say()
+    say(table(SHOW_HEADERS, [_component_row(order, view, number) for number in range(len(view.names))]) + "\n")
+    say(_over_time(view) + "\n")
     for step, what in view.changes:
         say(f"step {step:,}: {what}")
     say(ending)
@@ -252,14 +242,9 @@ def _held_out(order: SequenceOrder, number: int) -> str | None:
 
 def _json(order: SequenceOrder, view: Preview, wanted: int | None) -> dict[str, Any]:
     return {
-        "components": view.names,
-        "steps": view.steps.tolist(),
-        "tokens": view.tokens.tolist(),
-        "epochs": view.epochs.tolist(),
-        "share": view.share.tolist(),
+        "components": view.names, "steps": view.steps.tolist(), "tokens": view.tokens.tolist(),
+        "epochs": view.epochs.tolist(), "share": view.share.tolist(),
         "changes": [{"step": step, "what": what} for step, what in view.changes],
-        "ending": order.ending,
-        "ends_at": order.steps,
-        "wanted": wanted,
+        "ending": order.ending, "ends_at": order.steps, "wanted": wanted,
         "source_tokens": [stream.source.tokens for stream in order.streams],
-    }
+    }  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from datakit.cli.console import Cell, bytes_text, note, say, say_json, table
+from datakit.cli.console import Cell, bytes_cell, bytes_text, note, say, say_json, table
 from datakit.cli.parameters import Flag, Settings
 
 if TYPE_CHECKING:
@@ -66,18 +66,15 @@ def plan(
 
 def _show(found: RunPlan) -> None:
     done = sum(step.state == "done" for step in found.steps)
-    say(f"{found.dataset} in {found.root}: {len(found.steps)} steps, {done} done")
-    say()
+    say(f"{found.dataset} in {found.root}: {len(found.steps)} steps, {done} done\n")
     say(table(HEADERS, [_row(step) for step in found.steps]))
-    say()
-    say("directories and inputs:")
+    say("\ndirectories and inputs:")
     for step in found.steps:
         say(f"  {step.directory}{'' if step.settled or step.state == 'done' else '  (if its inputs lose no records)'}")
         for source in step.reads:
             say(f"    reads {source}")
-    say()
     available = found.resources
-    say(f"workers: {available.workers} ({available.workers_reason})")
+    say(f"\nworkers: {available.workers} ({available.workers_reason})")
     say(f"memory:  {bytes_text(available.memory_bytes)} ({available.memory_reason})")
     needed = "unknown" if found.disk_needed is None else f"about {bytes_text(found.disk_needed)}"
     free = "" if available.disk_free is None else f", {bytes_text(available.disk_free)} free"
@@ -87,14 +84,5 @@ def _show(found: RunPlan) -> None:
 
 
 def _row(step: PlannedStep) -> list[Cell]:
-    return [
-        step.stage,
-        step.source or "all",
-        step.state,
-        bytes_text(step.text_bytes) if step.text_bytes is not None else None,
-        step.tasks,
-        step.at_a_time,
-        bytes_text(step.task_memory) if step.task_memory is not None else None,
-        bytes_text(step.disk_peak) if step.disk_peak is not None else None,
-        step.reason,
-    ]
+    text, memory, disk = (bytes_cell(size) for size in (step.text_bytes, step.task_memory, step.disk_peak))
+    return [step.stage, step.source or "all", step.state, text, step.tasks, step.at_a_time, memory, disk, step.reason]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from datakit.cli.console import Cell, bytes_text, note, say, say_json, seconds_text, table
+from datakit.cli.console import Cell, bytes_cell, bytes_text, note, say, say_json, seconds_text, table
 from datakit.cli.parameters import Flag, Settings
 
 if TYPE_CHECKING:
@@ -60,24 +60,16 @@ def run(
 
     with view_for_terminal() as view:
         result = run_recipe(
-            recipe,
-            root,
-            workers=workers,
-            ray=ray,
-            until=until,
-            settings=set_,
-            offline=offline,
-            fresh=fresh,
+            recipe, root, workers=workers, ray=ray, until=until, settings=set_, offline=offline, fresh=fresh,
             observer=view,
-        )
+        )  # fmt: skip
     for line in result.notes:
         note(line)
     lines = stage_lines(result)
     if json:
         say_json(_document(result, lines))
         return 0
-    say(table(HEADERS, [_row(line) for line in lines]))
-    say()
+    say(table(HEADERS, [_row(line) for line in lines]) + "\n")
     ending = "everything was already done" if result.reused else f"done in {seconds_text(result.seconds)}"
     say(f"{result.dataset}: {ending}")
     for line in _next_steps(result):
@@ -104,7 +96,7 @@ def _row(line: StageLine) -> tuple[Cell, ...]:
         line.stage,
         line.rows_in,
         line.rows_out,
-        bytes_text(line.text_bytes) if line.text_bytes is not None else None,
+        bytes_cell(line.text_bytes),
         line.tokens,
         bytes_text(line.disk_bytes),
         "already done" if line.reused == line.steps else seconds_text(line.seconds),

@@ -6,14 +6,7 @@ from datakit.cli.console import note, say, say_json, table
 from datakit.cli.parameters import Flag, Settings
 
 
-def train_model(
-    run: str,
-    /,
-    *,
-    root: str = "./data",
-    set_: Settings = (),
-    json: Flag = False,
-) -> int:
+def train_model(run: str, /, *, root: str = "./data", set_: Settings = (), json: Flag = False) -> int:
     """Train a model on token caches.
 
     Resumes from the run's newest checkpoint. A finished run is not trained again.
@@ -72,13 +65,7 @@ def plot(directory: str, /, *, output: str | None = None) -> int:
 
 
 def evaluate(
-    run: str,
-    /,
-    *,
-    root: str = "./data",
-    checkpoint: str | None = None,
-    set_: Settings = (),
-    json: Flag = False,
+    run: str, /, *, root: str = "./data", checkpoint: str | None = None, set_: Settings = (), json: Flag = False
 ) -> int:
     """Evaluate a checkpoint on a run's validation sets: loss and bits per byte, for each tag.
 

@@ -1,7 +1,5 @@
 """Renders the dataset card: a README.md with a table of counts per source, the steps the dataset was made from, and
-front matter for dataset hubs.
-
-The card contains no dates or host names, so the same dataset always gets the same card.
+front matter for dataset hubs. The card contains no dates or host names, so the same dataset always gets the same card.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""Removes marked documents from a partition by joining it with its attributes on id; fails if ids are out of
-order or an attribute has no document.
-
-The partition and its attributes are both streamed. Both are sorted by id, so no table of ids is needed: for each row
-group of the partition, the attributes up to the group's last id are read and located by binary search. If ids are not
-strictly ascending on either side, or if an attribute has no document, the step fails, because a wrong join would
-silently drop the wrong documents.
+"""Removes marked documents from a partition by joining it with its attributes on id; fails if ids are out of order or
+an attribute has no document. The partition and its attributes are both streamed. Both are sorted by id, so no table of
+ids is needed: for each row group of the partition, the attributes up to the group's last id are read and located by
+binary search. If ids are not strictly ascending on either side, or if an attribute has no document, the step fails,
+because a wrong join would silently drop the wrong documents.
 
 Cost: ids are parsed once (a few ns per byte), and rows are copied only in row groups that lose rows. Memory: one row
 group of the partition (16 MiB, or one longer document) and one of the attributes (65,536 rows).
@@ -42,9 +40,8 @@ class Joined:
 
 
 def join(dataset: str, attributes: str | None, drop: frozenset[str]) -> Iterator[Joined]:
-    """Yield the row groups of `dataset` without the documents that have an attribute with a reason in `drop`.
-
-    Raises CorruptError if ids are out of order on either side, or if an attribute has no document.
+    """Yield the row groups of `dataset` without the documents that have an attribute with a reason in `drop`. Raises
+    CorruptError if ids are out of order on either side, or if an attribute has no document.
     """
     rows = _OrderedIds(dataset)
     marks = _Attributes(attributes) if attributes is not None else None

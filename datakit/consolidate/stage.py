@@ -1,11 +1,10 @@
 """Implements stage `consolidate`: writes each normalized partition without the documents that dedup marked, checks that
-no record is lost, and adds the dataset card.
-
-The output can be published. Each partition of each source becomes one output partition, even if it ends up empty, so
-partition numbers keep their meaning. All columns of the source are kept. A column `edited_id` is added for the hash of
-a text that was edited after its id was assigned. It is null in all rows, because no stage edits texts yet. If the input
-already has a column of that name, the column is replaced, because it refers to another edition of the dataset. The step
-fails unless `rows out == rows in - dropped` holds for every partition and for every source.
+no record is lost, and adds the dataset card. The output can be published. Each partition of each source becomes one
+output partition, even if it ends up empty, so partition numbers keep their meaning. All columns of the source are kept.
+A column `edited_id` is added for the hash of a text that was edited after its id was assigned. It is null in all rows,
+because no stage edits texts yet. If the input already has a column of that name, the column is replaced, because it
+refers to another edition of the dataset. The step fails unless `rows out == rows in - dropped` holds for every
+partition and for every source.
 
 Cost: reading Parquet and, above all, writing it with zstd-3. Partitions are streamed, so memory use is constant.
 """
@@ -79,11 +78,7 @@ class Config:
 
 @dataclass(frozen=True)
 class Pair:
-    """A partition and its attributes, as passed to a task.
-
-    attributes: the URL of the attributes; None if nothing is removed. rows: the number of rows according to the
-    manifest.
-    """
+    """A partition and its attributes (a URL; None if nothing is removed). rows: the number of rows in the manifest."""
 
     source: str
     dataset: str
@@ -117,11 +112,8 @@ def plan(step: Step) -> Plan:
     _check_conservation(sources)
     text = card.render(step.dataset, step.fingerprint, sources, _lineage(step), _shown_reasons(sources, drop))
     yield Phase("card", (Task("card", f"{__name__}:write_card", {"text": text}),))
-    return Output(
-        partitions=[entry.partition for entry in written],
-        schema=CORE,
-        details={"drop": drop, "sources": {source.name: _plain(source) for source in sources}},
-    )
+    details = {"drop": drop, "sources": {source.name: _plain(source) for source in sources}}
+    return Output([entry.partition for entry in written], CORE, details=details)
 
 
 def _pairs(step: Step, entry: StepInput) -> list[Pair]:
@@ -167,14 +159,10 @@ def _counts(entry: StepInput, written: list[Written]) -> card.SourceCounts:
     assert entry.source is not None
     mine = [one for one in written if one.partition.source == entry.source]
     dropped = sum((Counter(one.dropped) for one in mine), Counter())
-    return card.SourceCounts(
-        entry.source,
-        len(mine),
-        entry.manifest.totals.rows,
-        dict(sorted(dropped.items())),
-        sum(one.partition.rows for one in mine),
-        sum(one.partition.text_bytes or 0 for one in mine),
-    )
+    rows = sum(one.partition.rows for one in mine)
+    text_bytes = sum(one.partition.text_bytes or 0 for one in mine)
+    removed = dict(sorted(dropped.items()))
+    return card.SourceCounts(entry.source, len(mine), entry.manifest.totals.rows, removed, rows, text_bytes)
 
 
 def _shown_reasons(sources: list[card.SourceCounts], drop: Iterable[str]) -> list[str]:
@@ -199,9 +187,8 @@ def _check_conservation(sources: list[card.SourceCounts]) -> None:
 
 
 def _lineage(step: Step) -> list[card.Upstream]:
-    here = step.directory
     return [
-        card.Upstream(entry.role, entry.source, entry.manifest.identity, urls.relative(entry.directory, here))
+        card.Upstream(entry.role, entry.source, entry.manifest.identity, urls.relative(entry.directory, step.directory))
         for entry in step.inputs
     ]
 
@@ -271,10 +258,7 @@ def _consolidate_one(pair: Pair, drop: frozenset[str], context: TaskContext) -> 
 def _guarded(
     table: pa.Table, joined: Joined, name: str, first: int, context: TaskContext
 ) -> tuple[pa.Table, list[QuarantinedRecord]]:
-    """Return the rows of `table` that can be written, and descriptions of those left out because they crash the writer.
-
-    first: the row of the partition at which the row group begins.
-    """
+    """Return the writable rows and descriptions of those that crash the writer. first: the row group's first row."""
     positions = first + (np.arange(table.num_rows) if joined.rows is None else joined.rows)
 
     def alone(row: int) -> None:

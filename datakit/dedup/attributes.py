@@ -1,8 +1,6 @@
 """Phase `attributes`: writes one file per partition, which lists the removed documents, each with the reason, cluster
-and representative.
-
-The file `<source>/part-00017-of-00106.parquet` lists the removed documents of that partition in ascending order of id.
-If no document of the partition is removed, its file has no rows. Every file has these columns, none with nulls:
+and representative. The file `<source>/part-00017-of-00106.parquet` lists the removed documents of that partition in
+ascending order of id. If none is removed, the file has no rows. Every file has these columns, without nulls:
 
     id                     the removed document
     reason                 "exact" (an earlier source contains the same text) or "fuzzy" (a similar text is retained)
@@ -62,12 +60,8 @@ def write(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
         bounds.append((ids[0].as_py(), ids[-1].as_py()) if len(ids) else (None, None))
     copies, fuzzy = (int(total) for total in np.array(removed, np.int64).sum(axis=0))
     documents = sum(part.rows for part in mine)
-    counters = {
-        "dedup/documents_in": documents,
-        "dedup/exact_removed": copies,
-        "dedup/fuzzy_removed": fuzzy,
-        "dedup/retained": documents - copies - fuzzy,
-    }
+    counters = {"dedup/documents_in": documents, "dedup/exact_removed": copies, "dedup/fuzzy_removed": fuzzy}
+    counters["dedup/retained"] = documents - copies - fuzzy
     details = msgspec.to_builtins(Written(removed, bounds))
     return TaskResult(tuple(outputs), counters, details, records=copies + fuzzy)
 
@@ -85,10 +79,7 @@ def _verdicts(shared: Shared, context: TaskContext, ranges: Sequence[tuple[int, 
 def _with_copies(
     verdicts: dict[str, np.ndarray], copies: pa.Table, shared: Shared, context: TaskContext
 ) -> dict[str, np.ndarray]:
-    """Return fuzzy duplicates and exact copies together, in ascending order of row.
-
-    Column `exact` is True for exact copies.
-    """
+    """Return fuzzy duplicates and exact copies together, in order of row. Column `exact` is True for copies."""
     row, high, low, kept = (copies[name].to_numpy() for name in ("row", "high", "low", "kept_row"))
     first_copies = {"row": row, "high": high, "low": low, "cluster_high": high, "cluster_low": low}
     first_copies |= {"kept_row": kept, "kept_high": high, "kept_low": low, "jaccard": np.ones(len(row))}

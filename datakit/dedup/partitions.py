@@ -1,5 +1,5 @@
-"""Assigns row numbers to all documents that dedup reads, and checks that normalized and signature files have equal row
-counts.
+"""Assigns row numbers to all documents that dedup reads, checks that normalized and signature files have equal row
+counts, and rounds numbers of exchange buckets up to a power of two.
 
 Row numbers are assigned to the sources in recipe order, to the partitions of each source in order, and to the documents
 of each partition in order. Thus 8 bytes identify a document throughout the stage. A binary search finds the document's
@@ -20,10 +20,8 @@ from datakit.storage import urls
 
 @dataclass(frozen=True)
 class Part:
-    """Partition `index` of `count` of a source. Paths are relative to the step's directory.
-
-    documents: the normalized file. signatures: the file with the signatures of these rows. source_number: the position
-    of the source in the recipe.
+    """Partition `index` of `count` of a source. Paths are relative to the step's directory. documents: the normalized
+    file. signatures: the file with the signatures of these rows. source_number: the source's place in the recipe.
     """
 
     source: str
@@ -44,10 +42,7 @@ class Part:
 
 
 def all_parts(step: Step) -> list[Part]:
-    """Return the partitions in recipe order.
-
-    Raises CorruptError if the normalized files and the signature files of a source have different row counts.
-    """
+    """Return the partitions in recipe order. Raises CorruptError if data and signature files differ in row counts."""
     signatures = {entry.source: entry for entry in step.inputs_of("signatures")}
     parts: list[Part] = []
     row = 0

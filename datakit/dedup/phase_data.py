@@ -1,6 +1,5 @@
-"""Defines the types of the data that dedup's plan passes to its tasks, and of the results that the tasks return.
-
-The engine transports only plain values: `msgspec.to_builtins` encodes these classes and `msgspec.convert` decodes them.
+"""Defines the types of the data that dedup's plan passes to its tasks, and of the results that the tasks return. The
+engine transports only plain values: `msgspec.to_builtins` encodes these classes and `msgspec.convert` decodes them.
 """
 
 from __future__ import annotations
@@ -39,10 +38,7 @@ class Shared:
 
 @dataclass(frozen=True)
 class PartRange:
-    """The arguments of a task that reads parts [first, stop).
-
-    buckets: the number of buckets to which the task routes rows; 0 if it routes none.
-    """
+    """Arguments of a task for parts [first, stop). buckets: how many buckets it routes rows to; 0 if it routes none."""
 
     first: int
     stop: int
@@ -74,10 +70,8 @@ class Labelled(Runs):
 
 @dataclass(frozen=True)
 class Judged(Runs):
-    """The result of a task of phase `verify`.
-
-    histogram: the number of clusters by size, with sizes rounded down to a power of two. largest: the largest clusters,
-    each as [size, retained documents, cluster id].
+    """The result of a task of phase `verify`. histogram: the number of clusters by size, with sizes rounded down to a
+    power of two. largest: the largest clusters, each as [size, retained documents, cluster id].
     """
 
     histogram: dict[str, int]

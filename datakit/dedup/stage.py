@@ -93,11 +93,8 @@ def plan(step: Step) -> Plan:
     removed = [pair for result in details_of(written, Written) for pair in result.removed]
     report = removal_report(parts, removed)
     check_removal(report, step.operations.get("max_removal", config.max_removal))
-    details = {
-        "sources": report,
-        "clusters": cluster_report(details_of(judged, Judged)),
-        "s_curve": s_curve(config.bands, config.rows),
-    }
+    clusters = cluster_report(details_of(judged, Judged))
+    details = {"sources": report, "clusters": clusters, "s_curve": s_curve(config.bands, config.rows)}
     zeros = dict.fromkeys([f"dedup/{name}" for name in (*COUNTED, "clustered", "clusters")], 0)  # in case no task ran
     return Output(_partitions(parts, written), SCHEMA, zeros, details)
 
@@ -108,14 +105,9 @@ def _runs(results: Sequence[TaskResult]) -> list[str]:
 
 def _tasks(function: str, sizes: Sequence[int], buckets: int = 0) -> tuple[Task, ...]:
     """Return one task per group of neighboring parts. `sizes` gives the bytes to read from each part."""
+    name, ranges = f"datakit.dedup.{function}", [PartRange(one.start, one.stop, buckets) for one in neighbours(sizes)]
     return tuple(
-        Task(
-            key=f"{group.start:05d}",
-            function=f"datakit.dedup.{function}",
-            arguments=msgspec.to_builtins(PartRange(group.start, group.stop, buckets)),
-            input_bytes=sum(sizes[group.start : group.stop]),
-        )
-        for group in neighbours(sizes)
+        Task(f"{one.first:05d}", name, msgspec.to_builtins(one), sum(sizes[one.first : one.stop])) for one in ranges
     )
 
 

@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -33,18 +34,14 @@ def check_cluster(address: str, root: str | None) -> Iterator[Finding]:
         if found.state is State.PROBLEM:
             return
     if root is None and address != "local":
-        yield try_action("cluster", f"{address} answers", STATUS_REMEDY, lambda: _reach(address))
+        reach = (lambda: None) if address == "auto" else partial(agreement.assert_reachable, address)
+        yield try_action("cluster", f"{address} answers", STATUS_REMEDY, reach)
         text = "not joined, so the root and the versions on its nodes were not compared with ours"
         yield Finding("cluster", State.WARNING, text, "give --root to compare them")
     else:
         with tempfile.TemporaryDirectory() as folder:
             yield _join(address, root or folder)
         stale_files.remove_dead_scratch()
-
-
-def _reach(address: str) -> None:
-    if address != "auto":
-        agreement.assert_reachable(address)
 
 
 def _join(address: str, root: str) -> Finding:

@@ -1,8 +1,7 @@
 """Checks this machine before a run: libraries, temporary disk, memory for tasks, open-file limit and kernel cache.
-
-Each check returns one finding (`finding.py`). Where possible, a check tries the operation itself instead of guessing.
-`examine` decides which checks run, including those of the root (`root.py`) and the cluster (`cluster.py`). It takes
-one second, three seconds with a cluster, and twenty seconds if the cluster refuses the connection.
+Where possible, a check tries the operation itself instead of guessing. `examine` decides which checks run, including
+those of the root (`root.py`) and the cluster (`cluster.py`). It takes one second, three seconds with a cluster, and
+twenty seconds if the cluster refuses the connection.
 """
 
 from __future__ import annotations
@@ -28,11 +27,8 @@ OPEN_FILES = 1024  # the default soft limit of most Linux systems
 
 def examine(root: str | None = None, ray: str | None = None) -> Iterator[Finding]:
     """Run every check that applies, in such an order that the first problem may explain the later ones."""
-    yield libraries()
-    yield temporary_disk()
-    yield memory()
-    yield open_files()
-    yield kernel_cache()
+    for check in (libraries, temporary_disk, memory, open_files, kernel_cache):
+        yield check()
     if root is not None:
         root = urls.absolute(root)
         yield from check_local_root(root) if urls.is_local(root) else check_store(root)
@@ -76,8 +72,7 @@ def memory() -> Finding:
         f"{usable / GIB:.1f} GiB for {slots} CPUs; a task may use {budget / GIB:.1f} GiB or more"
     )
     if usable < budget:
-        remedy = "raise the container's memory limit or use a larger machine"
-        return Finding("memory", State.PROBLEM, text, remedy)
+        return Finding("memory", State.PROBLEM, text, "raise the container's memory limit or use a larger machine")
     if usable < slots * budget:
         return Finding("memory", State.WARNING, text, "not all CPUs can be used at once; more memory would be faster")
     return Finding("memory", State.OK, text)

@@ -1,10 +1,8 @@
 """Lists a source's files with their sizes and checksums, pins Hugging Face URLs to a revision, and words the errors for
-missing and unreadable files. The listing is the source's identity.
-
-The checksum of a local file is the xxh3-128 of its content (cached by `HashCache`). The checksum of a remote file is
-the one that the store provides, such as an ETag. If the store provides none, every listing reads the whole file to hash
-it, since its size alone would not reveal every change. If a source has no files, the error says what was searched for,
-where, and what exists instead.
+missing and unreadable files. The listing is the source's identity. The checksum of a local file is the xxh3-128 of its
+content (cached by `HashCache`). The checksum of a remote file is the one that the store provides, such as an ETag. If
+the store provides none, every listing reads the whole file to hash it, since its size alone would not reveal every
+change. If a source has no files, the error says what was searched for, where, and what exists instead.
 
 Cost: one listing, plus one read of every local file whose hash is not cached and of every remote file without a
 checksum, four files at a time.
@@ -33,10 +31,8 @@ HASHING_THREADS = 4  # xxh3 is faster than most disks, and a few concurrent read
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file of a source: its path relative to the source's base, its size in bytes, and its checksum.
-
-    mtime_ns: the modification time of a local file when it was listed. It is used to detect later changes, and it is
-    not part of the identity.
+    """A file of a source: its path relative to the source's base, its size in bytes, and its checksum. mtime_ns: the
+    modification time of a local file when it was listed. It reveals later changes, and is not part of the identity.
     """
 
     path: str

@@ -1,12 +1,10 @@
 """Copies one remote file into the step's directory, resumes after broken connections, verifies size and checksum, and
-words the errors for refused access and changed files.
-
-The data passes through a local temporary file, 8 MiB at a time, so the target either does not exist or is complete and
-verified. The store's checksum is compared with the listing each time the remote file is opened, and once more after
-its last byte has been received. If the store has no checksums, the hash of the received bytes is compared with the
-listing before the file gets its final name. If the connection breaks, the transfer resumes at the byte it had reached,
-after a pause that doubles with each failure. If access is refused (401, 403) or the file has changed since it was
-listed, the transfer fails at once, since waiting would not help.
+words the errors for refused access and changed files. The data passes through a local temporary file, 8 MiB at a time,
+so the target either does not exist or is complete and verified. The store's checksum is compared with the listing each
+time the remote file is opened, and once more after its last byte has been received. If the store has no checksums, the
+hash of the received bytes is compared with the listing before the file gets its final name. If the connection breaks,
+the transfer resumes at the byte it had reached, after a pause that doubles with each failure. If access is refused
+(401, 403) or the file has changed since it was listed, the transfer fails at once, since waiting would not help.
 
 Cost: one pass over the network, one or two extra requests per file, disk space for one file, and constant memory.
 """

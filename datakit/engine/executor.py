@@ -1,8 +1,7 @@
 """Defines the interface between scheduling and execution: attempts, their outcomes and causes, and a backend's methods.
 
 The driver makes all decisions (retries, order, progress, what counts as a failure). A backend only runs attempts and
-reports accurately how each one ended. There are two backends: `engine/worker/local_executor.py` and
-`engine/ray_backend/executor.py`.
+reports accurately how each one ended. The backends are `worker/local_executor.py` and `ray_backend/executor.py`.
 """
 
 from __future__ import annotations
@@ -72,8 +71,7 @@ class Outcome:
     """The end of an attempt: a result, or a cause with a message and the type of the underlying exception.
 
     seconds: the time that the attempt spent in its slot. work_seconds: the time spent in the task function.
-    peak_memory: the anonymous memory beyond what the child inherited from the fork server; it counts against the
-    budget.
+    peak_memory: the anonymous memory beyond that inherited from the fork server; it counts against the budget.
     peak_resident: all resident memory, including mapped files and inherited pages.
     in_progress: the records that the attempt was working on when it died.
     more: for a finished batch, the results after the first.
@@ -124,10 +122,7 @@ class Executor(Protocol):
         """Start an attempt as soon as a slot is free. The driver submits at most three attempts per slot."""
 
     def wait(self, timeout: float) -> list[Outcome]:
-        """Return the outcomes of the attempts that have ended since the last call.
-
-        Wait up to `timeout` seconds for the first one.
-        """
+        """Wait up to `timeout` seconds for an attempt to end; return all outcomes since the last call."""
         ...
 
     def abandon(self) -> None:

@@ -1,9 +1,8 @@
 """Groups neighboring outputs (partitions) into tasks of about 8 to 64 MiB, so that the overhead per task stays small.
 
-The data alone determines the partitions; the grouping does not affect them. The number of partitions that one task
-writes affects only the cost. The overhead of a task (a fork and two messages, some 10 ms) must be small compared with
-the work, and there must be enough tasks to keep every slot busy to the end. A task therefore takes neighboring
-partitions until it has about 1/32 of all bytes, but at least 8 MiB and at most 64 MiB.
+The data alone determines the partitions; the grouping affects only the cost. The overhead of a task (a fork and two
+messages, some 10 ms) must be small compared with the work, and enough tasks must remain to keep all slots busy. A task
+therefore takes neighboring partitions until it has about 1/32 of all bytes, but at least 8 MiB and at most 64 MiB.
 """
 
 from __future__ import annotations

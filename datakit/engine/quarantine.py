@@ -1,11 +1,10 @@
 """Decides which unusable records a phase may skip under `max_quarantined`; words the message if there are too many.
 
 Unreadable records and records that kill their task share one limit. A record that kills its task is skipped at once if
-the limit allows it; otherwise, the task waits until all others are done. If the limit is a number of records, it is
-known from the start. If it is a share, the number of records that it allows grows with the number of records read; the
-number of records in unfinished tasks is estimated from the finished ones. The count at the end of the phase is exact,
-so the result does not depend on the order in which tasks ran: either all unusable records fit within the limit, or the
-step ends as partial.
+the limit allows it; otherwise, the task waits until all others are done. A limit that is a number of records is known
+from the start. If it is a share, the number of records that it allows grows with the number of records read; the number
+in unfinished tasks is estimated from the finished ones. The count at the end of the phase is exact, so the result does
+not depend on the order of the tasks: either all unusable records fit within the limit, or the step ends as partial.
 """
 
 from __future__ import annotations
@@ -38,9 +37,8 @@ class Allowance:
         self._granted.pop(key, None)
 
     def grants(self, key: str, record: QuarantinedRecord, unfinished: int = 0) -> bool:
-        """If this task may skip the record, count the record and return True.
-
-        unfinished: the number of unfinished tasks; pass it only when no other task is running.
+        """If this task may skip the record, count the record and return True. `unfinished` is the number of unfinished
+        tasks; pass it only when no other task is running.
         """
         granted = sum(unlisted(records, self._tolerance) for records in self._granted.values())
         room = self._allowed(unfinished) - self._skipped - granted

@@ -1,10 +1,9 @@
-"""Defines the plain data passed between stages and the engine: steps, phases, tasks, results and skipped records (the
-lines of `quarantine/records.jsonl`).
+"""Defines the plain data passed between stages and the engine: steps, phases (with their tasks' CPUs, memory and time),
+tasks, results and skipped records (the lines of `quarantine/records.jsonl`).
 
 A stage is a generator: it yields phases, one after another, receives each phase's results in task order, and returns an
 Output. Tasks and results are sent between processes and machines as msgpack, so arguments must be small plain values.
-Data that many tasks need goes into `Phase.shared`, which is written once to the step's directory and sent to each
-child.
+Data that many tasks need goes into `Phase.shared`, which is written once and sent to each child.
 
     def plan(step: Step) -> Plan:
         routed = yield Phase("route", tuple(tasks))
@@ -14,7 +13,7 @@ child.
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +26,7 @@ import pyarrow as pa
 
 from datakit.storage import urls
 from datakit.storage.fingerprint import spelled_out
-from datakit.storage.manifest import InputReference, Manifest, Partition
+from datakit.storage.manifest import InputReference, Manifest, Partition, manifest_url
 
 Plan = Generator["Phase", "Sequence[TaskResult]", "Output"]
 TOLERANCES = ("max_quarantined", "quarantine", "max_removal")  # config fields that are operation parameters
@@ -47,10 +46,7 @@ class StepInput:
 
 @dataclass(frozen=True)
 class Step:
-    """One stage of one recipe.
-
-    The fingerprint covers `parameters` but not `operations`, such as the number of workers.
-    """
+    """A stage of a recipe. The fingerprint covers `parameters` but not `operations`, such as the number of workers."""
 
     stage: str
     dataset: str  # the recipe's name, or the source's name if the step belongs to one source
@@ -71,9 +67,8 @@ class Task:
 
     key: unique within the phase, and the same in every run.
     function: `package.module:name`. It is called as `function(arguments, shared, context) -> TaskResult`.
-    bisect_argument: the name of a list argument that may be split in two, so that a crash with no known record in
-    progress can be narrowed down to one entry. A task for each half must write the same files for its entries as the
-    whole task would.
+    bisect_argument: the name of a list argument that may be split to find the entry that causes a crash with no known
+    record in progress. A task for each half must write the same files for its entries as the whole task would.
     """
 
     key: str
@@ -88,9 +83,8 @@ class Task:
 
 @dataclass(frozen=True)
 class Preload:
-    """Work that the fork server does once for all attempts: import `module`, then call `function(*arguments)`.
-
-    In a task, `preloaded(function, *arguments)` returns the value that the server computed. The function must not start
+    """Work that the fork server does once for all attempts: import `module`, then call `function(*arguments)`. In a
+    task, `preloaded(function, *arguments)` returns the value that the server computed. The function must not start
     threads, because forking a multi-threaded process can deadlock.
     """
 
@@ -105,7 +99,6 @@ class Tolerance:
 
     limit: a number of records or, as a float up to 1, a share of the records read.
     listed: records, as `file:position`, that may be skipped without counting toward the limit.
-
     Both are operation parameters: after the limit is raised, the run resumes where it stopped.
     """
 
@@ -157,7 +150,6 @@ class OutputFile:
 @dataclass(frozen=True, slots=True)
 class QuarantinedRecord:
     """A skipped record: its file (a relative path), its position in the file and the reason, but never its text.
-
     position: the byte offset in the uncompressed text file, or the row in a Parquet or Arrow file.
     records: the number of skipped records that start at the position; more than 1 if they could not be told apart.
     """
@@ -207,7 +199,6 @@ class TaskContext:
     try_singly: the (file, position) of each batch in which an earlier attempt died, or that of ALL_RECORDS. The records
     of these batches are tried one by one.
     skip: the (file, position) of each record to skip, with the reason.
-
     Calls to report, hold and release take less than a microsecond each; make them for every batch.
     """
 
@@ -224,14 +215,12 @@ class TaskContext:
     def records(
         self, files: str | Sequence[str], positions: Sequence[int] | np.ndarray, try_record: Callable[[int], object]
     ) -> tuple[np.ndarray | None, list[QuarantinedRecord]]:
-        """Announce the batch to be worked on next. Call this right before the work, once for each kind of work.
-
-        Call `release` after the work and before reading more, so that a crash of the reader is not blamed on this
-        batch. `files` is one file for all records, or a list with one file per record. If an earlier attempt died in
-        this batch, `try_record(row)` is first called for each record. The callback must do the same work on that one
-        record and discard the result, so that the next death identifies the record. The output always comes from whole
+        """Announce the batch to be worked on next. Call this right before the work, once for each kind of work. Call
+        `release` after the work and before reading more, so that a crash of the reader is not blamed on this batch.
+        `files` is one file for all records, or a list with one file per record. If an earlier attempt died in this
+        batch, `try_record(row)` is first called for each record. The callback must do the same work on that one record
+        and discard the result, so that the next death identifies the record. The output always comes from whole
         batches, so these trials do not change it.
-
         Returns the rows to work on (a mask, or None for all rows) and the records to skip.
         """
         if not len(positions):
@@ -288,19 +277,14 @@ def tolerance_of(step: Step) -> Tolerance:
 
 def resolve(function: str) -> Callable[..., Any]:
     """Import and return the object named `package.module:name`."""
-    module, _, attribute = function.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    return pkgutil.resolve_name(function)
 
 
 def input_references(step: Step) -> list[InputReference]:
     """List the step's inputs in the form used by its manifest, with paths relative to the step's directory."""
     return [
-        InputReference(
-            stage=entry.role,
-            path=urls.relative(urls.join(entry.directory, "manifest.json"), step.directory),
-            identity=entry.manifest.identity,
-        )
-        for entry in step.inputs
+        InputReference(item.role, urls.relative(manifest_url(item.directory), step.directory), item.manifest.identity)
+        for item in step.inputs
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
@@ -13,16 +14,11 @@ LIBRARIES = (
 
 @cache
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the installed libraries.
-
-    If datakit itself is not installed, its version is "a source tree".
-    """
+    """Return the versions of Python and of installed libraries; datakit's is "a source tree" if it is not installed."""
     found = {"python": platform.python_version(), "datakit": "a source tree"}
     for library in LIBRARIES:
-        try:
+        with suppress(PackageNotFoundError):
             found[library] = version(library)
-        except PackageNotFoundError:
-            continue
     return found
 
 

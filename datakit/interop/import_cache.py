@@ -1,13 +1,11 @@
 """Makes a token cache from tokens that another program wrote, by copying them or by referring to that program's arrays.
 
-Either way, the new directory gets a manifest, the tokenizer, and lists of documents. Copied tokens pass through the
-regular shard writer, which checks the first and last token of every document against the contract. Arrays left in place
-are described file by file, with checksums (cache/external_arrays.py); their documents are checked only if the contract
-adds tokens around documents. The other formats have no document ids, so ids are made from the positions of documents:
-16 hex digits for the shard, and 16 for the row.
+Copied tokens pass through the regular shard writer, which checks the first and last token of every document against the
+contract. Arrays left in place are described file by file, with checksums (cache/external_arrays.py); their documents
+are checked only if the contract adds tokens around documents. docs/cache.md describes the result.
 
-Cost: a copy reads and writes every token once; a reference reads every byte once, for its checksum.
-Memory: 8 bytes for each document of one original. A copy also takes three times the size of one shard's tokens.
+Cost: a copy reads and writes every token once; a reference reads every byte once, for its checksum. Memory: 8 bytes for
+each document of one original. A copy also takes three times the size of one shard's tokens.
 """
 
 from __future__ import annotations
@@ -56,16 +54,12 @@ Progress = Callable[[int, int], None]  # called with the numbers of documents an
 
 @dataclass(frozen=True)
 class ExternalTokens:
-    """Tokens in another format: the lengths of the documents, int64 [N], and a way to read tokens [start, stop).
-
-    array: the URL and the parsed zarr.json of the zarr array that holds the tokens; None if the tokens can only be
-    copied.
-    """
+    """Tokens in another format: the lengths of the documents, int64 [N], and a way to read tokens [start, stop)."""
 
     place: str
     lengths: np.ndarray
     read: Callable[[int, int], np.ndarray]
-    array: tuple[str, dict[str, Any]] | None = None
+    array: tuple[str, dict[str, Any]] | None = None  # URL and parsed zarr.json; None: tokens can only be copied
 
 
 @dataclass(frozen=True)
@@ -87,11 +81,10 @@ def import_cache(
     ends: tuple[str, str | None, str | None] = ("none", None, None),
     progress: Progress = lambda documents, tokens: None,
 ) -> Manifest:
-    """Make a cache in `directory` from all originals, in their order, as one source.
-
-    `ends`: the tokens around each document, as ("none" | "bos" | "eos" | "both", bos token, eos token). None instead of
-    a token stands for the tokenizer's usual one. An interrupted import can be restarted; finished shards are kept.
-    Raises UsageError, NoInputError, TokenizerError, CorruptError.
+    """Make a cache in `directory` from all originals, in their order, as one source. `ends`: the tokens around each
+    document, as ("none" | "bos" | "eos" | "both", bos token, eos token). None instead of a token stands for the
+    tokenizer's usual one. An interrupted import can be restarted; finished shards are kept. Raises UsageError,
+    NoInputError, TokenizerError, CorruptError.
     """
     if find_manifest(directory) is not None:
         raise UsageError(f"{directory} already holds a finished step; choose another directory, or remove this one")

@@ -1,12 +1,6 @@
 """Reads token caches in the Levanter layout for import: jagged arrays in zarr 3, and a ledger of their shards.
-
-    <cache>/shard_ledger.json               is_finished, rows in total and per shard, the layout
-    <cache>/<field>/data, offsets           consolidated: one pair of arrays for all documents
-    <cache>/<shard>/<field>/data, offsets   sharded: one pair for each shard, in the order of the ledger
-
-`data` holds the tokens of all documents end to end. Element 0 of `offsets` is the number of documents, N; elements 1 to
-N are the ends of the documents. Both arrays are declared much longer than their content, and chunks that hold only
-zeros may be missing.
+`docs/cache.md` describes the layout. The ledger holds is_finished, the rows in total and per shard, and the layout:
+consolidated (one pair of arrays for all documents) or sharded (one pair for each shard).
 """
 
 from __future__ import annotations
@@ -45,10 +39,7 @@ def is_levanter(cache: str) -> bool:
 
 
 def read_levanter(cache: str, field: str = FIELD) -> Iterator[ExternalTokens]:
-    """Yield the tokens of a cache, as a whole or shard by shard. Shards without documents are left out.
-
-    Raises UsageError, CorruptError, NotFoundError.
-    """
+    """Yield a cache's tokens, whole or by shard. Raises UsageError, CorruptError and NotFoundError."""
     place = urls.join(cache, LEDGER)
     try:
         ledger = msgspec.json.decode(urls.read_bytes(place), type=Ledger)
@@ -97,9 +88,6 @@ def _open_array(place: str, name: str, context: Any) -> tuple[Any, dict[str, Any
         metadata = json.loads(urls.read_bytes(urls.join(directory, METADATA_FILE)))
     except NotFoundError as error:
         raise NotFoundError(f"{directory} holds no zarr 3 array; is {urls.name(place)!r} the right field?") from error
-    if len(metadata["shape"]) != 1:
-        raise UsageError(
-            f"{directory} has {len(metadata['shape'])} axes; only arrays with one axis (lists of tokens) can be "
-            "imported"
-        )
+    if (axes := len(metadata["shape"])) != 1:
+        raise UsageError(f"{directory} has {axes} axes; only arrays with one axis (lists of tokens) can be imported")
     return zarr_arrays.open_array(directory, metadata, context, sparse=True), metadata

@@ -1,18 +1,7 @@
 """Reads and writes Megatron's indexed datasets: tokens in `<prefix>.bin`, everything else in `<prefix>.idx`.
-
-    .bin   the tokens of all sequences end to end, little-endian
-    .idx   9 bytes   "MMIDIDX", 0, 0
-           uint64    version, 1
-           uint8     type of the tokens, see TYPES
-           uint64    number of sequences N
-           uint64    number of document boundaries M
-           int32[N]  tokens of each sequence
-           int64[N]  start of each sequence in .bin, in bytes
-           int64[M]  first sequence of each document; the last entry is N
-           int8[N]   modes, only in multimodal datasets
-
-On export, each document of the cache becomes one sequence. The format has no empty documents, so empty documents are
-left out and counted. The format has no loss masks, so documents with masks are refused. Memory: 20 bytes per document.
+`docs/cache.md` describes the files that are written. Those of other programs may have several sequences per document,
+other types of tokens (TYPES) and, if multimodal, int8[N] modes at the end. The format has no loss masks, so documents
+with masks are refused. Memory: 20 bytes per document.
 """
 
 from __future__ import annotations
@@ -64,10 +53,9 @@ def is_megatron(prefix: str) -> bool:
 
 
 def export_megatron(cache: Cache, prefix: str, source: str | None = None, *, drop_loss_mask: bool = False) -> Exported:
-    """Write a cache, or one of its sources, as `<prefix>.bin` and then `<prefix>.idx`.
-
-    The format has no loss masks, so documents that have one are refused unless `drop_loss_mask` is true. Raises
-    UsageError, and DivergentOutputError if different files with these names exist.
+    """Write a cache, or one of its sources, as `<prefix>.bin` and then `<prefix>.idx`. The format has no loss masks, so
+    documents that have one are refused unless `drop_loss_mask` is true. Raises UsageError, and DivergentOutputError if
+    different files with these names exist.
     """
     chosen = [index for index, shard in enumerate(cache.shards) if source in (None, shard.source)]
     if not chosen:
@@ -112,10 +100,7 @@ def _write_index(path: Path, lengths: np.ndarray, dtype: np.dtype) -> None:
 
 
 def read_megatron(prefix: str) -> ExternalTokens:
-    """Open a dataset for import. Its documents are those in the index; each consists of one or more sequences.
-
-    Raises NotFoundError, CorruptError, UsageError.
-    """
+    """Open a dataset whose documents have one or more sequences. Raises NotFoundError, CorruptError, UsageError."""
     index, data = read_index(f"{prefix}.idx"), f"{prefix}.bin"
     item = index.dtype.itemsize
     needed = int((index.pointers + index.lengths * item).max()) if len(index.lengths) else 0

@@ -1,7 +1,5 @@
 """Exports the loader's public names; `Loader(Mixture(...))[step]` is a batch that depends only on the mixture and the
-step.
-
-The loader needs numpy, msgspec and xxhash. To read token caches, it also needs TensorStore.
+step. The loader needs numpy, msgspec and xxhash. To read token caches, it also needs TensorStore.
 """
 
 from datakit.loader.adapters import BatchSource, SequenceSource

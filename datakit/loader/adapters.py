@@ -2,9 +2,8 @@
 sequences.
 
 Neither framework is imported. Both classes have `__len__` and `__getitem__`, as `grain.MapDataset.source` and
-`torch.utils.data.Dataset` expect. An index gives the same element in every process. Both classes can be pickled; a
-worker process then opens its own sources and starts its own threads. To iterate instead, use `Loader.iterate`;
-docs/loader.md shows how to do so inside an IterableDataset.
+`torch.utils.data.Dataset` expect. An index gives every process the same element. Both classes can be pickled; a worker
+process then opens sources and starts threads of its own. To iterate instead, use `Loader.iterate` (see docs/loader.md).
 """
 
 from __future__ import annotations
@@ -16,9 +15,8 @@ from datakit.loader.loader import Loader
 
 
 class BatchSource:
-    """This host's batches by index: element n is batch n, as a dictionary of arrays [rows, length].
-
-    `steps` limits the number of batches. Raises LoaderError if the mixture is endless and `steps` is None.
+    """This host's batches by index: element n is batch n, as a dictionary of arrays [rows, length]. `steps` limits the
+    number of batches. Raises LoaderError if the mixture is endless and `steps` is None.
     """
 
     def __init__(self, loader: Loader, steps: int | None = None) -> None:
@@ -36,9 +34,8 @@ class BatchSource:
 
 
 class SequenceSource:
-    """The run's sequences, for all hosts: element n is the sequence in slot n, as a dictionary of arrays [length].
-
-    Use this class in pipelines that make their own batches. The sequences are already shuffled, so shuffling them again
+    """The run's sequences, for all hosts: element n is the sequence in slot n, as a dictionary of arrays [length]. Use
+    this class in pipelines that make their own batches. The sequences are already shuffled, so shuffling them again
     would only cause more reads. `steps` limits the number of batches whose sequences are included. Raises LoaderError
     if the mixture is endless and `steps` is None.
     """

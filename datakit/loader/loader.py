@@ -5,10 +5,8 @@
         ...
 
 A global batch depends only on the mixture and the step. Each host (number `host` of `hosts`) gets an equal share of its
-rows, so the order does not depend on the number of hosts.
-
-Threads may share a loader: `loader[step]`, `rows` and iterations return the same batches in every thread. Processes may
-not share one; each makes its own.
+rows, so the order does not depend on the number of hosts. Threads may share a loader: `loader[step]`, `rows` and
+iterations return the same batches in every thread. Processes may not share one; each makes its own.
 
 To resume, call `iterate(start=step)`; there is no other state. Save `record()` in each checkpoint. When a run resumes,
 `verify(record, step)` raises an error if the batches before `step` would have been different.
@@ -25,6 +23,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, SupportsIndex
 
 from datakit.errors import LoaderError
@@ -62,7 +61,6 @@ class LoaderOptions:
 
 class Loader:
     """This host's batches, by step: int32 tokens [batch_size / hosts, sequence_length] and arrays that describe them.
-
     The keyword arguments are the fields of `LoaderOptions`. The constructor raises LoaderError for invalid options, for
     a batch size that cannot be split evenly over the hosts, and for windows that do not fit in memory. `loader[step]`
     raises IndexError for a step outside the run. Errors that a source raises during a read are passed on.
@@ -83,7 +81,7 @@ class Loader:
         self._planning = threading.RLock()  # the order and the lookahead remember what they computed
 
     def __reduce__(self) -> tuple:
-        return _rebuild, (type(self), self.mixture, asdict(self.options))
+        return partial(type(self), self.mixture, **asdict(self.options)), ()
 
     def __enter__(self) -> Loader:
         return self
@@ -110,9 +108,8 @@ class Loader:
         return self.rows(step, *self._own_rows(step))
 
     def rows(self, step: SupportsIndex, first: SupportsIndex, last: SupportsIndex) -> Batch:
-        """Return rows first..last-1 of global batch `step`, for callers that do not split batches by host.
-
-        Raises IndexError if the run has no such batch or the batch has no such rows.
+        """Return rows first..last-1 of global batch `step`, for callers that do not split batches by host. Raises
+        IndexError if the run has no such batch or the batch has no such rows.
         """
         step, first, last = self._checked_step(step), operator.index(first), operator.index(last)
         rows = self.mixture.batches.at(step)
@@ -123,9 +120,8 @@ class Loader:
         return self._assemble(step, last - first, picks)
 
     def iterate(self, start: int = 0, stop: int | None = None) -> Generator[Batch, None, None]:
-        """Yield batches start..stop-1, or to the end of the run if `stop` is None. Reads their blocks ahead.
-
-        Raises IndexError if `start` is negative.
+        """Yield batches start..stop-1, or to the end of the run if `stop` is None. Reads their blocks ahead. Raises
+        IndexError if `start` is negative.
         """
         start = operator.index(start)
         if start < 0:
@@ -168,16 +164,14 @@ class Loader:
 
     def packing_report(self) -> dict[str, dict[int, Counters]]:
         """Return counters by packed component and sequence length, if the loader counted the sequences itself."""
-        streams = zip(self.order.names, self.order.streams, strict=True)
         return {
             name: dict(stream.counts.packing_counters)
-            for name, stream in streams
+            for name, stream in zip(self.order.names, self.order.streams, strict=True)
             if stream.settings.packing is not None
         }
 
     def outline(self, steps: int) -> list[tuple[int, int, int]]:
         """Summarize the first `steps` batches as a list of (number of batches, rows per global batch, sequence length).
-
         Each tuple describes consecutive batches of one shape. Raises LoaderError, naming the component that ends first,
         if the run has fewer than `steps` batches.
         """
@@ -192,9 +186,8 @@ class Loader:
         return resume_check.describe(self.order)
 
     def verify(self, saved: dict[str, Any], step: int) -> list[str]:
-        """Compare a saved record with this run, and return the changes that take effect at `step` or later.
-
-        Raises MixtureChangedError if the batches before `step` would have been different.
+        """Compare a saved record with this run, and return the changes that take effect at `step` or later. Raises
+        MixtureChangedError if the batches before `step` would have been different.
         """
         return resume_check.verify(saved, self.record(), operator.index(step))
 
@@ -245,7 +238,3 @@ class Loader:
                 raise LoaderError(
                     f"batch_size {size} (from step {step} on) cannot be split evenly over {self.options.hosts} hosts"
                 )
-
-
-def _rebuild(kind: type[Loader], mixture: Mixture, options: dict[str, Any]) -> Loader:
-    return kind(mixture, **options)

@@ -2,10 +2,9 @@
 
 The permutation of n elements is a Feistel network over the smallest power of two that is at least n. Its two halves are
 as equal as possible, and it has six rounds of a full 64-bit mixing function with 64-bit keys. Results outside 0..n-1
-are fed to the network again until they fall inside (cycle walking); on average, this takes fewer than two passes.
-
-For up to 4,096 elements, a table is cheaper: the argsort of keyed hashes. For small n, this method produces all n!
-orders with practically equal probability, whereas a Feistel network on two or three bits can produce only some of them.
+are fed to the network again until they fall inside (cycle walking); on average, this takes fewer than two passes. For
+up to 4,096 elements, a table is cheaper: the argsort of keyed hashes. For small n, this method produces all n! orders
+with practically equal probability, whereas a Feistel network on two or three bits can produce only some of them.
 
 A call takes 50-100 us, plus 0.1-0.2 us per element, so callers ask for a whole window at a time. All arithmetic uses
 integers, so the results are the same on every machine and with every version of numpy.
@@ -20,9 +19,10 @@ from typing import Protocol
 import numpy as np
 import xxhash
 
+from datakit.text.hash_mixing import GOLDEN, mix
+
 TABLE_SIZE = 4096
-ROUNDS = 6
-GOLDEN = 0x9E3779B97F4A7C15
+ROUNDS = 6  # `_backward` requires an even number
 MASK64 = (1 << 64) - 1
 
 
@@ -41,16 +41,9 @@ def derive_key(*parts: str | int) -> int:
     return xxhash.xxh3_64_intdigest(json.dumps(parts, separators=(",", ":")).encode())
 
 
-def mix64(values: np.ndarray) -> np.ndarray:
-    """Mix uint64 values bijectively with the finalizer of SplitMix64: each input bit affects every output bit."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
-
-
 def keyed_hashes(key: int, count: int) -> np.ndarray:
     """Return the first `count` outputs of SplitMix64 seeded with `key`: uint64 [count]."""
-    return mix64(np.uint64(key) + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(GOLDEN))
+    return mix(np.uint64(key) + np.arange(1, count + 1, dtype=np.uint64) * GOLDEN)
 
 
 class InOrder:
@@ -68,7 +61,6 @@ class InOrder:
 
 class Permutation:
     """A keyed permutation of 0..size-1. Call it to map positions to indices, and call `inverse` to map indices back.
-
     Both methods take and return int64 arrays. Raises ValueError if `size` is not in 1..2^62-1.
     """
 
@@ -105,9 +97,8 @@ class Permutation:
         return keyed_hashes(self.key, ROUNDS)
 
     def _walk(self, values: np.ndarray, network) -> np.ndarray:
-        """Apply the network, and reapply it to results outside 0..size-1 until all are inside.
-
-        This ends, because every cycle of a permutation that contains a value inside returns to that value.
+        """Apply the network, and reapply it to results outside 0..size-1 until all are inside. This ends, because every
+        cycle of a permutation that contains a value inside returns to that value.
         """
         result = network(values.astype(np.uint64))
         outside = np.flatnonzero(result >= np.uint64(self.size))
@@ -121,17 +112,15 @@ class Permutation:
         high_bits, low_bits = self.high_bits, self.low_bits
         high, low = values >> np.uint64(low_bits), values & np.uint64((1 << low_bits) - 1)
         for key in self._round_keys:
-            high, low = low, high ^ _take_bits(mix64(low ^ key), high_bits)
+            high, low = low, high ^ _take_bits(mix(low ^ key), high_bits)
             high_bits, low_bits = low_bits, high_bits
         return (high << np.uint64(low_bits)) | low
 
     def _backward(self, values: np.ndarray) -> np.ndarray:
         high_bits, low_bits = self.high_bits, self.low_bits
-        if ROUNDS % 2:
-            high_bits, low_bits = low_bits, high_bits
         high, low = values >> np.uint64(low_bits), values & np.uint64((1 << low_bits) - 1)
         for key in self._round_keys[::-1]:
-            high, low = low ^ _take_bits(mix64(high ^ key), low_bits), high
+            high, low = low ^ _take_bits(mix(high ^ key), low_bits), high
             high_bits, low_bits = low_bits, high_bits
         return (high << np.uint64(low_bits)) | low
 

@@ -2,10 +2,9 @@
 
 Many settings decide the batches before the checkpoint's step: the seed, sources, held-out documents, block sizes,
 windows and packing, and the stages, lengths and batch sizes in effect until then. If any of these differed, the resumed
-run would silently read some tokens twice and never read others, so an error states the difference. Settings that
-only decide where the run ends may differ, as long as the end does not touch those batches. Settings that take
-effect at that step or later may differ: to change a mixture on purpose, add a stage. Such changes are returned, so that
-the caller can log them.
+run would silently read some tokens twice and never read others, so an error states the difference. Settings that only
+decide where the run ends may differ if the end does not touch those batches, and so may settings that take effect at
+that step or later: to change a mixture on purpose, add a stage. Such changes are returned for the caller to log.
 """
 
 from __future__ import annotations
@@ -29,9 +28,8 @@ HINTS = {"window_blocks": " (derived from memory_bytes and the components; set t
 
 
 def describe(order: SequenceOrder) -> dict[str, Any]:
-    """Return a description of what an order reads, as JSON values.
-
-    Descriptions are equal if the mixtures and the contents of their sources are equal.
+    """Return a description of what an order reads, as JSON values. Descriptions are equal if the mixtures and the
+    contents of their sources are equal.
     """
     mixture, simulate = order.mixture, order.mixture.simulate
     stages = [[slot, {n: float(w) for n, w in sorted(weights.items()) if w > 0}] for slot, weights in order.stages]
@@ -55,10 +53,7 @@ def fingerprint_of(settings: Mapping[str, Any]) -> str:
 
 
 def verify(saved: Mapping[str, Any], current: Mapping[str, Any], step: int) -> list[str]:
-    """Return the changes that take effect at `step` or later.
-
-    Raises MixtureChangedError if the batches before `step` would have been different.
-    """
+    """Return the changes from `step` on. Raises MixtureChangedError if earlier batches would have been different."""
     if saved.get("format") != FORMAT:
         raise MixtureChangedError(f"the checkpoint's mixture has format {saved.get('format')!r}, not {FORMAT!r}")
     past, future = _differences(saved, current, step)

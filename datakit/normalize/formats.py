@@ -1,5 +1,5 @@
 """Determines a file's format and compression from its name or the recipe, and rejects a file whose first bytes show
-another kind of file.
+another kind of file or UTF-16.
 
     .jsonl .ndjson .json     JSON Lines: one object per line
     .parquet .pq             Parquet

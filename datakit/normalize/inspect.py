@@ -1,8 +1,6 @@
 """Inspects a raw source before a run: finds its formats, columns and sizes, guesses the text and id columns, and drafts
-a recipe.
-
-Reads the first chunk of at most three files per format. Apart from the listing, inspecting a source of any size
-therefore takes only a moment. Reports ids, names, types and lengths, but never any text.
+a recipe. Reads the first chunk of at most three files per format. Apart from the listing, inspecting a source of any
+size therefore takes only a moment. Reports ids, names, types and lengths, but never any text.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """Compiles the passes over bytes that find white space, NUL, lines and CSV records, and that measure the nesting of
-JSON.
-
-numba compiles each pass once and caches the machine code on disk, next to the package or in the user's cache folder.
-The fork server calls `warm_kernels.warm`, so no task has to compile anything. The passes take plain arrays and numbers,
-and allocate nothing.
-
-Cost: importing numba takes a quarter of a second. Therefore this module is imported only when a chunk is read, and
-never by a command that only plans.
+JSON. Each pass is compiled once by numba, which caches the machine code on disk, next to the package or in the user's
+cache folder. The fork server calls `warm_kernels.warm`, so no task has to compile anything. The passes take plain
+arrays and numbers, and allocate nothing. Cost: importing numba takes a quarter of a second. Therefore this module is
+imported only when a chunk is read, and never by a command that only plans.
 """
 
 from __future__ import annotations

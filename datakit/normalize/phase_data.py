@@ -1,7 +1,5 @@
 """Defines the arguments, shared values and results that normalize passes between its plan and its routing and sorting
-tasks.
-
-All of them are passed as plain dictionaries: as task arguments, in `Phase.shared`, and in `TaskResult.details`.
+tasks. All of them are passed as plain dictionaries: as task arguments, in `Phase.shared`, and in `TaskResult.details`.
 """
 
 from __future__ import annotations
@@ -14,10 +12,8 @@ from datakit.normalize.readers.slices import FileRange
 
 
 class RouteShared(msgspec.Struct, frozen=True):
-    """Data shared by all routing tasks.
-
-    config: the `Config` as plain data, including every default. buckets: the number of buckets, a power of two.
-    where_types: the types in which `where` sees its columns, as Arrow IPC.
+    """Data shared by all routing tasks. config: the `Config` as plain data, including every default. buckets: the
+    number of buckets, a power of two. where_types: the types in which `where` sees its columns, as Arrow IPC.
     """
 
     base: str
@@ -64,9 +60,8 @@ class OutputColumn(msgspec.Struct, frozen=True):
 
 
 class SortShared(msgspec.Struct, frozen=True):
-    """Data shared by all sorting tasks. They read 2**bits partitions from the 2**bucket_bits buckets in `runs`.
-
-    schema: the output's schema, as Arrow IPC.
+    """Data shared by all sorting tasks. They read 2**bits partitions from the 2**bucket_bits buckets in `runs`. schema:
+    the output's schema, as Arrow IPC.
     """
 
     runs: list[str]

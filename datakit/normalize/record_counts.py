@@ -1,8 +1,6 @@
 """Counts a task's records as read, removed (by reason), repaired or quarantined, fails a task with too many in
-quarantine, and checks that no record is lost.
-
-Every record read is counted in `records_in`, and every record that does not reach the output is counted under the
-reason for its removal, so the stage can prove that no record is lost (see `conservation`).
+quarantine, and checks that no record is lost. Every record read is counted in `records_in`, and every record that does
+not reach the output is counted under the reason for its removal, so the stage can prove that no record is lost.
 """
 
 from __future__ import annotations
@@ -70,8 +68,7 @@ class RecordCounts:
         """Raise PartialError if the limit is a share and nearly all records are in quarantine.
 
         At least `enough` entries must be in quarantine. Call this between chunks, because within a chunk, bad records
-        may be counted before good ones. A row group that fails to decode is one entry, regardless of how many records
-        it holds.
+        may be counted before good ones. A row group that fails to decode is one entry, whatever its size.
         """
         limit, read = self.tolerance.limit, self.counters[IN]
         most = max(limit, NEARLY_ALL) * read

@@ -1,10 +1,8 @@
 """Routes a slice: turns its records into documents with ids, samples them, quarantines unusable texts, and writes each
-document to the exchange bucket for its id.
-
-Each chunk is processed in columnar form, in this order: transform, predicate, text column, text rules, hash, sample.
-The top bits of a document's id determine its bucket. A row in the exchange has the id as two integers, the text, and
-every upstream column under a prefixed name. In this phase, the types of columns are united only across the files of a
-slice. The sort phase converts them to the common types of the whole source.
+document to the exchange bucket for its id. Each chunk is processed in columnar form, in this order: transform,
+predicate, text column, text rules, hash, sample. The top bits of a document's id determine its bucket. A row in the
+exchange has the id as two integers, the text, and every upstream column under a prefixed name. In this phase, the types
+of columns are united only across the files of a slice. The sort phase converts them to the source's common types.
 
 A slice whose compressed file turns out to be damaged is routed again, without the damaged stream and what follows it.
 No run is committed before the streams that its rows come from were decoded to the end.
@@ -108,9 +106,8 @@ class Router:
         return self._short_enough(rows, texts)
 
     def _without_wrong_types(self, rows: Chunk, kind: pa.DataType) -> Chunk:
-        """Quarantine JSON records whose text is not a string.
-
-        Raises ColumnError if the file has another format or a transform was applied.
+        """Quarantine JSON records whose text is not a string. Raises ColumnError if the file has another format or a
+        transform was applied.
         """
         if self._transform is not None or formats.format_of(rows.file, self._config.format) != formats.JSON:
             raise ColumnError(

@@ -135,9 +135,8 @@ def _sort_phase(shared: SortShared, exchange_bytes: int) -> Phase:
 
 
 def _bucket_bits(slices: Sequence[Sequence[FileRange]], config: Config) -> int:
-    """Return how many of an id's top bits select its bucket: an estimate of how many will select its partition.
-
-    The estimate is based on the bytes to be read. If there turns out to be more text, partitions share buckets.
+    """Return how many of an id's top bits select its bucket: an estimate of how many will select its partition. The
+    estimate is based on the bytes to be read. If there turns out to be more text, partitions share buckets.
     """
     expected = sum(part.weight for ranges in slices for part in ranges)
     sizes = (expected, min(expected, 1 << 30))  # a little over 1 GiB makes fewer partitions than 1 GiB does
@@ -159,10 +158,7 @@ def partition_bits(text_bytes: int, partition_bytes: int | None = None) -> int:
 
 
 def _united(details: Sequence[RouteDetails | TypesDetails], config: Config) -> pa.Schema:
-    """Unite all upstream columns but the text.
-
-    Raises ColumnError if the columns of two files conflict, or if no file has a configured column.
-    """
+    """Unite all upstream columns but the text. Raises ColumnError if two conflict or if a configured one is missing."""
     encoded = [(file, pa.BufferReader(bytes.fromhex(digits))) for entry in details for file, digits in entry.schemas]
     schemas = [(file, pa.ipc.read_schema(data)) for file, data in encoded]
     largest: dict[Path, int] = {}

@@ -1,10 +1,7 @@
 """Applies the text rules: replaces invalid UTF-8, removes NUL, cuts long runs of white space, and marks blank texts for
-removal.
-
-Few documents need any of this. Therefore one pass over Arrow's buffers finds those that do, and only they take the slow
-path through Python strings. The pass is cheap: Arrow validates UTF-8 at several GB/s, and the search for NUL is
-vectorized. A run of more than N white-space characters covers at least N + 1 bytes, so testing every (N + 1)th byte
-finds it.
+removal. Few documents need this, so one pass over Arrow's buffers finds those that do, and only they take the slow path
+through Python strings. The pass is cheap: Arrow validates UTF-8 at several GB/s, and the search for NUL is vectorized.
+A run of more than N white-space characters covers at least N + 1 bytes, so testing every (N + 1)th byte finds it.
 
 White space is Unicode's White_Space property: 25 code points, unchanged since Unicode 6.3 (2013). The list is fixed
 here because `str.isspace`, `re` and other engines all differ, and a document's id depends on the list.
@@ -90,10 +87,7 @@ def _as_strings(texts: pa.Array) -> pa.LargeStringArray:
 
 
 def _repair(data: np.ndarray, offsets: np.ndarray, rows: np.ndarray, longest: int) -> tuple[list[str], int]:
-    """Return the repaired texts, and the number of texts in which a run of white space was cut.
-
-    NUL is removed first, since this can join two runs.
-    """
+    """Return the repaired texts and how many had white space cut. NUL is removed first, as this can join two runs."""
     long_run = re.compile(f"([{WHITE_SPACE}]{{{longest}}})[{WHITE_SPACE}]+")
     view, repaired, runs = data.data, [], 0
     for index in rows.tolist():

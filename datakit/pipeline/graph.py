@@ -1,4 +1,5 @@
-"""Decides which steps a recipe has, in which order they run, and the inputs, fingerprint and directory of each step.
+"""Decides which steps a recipe has (up to `--until`), their order, inputs, fingerprints and directories, and refuses a
+directory that holds a step with other settings.
 
     download, normalize, signatures     one per source
     dedup                               all sources together: normalized texts and signatures
@@ -92,9 +93,8 @@ class Graph:
     notes: tuple[str, ...]
 
     def locate(self, node: Node, located: Mapping[str, LocatedStep]) -> LocatedStep:
-        """Return the node with its directory and, if it is done, its manifest.
-
-        Raises CorruptError if the manifest belongs to another step.
+        """Return the node with its directory and, if it is done, its manifest. Raises CorruptError if the manifest
+        belongs to another step.
         """
         inputs = [located[above.label] for above in node.upstream]
         identities = [above.identity for above in inputs]
@@ -156,15 +156,8 @@ def engine_step(located: LocatedStep, upstream: Mapping[str, LocatedStep]) -> St
     operations = node.settings.operations
     if node.stage == normalize.NAME:
         operations = {**operations, **_reading(inputs[0])}
-    return Step(
-        stage=node.stage,
-        dataset=node.dataset,
-        directory=located.directory,
-        fingerprint=located.fingerprint,
-        parameters=node.settings.content,
-        inputs=tuple(_step_input(above) for above in inputs),
-        operations=operations,
-    )
+    read, content = tuple(_step_input(above) for above in inputs), node.settings.content
+    return Step(node.stage, node.dataset, located.directory, located.fingerprint, content, read, operations)
 
 
 def _reading(downloaded: LocatedStep) -> dict[str, Any]:

@@ -19,14 +19,11 @@ class LazyExecutor:
 
     def get(self) -> Executor:
         """Return the executor. The first call creates it."""
-        if self._made is not None:
-            return self._made
-        if self.ray is None:
-            self._made = LocalExecutor(self.workers)
-        else:
+        if self._made is None and self.ray is not None:
             from datakit.engine.ray_backend.executor import RayExecutor  # Ray is optional and slow to import
 
             self._made = RayExecutor(self.ray, self.root, self.workers)
+        self._made = self._made or LocalExecutor(self.workers)
         return self._made
 
     def close(self) -> None:

@@ -1,6 +1,5 @@
-"""Decides whether the target of `datakit inspect` is a step or raw files, and describes a step with its lineage.
-
-The lineage is everything from which the step was made, back to the raw files. It is read from manifests only. Manifests
+"""Decides whether the target of `datakit inspect` is a step or raw files, and describes a step with its lineage. The
+lineage is everything from which the step was made, back to the raw files. It is read from manifests only. Manifests
 refer to one another by relative paths, so this also works on a moved or mirrored dataset. If only a part of the dataset
 was moved, each missing step is shown by its identity.
 """
@@ -16,14 +15,7 @@ from datakit.errors import NotFoundError
 from datakit.normalize.inspect import RawReport, inspect_source
 from datakit.pipeline.root_layout import STEP_NAME, stage_order, steps_in
 from datakit.storage import urls
-from datakit.storage.manifest import (
-    FILE_NAME,
-    Column,
-    Manifest,
-    find_manifest,
-    read_manifest,
-    totals_of,
-)
+from datakit.storage.manifest import FILE_NAME, Column, Manifest, find_manifest, read_manifest, totals_of
 
 SAMPLE_IDS = 3
 
@@ -104,26 +96,15 @@ def inspect(target: str | os.PathLike[str]) -> StepDescription | RawReport:
 
 
 def _description(directory: str, manifest: Manifest, beside: tuple[str, ...]) -> StepDescription:
+    totals = manifest.totals
     return StepDescription(
-        directory=directory,
-        stage=manifest.stage,
-        dataset=manifest.dataset,
-        fingerprint=manifest.fingerprint,
-        identity=manifest.identity,
-        parameters=manifest.parameters,
-        schema=manifest.schema,
-        rows=manifest.totals.rows,
-        bytes=manifest.totals.bytes,
-        text_bytes=manifest.totals.text_bytes,
-        tokens=manifest.totals.tokens,
-        counters=manifest.counters,
-        quarantined=manifest.quarantine.records,
-        parts=tuple(_source_totals(manifest)),
-        sample_ids=_sample_ids(manifest),
-        lineage=tuple(_ancestors(directory, manifest, 0, set())),
-        details=manifest.details,
-        beside=beside,
-    )
+        directory=directory, stage=manifest.stage, dataset=manifest.dataset, fingerprint=manifest.fingerprint,
+        identity=manifest.identity, parameters=manifest.parameters, schema=manifest.schema, rows=totals.rows,
+        bytes=totals.bytes, text_bytes=totals.text_bytes, tokens=totals.tokens, counters=manifest.counters,
+        quarantined=manifest.quarantine.records, parts=tuple(_source_totals(manifest)),
+        sample_ids=_sample_ids(manifest), lineage=tuple(_ancestors(directory, manifest, 0, set())),
+        details=manifest.details, beside=beside,
+    )  # fmt: skip
 
 
 def _source_totals(manifest: Manifest) -> Iterator[SourceTotals]:
@@ -152,17 +133,10 @@ def _ancestors(directory: str, manifest: Manifest, depth: int, seen: set[str]) -
             continue
         again = above.identity in seen
         seen.add(above.identity)
+        raw = above.stage == "download"
+        rows, files = None if raw else above.totals.rows, tuple(part.path for part in above.partitions) if raw else ()
         yield Ancestor(
-            depth,
-            above.stage,
-            above.dataset,
-            place,
-            above.identity,
-            found=True,
-            rows=above.totals.rows if above.stage != "download" else None,
-            bytes=above.totals.bytes,
-            files=tuple(part.path for part in above.partitions) if above.stage == "download" else (),
-            seen=again,
+            depth, above.stage, above.dataset, place, above.identity, True, rows, above.totals.bytes, files, again
         )
         if not again:
             yield from _ancestors(place, above, depth + 1, seen)

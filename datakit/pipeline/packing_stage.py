@@ -1,10 +1,8 @@
-"""Counts the sequences in each block of a packed mixture component (the packing stage) and checks the token total.
-
-Each task counts a range of blocks from the document lengths alone. Each block is packed independently and the ranges
-have fixed boundaries, so the output is the same for any number of workers. The last task concatenates the parts into
-one file of 4 bytes per block (4 MB for a trillion tokens), read in one request.
-
-Counting takes about 0.7 us per document, and memory for the document lengths of a few shards.
+"""Counts the sequences in each block of a packed mixture component (the packing stage) and checks the token total. Each
+task counts a range of blocks from the document lengths alone. Each block is packed independently and the ranges have
+fixed boundaries, so the output is the same for any number of workers. The last task concatenates the parts into one
+file of 4 bytes per block (4 MB for a trillion tokens), read in one request. Counting takes about 0.7 us per document,
+and memory for the document lengths of a few shards.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Plans a run without executing it: each step's state, inputs, tasks and sizes, and the peak disk use. Writes nothing.
-
 If a step's inputs are done, the stage itself yields the tasks of its first phase, so their number and memory are exact.
 For other steps, sizes are estimated from the text that will reach them. The files of a local source are already in
 place, so its normalize step is planned as if its download step were done, even if no run has listed the source yet.
-
 Planning lists the sources, and hashes local files whose hashes are not stored in the root yet, because step names
 depend on the content of the files.
 """
@@ -13,15 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from datakit.engine.task import Phase, Step, input_references
-from datakit.pipeline.estimate import (
-    Concurrency,
-    Resources,
-    concurrency_of,
-    disk_bytes,
-    manifest_text_bytes,
-    raw_text_bytes,
-    resources,
-)
+from datakit.pipeline import estimate
+from datakit.pipeline.estimate import Concurrency, Resources
 from datakit.pipeline.graph import Graph, LocatedStep, Node, build, check_workers, engine_step
 from datakit.pipeline.resolve_sources import ListingOptions
 from datakit.recipe import Recipe
@@ -34,11 +25,9 @@ TEXT_STAGES = ("download", "normalize", "consolidate")  # stages whose output is
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """A step of a plan. Sizes are in bytes, or None if unknown.
-
-    `settled` means that all inputs are done, so the directory is final. Otherwise, the directory will change if an
-    input loses records. `disk` is the size of what remains when the step is done, and `disk_peak` is the space that the
-    step needs while it runs.
+    """A step of a plan. Sizes are in bytes, or None if unknown. `settled` means that all inputs are done, so the
+    directory is final. Otherwise, the directory will change if an input loses records. `disk` is the size of what
+    remains when the step is done, and `disk_peak` is the space that the step needs while it runs.
     """
 
     stage: str
@@ -83,18 +72,13 @@ class RunPlan:
 
 
 def plan(
-    recipe: Recipe,
-    root: str,
-    *,
-    workers: int | None = None,
-    until: str | None = None,
-    offline: bool = False,
+    recipe: Recipe, root: str, *, workers: int | None = None, until: str | None = None, offline: bool = False
 ) -> RunPlan:
     """Return a plan of what `run` with the same arguments would do. Raises InputError where `run` would."""
     check_workers(workers)
     root = urls.absolute(root)
     graph = build(recipe, root, ListingOptions(offline=offline, dry_run=True), until)
-    available = resources(root, workers)
+    available = estimate.resources(root, workers)
     planner = _Planner(graph, available)
     return RunPlan(recipe.name, root, tuple(planner.plan(node) for node in graph.nodes), available, graph.notes)
 
@@ -121,11 +105,11 @@ class _Planner:
 
     def _text(self, located: LocatedStep) -> int | None:
         """Return the bytes of text that the step produces (TEXT_STAGES) or processes (other stages)."""
-        if located.manifest is not None and (exact := manifest_text_bytes(located.manifest)) is not None:
+        if located.manifest is not None and (exact := estimate.manifest_text_bytes(located.manifest)) is not None:
             return exact
         state = located.node.state
         if state is not None:
-            return raw_text_bytes(state.files) if state.files is not None else None
+            return estimate.raw_text_bytes(state.files) if state.files is not None else None
         above = [self._text_bytes[node.label] for node in located.node.upstream if node.stage in TEXT_STAGES]
         return None if None in above else sum(size for size in above if size is not None)
 
@@ -153,22 +137,13 @@ def _planned(located: LocatedStep, text: int | None, concurrency: Concurrency) -
     node, manifest = located.node, located.manifest
     disk, disk_peak = _disk(located, text)
     return PlannedStep(
-        stage=node.stage,
-        source=node.source,
-        state=_state(located),
-        directory=located.directory,
-        fingerprint=located.fingerprint,
-        settled=located.settled,
+        stage=node.stage, source=node.source, state=_state(located), directory=located.directory,
+        fingerprint=located.fingerprint, settled=located.settled,
         reads=tuple(above.label for above in node.upstream) if node.upstream else _reads(node),
-        rows=manifest.totals.rows if manifest is not None else None,
-        text_bytes=text,
-        tasks=concurrency.tasks,
-        task_memory=concurrency.task_memory,
-        at_a_time=concurrency.at_a_time,
-        reason=concurrency.reason,
-        disk=disk,
-        disk_peak=disk_peak,
-    )
+        rows=manifest.totals.rows if manifest is not None else None, text_bytes=text, tasks=concurrency.tasks,
+        task_memory=concurrency.task_memory, at_a_time=concurrency.at_a_time, reason=concurrency.reason,
+        disk=disk, disk_peak=disk_peak,
+    )  # fmt: skip
 
 
 def _reads(node: Node) -> tuple[str, ...]:
@@ -190,7 +165,7 @@ def _disk(located: LocatedStep, text: int | None) -> tuple[int | None, int | Non
         return located.manifest.totals.bytes, located.manifest.totals.bytes
     state = located.node.state
     if state is None:
-        return disk_bytes(located.node.stage, text) if text is not None else (None, None)
+        return estimate.disk_bytes(located.node.stage, text) if text is not None else (None, None)
     if urls.is_local(state.base):
         return 0, 0  # read in place
     size = sum(file.size for file in state.files) if state.files is not None else None
@@ -201,7 +176,7 @@ def _concurrency(located: LocatedStep, phase: Phase | None, available: Resources
     if located.manifest is not None:
         return Concurrency(None, None, None, "already done: no worker is started")
     if phase is not None:
-        return concurrency_of(phase, available)
+        return estimate.concurrency_of(phase, available)
     if not _is_listed(located.node):
         return Concurrency(None, None, None, "known once its files are listed")
     if not located.settled:

@@ -1,4 +1,5 @@
-"""Decides what identifies each source (a revision or its listing), when it is listed, and what `--offline` trusts.
+"""Decides what identifies each source (a revision or its listing), when it is listed, what `--offline` trusts, and
+which notes about it `run` and `plan` print.
 
 A source pinned by a revision is identified by its URL, revision and selection. Once downloaded, it need not be listed.
 Any other source is identified by its listing. With `--offline`, nothing remote is contacted: a pinned source must have
@@ -56,10 +57,7 @@ class SourceState:
 
 
 def resolve_source(source: Source, selection: dict[str, Any], root: str, options: ListingOptions) -> SourceState:
-    """Return the state of one source, whose globs are in `selection`.
-
-    Raises NoInputError, RecipeError and the errors of listing.
-    """
+    """Return a source's state. Its globs are in `selection`. Raises NoInputError, RecipeError and errors of listing."""
     url = pinned(source.url, source.revision)
     local = urls.is_local(globs.expand(url))
     if local and source.revision:

@@ -19,7 +19,7 @@ from datakit.storage.fingerprint import SHOWN_DIGITS, short
 SOURCES = "sources"
 RUNS = "runs"
 STAGE_NAMES = ("download", "normalize", "signatures", "dedup", "consolidate", "train-tokenizer", "tokenize")
-PACKING = r"packing-\d+-(?:split|truncate|drop)(?:-\d+)?"  # a step of a mixture, not of a recipe
+PACKING = r"packing-\d+-[a-z]+(?:-\d+)?"  # a step of a mixture, not of a recipe
 STEP_NAME = re.compile(rf"({'|'.join(STAGE_NAMES)}|{PACKING})-[0-9a-f]{{{SHOWN_DIGITS}}}")
 
 

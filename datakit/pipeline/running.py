@@ -1,12 +1,9 @@
 """Runs a recipe's steps in order: reuses finished ones, handles `--fresh`, skips steps whose inputs are partial, and
-lists the partial and skipped steps at the end.
-
-Reusing a finished step takes one read of its manifest. The executor is created when the first task must run, so a
-second run of the same recipe starts no worker and ends in well under a second. If a step ends as partial, the steps
-that depend on it are skipped and all others run. The run then ends as partial and lists the partial and the skipped
-steps.
-
-A run that executes anything writes its events to `<root>/<dataset>/runs/<run>/events.jsonl`.
+lists the partial and skipped steps at the end. Reusing a finished step takes one read of its manifest. The executor is
+created when the first task must run, so a second run of the same recipe starts no worker and ends in well under a
+second. If a step ends as partial, the steps that depend on it are skipped and all others run. The run then ends as
+partial and lists the partial and the skipped steps. A run that executes anything writes its events to
+`<root>/<dataset>/runs/<run>/events.jsonl`.
 """
 
 from __future__ import annotations
@@ -169,9 +166,7 @@ class _Run:
         )
 
     def _observer_for(self, reused: bool) -> Observer:
-        """Return the caller's observer. Once a step has to run, an event log and, with Ray, metrics are added to the
-        observer.
-        """
+        """Return the caller's observer. Once a step has to run, an event log and, with Ray, metrics are added to it."""
         if self._observer is None and not reused:
             log = EventLog(run_directory(self.graph.root, self.graph.dataset, self.driver))
             metrics = [RayMetrics()] if self.executor.ray is not None else []

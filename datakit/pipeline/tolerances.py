@@ -1,5 +1,4 @@
 """Rejects a finished step whose quarantined records or removals exceed the recipe's `max_quarantined` or `max_removal`.
-
 Limits are not part of the fingerprint, so a finished step may have been made with higher limits than the current ones.
 """
 
@@ -16,10 +15,8 @@ from datakit.storage.manifest import Manifest
 
 
 def check_tolerances(node: Node, directory: str, manifest: Manifest) -> None:
-    """Raise InputError if a finished step exceeds the limits of this recipe.
-
-    Call this function for every step, not only for reused steps: another driver, with other limits, may have finished a
-    step while this driver ran it.
+    """Raise InputError if a finished step exceeds the limits of this recipe. Call this function for every step, not
+    only for reused steps: another driver, with other limits, may have finished a step while this driver ran it.
     """
     limits = node.settings.operations
     _check_quarantine(node.label, Tolerance.of(limits), directory, manifest)

@@ -15,10 +15,7 @@ BLUE, ORANGE, GREEN = "#3b6ea5", "#c8762b", "#4d8a57"
 
 
 def write_plot(summary: CacheSummary, names: dict[int, str], url: str) -> None:
-    """Write the figure, replacing an existing file. Raises UsageError, as `check_target` does.
-
-    `names` holds the text of each token, by id.
-    """
+    """Write the figure, replacing any old file. `names` maps ids to texts. Raises UsageError like `check_target`."""
     figure = new_figure(url, (13, 4.8))
     lengths, sources, tokens = figure.subplots(1, 3)
     _lengths(lengths, summary)

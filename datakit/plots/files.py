@@ -1,6 +1,5 @@
-"""Creates and saves figures as PNG, SVG or PDF files, and abbreviates the counts and texts in them.
-
-Imports matplotlib (the extra `report`) only when a figure is checked or drawn.
+"""Creates and saves figures as PNG, SVG or PDF files, and abbreviates the counts and texts in them. Imports matplotlib
+(the extra `report`) only when a figure is checked or drawn.
 """
 
 from __future__ import annotations
@@ -43,7 +42,6 @@ def save(figure: Any, url: str) -> None:
 
 def short(value: float) -> str:
     """Abbreviate a count.
-
     >>> short(12_300_000), short(40)
     ('12.3 M', '40')
     """

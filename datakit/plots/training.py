@@ -1,8 +1,7 @@
-"""Draws a training run from its logged metrics: losses, bits per byte by tag, learning rates, speed, balance.
+"""Draws a training run from its logged metrics: losses, bits per byte by tag, learning rates, speed, balance. A run can
+be drawn while it is in progress, and also after it has been killed.
 
     plot_run("data/demo/train-0123456789ab")  ->  data/demo/train-0123456789ab/plot.png
-
-A run can be drawn while it is in progress, and also after it has been killed.
 """
 
 from __future__ import annotations
@@ -24,7 +23,8 @@ def plot_run(directory: str, target: str | None = None) -> str:
     rows = read_metrics(directory)
     axes = figure.subplots(2, 2)
     _losses(axes[0][0], rows)
-    _lines(axes[0][1], rows, _tags(rows), "bits per byte")
+    bits = [name for name in _named(rows, "eval/") if name.endswith("/bpb") or name == "eval/macro_bpb"]
+    _lines(axes[0][1], rows, bits, "bits per byte")
     _lines(axes[1][0], rows, _named(rows, "optim/learning_rate/"), "learning rate")
     _speed(axes[1][1], rows)
     figure.suptitle(Path(directory).parent.name + "/" + Path(directory).name)
@@ -44,14 +44,8 @@ def _named(rows: Sequence[dict[str, Any]], prefix: str) -> list[str]:
     return sorted({name for row in rows for name in row if name.startswith(prefix)})
 
 
-def _tags(rows: Sequence[dict[str, Any]]) -> list[str]:
-    return [name for name in _named(rows, "eval/") if name.endswith("/bpb") or name == "eval/macro_bpb"]
-
-
 def smooth(values: Sequence[float]) -> list[float]:
-    """Return the exponential moving average with a time constant of a 50th of the number of values, with Adam's bias
-    correction at the start.
-
+    """Return an exponential moving average over about a 50th of the values, with Adam's bias correction at the start.
     >>> smooth([2.0, 2.0, 2.0])
     [2.0, 2.0, 2.0]
     """
@@ -96,7 +90,6 @@ def _marks(
 
 def _short(name: str) -> str:
     """Shorten a metric's name for the legend.
-
     >>> _short("eval/web/bpb"), _short("eval/macro_bpb"), _short("optim/learning_rate/adamh")
     ('web', 'macro', 'adamh')
     >>> _short("eval/bpb"), _short("eval/loss")

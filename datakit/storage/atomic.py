@@ -6,7 +6,6 @@ if the name is taken (`rename` would overwrite the existing file). In an object 
 (`If-None-Match: *`). If the name is taken, the checksums of both files are compared. If they are equal, another process
 has done the same work. If they differ, the work is not deterministic; the first file is kept and DivergentOutputError
 is raised. Concurrent drivers, retried tasks and resumed runs therefore need no lock.
-
 Cost: one fsync or one request per file; if the file already exists, also one read of it.
 Memory: an upload takes 65 MiB (measured).
 """
@@ -53,7 +52,6 @@ class Committed:
 @contextmanager
 def staging(url: str) -> Iterator[Path]:
     """Provide a private local path for writing the future file `url`. A file left at this path is removed at the end.
-
     If `url` is on a disk, the path is in the same directory, since a hard link cannot cross file systems. The name
     starts with a dot, so listings skip it.
     """
@@ -90,7 +88,6 @@ def owner_of(temporary: str) -> int | None:
 @functools.cache
 def process_space() -> str:
     """Name the set of processes to which our process ids belong: the host, its boot and the PID namespace.
-
     Two containers may have one host name and use the same process ids for different processes. The name contains no
     hyphens, because a hyphen separates the parts of a temporary name.
     """

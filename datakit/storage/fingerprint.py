@@ -25,10 +25,8 @@ def canonical_json(value: Any) -> bytes:
 
 
 def spelled_out(config: Any) -> dict[str, Any]:
-    """Convert a dataclass to plain data with every default written out.
-
-    `msgspec.to_builtins` alone would omit defaults, because an instance that msgspec has created keeps them only on its
-    class.
+    """Convert a dataclass to plain data with every default written out. `msgspec.to_builtins` alone would omit
+    defaults, because an instance that msgspec has created keeps them only on its class.
     """
     return msgspec.to_builtins(asdict(config))
 

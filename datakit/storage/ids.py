@@ -35,9 +35,8 @@ def ids_to_arrow(high: np.ndarray, low: np.ndarray) -> pa.StringArray:
 
 
 def ids_from_arrow(column: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-    """Convert a column of strings [N], each with 32 lowercase hex digits, to (high, low), uint64 [N] each.
-
-    Raises ValueError for any other content.
+    """Convert a column of strings [N], each with 32 lowercase hex digits, to (high, low), uint64 [N] each. Raises
+    ValueError for any other content.
     """
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
@@ -52,8 +51,7 @@ def ids_from_arrow(column: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.n
     nibbles = _FROM_HEX[digits]
     if (nibbles > 15).any():
         raise ValueError("an id column must hold only lowercase hex digits")
-    octets = (nibbles[0::2] << 4) | nibbles[1::2]
-    return ids_from_digests(octets.tobytes())
+    return ids_from_digests(((nibbles[0::2] << 4) | nibbles[1::2]).tobytes())
 
 
 def strictly_ascending(high: np.ndarray, low: np.ndarray) -> bool:

@@ -1,6 +1,6 @@
-"""Translates failures of disks and object stores into datakit's errors, and words their messages and next steps.
+"""Translates failures of disks and object stores (full disk, missing bucket, permissions, credentials, no answer) into
+datakit's errors, and words their messages and next steps.
 
-Such failures are a full disk, a missing bucket, missing permissions or credentials, and a store that does not answer.
 Failures reported by the operating system appear as OSError. Object store drivers (botocore, aiohttp, ...) also raise
 exceptions of their own, which have no common base class. Only drivers' exceptions and OSError are translated; an
 exception from a bug in our code keeps its type.
@@ -48,10 +48,7 @@ def storage_errors(url: str) -> Iterator[None]:
 
 @contextmanager
 def scratch_errors(path: Path) -> Iterator[None]:
-    """Translate errors in writing scratch files, which are always on the temporary disk.
-
-    Raises NoSpaceError.
-    """
+    """Translate errors in writing scratch files, which are always on the temporary disk. Raises NoSpaceError."""
     try:
         yield
     except OSError as error:

@@ -2,9 +2,8 @@
 
 The manifest is written last, so a step without a manifest is unfinished. It is the only file in a step's directory on
 which other steps and programs may rely. Its keys are sorted, its paths are relative to its own directory, and it
-contains no time, host or library version (the ledger has those), so that a step's manifest has the same bytes
-everywhere. Every counter that a reader needs is a required field: a missing counter is an error and is never read as
-zero.
+contains no time, host or library version (the ledger has those), so a step's manifest has the same bytes everywhere.
+Every counter that a reader needs is a required field: a missing counter is an error, never a zero.
 """
 
 from __future__ import annotations
@@ -93,7 +92,6 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def totals_of(partitions: list[Partition]) -> Totals:
     """Sum each field over `partitions`; a field that any partition lacks is None."""
-
     totals: list[Any] = []
     for field in Totals.__struct_fields__:
         values = [getattr(partition, field) for partition in partitions]
@@ -102,10 +100,8 @@ def totals_of(partitions: list[Partition]) -> Totals:
 
 
 def pieces(manifest: Manifest) -> Iterator[bytes]:
-    """Yield the manifest as canonical JSON, indented for human readers; equal manifests give equal bytes.
-
-    PIECE partitions are encoded at a time. Encoding 100,000 at once, and then again with indentation, would determine
-    the driver's peak memory.
+    """Yield the manifest as canonical JSON, indented for human readers; equal manifests give equal bytes. PIECE
+    partitions are encoded at a time: encoding and indenting 100,000 at once would set the driver's peak memory.
     """
     plain = msgspec.to_builtins(msgspec.structs.replace(manifest, partitions=[])) | {"format": manifest.format}
     frame = msgspec.json.format(canonical_json(plain), indent=1) + b"\n"

@@ -6,7 +6,6 @@ All columns except those of texts have statistics. The minimum and maximum of a 
 documents: with them, a document of 200 MB made the writer take 775 MB of memory instead of 200 MB (measured). The
 positions at which row groups end depend only on the rows (their bytes and count), not on the batches in which the rows
 arrived, so equal rows give equal bytes.
-
 Memory: the writer holds at most one row group (16 MiB of values, or one longer document) plus the current batch; a
 reader decodes one row group at a time.
 """
@@ -140,10 +139,8 @@ def iterate_shard(url: str, columns: list[str] | None = None) -> Iterator[pa.Tab
 
 
 def read_group(shard: pq.ParquetFile, group: int, url: str, columns: list[str] | None = None) -> pa.Table:
-    """Decode a row group of an open shard.
-
-    Raises CorruptError if its number of rows is not the one in the footer: if rows are missing, pyarrow returns the
-    others without an error.
+    """Decode a row group of an open shard. Raises CorruptError if its number of rows is not the one in the footer: if
+    rows are missing, pyarrow returns the others without an error.
     """
     table, stated = shard.read_row_group(group, columns, use_threads=False), shard.metadata.row_group(group).num_rows
     if table.num_rows != stated:

@@ -21,10 +21,8 @@ def remove_dead_files(directory: str) -> list[Path]:
     """Remove the temporary files that dead processes of this host left below a local directory; return their paths."""
     if not urls.is_local(directory):
         return []
-    removed = []
-    for folder, _, names in os.walk(urls.local_path(directory)):  # tolerates vanishing directories, unlike rglob
-        removed += _remove_dead(folder, names)
-    return removed
+    found = os.walk(urls.local_path(directory))  # tolerates vanishing directories, unlike rglob
+    return [path for folder, _, names in found for path in _remove_dead(folder, names)]
 
 
 def remove_dead_files_in(directory: str) -> list[Path]:

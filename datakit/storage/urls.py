@@ -1,4 +1,5 @@
-"""Resolves URLs; reads, lists and removes files on a disk or in an object store, with a limit on parallel requests.
+"""Resolves URLs, builds the client of every store, and reads, lists and removes files on a disk or in an object store,
+with a limit on parallel requests.
 
 Every function takes a URL string: a plain path, `file://`, or any protocol that fsspec knows (`s3://`, `gs://`, ...).
 Local files are accessed directly because, for small files, a call to fsspec's local layer costs more than the read
@@ -94,10 +95,8 @@ def relative(url: str, base: str) -> str:
 
 
 def filesystem(url: str) -> tuple[Any, str]:
-    """Return the fsspec file system of a remote `url`, and the path in it.
-
-    Credentials and endpoints come from the environment (`AWS_ENDPOINT_URL`, ...), never from the URL, so that no
-    manifest contains them.
+    """Return the fsspec file system of a remote `url`, and the path in it. Credentials and endpoints come from the
+    environment (`AWS_ENDPOINT_URL`, ...), never from the URL, so that no manifest contains them.
     """
     import fsspec  # importing it takes 60 ms, and no local run needs it
 
@@ -146,9 +145,8 @@ def read_bytes(url: str) -> bytes:
 
 
 def read_range(url: str, start: int, stop: int | None) -> bytes:
-    """Read bytes `[start, stop)` of a file in one request; read to its end if it is shorter or `stop` is None.
-
-    Raises NotFoundError, StorageError.
+    """Read bytes `[start, stop)` of a file in one request; read to its end if it is shorter or `stop` is None. Raises
+    NotFoundError, StorageError.
     """
     if stop is not None and stop <= start:
         return b""
@@ -178,7 +176,6 @@ def fetch_ahead(fetch: Callable[[str], T], places: Sequence[str], at_once: int =
 
 def listing(url: str) -> list[FileInfo]:
     """List every file below directory `url`, at any depth, sorted by path; return [] if the directory does not exist.
-
     Names that start with a dot (temporary files, editor backups) are skipped at every level.
     """
     with read_errors(url):
@@ -219,9 +216,8 @@ def _remote_listing(url: str) -> Iterator[FileInfo]:
 
 
 def last_change(url: str) -> float:
-    """Return the time of the last write below a remote directory, in seconds since 1970 by the store's clock.
-
-    Takes one listing. Returns 0 if the store does not provide times.
+    """Return the time of the last write below a remote directory, in seconds since 1970 by the store's clock. Takes one
+    listing. Returns 0 if the store does not provide times.
     """
     with read_errors(url):
         file_system, root = filesystem(url)

@@ -20,9 +20,7 @@ from numba import njit
 
 def cached_njit(*modules: ModuleType) -> Callable[[Callable[..., Any]], Any]:
     """Return an `njit` decorator with a disk cache that is valid only for the current source files of `modules`.
-
-    `modules` must contain every other module whose functions, constants or argument types the kernel uses, directly or
-    indirectly.
+    `modules` must contain all other modules whose functions, constants or argument types the kernel uses in any way.
     """
     sources = b"".join(module.__name__.encode() + Path(str(module.__file__)).read_bytes() for module in modules)
     version = xxhash.xxh3_64_hexdigest(sources)

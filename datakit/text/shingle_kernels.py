@@ -1,10 +1,8 @@
 """Implements the compiled loops that find and hash the words of a text, and combine the hashes of `ngram` consecutive
-words into shingles.
-
-A word's hash is a multiplicative hash of its lowercase characters. A shingle's hash is a linear combination, with odd
-coefficients, of its words' mixed hashes, and is itself mixed. Both kinds of hash have 64 bits. When each of 10 million
-documents is compared with 64 others, the probability that any two different shingles are mistaken for one another is
-about 10^-6.
+words into shingles. A word's hash is a multiplicative hash of its lowercase characters. A shingle's hash is a linear
+combination, with odd coefficients, of its words' mixed hashes, and is itself mixed. Both kinds of hash have 64 bits.
+When each of 10 million documents is compared with 64 others, the probability that any two different shingles are
+mistaken for one another is about 10^-6.
 
 In ASCII text, word boundaries are computed arithmetically, without a jump that the processor could mispredict. Words
 are processed in blocks that fit in the L1 cache, so memory use does not grow with the document. Words are found and
@@ -122,7 +120,6 @@ def next_block(
     scratch: Scratch,
 ) -> tuple[int, int, np.uint64, int]:
     """Write the next shingles of a document to `scratch.shingles`.
-
     In the first call for a document, `position` is its start, and `count` and `open_word` are 0. Returns (position,
     count, open_word) for the next call, followed by the number of shingles written.
     """

@@ -1,7 +1,5 @@
 """Computes the sorted, distinct shingles of each text in an Arrow column, without creating a Python object per
-document.
-
-Speed: 70 to 170 MB of text per CPU-second. Most of the time is spent on sorting.
+document. Speed: 70 to 170 MB of text per CPU-second. Most of the time is spent on sorting.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ from datakit.text.unicode_words import character_table
 
 def shingle_sets(texts: pa.Array | pa.ChunkedArray, ngram: int) -> tuple[np.ndarray, np.ndarray]:
     """Return each document's distinct shingles, sorted, as (offsets int64 [N + 1], values uint64).
-
     Memory: 8 bytes per shingle. Until repeats are removed, this can be up to 4 times the bytes of the texts.
     """
     data, window = string_buffers(texts)

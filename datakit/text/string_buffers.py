@@ -8,7 +8,6 @@ import pyarrow as pa
 
 def string_buffers(texts: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
     """Return the bytes of N strings or binary values, uint8, and the offsets into these bytes, int64 [N + 1].
-
     A null counts as empty. Both arrays are read-only, because numba would compile its kernels a second time for
     writable arrays. Columns of several chunks are copied, and 32-bit offsets are converted; nothing else is copied.
     """

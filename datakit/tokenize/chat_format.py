@@ -30,10 +30,7 @@ CONTENT = "{content}"
 
 @dataclass(frozen=True)
 class ChatFormat:
-    """The strings before and after each message's content, and the roles whose messages are targets.
-
-    In both strings, {role} stands for the message's role.
-    """
+    """The strings around each message's content, where {role} stands for its role, and the roles that are targets."""
 
     head: str
     tail: str

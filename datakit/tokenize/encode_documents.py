@@ -1,8 +1,6 @@
 """Encodes a partition's documents (texts, conversations or lists of tokens) as their source's format requires, and adds
-the contract's tokens around each document.
-
-All three kinds become batches of encoded documents. A sample of the texts and conversations is verified. Prebuilt
-tokens cannot be verified, because there is no reference to compare them with.
+the contract's tokens around each document. All three kinds become batches of encoded documents. A sample of the texts
+and conversations is verified. Prebuilt tokens cannot be verified, because there is no reference to compare them with.
 """
 
 from __future__ import annotations
@@ -34,10 +32,7 @@ CHAT_STRIDE = 300  # in a source of conversations, one in this many messages is 
 
 
 class PartitionToEncode(msgspec.Struct, frozen=True):
-    """A partition of the dataset, as a task argument.
-
-    dataset: the URL of the partition's file. name: its path in the dataset. shard: the path of the shard to write.
-    """
+    """A task's partition. dataset: the URL of its file. name: its path in the dataset. shard: the new shard's path."""
 
     dataset: str
     name: str
@@ -79,14 +74,7 @@ class Encoding:
         else:
             texts, contents = (LongTexts(one, None, None, contract.long_texts) for one in (text, content))
         reference = tokenizer.reference_encoder(special_strings)  # also checks the reference's own encoding in parts
-        return cls(
-            contract,
-            texts,
-            contents,
-            frames,
-            reference,
-            tokenizer.reference_encoder("text"),
-        )
+        return cls(contract, texts, contents, frames, reference, tokenizer.reference_encoder("text"))
 
     def verification(self, rows: int, text_bytes: int, place: str) -> Verification | None:
         """Return the verification of one partition, or None if there is no reference to compare with."""

@@ -1,7 +1,5 @@
 """Leaves out quarantined documents, and announces each batch to the engine before it is encoded, so that a document
-that crashes the encoder can be identified.
-
-Quarantined documents never reach the encoder. Only a list of them is kept in memory.
+that crashes the encoder can be identified. Only a list of the quarantined documents is kept in memory.
 """
 
 from __future__ import annotations

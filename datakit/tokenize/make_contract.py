@@ -37,10 +37,8 @@ def make_contract(
     *,
     special_strings: str = "keep",
 ) -> Contract:
-    """Make the contract.
-
-    Raises TokenizerError if a token is not found or is ambiguous, or if the reference and the encoder disagree on the
-    golden strings.
+    """Make the contract. Raises TokenizerError if a token is not found or is ambiguous, or if the reference and the
+    encoder disagree on the golden strings.
     """
     if add not in ADDED:
         raise TokenizerError(f"tokenize.add: {add!r} is not one of {', '.join(ADDED)}; {suggestion(add, ADDED)}")
@@ -109,10 +107,7 @@ def _golden(reference: Encoder, encoder: Encoder, tokenizer: AnyTokenizer) -> li
 
 
 def _long_texts(tokenizer: AnyTokenizer, encoder: Encoder, special_strings: str) -> str:
-    """Return PARTS if encoding in parts is known to be exact and a probe in tiny parts confirms it.
-
-    Otherwise, return WHOLE and the reason.
-    """
+    """Return PARTS if parts are known to be exact and a probe in tiny parts confirms it; else WHOLE and the reason."""
     parts = tokenizer.long_texts(encoder, special_strings)
     reference = tokenizer.reference_encoder(special_strings)
     if parts.reason or reference is None:

@@ -1,13 +1,11 @@
 """Chooses the sample of each partition on which the encoder is compared with the reference; the first difference stops
-the run.
-
-The sample depends only on the partition, not on its batches. It consists of 16 documents evenly spread over the rows,
-and of a window of 8 KiB in every 2.7 MB of the texts laid end to end, which is 0.3 % of the bytes. If a document fits
-in its window, the reference's ids for the whole document are compared with the ids about to be written. If the document
-is longer, both libraries encode only the window (split_check.py compares some long documents as wholes). From the first
-of the 16 documents to the last, the window moves from the start of the document to its end. The reference takes about
-thirty times as long as the encoder, so the windows of the 16 documents cover only another 0.3 % of the bytes, 1 to 8
-KiB each.
+the run. The sample depends only on the partition, not on its batches. It consists of 16 documents evenly spread over
+the rows, and of a window of 8 KiB in every 2.7 MB of the texts laid end to end, which is 0.3 % of the bytes. If a
+document fits in its window, the reference's ids for the whole document are compared with the ids about to be written.
+If the document is longer, both libraries encode only the window (split_check.py compares some long documents as
+wholes). From the first of the 16 documents to the last, the window moves from the start of the document to its end. The
+reference takes about thirty times as long as the encoder, so the windows of the 16 documents cover only another 0.3 %
+of the bytes, 1 to 8 KiB each.
 
 Cost: encoding 0.6 % of the bytes, but at least 16 KiB per partition, at the reference's speed.
 """
@@ -43,11 +41,9 @@ class _Sample:
 
 @dataclass
 class Verification:
-    """Checks the batches of one partition, in order.
-
-    rows: the number of documents in the partition. partition_bytes: the number of bytes of text in it. split: checks
-    the documents that are encoded in parts. documents, text_bytes: how many documents and bytes have been compared so
-    far.
+    """Checks the batches of one partition, in order. rows: the number of documents in the partition. partition_bytes:
+    the number of bytes of text in it. split: checks the documents that are encoded in parts. documents, text_bytes: how
+    many documents and bytes have been compared so far.
     """
 
     reference: Encoder
@@ -67,10 +63,7 @@ class Verification:
         self._window = min(max(share, SMALLEST_WINDOW), WINDOW_BYTES)
 
     def check(self, batch: TextBatch, ids: np.ndarray, lengths: np.ndarray) -> None:
-        """Compare the part of the sample that lies in this batch.
-
-        ids, lengths: the encoder's results for the batch. Raises TokenizerError at the first difference.
-        """
+        """Compare this batch's part of the sample with `ids`. Raises TokenizerError at the first difference."""
         if self.split is not None:
             self.split.check(batch, ids, lengths)
         samples = list(self._sample(batch))
@@ -92,10 +85,7 @@ class Verification:
             self.text_bytes += sample.stop - sample.start
 
     def compare(self, names: Sequence[str], texts: Sequence[str], ids: np.ndarray, lengths: np.ndarray) -> None:
-        """Compare the encoder's ids for some texts with the reference's.
-
-        names: the id of each text's document. Raises TokenizerError at the first difference.
-        """
+        """Compare `ids` with the reference's. names: the texts' document ids. Raises TokenizerError if one differs."""
         expected, counts = self.reference.encode_batch(texts)
         for name, wanted, found in zip(names, _split(expected, counts), _split(ids, lengths), strict=True):
             if len(found) != len(wanted) or (found != wanted).any():

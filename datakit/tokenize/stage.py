@@ -1,10 +1,8 @@
 """Stage `tokenize`: decides how partitions become tasks and shards of the token cache, and checks that each shard holds
-all documents of its partition.
-
-Each partition that has documents becomes one shard, in order. First, one task copies the tokenizer next to the cache
-and makes the cache's contract, so every node of a cluster reads the same file. Then each of the other tasks encodes
-some partitions, verifies a sample of each partition against the reference, and writes the shards. The step fails unless
-each shard accounts for all documents of its partition, in the dataset's order.
+all documents of its partition. Each partition that has documents becomes one shard, in order. First, one task copies
+the tokenizer next to the cache and makes the cache's contract, so every node of a cluster reads the same file. Then
+each of the other tasks encodes some partitions, verifies a sample of each partition against the reference, and writes
+the shards. The step fails unless each shard accounts for all documents of its partition, in the dataset's order.
 
 A source's documents are texts unless `formats` declares them to be conversations (chat.py) or lists of tokens
 (prebuilt.py); encode_documents.py encodes all three. Memory: about 300 MB for the tokenizers and a batch, plus three
@@ -123,8 +121,6 @@ def _output(shards: Sequence[WrittenShard], partitions: Sequence[PartitionToEnco
             raise CorruptError(
                 f"{partition.dataset} has {partition.rows} documents, but its shard {shard.path} has {shard.rows}"
             )
-    return Output(
-        partitions=[shard.partition for shard in shards],
-        schema=pa.schema([("token", pa.from_numpy_dtype(contract.dtype))]),
-        details=msgspec.to_builtins(cache_details(shards, contract)),
-    )
+    schema = pa.schema([("token", pa.from_numpy_dtype(contract.dtype))])
+    details = msgspec.to_builtins(cache_details(shards, contract))
+    return Output([shard.partition for shard in shards], schema, details=details)

@@ -57,14 +57,9 @@ def encode(arguments: dict[str, Any], shared: dict[str, Any], context: TaskConte
         counters.update(_counts(shard, check))
         quarantined += guard.quarantined
         context.report(counters["tokenize/documents"], counters["tokenize/text_bytes"])
-    return TaskResult(
-        tuple(outputs),
-        dict(counters),
-        {"shards": msgspec.to_builtins(shards)},
-        tuple(quarantined),
-        records=counters["tokenize/documents"],
-        bytes_read=counters["tokenize/text_bytes"],
-    )
+    details = {"shards": msgspec.to_builtins(shards)}
+    done = (counters["tokenize/documents"], counters["tokenize/text_bytes"])
+    return TaskResult(tuple(outputs), dict(counters), details, tuple(quarantined), *done)
 
 
 def _encoding(contract: Contract, config: Config, context: TaskContext) -> Encoding:

@@ -1,9 +1,6 @@
 """Reads the documents of a consolidated partition in batches of at most 8 MiB of text, and refuses documents without a
-text.
-
-The encoder needs Python strings, so documents become Python objects only here. A batch is sliced from a row group
-without a copy, and dropped before the next batch is made. The output does not depend on where one batch ends and the
-next begins.
+text. The encoder needs Python strings, so documents become Python objects only here. A batch is sliced from a row group
+without a copy, and dropped before the next batch is made. The output does not depend on where a batch ends.
 """
 
 from __future__ import annotations
@@ -24,11 +21,9 @@ BATCH_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class TextBatch:
-    """A batch of N documents.
-
-    data: UTF-8 bytes that include all texts. offsets: int64 [N + 1], where each text starts in `data`. row, position:
-    the number of documents, and of bytes of text, that precede this batch in the partition. columns: the other columns
-    that were requested.
+    """A batch of N documents. data: UTF-8 bytes that include all texts. offsets: int64 [N + 1], where each text starts
+    in `data`. row, position: the number of documents, and of bytes of text, that precede this batch in the partition.
+    columns: the other columns that were requested.
     """
 
     ids: pa.Array
@@ -48,10 +43,7 @@ class TextBatch:
 
 
 def text_batches(url: str, columns: Sequence[str] = ()) -> Iterator[TextBatch]:
-    """Yield all documents of a Parquet file, in order, in batches of at most BATCH_BYTES of text.
-
-    A document that is longer than BATCH_BYTES is a batch of its own.
-    """
+    """Yield a Parquet file's documents, in order, in batches of at most BATCH_BYTES of text or one longer document."""
     row = position = 0
     for table in iterate_shard(url, ["id", "text", *columns]):
         if table.num_rows == 0:

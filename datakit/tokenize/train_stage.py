@@ -1,14 +1,11 @@
 """Stage `train-tokenizer`: trains a byte-level BPE on a sample of the dataset, and decides how much text each source
-contributes.
+contributes. With such a tokenizer, a demonstration needs no network and no account. The sample is bounded. Each source
+contributes in proportion to its size: its first documents in order of id, which are a uniform sample because ids are
+hashes. The last document is cut where the source's share ends. The result does not depend on the process or on the
+number of threads, because merges with equal counts are taken in the order of their token ids, and because the initial
+alphabet consists of all 256 bytes in a fixed order (a test trains several times).
 
-With such a tokenizer, a demonstration needs no network and no account. The sample is bounded. Each source contributes
-in proportion to its size: its first documents in order of id, which are a uniform sample because ids are hashes. The
-last document is cut where the source's share ends. The result does not depend on the process or on the number of
-threads, because merges with equal counts are taken in the order of their token ids, and because the initial alphabet
-consists of all 256 bytes in a fixed order (a test trains several times).
-
-Cost: 20 s of CPU time for 64 MiB of text, spent mostly on counting words. Memory: about 0.6 GiB, for the distinct words
-of the sample.
+Cost: 20 s of CPU time for 64 MiB of text, spent mostly on counting words. Memory: about 0.6 GiB, for distinct words.
 """
 
 from __future__ import annotations
@@ -84,9 +81,8 @@ def plan(step: Step) -> Plan:
 
 def _shares(directory: str, manifest: Manifest, config: Config) -> list[Share]:
     total = manifest.totals.text_bytes or 0
-    sources = dict.fromkeys(partition.source for partition in manifest.partitions)
     shares = []
-    for source in sources:
+    for source in dict.fromkeys(partition.source for partition in manifest.partitions):
         partitions = manifest.partitions_of(source)
         text_bytes = sum(partition.text_bytes or 0 for partition in partitions)
         share = text_bytes if total <= config.sample_bytes else config.sample_bytes * text_bytes // total

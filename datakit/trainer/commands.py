@@ -14,7 +14,7 @@ from etils import epath
 
 from datakit.errors import CheckpointError, UsageError
 from datakit.storage import urls
-from datakit.trainer.checkpoints.checkpoint import Candidate, Say, candidate_at, candidates
+from datakit.trainer.checkpoints.candidates import Candidate, Say, candidate_at, candidates
 from datakit.trainer.checkpoints.select import checkpoint_folders, restore_newest
 from datakit.trainer.config import Run, read_run_file
 from datakit.trainer.data import Data, open_data
@@ -24,10 +24,9 @@ from datakit.trainer.train import Outcome, say_on_stderr, train, trainer_of, use
 
 
 def load_run(name_or_path: str | Path, root: str = "./data", overrides: Iterable[str] = ()) -> tuple[Run, Data]:
-    """Return the run that a run file defines, and its opened data.
-
-    Overrides such as `steps=20` or `model.hidden=64` replace values in the file. If the model sets no vocabulary, it
-    gets the tokenizer's. Raises RecipeError, UsageError, TokenizerError, LoaderError, and the errors of opening caches.
+    """Return the run that a run file defines, and its opened data. Overrides such as `steps=20` or `model.hidden=64`
+    replace values in the file. If the model sets no vocabulary, it gets the tokenizer's. Raises RecipeError,
+    UsageError, TokenizerError, LoaderError, and the errors of opening caches.
     """
     file = read_run_file(name_or_path, overrides)
     data = open_data(file.data_table, file.path, root)
@@ -72,7 +71,6 @@ def evaluate_file(
     say: Say = say_on_stderr,
 ) -> Evaluated:
     """Evaluate a run's newest checkpoint, or the one in directory `checkpoint`, on the run file's validation sets.
-
     Raises CheckpointError if there is no valid checkpoint and UsageError if there is no validation set.
     """
     run, data = load_run(path, root, overrides)

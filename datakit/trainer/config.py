@@ -1,22 +1,8 @@
 """Defines a run file's top-level, `[evaluation]` and `[log]` settings with their limits, decodes all its tables but
-`[data]`, and decides what enters the fingerprint.
+`[data]`, and decides what enters the fingerprint. `docs/trainer.md` shows a run file.
 
-    name = "demo"
-    steps = 200
-
-    [model]                   # kind = "grug" or, e.g., "my_package.mine"; the other keys are the fields of its Config
-    hidden = 64
-    layers = 4
-
-    [optimizer]               # the fields of optimizer.Optimizer
-    learning_rate = 0.02
-
-    [checkpoint]              # the fields of checkpoint.Checkpoints
-    [evaluation]
-    every = 100
-    [log]
-    trackers = ["tensorboard"]
-    [data]                    # the mixture and validation sets; see `data.py`
+Of the other tables, `[optimizer]` has the fields of `optimizer.Optimizer`, `[checkpoint]` those of
+`checkpoint.Checkpoints`, and `[model]` a `kind` ("grug" or, e.g., "my_package.mine") and the fields of its `Config`.
 
 The fingerprint covers the settings that decide the result: model, optimizer, steps, seed, mixture, `initialize_from`
 and `resume_from`. It does not cover how the run is executed (devices, checkpoints, evaluation, logging).

@@ -1,26 +1,15 @@
 """Opens the `[data]` table of a run file: finds the caches, checks that all have the same tokenizer, builds the mixture
 and the validation sets, and rounds up the default vocabulary size.
 
-    [data]                                  # holds the keys of a mixture file (see loader/mixture/toml_file.py) ...
-    sequence_length = 4096
-    batch_size = 512
-
-    [data.components.web]
+    [data.components.web]                   # besides the other keys of a mixture file (loader/mixture/toml_file.py)
     cache = "data/demo"                     # a cache, or a dataset directory that holds exactly one finished cache
     source = "web"
     validation_tokens = 2_000_000           # tokens of held-out documents, evaluated under the component's name
 
-    [data.components.code]
-    cache = "data/demo"
-    source = "code"
-
-    [[data.stages]]
-    weights = { web = 0.9, code = 0.1 }
-
     [data.evaluation."exams/law"]           # a further validation set, in addition to held-out documents
     cache = "data/exams"
 
-    [data]                                  # ... or names a mixture file; then only `evaluation` may be added
+    [data]                                  # alternatively, a mixture file; then only `evaluation` may be added
     mixture = "mix.toml"
 
 Paths are relative to the run file. In them, {root} stands for the command's --root, which also holds the counts of
@@ -32,6 +21,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,16 +53,12 @@ class EvaluationTable:
 
 @dataclass(frozen=True)
 class Data:
-    """The data of a run.
-
-    `vocabulary` is the tokenizer's vocabulary size, rounded up. `token_bytes` [V] holds the length of each token in
-    bytes; it is None if the lengths are unknown.
-    """
+    """The data of a run."""
 
     mixture: Mixture
     evaluations: Mapping[str, BatchesOf]
-    token_bytes: np.ndarray | None
-    vocabulary: int
+    token_bytes: np.ndarray | None  # the length of each token in bytes [V]; None: unknown
+    vocabulary: int  # the tokenizer's vocabulary size, rounded up
     caches: Mapping[str, Cache]  # by directory
     notes: tuple[str, ...] = ()
 
@@ -133,10 +119,9 @@ def _mixture(settings: dict[str, Any], file: Path, root: str) -> Mixture:
 
 
 def _place(cache: str, file: Path, root: str) -> str:
-    inside = cache.startswith(ROOT)
-    return find_cache(
-        urls.join(urls.absolute(root), cache.removeprefix(ROOT)) if inside else absolute(cache, file.resolve().parent)
-    )
+    if cache.startswith(ROOT):
+        return find_cache(urls.join(urls.absolute(root), cache.removeprefix(ROOT)))
+    return find_cache(absolute(cache, file.resolve().parent))
 
 
 def find_cache(directory: str) -> str:
@@ -169,18 +154,13 @@ def _evaluations(mixture: Mixture, sets: Mapping[str, CacheSource]) -> dict[str,
             mixture, tag, Component(source, shuffle=Shuffle("none")), sequence_length=length, batch_size=rows
         )
     check_tags(passes)
-    return {tag: _Pass(one) for tag, one in passes.items()}
+    return {tag: partial(_read_once, one) for tag, one in passes.items()}
 
 
-@dataclass(frozen=True)
-class _Pass:
-    """A validation set; each call opens it anew and yields its batches once."""
-
-    mixture: Mixture
-
-    def __call__(self) -> Iterator[Any]:
-        with Loader(self.mixture, host=jax.process_index(), hosts=jax.process_count()) as loader:
-            yield from loader.iterate()
+def _read_once(mixture: Mixture) -> Iterator[Any]:
+    """Open a validation set and yield its batches."""
+    with Loader(mixture, host=jax.process_index(), hosts=jax.process_count()) as loader:
+        yield from loader.iterate()
 
 
 def _token_bytes(cache: Cache) -> tuple[np.ndarray | None, tuple[str, ...]]:

@@ -1,14 +1,13 @@
 """Places a loader's batches on the devices ahead of the training loop, rejects unknown token ids and uneven batches,
-and finds the current stage of the mixture.
-
-A source is anything with the methods of `BatchSource`, such as `datakit.loader.Loader`. `Feed` starts a thread that
-fetches the next batches, and places each row on its device, while the devices compute a step.
+and finds the current stage of the mixture. While the devices compute a step, a thread fetches the next batches from a
+`BatchSource`, such as `datakit.loader.Loader`, and places each row on its device.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -45,10 +44,7 @@ class BatchSource(Protocol):
         ...
 
     def outline(self, steps: int) -> list[tuple[int, int, int]]:
-        """Return (batches, sequences per batch, length) for each shape in the first `steps` batches.
-
-        Raises an error if there are fewer batches.
-        """
+        """Return (batches, rows, length) for each shape in the first `steps` batches, or raise if they are fewer."""
         ...
 
     def record(self) -> dict[str, Any]:
@@ -56,10 +52,7 @@ class BatchSource(Protocol):
         ...
 
     def verify(self, saved: dict[str, Any], step: int) -> list[str]:
-        """Compare the mixture with the description in `saved`, and return how the batches from `step` on differ.
-
-        Raises an error if any batch before `step` differs.
-        """
+        """Return how the batches from `step` on differ from `saved`. Raises an error if an earlier batch differs."""
         ...
 
     def snapshot(self, step: int) -> Mapping[str, float]:
@@ -75,7 +68,7 @@ class Placed(NamedTuple):
     tokens: int  # excluding padding, whose share is assumed to be the same on every host
 
 
-class Feed:
+class Feed(AbstractContextManager["Feed"]):
     """A context manager that places the batches `start` to `stop - 1` on the devices before they are needed."""
 
     def __init__(self, source: BatchSource, mesh: Mesh, vocabulary: int, start: int, stop: int) -> None:
@@ -89,20 +82,14 @@ class Feed:
         self.waited = time.perf_counter() - started
         return placed
 
-    def __enter__(self) -> Feed:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self._placed.close()
 
 
 def _placed(source: BatchSource, mesh: Mesh, vocabulary: int, start: int, stop: int) -> Iterator[Placed]:
-    batches = source.iterate(start, stop)
-    try:
+    with closing(source.iterate(start, stop)) as batches:
         for batch in batches:
             yield place(batch, mesh, vocabulary)
-    finally:
-        batches.close()
 
 
 def place(batch: HostBatch, mesh: Mesh, vocabulary: int) -> Placed:

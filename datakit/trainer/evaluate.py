@@ -4,10 +4,10 @@ nothing to predict, and derives token lengths in bytes from a tokenizer.json.
     metrics = evaluate(trainer, params, model_state, {"web": batches, "code/python": batches}, token_bytes)
 
 A tag is the name of a validation set. Its bits per byte are its total bits divided by its total bytes: the sum of -log2
-p over all predicted tokens, divided by the sum of their lengths in bytes. (The mean of per-batch ratios, which other
-tools print, depends on how the documents are split into batches.) Losses are means over predicted tokens. Sums are
-computed in float64 on the host, in the order of the batches, so the number of devices and the batch size affect the
-result only through the rounding of the individual losses.
+p over all predicted tokens, divided by the sum of their lengths in bytes. Losses are means over predicted tokens. Sums
+are computed in float64 on the host, in the order of the batches, so the number of devices and the batch size affect the
+result only through the rounding of the individual losses. As in training, no token is dropped: a batch from a single
+domain overloads a few experts, so with a capacity limit its loss would be about 0.1 nat higher.
 
 | name | value |
 |---|---|
@@ -16,9 +16,6 @@ result only through the rounding of the individual losses.
 | eval/<parent>/macro_loss, .../macro_bpb | for a parent tag: the unweighted mean over its leaves |
 | eval/loss, eval/bpb, eval/macro_loss, eval/macro_bpb | over all tags |
 | eval/ema/... | all metrics above for the averaged weights, if `optimizer.ema` is set |
-
-As in training, no token is dropped. A batch from a single domain overloads a few experts, so with a capacity limit its
-loss would be about 0.1 nat higher.
 """
 
 from __future__ import annotations
@@ -42,6 +39,8 @@ from datakit.trainer.step import Trainer
 
 AVERAGED = "ema"  # eval/ema/ is the prefix of the metrics of the averaged weights
 BatchesOf = Callable[[], Iterable[HostBatch]]
+Tags = Mapping[str, BatchesOf]
+Lengths = np.ndarray | None  # the length of each token in bytes [V]; None: unknown
 
 
 @dataclass(frozen=True)
@@ -83,17 +82,9 @@ def check_tags(tags: Iterable[str]) -> None:
 
 
 def evaluate(
-    trainer: Trainer,
-    params: Tree,
-    model_state: Tree,
-    tags: Mapping[str, BatchesOf],
-    token_bytes: np.ndarray | None = None,
-    limit: int | None = None,
+    trainer: Trainer, params: Tree, model_state: Tree, tags: Tags, token_bytes: Lengths = None, limit: int | None = None
 ) -> dict[str, float]:
-    """Return the metrics of all tags, computed over at most `limit` batches per tag.
-
-    `token_bytes` [V] holds the length of each token in bytes. Raises UsageError for a tag with nothing to predict.
-    """
+    """Return all metrics, from at most `limit` batches per tag. Raises UsageError for a tag with nothing to predict."""
     started, totals = time.perf_counter(), {}
     with jax.set_mesh(trainer.mesh):
         for tag, batches in tags.items():
@@ -104,11 +95,7 @@ def evaluate(
 
 
 def evaluate_all(
-    trainer: Trainer,
-    state: Tree,
-    tags: Mapping[str, BatchesOf],
-    token_bytes: np.ndarray | None = None,
-    limit: int | None = None,
+    trainer: Trainer, state: Tree, tags: Tags, token_bytes: Lengths = None, limit: int | None = None
 ) -> dict[str, float]:
     """Return the metrics of a state's weights and, under eval/ema/, those of its averaged weights if it has any."""
     metrics = evaluate(trainer, state["params"], state["model"], tags, token_bytes, limit)
@@ -119,7 +106,7 @@ def evaluate_all(
 
 
 def measure(
-    trainer: Trainer, params: Tree, model_state: Tree, batches: Iterable[HostBatch], token_bytes: np.ndarray | None
+    trainer: Trainer, params: Tree, model_state: Tree, batches: Iterable[HostBatch], token_bytes: Lengths
 ) -> Totals:
     """Return the sums over the predicted tokens in the batches of one tag."""
     totals = Totals()
@@ -130,7 +117,7 @@ def measure(
     return totals
 
 
-def count(losses: np.ndarray, weights: np.ndarray, tokens: np.ndarray, token_bytes: np.ndarray | None) -> Totals:
+def count(losses: np.ndarray, weights: np.ndarray, tokens: np.ndarray, token_bytes: Lengths) -> Totals:
     """Return the sums over one batch, given arrays of shape [B, S]; position i predicts token i + 1."""
     counted = weights[:, :-1] > 0
     predicted = tokens[:, 1:][counted]
@@ -174,10 +161,8 @@ def _named(prefix: str, values: Mapping[str, float | None]) -> dict[str, float]:
 
 
 def token_byte_lengths(tokenizer: bytes, place: str) -> np.ndarray:
-    """Return the length of each token in bytes [V], from a byte-level tokenizer.json; special tokens have length 0.
-
-    In a byte-level vocabulary, each character of an entry stands for one byte. Raises TokenizerError for other
-    vocabularies.
+    """Return the length of each token in bytes [V], from a byte-level tokenizer.json, in which each character of an
+    entry stands for one byte; special tokens have length 0. Raises TokenizerError for other vocabularies.
     """
     document: dict[str, Any] = json.loads(tokenizer)
     vocabulary = document.get("model", {}).get("vocab")
@@ -196,11 +181,8 @@ def token_byte_lengths(tokenizer: bytes, place: str) -> np.ndarray:
     return lengths
 
 
-def check_evaluations(tags: Mapping[str, BatchesOf], limit: int | None) -> None:
-    """Raise UsageError for a tag with nothing to predict.
-
-    Reads each tag's batches only up to the first one with a token to predict, which is usually the first batch.
-    """
+def check_evaluations(tags: Tags, limit: int | None) -> None:
+    """Raise UsageError for a tag with nothing to predict. Usually, only the first batch of each tag is read."""
     for tag, batches in tags.items():
         if not any(any_says(_has_prediction(batch))[0] for batch in islice(iter(batches()), limit)):
             raise UsageError(f"evaluation {tag!r} has no token to predict; give it more documents, or remove it")

@@ -1,9 +1,7 @@
 """Converts OLMoE, Mixtral and Qwen3-MoE configs and checkpoints from the model hub to the Config and parameters of
-`models/olmoe.py`, and decides which keys of a config are used, ignored (with the reason) or refused by name.
-
-The input is the parsed `config.json` and a dict of numpy arrays, e.g. as read by the `safetensors` package. The hub
-stores matrices as [out, in], and experts either separately or stacked. Here, all matrices are [in, out], and all
-experts are stacked.
+`models/olmoe.py`, and decides which keys of a config are used, ignored (with the reason) or refused by name. The input
+is the parsed `config.json` and a dict of numpy arrays, e.g. from the `safetensors` package. The hub stores matrices as
+[out, in], and experts either separately or stacked. Here, all matrices are [in, out], and all experts are stacked.
 """
 
 from __future__ import annotations
@@ -72,10 +70,9 @@ IGNORABLE = {  # key -> the reason why it does not change what a model computes 
 
 
 def config_from_hub(description: dict[str, Any], **changes: Any) -> olmoe.Config:
-    """Convert a parsed `config.json` with model_type olmoe, mixtral or qwen3_moe; `changes` override fields.
-
-    Every key is used, known to be without effect on training, or refused by name. Raises UsageError for other models,
-    for variants that `models/olmoe.py` does not support, and for keys that are unknown or missing.
+    """Convert a parsed `config.json`; `changes` override fields. Every key is used, known to be without effect on
+    training, or refused by name. Raises UsageError for unsupported models and variants, and for keys that are unknown
+    or missing.
     """
     family = description.get("model_type")
     if family not in FAMILIES:

@@ -8,14 +8,8 @@ AdamH moves a matrix along Adam's direction by a step *relative* to its norm, an
 
 where |.| is the Frobenius norm of a single matrix (each layer and each expert has its own). So matrices keep their
 initial norm, the learning rate is an angle, and weight decay would have no effect. Embeddings, routers, gates and
-vectors use Adam.
-
-Gradients are clipped per family of groups ({adam, router}, {adamh}, {adamh_expert}): each family's gradient is scaled
-to a norm of at most `clip_norm`. So a spike in one family does not shrink the steps of the others. The published
-learning rates were fitted with this rule. With AdamW, all weights form a single family, which amounts to the usual
-clipping by the global norm.
-
-The optimizer's state (both moments) is as large as two copies of the fp32 parameters, and is sharded like them.
+vectors use Adam. Gradients are clipped per family of groups, for the reasons in docs/trainer.md: {adam, router},
+{adamh} and {adamh_expert}, or all weights together with AdamW. Both moments are fp32 and sharded like the parameters.
 """
 
 from __future__ import annotations
@@ -124,9 +118,8 @@ def update(
     optimizer: Optimizer,
     schedule: Multiplier,
 ) -> tuple[Tree, Tree, dict[str, Array]]:
-    """Return (new parameters, new moments, metrics "grad_norm/<family>" and "learning_rate/<group>").
-
-    `step` counts from 0. `table` is the model's table of weights; the other trees have the structure of `table`.
+    """Return (new parameters, new moments, metrics "grad_norm/<family>" and "learning_rate/<group>"). `step` counts
+    from 0. `table` is the model's table of weights; the other trees have the structure of `table`.
     """
     norms = norms_by(lambda weight: optimizer.family(weight.group), table, gradients)
     share = schedule(step)
@@ -159,9 +152,8 @@ def _moved(value: Any, direction: Any, rate: Any, weight: Weight, optimizer: Opt
 def rotated(
     value: Float[Array, "*shape"], direction: Float[Array, "*shape"], rate: Float[Array, ""] | float, stack: int
 ) -> Float[Array, "*shape"]:
-    """Move each matrix against `direction` by `rate` times the matrix's norm, then rescale it to that norm.
-
-    This is AdamH's step. The first `stack` axes index independent matrices.
+    """Move each matrix against `direction` by `rate` times the matrix's norm, then rescale it to that norm. This is
+    AdamH's step. The first `stack` axes index independent matrices.
     """
     axes = tuple(range(stack, value.ndim))
     norm = _norm(value, axes)

@@ -11,15 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from datakit.errors import CheckpointError, UsageError
-from datakit.trainer.checkpoints.checkpoint import Candidate, Say, candidates
-from datakit.trainer.checkpoints.select import (
-    checkpoint_folders,
-    committed,
-    folders_of,
-    restore_newest,
-    set_aside,
-    unreadable,
-)
+from datakit.trainer.checkpoints import select
+from datakit.trainer.checkpoints.candidates import Candidate, Say, candidates
 from datakit.trainer.config import Run
 from datakit.trainer.device_feed import BatchSource
 from datakit.trainer.models.weights import Tree
@@ -43,26 +36,24 @@ class Start:
 
 
 def begin(run: Run, place: RunPlace, trainer: Trainer, source: BatchSource, say: Say) -> Start:
-    """Find and restore the state to start with.
-
-    Raises CheckpointError or UsageError, or the source's own error if the mixture differs from the checkpointed run's
-    at any step before the checkpoint.
+    """Find and restore the state to start with. Raises CheckpointError or UsageError, or the source's own error if the
+    mixture differs from the checkpointed run's at any step before the checkpoint.
     """
-    folders = checkpoint_folders(place.directory, run.checkpoint.temporary_root)
+    folders = select.checkpoint_folders(place.directory, run.checkpoint.temporary_root)
     places = list(dict.fromkeys(folders))
     found = candidates(places, say)
     if any(one.marker.run != place.fingerprint for one in found):
         raise CheckpointError(f"{folders[1]} holds checkpoints of another run; give this run a folder of its own")
     if run.checkpoint.load is False:
-        set_aside(places, -1, say)
+        select.set_aside(places, -1, say)
         return _start_fresh(run, trainer, folders, say)
     if found:
         start = _resume(found, trainer, source, folders, say)
-        set_aside(places, start.step, say)
+        select.set_aside(places, start.step, say)
         return start
-    damaged = committed(places)
+    damaged = select.committed(places)
     if damaged:
-        raise unreadable(len(damaged), " or ".join(places), START_AFRESH)
+        raise select.unreadable(len(damaged), " or ".join(places), START_AFRESH)
     if run.resume_from is not None:
         others = _of_another(run, "resume_from", run.resume_from, say)
         reached = others[0].marker.step
@@ -91,7 +82,7 @@ def refuse_afresh(run: Run, directory: str) -> None:
 
 
 def _of_another(run: Run, setting: str, place: str, say: Say) -> list[Candidate]:
-    folders = folders_of(place, run.checkpoint.temporary_root)
+    folders = select.folders_of(place, run.checkpoint.temporary_root)
     found = candidates(folders, say)
     if not found:
         raise CheckpointError(f"{setting} = {place!r}: found no valid checkpoint ({' or '.join(folders)})")
@@ -99,24 +90,16 @@ def _of_another(run: Run, setting: str, place: str, say: Say) -> list[Candidate]
 
 
 def _resume(
-    found: list[Candidate],
-    trainer: Trainer,
-    source: BatchSource,
-    folders: tuple[str, str],
-    say: Say,
-    setting: str | None = None,
+    found: list[Candidate], trainer: Trainer, source: BatchSource, folders: tuple[str, str], say: Say, setting: str = ""
 ) -> Start:
-    """Continue from the newest readable checkpoint in `found`.
-
-    These checkpoints are this run's own or, if `setting` is given, those of the run that this setting names.
-    """
-    advice = START_AFRESH if setting is None else f"name another run in {setting}"
-    state, candidate = restore_newest(found, trainer.like(), say, advice=advice)
+    """Continue from the newest readable checkpoint of this run or, if `setting` is given, of the run that it names."""
+    advice = f"name another run in {setting}" if setting else START_AFRESH
+    state, candidate = select.restore_newest(found, trainer.like(), say, advice=advice)
     marker = candidate.marker
     for change in source.verify(marker.mixture, marker.step):
         say(f"the mixture changes from here on: {change}")
     say(f"resumed from step {marker.step:,} of {candidate.path}")
-    origin = marker.origin if setting is None else {"by": setting, **candidate.named()}
+    origin = {"by": setting, **candidate.named()} if setting else marker.origin
     return Start(state, marker.step, marker.counts, marker.norms, folders, marker.step, origin)
 
 
@@ -135,7 +118,7 @@ def _with_weights_of(place: str, run: Run, trainer: Trainer, say: Say) -> tuple[
     setting = "initialize_from"
     found, like = _of_another(run, setting, place, say), trainer.like()
     wanted = {name: like[name] for name in ("params", "model")}
-    weights, candidate = restore_newest(found, wanted, say, False, f"name another run in {setting}")
+    weights, candidate = select.restore_newest(found, wanted, say, False, f"name another run in {setting}")
     state = trainer.fresh(run.seed) | weights
     if "ema" in state:
         state["ema"] = jax.tree.map(jnp.copy, weights)  # copies: a step donates all buffers, so none may be shared

@@ -1,12 +1,8 @@
 """Names a run's directory, predicts its metrics before it starts, compares them with the measured ones, and writes the
-manifest that marks it as finished.
+manifest that marks it as finished. `docs/trainer.md` lists the files.
 
-    <root>/<name>/train-<fingerprint>/prediction.json   written before the first step, never changed afterwards
-                                      manifest.json     written last; without it, the run is not finished
-
-The prediction holds the values that the scaling law gives for the run's compute budget (see `scaling.py`), and the
-values in the run's `expect`. The manifest holds the config, the mixture, the code version, the prediction, the outcome,
-and the ratio of each measured value to the predicted one. A run with a manifest is never trained again.
+The prediction holds the values that the scaling law gives for the run's compute budget, and those in the run's
+`expect`. It is written before the first step and never changed. A run with a manifest is never trained again.
 """
 
 from __future__ import annotations
@@ -27,7 +23,7 @@ from datakit.storage import atomic, urls
 from datakit.storage.fingerprint import SHOWN_DIGITS, short
 from datakit.storage.manifest import InputReference, Manifest, Partition, Quarantine, Totals, write_manifest
 from datakit.trainer import scaling
-from datakit.trainer.checkpoints.checkpoint import Candidate
+from datakit.trainer.checkpoints.candidates import Candidate
 from datakit.trainer.config import STAGE, Run
 from datakit.trainer.metrics.step_metrics import Outline, training_flops
 from datakit.trainer.models import load_model
@@ -72,7 +68,6 @@ def read_prediction(directory: str) -> dict[str, Any]:
 
 def compare(prediction: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Return, for each expected metric, the expected value, the measured one (None if missing), and their ratio.
-
     `extrapolated` is True if the expected value comes from the scaling law and the budget is outside its fitted range.
     """
     compared = {}

@@ -3,14 +3,14 @@ predicts its loss and bits per byte.
 
     size(1e19, 1024) -> Plan
 
-All fitted constants in the formulas are in one table (`Heuristic`), so a new fit needs only a new table. C is the
-budget in FLOPs, d the width, and F the forward FLOPs of a token without the output matrix:
+All fitted constants are in one table (`Heuristic`), so a new fit needs only a new table. C is the budget in FLOPs, d
+the width, and F the forward FLOPs of a token without the output matrix:
 
     tokens T = C / (3 F)             batch B = the power of two that gives about 2**14 steps, at least 32
     steps = T / (B x sequence)       Adam's rate = 1.63 T**-0.2813 d**-0.3678 sqrt(B), AdamH's 13/3 of it, both <= 0.05
 
-Predictions are power laws in C, fitted between 1e18 and 1e23 FLOPs on one data mixture with a vocabulary of 128,256
-tokens. For budgets outside this range (marked `extrapolated`) or for other text, they are only a rough guide.
+Predictions are power laws in C, fitted on one data mixture with a vocabulary of 128,256 tokens. For budgets outside the
+fitted range (marked `extrapolated`) or other text, they are only a rough guide.
 """
 
 from __future__ import annotations
@@ -129,10 +129,7 @@ def size(
     beta2_base: float | None = None,
     heuristic: Heuristic = APRIL,
 ) -> Plan:
-    """Plan a run that spends `flops` on a Grug model of width `hidden`.
-
-    Raises UsageError if `flops` is not positive or `hidden` is not a multiple of 128.
-    """
+    """Plan a Grug run of width `hidden`. Raises UsageError if `flops` is not positive, and as `model_of_width` does."""
     if not flops > 0:
         raise UsageError(f"a budget of {flops} FLOPs is too small; it must be positive, e.g. 1e19")
     model = model_of_width(hidden, vocabulary, sequence)
@@ -171,10 +168,7 @@ def model_of_width(hidden: int, vocabulary: int = 128_256, sequence: int = 4096)
 
 
 def batch_size(tokens: float, heuristic: Heuristic = APRIL) -> int:
-    """Return the batch size, in sequences of the heuristic's length.
-
-    It is the power of two that gives about 2**14 steps, but at least `smallest_batch`.
-    """
+    """Return the batch size in sequences of the heuristic's length: a power of two, at least `smallest_batch`."""
     ideal = tokens / (2**heuristic.steps_exponent * heuristic.sequence)
     return max(heuristic.smallest_batch, 2 ** math.ceil(math.log2(ideal)))
 

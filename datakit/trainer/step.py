@@ -3,9 +3,8 @@ evaluation, and defines and creates the training state.
 
     keys of the state: "step", "params", "model", "moments", and "ema" if optimizer.ema is set
 
-The buffers of the state are donated, so a step needs no second copy of the state. Parameters, moments and averages are
-sharded according to the model's table of weights; the batch is split by rows. `finite` in the results is True if the
-loss and all norms of gradients and parameters are finite.
+The buffers of the state are donated, so a step needs no second copy. Parameters, moments and averages are sharded by
+the table of weights; the batch is split by rows. The result `finite` is True if the loss and all norms are finite.
 """
 
 from __future__ import annotations
@@ -68,12 +67,8 @@ class Trainer:
     @cached_property
     def advance(self) -> Callable[..., tuple[Tree, dict[str, Any]]]:
         """The compiled step: (state, batch, watch=False) -> (next state, results). It reuses the buffers of `state`."""
-        return jax.jit(
-            partial(_advance, self),
-            static_argnames=("watch",),
-            donate_argnums=0,
-            out_shardings=(self.shardings, NamedSharding(self.mesh, P())),
-        )
+        shardings = (self.shardings, NamedSharding(self.mesh, P()))
+        return jax.jit(partial(_advance, self), static_argnames=("watch",), donate_argnums=0, out_shardings=shardings)
 
     def measure_norms(self, params: Tree) -> dict[str, float]:
         """Return the norm of each optimizer group and of the embedding; alarms compare later norms with these."""
@@ -81,10 +76,7 @@ class Trainer:
 
     @cached_property
     def evaluate(self) -> Callable[[Tree, Tree, Tokens], tuple[Array, Array, Array]]:
-        """The compiled evaluation: (params, model state, batch) -> (losses, weights, tokens).
-
-        Each of the three results has the shape [B, S] and is available on all hosts.
-        """
+        """The compiled evaluation: (params, model state, batch) -> (losses, weights, tokens) [B, S] on all hosts."""
         return jax.jit(partial(_losses, self), out_shardings=NamedSharding(self.mesh, P()))
 
 
@@ -97,29 +89,17 @@ def _fresh(trainer: Trainer, key: Array) -> Tree:
 def _advance(trainer: Trainer, state: Tree, batch: Tokens, watch: bool = False) -> tuple[Tree, dict[str, Any]]:
     loss = partial(_loss, trainer, state["model"], batch)
     (total, (mean, output)), gradients = jax.value_and_grad(loss, has_aux=True)(state["params"])
-    params, moments, metrics = optimizers.update(
-        gradients,
-        state["moments"],
-        state["params"],
-        state["step"],
-        trainer.table,
-        trainer.optimizer,
-        optimizers.multiplier(trainer.optimizer, trainer.steps),
-    )
+    inputs = (gradients, state["moments"], state["params"], state["step"])
+    schedule = optimizers.multiplier(trainer.optimizer, trainer.steps)
+    params, moments, metrics = optimizers.update(*inputs, trainer.table, trainer.optimizer, schedule)
     metrics |= {f"params_norm/{name}": norm for name, norm in group_norms(trainer.table, params).items()}
     sound = jnp.stack([total, *(value for name, value in metrics.items() if "norm" in name)])
     after = {"step": state["step"] + 1, "params": params, "model": output.state, "moments": moments}
     if trainer.optimizer.ema:
         decay, weights = trainer.optimizer.ema, {"params": params, "model": output.state}
         after["ema"] = jax.tree.map(lambda old, new: decay * old + (1 - decay) * new, state["ema"], weights)
-    results = {
-        "loss": total,
-        "cross_entropy_loss": mean,
-        "aux_loss_weighted": output.auxiliary,
-        "model": output.metrics,
-        "optim": metrics,
-        "finite": jnp.all(jnp.isfinite(sound)),
-    }
+    results = {"loss": total, "cross_entropy_loss": mean, "aux_loss_weighted": output.auxiliary}
+    results |= {"model": output.metrics, "optim": metrics, "finite": jnp.all(jnp.isfinite(sound))}
     if watch:
         results["watch"] = watched(trainer.watch, trainer.table, gradients, state, after)
     return after, results

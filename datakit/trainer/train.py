@@ -34,7 +34,8 @@ from datakit.errors import CheckpointError, DivergedError, UsageError
 from datakit.storage import urls
 from datakit.storage.manifest import InputReference, find_manifest
 from datakit.trainer import run_manifest
-from datakit.trainer.checkpoints.checkpoint import Marker, Say, Writer, candidates
+from datakit.trainer.checkpoints.candidates import Marker, Say, candidates
+from datakit.trainer.checkpoints.checkpoint import Writer
 from datakit.trainer.config import Run
 from datakit.trainer.device_feed import BatchSource, Feed, stage_at
 from datakit.trainer.evaluate import BatchesOf, check_evaluations, check_tags, evaluate_all
@@ -77,7 +78,6 @@ def train(
     say: Say = say_on_stderr,
 ) -> Outcome:
     """Train a run to its last step. `inputs` returns the references that the manifest in a given directory records.
-
     Raises DivergedError, CheckpointError and UsageError, and the errors of `source`.
     """
     place = run_manifest.run_place(root, run, source.record())
@@ -117,29 +117,28 @@ def use_compilation_cache(run: Run) -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
 
 
+@dataclass
 class _Loop:
     """The part of a run that one process executes."""
 
-    def __init__(
-        self,
-        run: Run,
-        place: run_manifest.RunPlace,
-        trainer: Trainer,
-        source: BatchSource,
-        start: Start,
-        evaluations: dict[str, BatchesOf],
-        token_bytes: Any,
-        say: Say,
-    ) -> None:
-        self.run, self.place, self.trainer, self.source, self.say = run, place, trainer, source, say
-        self.directory = place.directory
-        self.evaluations, self.token_bytes = evaluations, token_bytes
-        self.start, self.mixture, self.profiling = start, source.record(), False
+    run: Run
+    place: run_manifest.RunPlace
+    trainer: Trainer
+    source: BatchSource
+    start: Start
+    evaluations: dict[str, BatchesOf]
+    token_bytes: Any
+    say: Say
+    profiling: bool = False
+
+    def __post_init__(self) -> None:
+        run, start = self.run, self.start
+        self.directory, self.mixture = self.place.directory, self.source.record()
         self.trackers = self._open_trackers()
-        counts, flops = dict(start.counts), training_flops(run, source.outline(start.step))
+        counts, flops = dict(start.counts), training_flops(run, self.source.outline(start.step))
         logged_stage = stage_at(self.mixture, counts["sequences"] - 1) if has_rows(self.directory) else None
-        self.metrics = StepMetrics(run, trainer, self.mixture, start.norms, counts, flops, logged_stage, say)
-        self.writer = Writer(run.checkpoint, *start.folders, place.fingerprint, say)
+        self.metrics = StepMetrics(run, self.trainer, self.mixture, start.norms, counts, flops, logged_stage, self.say)
+        self.writer = Writer(run.checkpoint, *start.folders, self.place.fingerprint, self.say)
 
     def _open_trackers(self) -> Trackers:
         if not is_first():
@@ -273,11 +272,8 @@ class _Loop:
     def _finish(self, row: Mapping[str, Any], inputs: list[InputReference]) -> Outcome:
         folders = [self.start.folders[0]]
         final = next(one for one in candidates(folders, self.say) if one.marker.step == self.run.steps)
-        kept = {
-            name: value
-            for name, value in row.items()
-            if name.startswith(("train/loss", "train/cross_entropy", "eval/")) and not name.endswith("_time")
-        }
+        wanted = ("train/loss", "train/cross_entropy", "eval/")
+        kept = {name: row[name] for name in row if name.startswith(wanted) and not name.endswith("_time")}
         prediction = run_manifest.read_prediction(self.directory)
         comparison = run_manifest.compare(prediction, kept)
         if "train/loss" not in kept:
@@ -301,10 +297,7 @@ def _must_log(row: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def _signals() -> Iterator[threading.Event]:
-    """Yield an event that the first SIGTERM or Ctrl-C sets; a second one raises KeyboardInterrupt.
-
-    In any thread but the main thread, signals are not handled.
-    """
+    """Yield an event that the first SIGTERM or Ctrl-C sets (main thread only); a second raises KeyboardInterrupt."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop

@@ -65,22 +65,20 @@ def cache_files(directory: str, manifest: Manifest, details: CacheDetails) -> It
     external = read_external(directory, manifest)
     seen = set()
     for index, (partition, files) in enumerate(zip(manifest.partitions, details.shards, strict=True)):
-        documents = urls.join(directory, partition.path) + DOCUMENTS_SUFFIX
-        yield CacheFile(documents, files.documents_bytes, files.documents_xxh3)
-        lengths = urls.join(directory, partition.path) + LENGTHS_SUFFIX
-        yield CacheFile(lengths, lengths_bytes(partition.rows), files.lengths_xxh3)
-        if external is None:
-            yield from _own_files(directory, partition, files)
-            continue
-        place = array_directory(directory, external.shards[index])
-        if place not in seen:
-            seen.add(place)
-            yield from (CacheFile(urls.join(place, f.path), f.bytes, f.xxh3) for f in external.shards[index].files)
-
-
-def _own_files(directory: str, partition: Partition, files: ShardFiles) -> Iterator[CacheFile]:
-    if partition.tokens:
         place = urls.join(directory, partition.path)
+        yield CacheFile(place + DOCUMENTS_SUFFIX, files.documents_bytes, files.documents_xxh3)
+        yield CacheFile(place + LENGTHS_SUFFIX, lengths_bytes(partition.rows), files.lengths_xxh3)
+        if external is None:
+            yield from _own_files(place, partition, files)
+            continue
+        array = array_directory(directory, external.shards[index])
+        if array not in seen:
+            seen.add(array)
+            yield from (CacheFile(urls.join(array, f.path), f.bytes, f.xxh3) for f in external.shards[index].files)
+
+
+def _own_files(place: str, partition: Partition, files: ShardFiles) -> Iterator[CacheFile]:
+    if partition.tokens:
         yield CacheFile(urls.join(place, DATA_FILE), partition.bytes, partition.xxh3)
         yield CacheFile(urls.join(place, METADATA_FILE), files.metadata_bytes, files.metadata_xxh3)
         if files.loss_mask is not None:
@@ -95,9 +93,8 @@ def find_damage(
     details: CacheDetails,
     progress: Callable[[int, int], None] = lambda files, size: None,
 ) -> tuple[int, list[Damage]]:
-    """Compare every file with the manifest; return (bytes read, damage).
-
-    Calls `progress` with the numbers of files and bytes compared so far.
+    """Compare every file with the manifest; return (bytes read, damage). Calls `progress` with the numbers of
+    files and bytes compared so far.
     """
     files, total, damaged = list(cache_files(directory, manifest, details)), 0, []
     with ThreadPoolExecutor(READERS, thread_name_prefix="datakit-validate") as pool:
@@ -108,16 +105,14 @@ def find_damage(
         broken = {damage.url for damage in damaged}
         shards = [(urls.join(directory, partition.path), partition) for partition in manifest.partitions]
         whole = [(place, shard) for place, shard in shards if not broken & {place + suffix for suffix in LISTS}]
-        read_list = _reader_of_lists()
-        compare = partial(_compare_lists, read_list=read_list)
+        compare = partial(_compare_lists, read_list=_reader_of_lists())
         damaged += [damage for damage in pool.map(compare, whole) if damage is not None]
     return total, damaged
 
 
 def require_intact(cache: Cache) -> int:
-    """Compare all files of an open cache with its manifest, and return their total size.
-
-    Raises CorruptError, which names the first damaged file.
+    """Compare all files of an open cache with its manifest, and return their total size. Raises CorruptError,
+    which names the first damaged file.
     """
     total, damaged = find_damage(cache.directory, cache.manifest, cache.details)
     if damaged:
@@ -154,7 +149,6 @@ def _compare_lists(shard: tuple[str, Partition], read_list: ReadList | None) -> 
 
 def _reader_of_lists() -> ReadList | None:
     """Return a function that reads the lengths from a list of documents, or None without pyarrow.
-
     This is called once rather than in each thread: if several threads import a module and the import fails, some of
     them may see a half-initialized module instead of the error.
     """

@@ -18,7 +18,8 @@ import pytest
 
 from datakit.errors import DatakitError
 from datakit.loader import ArraySource, Component, Mixture, Packing, Schedule
-from datakit.trainer.checkpoints.checkpoint import Candidate, Checkpoints, candidates, restore
+from datakit.trainer.checkpoints.candidates import Candidate, candidates
+from datakit.trainer.checkpoints.checkpoint import Checkpoints, restore
 from datakit.trainer.config import Evaluation, Log, Run
 from datakit.trainer.metrics.trackers import read_metrics
 from datakit.trainer.models import grug

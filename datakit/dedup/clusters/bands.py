@@ -1,7 +1,6 @@
 """Phases `bands` and `buckets`: route each document's band keys to buckets, and connect the documents that share a key.
-
-A band key has 64 bits. The band's number is hashed into the key, so one exchange serves all bands and needs only
-16 bytes per (key, row) pair. Exact copies and skipped documents are left out before the exchange. A bucket's task reads
+A band key has 64 bits. The band's number is hashed into the key, so one exchange serves all bands and needs only 16
+bytes per (key, row) pair. Exact copies and skipped documents are left out before the exchange. A bucket's task reads
 the bucket run by run and keeps one row per distinct key, so a key shared by millions of documents takes no more memory
 than any other key. The task writes only a spanning forest of the edges it finds.
 """

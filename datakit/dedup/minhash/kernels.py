@@ -1,7 +1,6 @@
 """Implements the numba kernels of MinHash: minima under permutations, band keys, and the tests that mark documents as
-too short or saturated.
-
-With 112 permutations, the kernels process 300 to 500 MB of text per CPU-second, including the search for words.
+too short or saturated. With 112 permutations, the kernels process 300 to 500 MB of text per CPU-second, including the
+search for words.
 """
 
 # ruff: noqa: PLR0917 - numba kernels take positional arguments
@@ -26,10 +25,7 @@ kernel = cached_njit(hash_mixing, shingle_kernels, unicode_words)
 
 
 class Permutations(NamedTuple):
-    """Parameters of the permutations, uint32 [count]: number i maps `value` to value * multipliers[i] + addends[i].
-
-    All arithmetic is modulo 2**32.
-    """
+    """Permutations modulo 2**32, uint32 [count]: number i maps `value` to value * multipliers[i] + addends[i]."""
 
     multipliers: np.ndarray
     addends: np.ndarray
@@ -88,10 +84,7 @@ def is_saturated(minima: np.ndarray) -> bool:
 
 @kernel
 def _band_keys(minima: np.ndarray, rows: int, keys: np.ndarray) -> None:
-    """Hash each band's number and minima to its key.
-
-    The inner loop runs over the bands, so that successive multiplications are independent of each other.
-    """
+    """Hash each band's number and minima to its key. The inner loop over bands keeps multiplications independent."""
     for band in range(len(keys)):
         keys[band] = mix(np.uint64(band) + _ONE)
     for row in range(rows):

@@ -1,8 +1,6 @@
 """Stage `signatures`: defines the parameters of signatures and their limits, and writes each partition's band keys to a
-Parquet file.
-
-A source's signatures depend only on that source and on `SignatureConfig`, so adding a source recomputes none of the
-others. After a change of dedup's threshold, only the text of clustered documents has to be read again. Columns:
+Parquet file. A source's signatures depend only on that source and on `SignatureConfig`, so adding a source recomputes
+none of the others. After a change of dedup's threshold, only clustered documents have to be read again. Columns:
 
     id        string             the document's id; rows are in the order of the normalized file
     shingles  uint32             number of shingles (windows of `ngram` words), including repeats
@@ -58,10 +56,7 @@ LIMITS = {"bands": (1, 100), "rows": (1, 100), "ngram": (1, 64), "seed": (0, 2**
 
 @dataclass(frozen=True)
 class SignatureConfig:
-    """The parameters of signatures.
-
-    Signatures are comparable only if all parameters except `max_quarantined` and `quarantine` are equal.
-    """
+    """Parameters of signatures, which are comparable only if all but `max_quarantined` and `quarantine` are equal."""
 
     bands: int = 14
     rows: int = 8
@@ -159,10 +154,7 @@ def sign_partition(arguments: dict[str, Any], shared: dict[str, Any], context: T
 def _guarded(
     texts: pa.ChunkedArray, first: int, name: str, rules: dict[str, Any], context: TaskContext
 ) -> tuple[pa.ChunkedArray, list[QuarantinedRecord]]:
-    """Return the texts of the row group that starts at row `first`, and the records left out.
-
-    The texts of the records left out are replaced with empty strings.
-    """
+    """Return the texts of the row group that starts at row `first`, with "" for records left out, and these records."""
     from datakit.dedup.minhash.signatures import sign
 
     positions = range(first, first + len(texts))

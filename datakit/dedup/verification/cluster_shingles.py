@@ -1,12 +1,8 @@
 """Phase `shingles`: computes the shingle sets of clustered documents, and routes them to the task that verifies their
-component.
-
-The phase reads only the row groups that contain clustered documents, and routes only the clustered rows. Each row holds
-everything that verification needs to know about one document: its id, the columns by which documents are sorted for
-retention, its band keys and its sorted shingles.
-
-Cost: decoding those row groups, and computing sorted sets at 70 to 170 MB of text per CPU-second. Memory: a row group,
-its shingles, and the exchange's budget.
+component. The phase reads only the row groups that contain clustered documents, and routes only the clustered rows.
+Each row holds everything that verification needs to know about one document: its id, the columns by which documents are
+sorted for retention, its band keys and its sorted shingles. Cost: decoding those row groups, and computing sorted sets
+at 70 to 170 MB of text per CPU-second. Memory: a row group, its shingles, and the exchange's budget.
 """
 
 from __future__ import annotations
@@ -36,10 +32,7 @@ NUMBERS = ("component", "row", "high", "low")
 
 
 def schema(bands: int, scores: list[str]) -> pa.Schema:
-    """Return the schema of the rows routed, one per clustered document.
-
-    keys: the document's band keys. shingles: its shingles, sorted and without repeats.
-    """
+    """Return the schema of the routed rows. keys: the document's band keys. shingles: sorted, without repeats."""
     numbers = [pa.field(name, pa.uint64()) for name in NUMBERS]
     lengths = [pa.field("source", pa.int64()), pa.field("length", pa.int64())]
     floats = [pa.field(SCORE + name, pa.float64()) for name in scores]
@@ -86,17 +79,10 @@ def _clustered(
         lengths = np.diff(string_buffers(documents["text"])[1])
         offsets, shingles = shingle_sets(documents["text"], shared.ngram)
         keys = np.stack([signed[name].to_numpy() for name in key_names(bands)], axis=1).reshape(-1)
-        columns = [
-            components[places],
-            rows[places],
-            high,
-            low,
-            np.full(len(high), part.source_number),
-            lengths,
-            *(score_values(documents[name]) for name in scores),
-            pa.FixedSizeListArray.from_arrays(pa.array(keys), bands),
-            pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(shingles)),
-        ]
+        columns = [components[places], rows[places], high, low, np.full(len(high), part.source_number), lengths]
+        columns += [score_values(documents[name]) for name in scores]
+        columns += [pa.FixedSizeListArray.from_arrays(pa.array(keys), bands)]
+        columns += [pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(shingles))]
         yield pa.table(columns, schema=schema(bands, scores)), int(lengths.sum())
 
 

@@ -59,9 +59,8 @@ class Documents(NamedTuple):
 
 
 class Component(NamedTuple):
-    """The component being verified.
-
-    start: the position of its first document. number: its number. mask: the size of its hash table, minus one.
+    """The component being verified. start: the position of its first document. number: its number. mask: the size of
+    its hash table, minus one.
     """
 
     start: int
@@ -85,11 +84,9 @@ class Index(NamedTuple):
 
 
 class Proposals(NamedTuple):
-    """Scratch space for the candidates of a document.
-
-    seen: for each earlier document of the component, the last document found to share a band with it. shared: the
-    number of bands that these two documents share. Both are int64 [size of the largest component]. best: the
-    candidates, packed into int64 for sorting.
+    """Scratch space for the candidates of a document. seen: for each earlier document of the component, the last
+    document found to share a band with it. shared: the number of bands that these two documents share. Both are int64
+    [size of the largest component]. best: the candidates, packed into int64 for sorting.
     """
 
     seen: np.ndarray
@@ -99,9 +96,8 @@ class Proposals(NamedTuple):
 
 @kernel
 def common(shingles: np.ndarray, a: int, a_stop: int, b: int, b_stop: int, least: float) -> int:
-    """Return how many values the sorted ranges [a, a_stop) and [b, b_stop) have in common.
-
-    If the result cannot reach `least`, the count stops early and a smaller number is returned.
+    """Return how many values the sorted ranges [a, a_stop) and [b, b_stop) have in common. If the result cannot reach
+    `least`, the count stops early and a smaller number is returned.
     """
     shared = 0
     while a < a_stop and b < b_stop:

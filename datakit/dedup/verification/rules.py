@@ -1,7 +1,5 @@
 """Defines the rules that the verification kernels apply (threshold, measure, comparison limits) and the counters they
-report.
-
-The defaults of these rules are in `dedup/stage.py`.
+report. The defaults of these rules are in `dedup/stage.py`.
 """
 
 from __future__ import annotations
@@ -9,8 +7,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 MEASURES = ("jaccard", "containment")
-# The documents listed per band key, as a multiple of `most`, so that each document can pick its best candidates from a
-# longer list.
+# Documents listed per band key, as a multiple of `most`, so that each document can choose its best candidates.
 LISTED_PER_COMPARISON = 4
 # candidates: pairs of a document and a retained document that share a band key. ruled_out: candidates excluded by their
 # numbers of shingles alone. comparisons: candidates compared shingle by shingle. rejected: candidates that turned out

@@ -1,17 +1,16 @@
-"""Shuffles rows through files: decides where a map task's runs end, and writes and reads their rows ordered by bucket.
+"""Shuffles rows through files: checks the number of buckets, decides where a map task's runs end, and writes and reads
+their rows ordered by bucket.
 
 Map tasks write runs, and each reducer reads the byte ranges of its buckets in all of them. Only file names pass through
-the driver. A run ends when its rows reach `budget_bytes / 2` bytes (at most 1 GiB) or when the schema changes. Within a
+the driver. A run ends when its rows reach `budget_bytes / 2` bytes (at most 1 GiB) or the schema changes. Within a
 bucket, rows are ordered by run; within a run, they keep the order in which they were written. Run boundaries depend
-only on the rows, not on how the rows were divided into tables, so a task that is rerun with smaller batches writes the
-same bytes. A run is committed as soon as the input of its rows is known to be sound (see `InputState`). Until then,
-it is a temporary file: beside its final place on a disk, or in the temporary directory if the step is in an object
-store.
+only on the rows, not on their division into tables, so a rerun of a task with smaller batches writes the same bytes. A
+run is committed as soon as the input of its rows is known to be sound (see `InputState`). Until then, it is a temporary
+file: beside its final place on a disk, or in the temporary directory if the step is in an object store.
 
-Memory: in addition to the table being written, a writer holds about `budget_bytes` (measured: 1.1 times `budget_bytes`,
-regardless of skew). One half holds the waiting rows, plus 10 bytes per row for its bucket number and position. The
-other half holds a contiguous copy of these rows, from which 4 MiB at a time are gathered in bucket order and written. A
-reader holds only memory-mapped files.
+Memory: besides the table being written, a writer holds about `budget_bytes` (measured: 1.1 times that, regardless of
+skew). One half holds the waiting rows, plus 10 bytes per row for bucket number and position. The other half holds a
+contiguous copy, gathered and written 4 MiB at a time in bucket order. A reader holds only memory-mapped files.
 Cost: each run takes one stable sort of the bucket numbers (a radix sort in numpy if they fit in 16 bits), two copies of
 the rows, and two files. The throughput is 500 MB (narrow rows) to 900 MB per CPU-second with a warm page cache.
 """
@@ -56,10 +55,8 @@ class _StagedRun:
 
 
 class ExchangeWriter:
-    """Writes runs to `exchange/<phase>/<key>-<number>.arrow` below the step's directory.
-
-    outputs: all files written, for TaskResult.outputs. runs: the relative paths of the runs, for
-    TaskResult.details["runs"].
+    """Writes runs to `exchange/<phase>/<key>-<number>.arrow` below the step's directory. `outputs` lists all files
+    written, for TaskResult.outputs; `runs` lists the runs' relative paths, for TaskResult.details["runs"].
     """
 
     def __init__(
@@ -74,10 +71,9 @@ class ExchangeWriter:
         input_state: InputState = SOUND,
     ) -> None:
         """`buckets` is the number of buckets, a power of two up to 2**31; `budget_bytes` bounds the memory.
-
-        before_commit: called before each run is committed; it must raise an exception if the rows written so far must
-        not be committed. A committed run is permanent, and reruns of the task are compared with it.
-        input_state: says which part of the input is sound; when the `with` block ends, all of it must be.
+        `before_commit` is called before each run is committed, and must raise an exception if the rows written so far
+        must not be committed. A committed run is permanent, and reruns of the task are compared with it. `input_state`
+        says which part of the input is sound; when the `with` block ends, all of it must be.
         """
         if buckets < 1 or buckets & (buckets - 1) or buckets > 1 << 31:
             raise ValueError(f"the number of buckets is {buckets}; it must be a power of two up to 2**31")
@@ -114,10 +110,7 @@ class ExchangeWriter:
             self._staged.popleft().staging.close()
 
     def write(self, table: pa.Table, bucket: np.ndarray) -> None:
-        """Append rows; `bucket` holds the bucket number of each row, in [0, buckets).
-
-        A change of schema starts a new run.
-        """
+        """Append rows; `bucket` holds each row's bucket number, in [0, buckets). A new schema starts a new run."""
         if len(bucket) != table.num_rows:
             raise ValueError(f"there are {table.num_rows} rows, but {len(bucket)} bucket numbers; give one per row")
         if not table.num_rows:
@@ -177,9 +170,8 @@ def _refuse_dictionaries(schema: pa.Schema) -> None:
 
 
 def _combine(tables: list[pa.Table]) -> pa.Table:
-    """Combine the tables into one table with one chunk per column.
-
-    To save memory, this empties `tables` and frees their columns one by one.
+    """Combine the tables into one table with one chunk per column. To save memory, this empties `tables` and frees
+    their columns one by one.
     """
     schema = tables[0].schema
     columns = [[table.column(i) for table in tables] for i in range(len(schema))]
@@ -215,10 +207,9 @@ def read_buckets(
     step_directory: str, runs: Sequence[str], first_bucket: int, last_bucket_exclusive: int, scratch: Path
 ) -> Iterator[pa.Table]:
     """Yield the rows of a range of buckets: one table, with the run's schema, for each run that has any of these rows.
-
     Within a table, rows are ordered by bucket; within a bucket, they keep the order in which they were written. A
     merged run yields one table for each group of consecutive input runs that share a schema. From an object store,
-    several ranges are fetched at a time, slightly ahead of the caller. Raises CorruptError.
+    several ranges are fetched at a time, shortly before the caller needs them. Raises CorruptError.
     """
     places = [urls.join(step_directory, run) for run in runs]
 

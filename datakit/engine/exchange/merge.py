@@ -2,9 +2,7 @@
 
 If each of R reducers reads M runs, they make 2 x M x R requests in total: 8 million for M = R = 2,000. If groups of
 sqrt(M) consecutive runs are merged first, the reducers read only R x sqrt(M) ranges. Record batches are copied as bytes
-and never decoded. The order of rows in a bucket (by run, then by row) and the schemas are preserved (see
-`run_file.py`).
-
+without decoding. The order of rows in a bucket (by run, then by row) and the schemas (`run_file.py`) are preserved.
 Cost: one copy of the data.
 Memory: at most two copies of a window of 64 MiB, plus the indexes of the runs.
 """
@@ -98,15 +96,11 @@ def _segments(indexes: list[RunIndex]) -> tuple[list[bytes], list[list[int]]]:
 
 
 def _copy_window(sink: BinaryIO, sources: list[str], indexes: list[RunIndex], first: int, stop: int) -> None:
-    """Copy buckets [first, stop) of all runs in bucket order.
-
-    Each run takes one request, or several for a large bucket.
-    """
+    """Copy buckets [first, stop) of all runs in bucket order: one request per run, several for a large bucket."""
     spans = [(int(i.offsets[first * i.segments]), int(i.offsets[stop * i.segments])) for i in indexes]
     if stop == first + 1:
         for url, (begin, end) in zip(sources, spans, strict=True):
-            for piece in pieces(url, begin, end):
-                sink.write(piece)
+            sink.writelines(pieces(url, begin, end))
         return
     window = [memoryview(b"".join(pieces(url, *span))) for url, span in zip(sources, spans, strict=True)]
     starts = [
@@ -114,5 +108,4 @@ def _copy_window(sink: BinaryIO, sources: list[str], indexes: list[RunIndex], fi
         for i, span in zip(indexes, spans, strict=True)
     ]
     for bucket in range(stop - first):
-        for data, start in zip(window, starts, strict=True):
-            sink.write(data[start[bucket] : start[bucket + 1]])
+        sink.writelines(data[start[bucket] : start[bucket + 1]] for data, start in zip(window, starts, strict=True))

@@ -6,13 +6,12 @@
 A run consists of rows ordered by bucket, and an index of byte offsets. A segment is a sequence of rows that share one
 schema. A run from a map task has one segment. A merged run starts a new segment wherever the schema changes from one
 input run to the next, and each of its buckets holds the messages of the input runs in order. A file with several
-segments is not a valid Arrow stream, because it contains only the first schema; the index contains all schemas. Record
-batches can be copied without decoding because an encapsulated Arrow message states its own length.
+segments is not a valid Arrow stream, because it contains only the first schema; the index has them all. Record batches
+can be copied without decoding because an encapsulated Arrow message states its own length.
 
 A reader of buckets [a, b) makes two requests per run: one for the first 64 KiB of the index, which hold about 8,000
-offsets, and one for a range of data. More requests are needed if the index is longer or the range exceeds 32 MiB. Local
-files are memory-mapped in place; remote ranges are copied to scratch first and mapped there. A reader's anonymous
-memory therefore does not grow with the data.
+offsets, and one for a range of data. A longer index or a range over 32 MiB takes more. Local files are memory-mapped in
+place; remote ranges are copied to scratch and mapped there, so a reader's anonymous memory does not grow with the data.
 """
 
 from __future__ import annotations
@@ -69,10 +68,7 @@ class RunIndex:
 
 
 def read_index(url: str, first: int = 0, stop: int | None = None) -> RunIndex:
-    """Read the index of run `url` for buckets [first, stop). A long index takes more than one request.
-
-    Raises CorruptError.
-    """
+    """Read the index of run `url` for buckets [first, stop); a long one takes several requests. Raises CorruptError."""
     place = url + INDEX_SUFFIX
     head = urls.read_range(place, 0, HEAD_BYTES)
     if len(head) < _FIXED.size or not head.startswith(MAGIC):
@@ -106,18 +102,14 @@ def map_range(url: str, start: int, stop: int, scratch: Path) -> pa.Buffer:
     path = scratch / f"range-{uuid.uuid4().hex}"
     try:
         with scratch_errors(path), open(path, "wb") as file:
-            for piece in pieces(url, start, stop):
-                file.write(piece)
+            file.writelines(pieces(url, start, stop))
         return _map_file(str(path), 0, stop - start)
     finally:
         path.unlink(missing_ok=True)  # the mapping keeps the bytes until the last buffer is freed
 
 
 def pieces(url: str, start: int, stop: int) -> Iterator[bytes]:
-    """Yield bytes [start, stop) of a file, with one request per PIECE_BYTES.
-
-    Raises CorruptError if the file is too short.
-    """
+    """Yield bytes [start, stop) of a file, one request per PIECE_BYTES. Raises CorruptError if it is too short."""
     for begin in range(start, stop, PIECE_BYTES):
         end = min(begin + PIECE_BYTES, stop)
         piece = urls.read_range(url, begin, end)
@@ -140,10 +132,7 @@ def _map_file(path: str, start: int, stop: int) -> pa.Buffer:
 
 
 def decode_segments(index: RunIndex, data: pa.Buffer, url: str) -> Iterator[pa.Table]:
-    """Yield one table per non-empty segment, with rows ordered by bucket.
-
-    `data` holds the bytes that `index.offsets` spans.
-    """
+    """Yield one table per non-empty segment, with rows ordered by bucket; `data` holds what `index.offsets` spans."""
     offsets = index.offsets - index.offsets[0]
     for segment in range(index.segments):
         schema = pa.ipc.read_schema(pa.BufferReader(index.schemas[segment]))

@@ -3,11 +3,8 @@
 The ledger is next to the step's outputs. An output is created only if it is absent, so a task may be repeated and the
 ledger need not be made durable after every task. On a disk, the ledger is flushed every second; in an object store, a
 new object is written after 500 lines or 10 s, whichever comes first. If the end of the ledger is lost, the tasks
-recorded there are repeated and find that equal outputs exist. Each driver writes its own files, called segments; two
-drivers never share a file.
-
-Cost: one append per attempt. To resume, a driver reads all segments once (many at a time if they are in an object
-store) and lists the step's directory once.
+recorded there are repeated and find equal outputs. Each driver writes files of its own, called segments.
+Cost: one append per attempt; to resume, one listing and one read of each segment (in an object store, many at a time).
 """
 
 from __future__ import annotations
@@ -46,11 +43,9 @@ class PhaseLine(msgspec.Struct, tag="phase", tag_field="kind", frozen=True):
 
 
 class AttemptLine(msgspec.Struct, tag="attempt", tag_field="kind", frozen=True, omit_defaults=True):
-    """The end of an attempt.
-
-    `digest` covers all inputs of the task (see Digests), so that no other task uses the result. An attempt whose cause
-    is DONE but that has no result ran part of a task during a bisection (`engine/scheduler/bisect_input.py`). The class
-    Outcome defines peak_memory and peak_resident.
+    """The end of an attempt. `digest` covers all inputs of the task (see Digests), so that no other task uses the
+    result. An attempt whose cause is DONE but that has no result ran part of a task during a bisection
+    (`engine/scheduler/bisect_input.py`). The class Outcome defines peak_memory and peak_resident.
     """
 
     phase: str
@@ -84,9 +79,8 @@ Line = PhaseLine | AttemptLine | DriverLine
 
 class Digests:
     """Hashes a phase's tasks: each digest (32 hex digits) covers the function, arguments, shared data and `before`.
-
-    `before` is a hash of the results of earlier phases. This phase may read files that they wrote, and these files keep
-    their names even if the earlier phases are rerun and write different content. Digests are computed on demand, since
+    `before` hashes the results of earlier phases. This phase may read files that they wrote, and these files keep their
+    names even if the earlier phases are rerun and write different content. Digests are made on demand, since
     100,000 of them would take 13 MB.
     """
 
@@ -128,11 +122,8 @@ class LedgerWriter:
 
     def tick(self) -> None:
         """Flush the lines if enough time has passed or enough lines are waiting. Called regularly while tasks run."""
-        waited = time.monotonic() - self._flushed
-        if urls.is_local(self.directory):
-            if waited >= SYNC_SECONDS:
-                self.flush()
-        elif len(self._pending) >= OBJECT_LINES or waited >= OBJECT_SECONDS:
+        waited, local = time.monotonic() - self._flushed, urls.is_local(self.directory)
+        if waited >= (SYNC_SECONDS if local else OBJECT_SECONDS) or (not local and len(self._pending) >= OBJECT_LINES):
             self.flush()
 
     def flush(self) -> None:
@@ -168,10 +159,8 @@ def attempt_line(outcome: Outcome, digest: str) -> AttemptLine:
 
 
 def read_ledger(directory: str) -> Iterator[Line]:
-    """Yield every line in a step's segments, oldest segment first.
-
-    An incomplete last line, which a killed driver may leave in its segment, is ignored. Raises CorruptError for a
-    broken line anywhere else.
+    """Yield every line in a step's segments, oldest segment first. An incomplete last line, which a killed driver may
+    leave in its segment, is ignored. Raises CorruptError for a broken line anywhere else.
     """
     decoder = msgspec.json.Decoder(Line)
     segments = [segment.url for segment in urls.listing(urls.join(directory, FOLDER))]

@@ -1,8 +1,7 @@
 """Derives the state of a step and of its tasks (done, failed, retrying or waiting) from the step's files alone.
 
-This works while the step runs and after its driver has died. Only the ledger, the manifest and the list of failures are
-read, and nothing is written. A task that has been started but has no outcome yet counts as `waiting`, because the files
-do not show whether a live driver is working on it.
+This works while the step runs and after its driver has died, and reads only the ledger, manifest and list of failures.
+A started task without an outcome counts as `waiting`, since the files do not show if a live driver is working on it.
 """
 
 from __future__ import annotations
@@ -17,10 +16,8 @@ from datakit.storage.manifest import FILE_NAME, PARTIAL_NAME, find_manifest
 
 @dataclass(frozen=True)
 class TaskStatus:
-    """One task. `state` is done, failed, retrying or waiting.
-
-    seconds, peak_memory and budget are from the last attempt.
-    quarantined: the number of records that the task skipped.
+    """One task. `state` is done, failed, retrying or waiting. `seconds`, `peak_memory` and `budget` are from the last
+    attempt. `quarantined` is the number of records that the task skipped.
     """
 
     phase: str
@@ -37,8 +34,7 @@ class TaskStatus:
 @dataclass(frozen=True)
 class PhaseStatus:
     """One phase. peak_memory and budget, in bytes, are those of the attempt that came closest to its budget.
-
-    peak_resident: the largest resident memory of any attempt, including mapped files and inherited pages.
+    peak_resident is the largest resident memory of any attempt, including mapped files and inherited pages.
     """
 
     phase: str
@@ -53,7 +49,6 @@ class PhaseStatus:
 @dataclass(frozen=True)
 class StepStatus:
     """One step. `state` is done, partial or unfinished; tasks are in the order in which the phases listed them.
-
     cpu_seconds and seconds are sums over all attempts in the ledger; peak_memory is the maximum over all attempts, and
     budget is that of the attempt with this maximum.
     """
@@ -82,9 +77,7 @@ def read_status(directory: str) -> StepStatus:
             tasks[line.phase, line.key] = _after(before, line)
     state = _state(directory)
     if state == "partial":
-        tasks = {
-            name: replace(task, state="failed") if task.state == "retrying" else task for name, task in tasks.items()
-        }
+        tasks |= {name: replace(task, state="failed") for name, task in tasks.items() if task.state == "retrying"}
     largest = max(attempts, key=lambda line: line.peak_memory, default=None)
     return StepStatus(
         directory,

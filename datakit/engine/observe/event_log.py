@@ -1,8 +1,7 @@
 """Writes a run's events to `events.jsonl` as one JSON object per line, and decides which fields each event has.
 
-The file is in the run's directory, for programs to read. On a disk, each line is appended immediately. An object in an
-object store cannot be appended to, so the whole file is rewritten there at the end of each step. The file is a log, not
-an output: each run has its own, and nothing depends on it.
+The file is in the run's directory, for programs to read. On a disk, each line is appended immediately. In an object
+store, where appending is impossible, the whole file is rewritten at the end of each step. Nothing depends on the file.
 """
 
 from __future__ import annotations
@@ -68,8 +67,7 @@ class EventLog(Observer):
         )
 
     def step_ended(self, step: Step, manifest: Manifest, reused: bool) -> None:
-        rows = manifest.totals.rows
-        self._write("step_ended", stage=step.stage, dataset=step.dataset, reused=reused, rows=rows)
+        self._write("step_ended", stage=step.stage, dataset=step.dataset, reused=reused, rows=manifest.totals.rows)
         self._publish()
 
     def step_failed(self, step: Step, error: BaseException) -> None:

@@ -25,10 +25,8 @@ NUMBERS = ("done", "running", "failed", "quarantined", "records/s", "MB/s", "lef
 
 @dataclass
 class StepView:
-    """The displayed state of one step.
-
-    While the step runs, the counts of bytes and records cover only this run's attempts. At the end, `records` becomes
-    the number of rows in the manifest.
+    """The displayed state of one step. While the step runs, the counts of bytes and records cover only this run's
+    attempts. At the end, `records` becomes the number of rows in the manifest.
     """
 
     name: str

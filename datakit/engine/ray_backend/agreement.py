@@ -2,8 +2,7 @@
 
 The driver writes a nonce under `<root>/.probe/`. A node that cannot read the nonce sees a different disk, and its
 output would be lost. Versions are compared because output bytes depend on them. All nodes are checked before the first
-task, and each worker process checks again before its first task, since nodes may join later. Each check costs one small
-read. A private cluster also gets its authentication token here.
+task, and each worker process before its own first task, since nodes may join later. Each check is one small read.
 """
 
 from __future__ import annotations
@@ -58,10 +57,7 @@ class NodeReport:
 
 @contextmanager
 def nonce_below(root: str) -> Iterator[Expected]:
-    """Create a nonce file below `root`, and remove it when the `with` block ends.
-
-    Raises RootError if the root cannot be written.
-    """
+    """Keep a new nonce file below `root` during the `with` block. Raises RootError if the root is not writable."""
     folder = urls.join(root, FOLDER)
     nonce, url = uuid.uuid4().hex, urls.join(folder, atomic.temporary_name("nonce"))
     atomic.commit_bytes(nonce.encode(), url)
@@ -91,10 +87,7 @@ def _remove_if_empty(folder: Path) -> None:
 
 
 def assert_reachable(address: str) -> None:
-    """Raise UsageError if nothing listens at `address`.
-
-    Ray itself would take 163 s to notice and would then end the process.
-    """
+    """Raise UsageError if nothing listens at `address`; Ray would take 163 s to notice and then end the process."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise UsageError(f"{address!r} is not the address of a Ray cluster; use local, auto or host:port")
@@ -106,9 +99,7 @@ def assert_reachable(address: str) -> None:
 
 def auto_address() -> str:
     """Return the address for "auto": RAY_ADDRESS, or else the one that the last `ray start` left on this machine.
-
-    Either may name a dead cluster, so the address is checked. Raises UsageError without advice; callers add
-    AUTO_REMEDY.
+    Either may name a dead cluster, so it is checked. Raises UsageError without advice; callers add AUTO_REMEDY.
     """
     address, origin = os.environ.get(ADDRESS_VARIABLE, ""), ADDRESS_VARIABLE
     if not address:
@@ -125,11 +116,9 @@ def auto_address() -> str:
 
 @contextmanager
 def private_token() -> Iterator[None]:
-    """During the `with` block, keep an authentication token for this process's private cluster in the environment.
-
-    Ray enables token authentication for such a cluster by itself. Without this token, Ray would store one in the home
-    directory, and that file would change the behavior of clusters started later. A token set by the user is left as it
-    is.
+    """During the `with` block, keep an authentication token for this process's private cluster in the environment. Ray
+    enables token authentication for such a cluster by itself. Without this token, Ray would store one in the home
+    directory, which would change the behavior of clusters started later. A token set by the user is kept.
     """
     before = {name: os.environ.get(name) for name in AUTHENTICATION}
     if not any(before.values()):

@@ -1,10 +1,9 @@
 """Joins a running Ray cluster or starts a private one; detects a lost connection or head node, and words that error.
 
 If the head node has not answered for a minute, Ray ends the process without an exception: exit code 1 and a single line
-of Ray's own output. Therefore the executor checks every 2 seconds whether the head node still listens (which takes 0.2
-ms), gives it time to come back, and ends the run with a clear message before Ray would end the process. The address
-`auto` is resolved before Ray is called, since Ray takes minutes to notice that a leftover address file names a dead
-cluster.
+of output. Therefore the executor checks every 2 seconds whether the head node still listens (which takes 0.2 ms), gives
+it time to come back, and ends the run with a clear message before Ray ends the process. The address `auto` is resolved
+before Ray is called, since Ray takes minutes to notice that an address file names a dead cluster.
 """
 
 from __future__ import annotations
@@ -68,10 +67,7 @@ class Head:
         return True
 
     def nodes(self) -> list[dict[str, Any]]:
-        """Return all nodes that the head node knows of.
-
-        Raises StepFailedError if our own node has died, because Ray would wait forever.
-        """
+        """Return all nodes known to the head node. Raises StepFailedError if ours is dead (Ray would wait forever)."""
         with connection_errors():
             nodes = ray.nodes()
         own = next((node for node in nodes if node["NodeID"] == self._own and not node["Alive"]), None)
@@ -95,10 +91,7 @@ class Head:
 
 @contextlib.contextmanager
 def connected(address: str, workers: int | None) -> Iterator[None]:
-    """Connect to the cluster for the `with` block, or use the connection that this process already has.
-
-    Raises UsageError.
-    """
+    """Connect to the cluster for the `with` block, or use this process's existing connection. Raises UsageError."""
     if ray.is_initialized():
         if address == LOCAL:
             raise UsageError("this program is already connected to a Ray cluster; use the address 'auto' to join it")

@@ -1,15 +1,14 @@
 """Submits attempts to a Ray cluster: sets resource requests, caps CPUs, and recalls attempts that no node can run.
 
 Each attempt is a Ray core task with `max_retries=0`, so only the driver retries. Ray leases slots, places tasks and
-notices lost nodes. It never sees data (results are a few hundred bytes, and files go through the root), and it makes no
-decisions about failures: every error that it reports becomes an Outcome (`failures.py`). Only this package imports ray,
+notices lost nodes. It never sees data (results are a few hundred bytes, and files go through the root), and decides
+nothing about failures: every error that it reports becomes an Outcome (`failures.py`). Only this package imports ray,
 and the driver imports this package only if the run uses a cluster.
 
 Submitted attempts go to Ray immediately, or as soon as the cap on CPUs allows. The driver submits at most three
 attempts per slot at a time, so its memory does not grow with the number of tasks. Up to two thirds of these attempts
 wait in Ray, where an autoscaler sees them as demand. This demand is enough to triple the cluster in each round; by
 default, an autoscaler at most doubles it.
-
 Cost: 2 s to start a private cluster, 0.5 ms per task, and 1.1 GB of memory for Ray's processes.
 """
 
@@ -57,7 +56,6 @@ class RayExecutor(Executor):
 
     def __init__(self, address: str, root: str, workers: int | None = None) -> None:
         """Join the cluster at `address` ("auto", "host:port"), or start a private one on this machine ("local").
-
         `workers` caps the CPUs in use. Raises RootError if a node does not share `root`, InputError if its versions
         differ, and UsageError if the cluster cannot be joined.
         """
@@ -153,11 +151,9 @@ class RayExecutor(Executor):
         return sum(sent.attempt.cpus for sent in self._running.values()) + attempt.cpus <= self._workers
 
     def _request_for(self, attempt: Attempt) -> ResourceRequest:
-        """Return the resources to request: no more CPUs and no more memory than the largest node has.
-
-        An attempt that must run alone requests all of that node's memory. This keeps out all other attempts, because
-        each of them requests some memory. An attempt whose budget is at most its CPUs' share of the node's memory need
-        not run alone.
+        """Return the resources to request: no more CPUs and no more memory than the largest node has. An attempt that
+        must run alone requests all of that node's memory. This keeps out all others, since each requests some memory.
+        An attempt whose budget is at most its CPUs' share of the node's memory need not run alone.
         """
         cpus, memory = self._nodes.largest("CPU"), self._nodes.largest("memory")
         alone = attempt.exclusive and attempt.memory_bytes * cpus > attempt.cpus * memory

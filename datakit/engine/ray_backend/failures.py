@@ -101,9 +101,8 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def describe(error: BaseException) -> str:
-    """Return one line that says what happened and what to do.
-
-    For an exception in a task, the line shows only the exception's type, since its message may quote documents.
+    """Return one line that says what happened and what to do. For an exception in a task, the line shows only the
+    exception's type, since its message may quote documents.
     """
     failure = failure_of(error)
     if isinstance(error, exceptions.RayTaskError):

@@ -1,13 +1,10 @@
 """Defines a run's Prometheus metrics (names, labels, buckets) and publishes them through the endpoints of Ray's nodes.
 
 The driver updates the metrics in response to the events that `engine/observe/observer.py` defines. The only labels are
-the dataset, the stage, the phase, and the cause with which an attempt ended. Tasks and records are never labels. Ray
-sends metrics every 10 seconds and once more when the driver exits, so even the counts of a short run arrive. Gauges
-disappear when the driver exits. The driver's node needs `ray[default]`; without it, Ray drops the metrics. The names
-are listed in docs/operations.md.
-
-Cost: 20 microseconds per attempt. Ray is imported when the first phase starts, at no extra cost, because the executor
-has imported it by then.
+dataset, stage, phase, and the cause with which an attempt ended, never tasks or records. Ray sends metrics every 10
+seconds and once more when the driver exits, so even the counts of a short run arrive. Gauges disappear when the driver
+exits. Without `ray[default]` on the driver's node, Ray drops the metrics. docs/operations.md lists the names.
+Cost: 20 microseconds per attempt, and none to import Ray for the first phase: the executor has imported it by then.
 """
 
 from __future__ import annotations
@@ -82,10 +79,7 @@ class RayMetrics(Observer):
             self._publish()
 
     def _publish(self) -> None:
-        """Publish the gauges.
-
-        The number of running tasks is an estimate: all unfinished tasks, but at most one per slot.
-        """
+        """Publish the gauges. Running tasks are estimated: all unfinished tasks, but at most one per slot."""
         running = min(self._phase.left, self._phase.slots)
         self._set("slots", self._phase.slots)
         self._set("tasks_running", running)
@@ -105,9 +99,8 @@ class RayMetrics(Observer):
 
 
 def _create_metrics() -> dict[str, Any]:
-    """Create all metrics, keyed by name without the prefix `datakit_`.
-
-    Ray adds the prefix `ray_` to all names, and the suffix `_total` to the names of counters.
+    """Create all metrics, keyed by name without the prefix `datakit_`. Ray adds the prefix `ray_` to all names, and the
+    suffix `_total` to the names of counters.
     """
     from ray.util.metrics import Counter, Gauge, Histogram
 

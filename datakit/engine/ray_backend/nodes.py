@@ -5,9 +5,9 @@ job of its CPUs for an hour. If all nodes have accelerators (as on a single work
 node started with `--num-cpus 0` never runs a task.
 
 Nodes are excluded by id, because every node carries its id as a label, whereas the accelerator type is a label only if
-Ray itself has detected the device. An attempt that already waits in Ray cannot exclude a node that joins later.
-Therefore a worker process checks its own node before it starts an attempt (`worker.py`), and returns the attempt if the
-node must not be used. This module does not import ray.
+Ray itself has detected the device. An attempt already waiting in Ray cannot exclude a node that joins later. Therefore
+a worker process checks its own node before it starts an attempt (`worker.py`), and returns the attempt if the node must
+not be used. This module does not import ray.
 """
 
 from __future__ import annotations
@@ -39,9 +39,8 @@ class ResourceRequest:
 
 @dataclass(frozen=True)
 class Nodes:
-    """All live nodes with CPUs, as `ray.nodes()` describes them, and those of them that the run uses.
-
-    avoided: ids of the live nodes that are not used. sparing: True if nodes with accelerators are left unused.
+    """All live nodes with CPUs, as `ray.nodes()` describes them, and those of them that the run uses. `avoided` holds
+    the ids of the live nodes that are not used. `sparing` is True if nodes with accelerators are left unused.
     """
 
     alive: tuple[Node, ...] = ()

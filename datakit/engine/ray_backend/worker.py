@@ -1,9 +1,8 @@
 """Runs one attempt in a Ray worker process: first checks the node, then uses a fork server owned by the process.
 
-Ray reuses its worker processes, so a fork server boots once per worker process and an attempt costs no more than it
-does locally. The Ray worker itself has many threads and never forks. When the Ray worker dies, its fork server sees the
-control socket close and kills the children. The worker queries Ray only once per process, to find out whether its node
-has accelerators.
+Ray reuses its worker processes, so a fork server boots once per worker process and attempts cost no more than locally.
+The Ray worker itself has many threads and never forks. When the Ray worker dies, its fork server sees the control
+socket close and kills the children. The worker asks Ray once per process whether its node has accelerators.
 """
 
 from __future__ import annotations
@@ -24,10 +23,8 @@ _CHECKED: set[bytes] = set()
 
 
 def run_encoded_attempt(data: bytes, expected: bytes, sparing: bool) -> bytes | None:
-    """Run one attempt, given as msgpack; return its outcome as msgpack, or None if it must not run on this node.
-
-    expected: an encoded Expected, which this node must match. sparing: True if the attempt must not run on a node with
-    accelerators.
+    """Run one attempt, given as msgpack; return its outcome as msgpack, or None if it must not run on this node. The
+    node must match `expected`, an encoded Expected; if `sparing`, it must have no accelerators.
     """
     if sparing and _has_accelerators():
         return None

@@ -14,16 +14,13 @@ from typing import NamedTuple
 from datakit.engine.executor import Attempt
 from datakit.engine.task import Task
 
-SHARED, EXCLUSIVE = 0, 1  # ranks
-
 
 class _Retry(NamedTuple):
-    """A waiting retry, with its fields in the order in which the heap compares them.
-
-    ready: the time on the monotonic clock from which the retry may start; 0 means at once.
+    """A waiting retry, with its fields in the order in which the heap compares them. `ready` is the time on the
+    monotonic clock from which the retry may start; 0 means at once.
     """
 
-    rank: int
+    exclusive: bool
     ready: float
     number: int
     attempt: Attempt
@@ -45,12 +42,11 @@ class AttemptQueue:
     def put_back(self, attempt: Attempt, ready: float = 0.0) -> None:
         """Queue a retry that may start at once, or not before the time `ready` on the monotonic clock."""
         self._number += 1
-        rank = EXCLUSIVE if attempt.exclusive else SHARED
-        heapq.heappush(self._retries, _Retry(rank, ready, self._number, attempt))
+        heapq.heappush(self._retries, _Retry(attempt.exclusive, ready, self._number, attempt))
 
     def take(self, now: float) -> Task | Attempt | None:
         """Remove and return the next task or retry, or None if nothing is ready."""
-        urgent = self._retries and self._retries[0][:2] == (SHARED, 0.0)
+        urgent = self._retries and self._retries[0][:2] == (False, 0.0)
         if self._new and not urgent:
             return self._new.pop()
         return heapq.heappop(self._retries).attempt if self._retries and self._retries[0].ready <= now else None

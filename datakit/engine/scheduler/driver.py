@@ -37,9 +37,7 @@ def run_step(
 
     executor: a function that returns the executor; it is called only if a task must run.
     driver: the name of this run in the ledger; by default, a new name.
-
-    Raises InputError (the user must act), PartialError (some tasks failed, and the results of the others are kept) or
-    StepFailedError.
+    Raises InputError (the user must act), PartialError (some tasks failed; other results are kept) or StepFailedError.
     """
     existing = find_manifest(step.directory)
     if existing is not None:
@@ -131,15 +129,13 @@ class StepRun:
         """Write the phase's shared data once, to a file that every node can read, and return the file's path."""
         if not phase.shared:
             return None
-        data = encode(phase.shared)
         path = f"{SHARED_FOLDER}/{phase.name}-{digests.of(phase.tasks[0])}.msgpack"
-        atomic.commit_bytes(data, urls.join(self.step.directory, path))
+        atomic.commit_bytes(encode(phase.shared), urls.join(self.step.directory, path))
         return path
 
     def _find(self, phase: Phase, task: Task, digests: Digests) -> bytes | None:
-        """Return the task's packed result from an earlier run, or None if the task must run.
-
-        All files that the result lists must still exist with the recorded sizes.
+        """Return the task's packed result from an earlier run, or None if the task must run. All files that the result
+        lists must still exist with the recorded sizes.
         """
         packed = self._done.get(task_id(phase.name, task.key, digests.of(task))) if self._done else None
         if packed is None or any(self._sizes.get(output.path) != output.bytes for output in unpack(packed).outputs):

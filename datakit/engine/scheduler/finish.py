@@ -1,10 +1,8 @@
 """Ends a step: checks outputs, writes the manifest and quarantine list (or `partial.json`), and removes exchange files.
 
 Counters are summed over the results of all tasks, including those that the ledger holds from earlier runs, so crashes
-do not change the counters. Intermediate files (exchange files and shared plan data) are never removed before the
-manifest is written.
-
-A single listing shows whether all files that the tasks wrote still exist. During a run that lasts days, a person or a
+do not change the counters. Exchange files and shared plan data are never removed before the manifest is written. A
+single listing shows whether all files that the tasks wrote still exist. During a run that lasts days, a person or a
 cleanup job may have removed a file that was written early.
 """
 
@@ -32,10 +30,8 @@ EXCHANGE_FOLDER = "exchange"
 
 @dataclass
 class Tally:
-    """The counters, skipped records and files of all results of a step.
-
-    written: the files that must exist at the end, as JSON lines [path, bytes]. 100,000 files take 5 MB as lines and
-    would take 20 MB as tuples.
+    """The counters, skipped records and files of all results of a step. `written` lists the files that must exist at
+    the end, as JSON lines [path, bytes]: 5 MB for 100,000 files, which would take 20 MB as tuples.
     """
 
     counters: Counter[str] = field(default_factory=Counter)
@@ -53,16 +49,16 @@ class Tally:
 
 
 def finish_step(step: Step, output: Output, tally: Tally) -> Manifest:
-    """Check the outputs, write the quarantine list and then the manifest, and remove intermediate files.
-
-    Raises NotFoundError if an output is missing, and CorruptError if its size differs from what its task wrote.
+    """Check the outputs, write the quarantine list and then the manifest, and remove intermediate files. Raises
+    NotFoundError if an output is missing, and CorruptError if its size differs from what its task wrote.
     """
     folders = _require_outputs(step, tally.written)
     counters = Counter(output.counters)
     counters.update(tally.counters)  # not `+`, which would drop counters that are zero
     quarantined = sorted(tally.quarantined, key=lambda record: (record.file, record.position, record.reason))
     if quarantined:
-        _write_quarantine(step, quarantined)
+        lines = msgspec.json.Encoder().encode_lines(quarantined)
+        atomic.commit_bytes(lines, urls.join(step.directory, QUARANTINE_FILE))
     manifest = Manifest(
         stage=step.stage,
         dataset=step.dataset,
@@ -117,10 +113,8 @@ def _require_output(step: Step, path: str, size: int) -> None:
 
 
 def clean_up_finished(step: Step) -> None:
-    """Remove the leftover files of a local step whose driver was killed right after it wrote the manifest.
-
-    In an object store, this would cost requests for every finished step; there, `datakit gc` removes the leftover
-    files.
+    """Remove the leftover files of a local step whose driver was killed right after it wrote the manifest. In an object
+    store, this would cost requests for every finished step; there, `datakit gc` removes the leftover files.
     """
     if not urls.is_local(step.directory):
         return
@@ -132,18 +126,12 @@ def clean_up_finished(step: Step) -> None:
 
 def read_quarantine(directory: str) -> list[QuarantinedRecord]:
     """Read the list of records that a finished step skipped. Raises NotFoundError if the step skipped no records."""
-    lines = urls.read_bytes(urls.join(directory, QUARANTINE_FILE)).splitlines()
-    return [msgspec.json.decode(line, type=QuarantinedRecord) for line in lines]
+    return msgspec.json.Decoder(QuarantinedRecord).decode_lines(urls.read_bytes(urls.join(directory, QUARANTINE_FILE)))
 
 
 def remove_exchange(step: Step) -> None:
     """Remove the step's intermediate files."""
     urls.remove_tree(urls.join(step.directory, EXCHANGE_FOLDER))
-
-
-def _write_quarantine(step: Step, records: Sequence[QuarantinedRecord]) -> None:
-    lines = b"".join(msgspec.json.encode(record) + b"\n" for record in records)
-    atomic.commit_bytes(lines, urls.join(step.directory, QUARANTINE_FILE))
 
 
 def write_partial(step: Step, phase: str, failed: dict[str, TaskHistory]) -> None:

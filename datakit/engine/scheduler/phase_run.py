@@ -2,8 +2,7 @@
 
 Attempts are created only when a slot needs them, so a phase of 100,000 tasks takes little memory: one pointer in the
 queue per new task, and one packed result per finished task. `attempt_queue.py` decides the order, and `retry_policy.py`
-judges the outcomes. If a record kills its task and may not be skipped yet, the task is parked until all others are
-done.
+judges the outcomes. A task killed by a record that may not be skipped yet is parked until all others are done.
 """
 
 from __future__ import annotations
@@ -94,9 +93,8 @@ class PhaseRun:
         self._allowance = Allowance(phase.tolerance, found)
 
     def run(self, pending: Sequence[Task], shared: str | None) -> dict[str, bytes]:
-        """Run the pending tasks and return their packed results by key.
-
-        If some tasks fail, raise PartialError once all others are done, or StepFailedError if none succeeded.
+        """Run the pending tasks and return their packed results by key. If some tasks fail, raise PartialError once all
+        others are done, or StepFailedError if none succeeded.
         """
         self._shared = shared
         try:
@@ -131,10 +129,7 @@ class PhaseRun:
             time.sleep(min(WAIT_SECONDS, self._queue.ready_in(time.monotonic())))
 
     def _first_attempt(self, task: Task, slots: int) -> Attempt:
-        """Create the first attempt at a task.
-
-        If tasks are tiny, the attempt is a batch that also runs further new tasks.
-        """
+        """Create the first attempt at a task; if tasks are tiny, it is a batch that also runs further new tasks."""
         more = self._queue.take_new(self._estimates.batch(len(self._queue), slots) - 1)
         memory = max(self._estimates.first(one) for one in (task, *more))
         return self._attempt(task, memory, more)
@@ -188,10 +183,7 @@ class PhaseRun:
             self._break_up(task.attempt, outcome)
 
     def _break_up(self, batch: Attempt, outcome: Outcome) -> None:
-        """Queue each task of a failed batch as an attempt of its own.
-
-        The failure does not count against any of the tasks, because it is unknown which one caused it.
-        """
+        """Queue each task of a failed batch separately. It is unknown which one failed, so none is blamed."""
         self._observer.attempt_ended(outcome, Verdict.RETRY)
         for task in (batch.task, *batch.more):
             self._put_back(self._attempt(task, self._estimates.declared(task)))
@@ -250,7 +242,6 @@ class PhaseRun:
 
     def _settle(self) -> bool:
         """Retry or fail the parked tasks once all others are done; return True if the queue is not empty afterwards.
-
         The parked tasks are handled in the order of the records that killed them.
         """
         parked = [task for task in self._tasks.values() if task.state is State.PARKED]

@@ -1,10 +1,9 @@
 """Decides, after each attempt, whether to retry (with how much memory, after what wait), skip a record, fail or stop.
 
-The policy is the same for both backends. Each cause has its own limit. The loss of a worker is not the task's fault, so
-a task fails only when it has lost 20 workers. After an exception, a task is retried once. A task that runs out of
-memory is retried with twice as much memory, and then with four times as much; during this last attempt, no other
-attempt may compete for its memory. A refusal (an InputError of our own) must be resolved by the user, so it stops the
-step at once.
+Both backends share this policy. Each cause has its own limit. The loss of a worker is not the task's fault, so a task
+fails only after losing 20 workers. After an exception, a task is retried once. A task that runs out of memory is
+retried with twice as much memory, and then with four times as much; during the last retry, no other attempt may compete
+for its memory. A refusal (an InputError of our own) must be resolved by the user, so it stops the step at once.
 
 If a child dies (because of a crash, a hang or a lack of memory) while it works on known records, the next attempt tries
 the records of that batch one by one, so that a second death identifies the record. If no records are known, or if each
@@ -89,13 +88,11 @@ def judge(history: TaskHistory, outcome: Outcome) -> Verdict:
 
 
 def _plan_single_tries(history: TaskHistory, outcome: Outcome) -> None:
-    """Make the next attempt try the records of the batch in progress one by one.
-
-    After a death with no batch in progress, or in a batch whose records were already tried one by one, the next attempt
-    does so for all records.
+    """Make the next attempt try the records of the batch in progress one by one. After a death with no batch in
+    progress, or in a batch whose records were already tried one by one, the next attempt does so for all records.
     """
-    batch = outcome.in_progress
-    if batch is not None and not _is_known(history, batch):
+    batch, tried = outcome.in_progress, [(known.file, known.position) for known in history.try_singly]
+    if batch is not None and (batch.file, batch.position) not in tried:
         history.try_singly.append(batch)
     elif outcome.cause in DEATHS and (outcome.cause is not Cause.MEMORY or history.memory_level == MEMORY_LEVELS - 1):
         history.try_singly.append(ALL_RECORDS)
@@ -117,14 +114,9 @@ def _judge_death(history: TaskHistory, outcome: Outcome, exhausted: bool) -> Ver
     return None
 
 
-def _is_known(history: TaskHistory, batch: RecordRange) -> bool:
-    return any((tried.file, tried.position) == (batch.file, batch.position) for tried in history.try_singly)
-
-
 def may_repeat(history: TaskHistory, outcome: Outcome) -> bool:
-    """Count an outcome that is neither a death nor a result, and thus says nothing about the input.
-
-    Returns True if a retry is allowed.
+    """Count an outcome that is neither a death nor a result, and thus says nothing about the input. Returns True if a
+    retry is allowed.
     """
     history.causes[outcome.cause] += 1
     return outcome.cause is Cause.CANCELLED or history.causes[outcome.cause] < TRIES[outcome.cause]

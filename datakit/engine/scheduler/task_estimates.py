@@ -1,12 +1,9 @@
 """Decides, from a phase's finished tasks, how much memory first attempts get and how many tiny tasks share one child.
 
 Neither decision changes the output.
-
 Memory: the phase declares how much memory an attempt may need. Once twenty tasks have finished, the declared memory of
-a first attempt is multiplied by a factor. The factor is 1.5 times the 95th percentile of the share of the declared
-memory that finished tasks actually used, but at least 0.25 and at most 4. A retry always starts from the declared
-memory.
-
+a first attempt is multiplied by 1.5 times the 95th percentile of the share of the declared memory that finished tasks
+actually used, but at least by 0.25 and at most by 4. A retry always starts from the declared memory.
 Batches: starting a child takes about 5 ms, so tasks with a median duration below 50 ms are handed out in batches of
 half a second of work, as long as enough batches remain to keep every slot busy to the end.
 """

@@ -1,11 +1,11 @@
-"""Runs in the forked child: checks what it inherited, runs the task functions, and reports results or errors.
+"""Runs in the forked child: checks what it inherited, diverts standard output and error to a file, runs the task
+functions, and reports results or errors.
 
 The child exits with `os._exit` once its result is written. Arrow's exit handlers abort 17 % of ordinary interpreter
 exits (7 of 40, measured), so a parent that trusted exit codes would count finished work as failed. If there is a
-complete result message, the parent therefore ignores the exit code.
-
-An exception from outside datakit is reported by its type and place, without its message: libraries quote the input on
-which they fail, and this input is document text. With DATAKIT_DEBUG=1, the message is shown.
+complete result message, the parent therefore ignores the exit code. An exception from outside datakit is reported by
+its type and place, without its message: libraries quote the input on which they fail, and this input is document text.
+With DATAKIT_DEBUG=1, the message is shown.
 """
 
 from __future__ import annotations
@@ -75,10 +75,7 @@ def run(channel_descriptor: int, heartbeat_descriptor: int, preloads: tuple[Prel
 
 
 def _divert_output(scratch: Path) -> None:
-    """Redirect the output of libraries to a file.
-
-    The output may quote documents, and would garble the progress display.
-    """
+    """Redirect libraries' output to a file, because it may quote documents and would garble the progress display."""
     if not os.environ.get("DATAKIT_DEBUG"):
         output = os.open(scratch / OUTPUT_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(output, 1)
@@ -177,10 +174,8 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _is_memory(error: BaseException) -> bool:
-    """Return True if the exception reports a failed allocation.
-
-    Python, numpy and Arrow raise MemoryError or a subclass, DuckDB raises an exception of its own, and TensorStore
-    raises a general exception whose text starts with a status code.
+    """Return True if the exception reports a failed allocation. Python, numpy and Arrow raise MemoryError or a
+    subclass, DuckDB raises an exception of its own, and TensorStore a general one whose text starts with a status code.
     """
     if isinstance(error, MemoryError):
         return True

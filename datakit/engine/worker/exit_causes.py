@@ -1,4 +1,5 @@
-"""Determines why an attempt ended (memory, crash, hang, ...) from what its child left behind, and words the message.
+"""Determines why an attempt ended (memory, crash, hang, ...) from what its child left behind (reply, exit status, last
+64 KiB of output), and words the message.
 
     what the child left                                   cause
     a complete reply with results                         done
@@ -87,8 +88,7 @@ def _reported_failure(reply: dict[str, Any], ended: ChildExit) -> tuple[Cause, s
     """Return the cause and message of an exception that the child reported."""
     cause, message = Cause(reply["cause"]), reply["message"]
     if cause is Cause.ERROR and ended.memory.met_hard_limit:
-        # Libraries report failed allocations in many ways, so assume one here. A retry with more memory shows whether
-        # that was the cause.
+        # Libraries report failed allocations in many ways, so assume one; a retry with more memory puts it to the test.
         cause = Cause.MEMORY
     if cause is Cause.MEMORY:
         return cause, f"{_used(ended)}; {message}"

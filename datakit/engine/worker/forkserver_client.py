@@ -1,4 +1,5 @@
-"""Starts fork servers, asks them for children, and keeps the most recently used servers (two by default).
+"""Starts fork servers in an environment where libraries start no threads, asks them for children, and keeps the most
+recently used servers (two by default).
 
 The classes are thread-safe. A server boots in 130-500 ms, once per worker process and set of preloads.
 """
@@ -74,10 +75,7 @@ class ForkServer:
 
 
 class ForkServerPool:
-    """The fork servers of a worker process, one per set of preloads.
-
-    When a new server would exceed `limit`, the least recently used idle server is closed.
-    """
+    """A process's fork servers, one per set of preloads; beyond `limit`, the least recently used idle one is closed."""
 
     def __init__(self, limit: int = 2) -> None:
         self._limit, self._lock = limit, threading.Lock()
@@ -87,10 +85,7 @@ class ForkServerPool:
 
     @contextlib.contextmanager
     def use(self, preloads: tuple[Preload, ...]) -> Iterator[ForkServer]:
-        """Yield a server with these preloads, and keep it open during the `with` block.
-
-        Raises BootError or ConnectionError.
-        """
+        """Yield a server with these preloads, open during the `with` block. Raises BootError or ConnectionError."""
         with self._lock:
             server = self._find_or_start(preloads)
             self._uses[preloads] = self._uses.get(preloads, 0) + 1
@@ -125,12 +120,5 @@ def _environment() -> dict[str, str]:
     """Return the server's environment, in which imports start no threads and the import path is this process's."""
     # Ray prepends folders with its own copies of libraries to the import path.
     paths = [path for path in sys.path if path and "-packages/ray/" not in path]
-    return (
-        os.environ
-        | dict.fromkeys(SINGLE_THREADED, "1")
-        | {
-            "PYTHONPATH": os.pathsep.join(paths),
-            "MIMALLOC_ARENA_RESERVE": ARENA_BYTES,
-            "TOKENIZERS_PARALLELISM": "true",
-        }
-    )
+    settings = {"MIMALLOC_ARENA_RESERVE": ARENA_BYTES, "TOKENIZERS_PARALLELISM": "true"}
+    return os.environ | dict.fromkeys(SINGLE_THREADED, "1") | {"PYTHONPATH": os.pathsep.join(paths)} | settings

@@ -1,12 +1,9 @@
 """Lets a child report its progress and the records it is processing to its parent, through shared memory.
 
 The child writes to a few KiB of memory, which the parent can read even after the child's death. The parent learns how
-far the child has got, the time of its last update (which distinguishes a hang from hard work), and the records that the
-child was processing when it died.
-
-Two slots alternate in holding the records in progress, and one byte says which slot is valid. After a child is killed
-in the middle of a write, the parent reads the old value or the new one, never a mixture. A call takes less than a
-microsecond.
+far the child has got, when it last updated (to tell a hang from hard work), and the records that it was processing when
+it died. Two slots alternate in holding the records in progress, and one byte says which slot is valid. If a child is
+killed during a write, the parent reads the old value or the new one, never a mixture. A call takes under a microsecond.
 """
 
 from __future__ import annotations
@@ -29,10 +26,8 @@ SIZE = SLOTS[1] + HELD.size + NAME_BYTES
 
 @dataclass(frozen=True)
 class HeartbeatState:
-    """A snapshot of a heartbeat.
-
-    updated: seconds on the monotonic clock, or 0 before the child starts.
-    task: the index of the current task in the attempt's batch.
+    """A snapshot of a heartbeat. `updated` is in seconds on the monotonic clock, or 0 before the child starts; `task`
+    is the index of the current task in the attempt's batch.
     """
 
     updated: float
@@ -43,9 +38,8 @@ class HeartbeatState:
 
 
 class Heartbeat:
-    """The child's or the parent's access to the shared memory of a heartbeat.
-
-    The memory is that of the file `descriptor`, which the caller closes.
+    """The child's or the parent's access to the shared memory of a heartbeat. The memory is that of the file
+    `descriptor`, which the caller closes.
     """
 
     def __init__(self, descriptor: int) -> None:

@@ -8,8 +8,7 @@ all other attempts. Each child has a thread that waits for it; the children do t
 
 An attempt that has been silent for a quarter of its `hang_seconds` lends its slot (but not its memory) to the next
 attempt until it makes progress again. A hung task either uses no CPU time or wastes it, and without this rule a few
-such tasks could block a whole machine for half an hour each. At most twice as many attempts as there are slots run at
-the same time.
+such tasks could block a whole machine for half an hour each. At most two attempts per slot run at a time.
 """
 
 from __future__ import annotations
@@ -79,8 +78,7 @@ class LocalExecutor(Executor):
             while self._waiting and self._fits(self._waiting[0]):
                 attempt = self._waiting.popleft()
                 self._running[id(attempt)] = attempt
-                arguments = (attempt, self._cancelled, self._ended)
-                threading.Thread(target=self._run, args=arguments, daemon=True).start()
+                threading.Thread(target=self._run, args=(attempt, self._cancelled, self._ended), daemon=True).start()
 
     def _fits(self, attempt: Attempt) -> bool:
         if not self._running:

@@ -1,9 +1,7 @@
 """Determines how much memory all tasks may use, reads a process's memory use, and sets a child's `RLIMIT_DATA`.
 
 A child's budget covers its anonymous memory (resident minus shared) beyond what it inherited from the fork server. It
-does not cover mapped input files, which belong to the page cache, or preloads, which exist only once, in the fork
-server.
-
+does not cover mapped input files, which belong to the page cache, or preloads, which exist once, in the fork server.
 `RLIMIT_DATA` limits what a process *reserves*, not what it uses, and libraries reserve generously: mimalloc (Arrow's
 allocator) takes address space 1 GiB at a time by default, and each thread needs a stack. The backstop limit is
 therefore what the child had reserved at its start, plus twice its budget, plus 3 GiB. No healthy task has come near
@@ -25,8 +23,7 @@ from datakit.engine.worker import cgroups
 MEMORY_SHARE = 0.85  # of memory, for all attempts together; the rest is for the driver, fork servers and page cache
 PAGE = os.sysconf("SC_PAGE_SIZE")
 BACKSTOP_MARGIN = 3 << 30  # for large reservations of allocators and for stacks; no healthy task came near the limit
-# Share of the budget that may be reserved beyond it; measured memory peaks are below 1.1 times the budget
-# (docs/measurements.md).
+# Share of the budget that may be reserved beyond it; measured peaks are below 1.1 times it (docs/measurements.md).
 HARD_LIMIT_MARGIN = 0.05
 SMALL_BUDGET = 128 << 20  # a memory bomb (4 GiB/s) may exceed a smaller budget before a measurement that is 30 ms late
 
@@ -64,10 +61,8 @@ def first_limit(reserved: int, budget: int) -> int:
 
 
 def limit_own_memory(budget: int) -> None:
-    """Limit the memory of this process.
-
-    With a small budget, the process gets a hard limit at once (`memory_watcher.py`); otherwise, it gets only the
-    backstop limit.
+    """Limit the memory of this process. With a small budget, the process gets a hard limit at once
+    (`memory_watcher.py`); otherwise, it gets only the backstop limit.
     """
     set_memory_limit(0, first_limit(used_memory("self")[1], budget))
 

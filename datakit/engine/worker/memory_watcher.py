@@ -10,8 +10,7 @@ the next measurement therefore gets a hard limit, which the kernel enforces: the
 plus 5 % of the budget. The watcher lifts this limit once the child grows slowly, since libraries may reserve more than
 they use. (`forkserver_client.py` makes Arrow reserve little at a time.) A budget below 128 MiB can be exceeded between
 two slightly late measurements, so a child with such a budget keeps its hard limit throughout. If the child exceeds this
-limit, the task's next two attempts get two and four times the declared memory, so that their budgets are usually above
-128 MiB.
+limit, the task's next two attempts get two and four times the declared memory, usually more than 128 MiB.
 
 A measurement costs 6 microseconds. The next one is due when the child, growing at four times the fastest rate seen,
 could have used up its remaining budget: after 50 ms if it is far below its budget, and after a quarter of a millisecond
@@ -66,10 +65,7 @@ class MemoryUse(NamedTuple):
 
 
 class _Child(NamedTuple):
-    """A child's table entry, with the bytes in use (`inherited`) and the bytes reserved at its start.
-
-    pid: 0 if the child has exited.
-    """
+    """A child's table entry: the bytes in use (`inherited`) and reserved at its start; `pid` is 0 after its exit."""
 
     pid: int
     budget: int
@@ -212,10 +208,7 @@ def kill(pid: int) -> None:
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends.
-
-    The parent must be single-threaded: the kernel acts when the thread that forked ends.
-    """
+    """Have the kernel kill this process when the thread that forked it ends, so the parent must be single-threaded."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)

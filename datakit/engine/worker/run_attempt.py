@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from datakit.engine.executor import Attempt, Cause, Outcome
@@ -35,6 +35,7 @@ from datakit.storage.stale_files import scratch_directory
 POLL_SECONDS = 0.05  # interval of the checks for hangs and cancellation; a result is noticed at once
 DUMP_SECONDS = 2.0  # time for faulthandler to write a stack, which takes milliseconds on an idle machine
 SILENT_SHARE = 0.25  # share of `hang_seconds` after which a silent attempt lends its slot
+_usable_memory = cache(usable_memory)
 
 
 def run_attempt(
@@ -43,10 +44,8 @@ def run_attempt(
     cancelled: threading.Event | None = None,
     report_silence: Callable[[bool], None] = lambda silent: None,
 ) -> Outcome:
-    """Run one attempt to its end. However it ends, an outcome is returned; no exception is raised.
-
-    report_silence: called repeatedly, with True while the heartbeat has been still for a quarter of `hang_seconds`, and
-    otherwise with False.
+    """Run one attempt to its end; always return an outcome, and never raise an exception. `report_silence` is called
+    repeatedly: with True while the heartbeat has been still for a quarter of `hang_seconds`, and otherwise with False.
     """
     started = time.monotonic()
     scratch = scratch_directory()
@@ -68,24 +67,13 @@ def run_attempt(
 
 @lru_cache(maxsize=1)
 def _shared(url: str) -> bytes:
-    """Read the data shared by a phase's tasks, once per process.
-
-    The file's name contains the digest of its content, so the content never changes.
-    """
+    """Read a phase's shared data, once per process; it never changes, since its file name contains its digest."""
     return urls.read_bytes(url)
-
-
-@lru_cache(maxsize=1)
-def _usable_memory() -> int:
-    return usable_memory()
 
 
 @dataclass(frozen=True)
 class _Request:
-    """A child's work.
-
-    budget: the attempt's budget, but at most the memory that all attempts on this machine may use together.
-    """
+    """A child's work. `budget`: the attempt's budget, capped at the memory that all attempts on the machine may use."""
 
     attempt: Attempt
     shared: bytes | None

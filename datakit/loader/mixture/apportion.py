@@ -9,8 +9,7 @@ Therefore, each component's debt is carried from block to block in fixed point (
 with weights that sum to exactly 2^40. The debts are paid as in fair scheduling: unit j of a component may be served
 once its total share exceeds j - 1, and must be served by the block in which the share reaches j. A block first serves
 the units that are due. The rest of the block is filled with units that may be served, earliest deadline first. This
-rule meets all deadlines if any schedule can meet them, and a schedule of fractional shares does. Therefore, after every
-block,
+rule meets all deadlines if any schedule can meet them, and a schedule of fractional shares does. So, after every block,
 
     floor(w * B * b) <= sequences served <= ceil(w * B * b)          exactly, for every component
 

@@ -34,11 +34,10 @@ FINAL_BATCHES = ("drop", "pad")
 
 @dataclass(frozen=True)
 class Shuffle:
-    """The way in which a component's sequences are shuffled.
-
-    The kind `block` permutes blocks of tokens, then the sequences inside each window of blocks. `full` permutes all
-    sequences of an epoch; unless the component fits in memory, each sequence is then read separately. `none` keeps the
-    source's order. If `window_blocks` is None, a window has as many blocks as the mixture's memory allows.
+    """The way in which a component's sequences are shuffled. The kind `block` permutes blocks of tokens, then the
+    sequences inside each window of blocks. `full` permutes all sequences of an epoch; unless the component fits in
+    memory, each sequence is then read separately. `none` keeps the source's order. If `window_blocks` is None, a window
+    has as many blocks as the mixture's memory allows.
     """
 
     kind: str = "block"
@@ -59,12 +58,10 @@ class Shuffle:
 
 @dataclass(frozen=True)
 class Component:
-    """One source in the mixture, and how it is read.
-
-    If `packing` is None, documents are laid end to end and cut into sequences; a Packing keeps documents whole where
-    they fit. `packing_counts` maps each sequence length to the stored number of sequences in each block: int32
-    [blocks]. About `validation_tokens` tokens are held out. The run ends before the component would exceed `max_epochs`
-    epochs.
+    """One source in the mixture, and how it is read. If `packing` is None, documents are laid end to end and cut into
+    sequences; a Packing keeps documents whole where they fit. `packing_counts` maps each sequence length to the stored
+    number of sequences in each block: int32 [blocks]. About `validation_tokens` tokens are held out. The run ends
+    before the component would exceed `max_epochs`.
     """
 
     source: TokenSource
@@ -103,9 +100,7 @@ class Stage:
     start_slot: int | None = None
 
     def first_slot(self, axis: SlotAxis) -> int:
-        if self.start_slot is not None:
-            return self.start_slot
-        return axis.first_slot(self.start_step or 0)
+        return axis.first_slot(self.start_step or 0) if self.start_slot is None else self.start_slot
 
 
 @dataclass(frozen=True)
@@ -121,11 +116,9 @@ class SimulatedEpochs:
 
 @dataclass(frozen=True)
 class Mixture:
-    """Components, their weights by stage, and all other settings that decide the batches.
-
-    `block` and `batch_size` are numbers of sequences (`batch_size` over all hosts), `sequence_length` is a number of
-    tokens, and `memory_bytes` is in bytes. For invalid or contradictory values, raises a LoaderError that names the
-    component, stage or setting.
+    """Components, their weights by stage, and all other settings that decide the batches. `block` and `batch_size` are
+    numbers of sequences (`batch_size` over all hosts), `sequence_length` is a number of tokens, and `memory_bytes` is
+    in bytes. For invalid or contradictory values, raises a LoaderError that names the component, stage or setting.
     """
 
     components: Mapping[str, Component]

@@ -1,18 +1,17 @@
 """Decides which documents of a block share a sequence (best fit); splits, truncates or drops those that are too long.
 
 Packing may reorder the documents of a block, but it keeps every document that fits in a sequence whole. It needs only
-the documents' lengths. Each block is packed independently, so a sequence can be found without packing anything before
-it. Only the number of sequences in each of the other blocks must be known. `count_blocks` counts them, and the step
-`packing-<length>-<policy>` stores the counts.
+the documents' lengths. Each block is packed independently, so to find a sequence, only the number of sequences in each
+other block must be known. `count_blocks` counts them, and the step `packing-<length>-<policy>` stores the counts.
 
 The assignment of documents to blocks does not depend on the sequence length: a document belongs to the block in which
 it starts. A document longer than a block is first cut into block-sized parts, and each part is treated as a document.
 So when the length changes, blocks already read still count as read, and nothing is lost or read twice.
 
-The longest documents are placed first. Each goes into the fullest sequence with room for it (best fit decreasing). This
-takes about 0.7 us per document, and leaves 1-2 % padding on real texts if a block holds dozens of sequences. If a
-document is too long for a sequence, `split` cuts it into full sequences and a remainder, `truncate` keeps its start,
-and `drop` omits it. The documents treated in each of these ways are counted.
+The longest documents are placed first, each in the fullest sequence with room for it (best fit decreasing). This takes
+about 0.7 us per document, and leaves 1-2 % padding on real texts if a block holds dozens of sequences. If a document is
+too long for a sequence, `split` cuts it into full sequences and a remainder, `truncate` keeps its start, and `drop`
+omits it. The documents treated in each of these ways are counted.
 """
 
 from __future__ import annotations
@@ -113,8 +112,7 @@ def pieces_of(documents: Documents, length: int, too_long: str) -> tuple[np.ndar
 def best_fit(lengths: np.ndarray, capacity: int, max_items: int = 0) -> np.ndarray:
     """Assign items to sequences of `capacity` tokens, at most `max_items` in each: int64 [items].
 
-    The longest items are placed first. Each goes into the fullest sequence that has room for it; if several are equally
-    full, it goes into the earliest of them.
+    The longest items are placed first, each in the fullest sequence that has room for it (the earliest of several).
 
     >>> best_fit(np.array([10, 15, 4, 10]), 20).tolist()
     [1, 0, 0, 1]
@@ -165,7 +163,6 @@ def count_blocks(source: TokenSource, axis: BlockAxis, blocks: range, length: in
 
 def _place(lengths: list[int], capacity: int, opened: int, max_items: int) -> list[int]:
     """Return the sequence of each item, chosen by best fit. All lengths are below `capacity` and in descending order.
-
     `opened` is the number of sequences that are already full. `rooms` holds (room << 32 | sequence), ascending.
     """
     rooms: list[int] = []

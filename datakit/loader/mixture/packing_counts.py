@@ -1,4 +1,5 @@
-"""Names and finds the steps that store packed components' sequence counts, and loads and verifies the counts files.
+"""Names and finds the steps that store packed components' sequence counts, and refuses counts that are missing, damaged
+or made for another length or packing.
 
 The loader must know how many sequences each block of a packed component holds. `datakit mixture pack` counts them once
 for each sequence length, in a step `packing-<length>-<policy>` that all mixtures over the same tokens share:
@@ -7,8 +8,8 @@ for each sequence length, in a step `packing-<length>-<policy>` that all mixture
 
 The step's fingerprint covers everything that decides the counts: the identity of the tokens that training sees (the
 cache or its source, without the held-out documents), the block size, the length and the packing. So counts from another
-cache are never used, and a change of the held-out documents requires new counts. Loading the counts of one step takes
-two reads, and 4 bytes of memory per block.
+cache are never used, and new held-out documents require new counts. Loading the counts of one step takes two reads, and
+4 bytes of memory per block.
 """
 
 from __future__ import annotations
@@ -56,10 +57,7 @@ class CountsStep:
     directory: str
 
     def manifest(self) -> Manifest | None:
-        """Return the step's manifest, or None if the step has not finished.
-
-        Raises CorruptError if the manifest belongs to another step.
-        """
+        """Return the finished step's manifest, or None. Raises CorruptError if the manifest belongs to another step."""
         found = find_manifest(self.directory)
         if found is not None and found.fingerprint != self.fingerprint:
             raise CorruptError(
@@ -88,9 +86,8 @@ def packed_components(mixture: Mixture) -> Iterator[tuple[str, Packing, TokenSou
 
 
 def with_packing_counts(mixture: Mixture, root: str) -> Mixture:
-    """Return a copy of the mixture that includes the stored counts of all packed components.
-
-    Raises LoaderError if any counts are missing from the root, and CorruptError if any are damaged.
+    """Return a copy of the mixture that includes the stored counts of all packed components. Raises LoaderError if any
+    counts are missing from the root, and CorruptError if any are damaged.
     """
     components = dict(mixture.components)
     for name, packing, source, lengths in packed_components(mixture):

@@ -30,10 +30,9 @@ class Preview:
 
 
 def contributions(order: SequenceOrder, steps: int | None = None, points: int = 200) -> Preview:
-    """Return the contributions over the first `steps` batches, or over the whole run if `steps` is None.
-
-    They are computed at up to `points` evenly spaced steps, and at each step where a setting changes. Raises
-    LoaderError if there is no batch, or if the mixture is endless and `steps` is None.
+    """Return the contributions over the first `steps` batches, or over the whole run if `steps` is None. They are
+    computed at up to `points` evenly spaced steps, and at each step where a setting changes. Raises LoaderError if
+    there is no batch, or if the mixture is endless and `steps` is None.
     """
     steps = order.steps if steps is None else steps if order.steps is None else min(steps, order.steps)
     if steps is None:

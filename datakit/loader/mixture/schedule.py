@@ -12,18 +12,16 @@ from datakit.errors import LoaderError
 
 @dataclass(frozen=True)
 class Schedule:
-    """Pairs (first step, value), such as `Schedule(((0, 4096), (20_000, 32_768)))`, with steps ascending from 0.
-
-    Each value applies until the first step of the next pair.
+    """Pairs (first step, value), such as `Schedule(((0, 4096), (20_000, 32_768)))`, with steps ascending from 0. Each
+    value applies until the first step of the next pair.
     """
 
     pairs: tuple[tuple[int, int], ...]
 
     @classmethod
     def of(cls, value: int | Schedule, name: str) -> Schedule:
-        """Return `value` as a schedule, after checking it. A number applies to all steps.
-
-        If the steps do not ascend from 0 or a value is not positive, raises a LoaderError that mentions `name`.
+        """Return `value` as a schedule, after checking it. A number applies to all steps. If the steps do not ascend
+        from 0 or a value is not positive, raises a LoaderError that mentions `name`.
         """
         schedule = value if isinstance(value, Schedule) else cls(((0, value),))
         if not schedule.pairs or schedule.pairs[0][0] != 0:
@@ -54,8 +52,7 @@ class SlotAxis:
     """Converts steps to slots and back. Slots number the rows of all batches from 0, including rows of padding."""
 
     def __init__(self, batch_size: Schedule) -> None:
-        self._steps = [step for step, _ in batch_size.pairs]
-        self._sizes = [size for _, size in batch_size.pairs]
+        self._steps, self._sizes = zip(*batch_size.pairs, strict=True)
         self._slots = [0]
         for i in range(1, len(self._steps)):
             self._slots.append(self._slots[-1] + (self._steps[i] - self._steps[i - 1]) * self._sizes[i - 1])

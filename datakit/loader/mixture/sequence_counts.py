@@ -1,8 +1,8 @@
-"""Computes how many sequences of one length each block holds; refuses lengths that do not fit and mismatched counts.
+"""Computes how many sequences of one length each block holds; refuses lengths that do not fit in a block, and counts
+of another number of blocks.
 
-A plain component needs no table: every block but the last holds the same number of sequences. A packed component needs
-one count per block (4 bytes per million tokens). For both kinds, an epoch's order takes one number per window: the
-window's first sequence.
+A plain component needs no table: every block but the last holds equally many sequences. A packed component needs one
+count per block (4 bytes per million tokens). For both, an epoch's order needs only the first sequence of each window.
 """
 
 from __future__ import annotations
@@ -63,9 +63,8 @@ SequenceCounts = PlainCounts | PackedCounts
 
 
 class CountsByLength:
-    """The sequence counts of one component, by sequence length.
-
-    `stored` holds the counts of a packed component by length; for any other length, its blocks are counted on demand.
+    """The sequence counts of one component, by sequence length. `stored` holds the counts of a packed component by
+    length; for any other length, its blocks are counted on demand.
     """
 
     def __init__(
@@ -77,10 +76,8 @@ class CountsByLength:
         self._lock = threading.Lock()
 
     def of(self, length: int) -> SequenceCounts:
-        """Return the counts for sequences of `length` tokens.
-
-        Raises LoaderError if no sequence of this length can be made, if the stored counts do not match the source, or
-        if there are too many blocks to count here.
+        """Return the counts for sequences of `length` tokens. Raises LoaderError if no sequence of this length can be
+        made, if the stored counts do not match the source, or if there are too many blocks to count here.
         """
         with self._lock:
             if length not in self._made:

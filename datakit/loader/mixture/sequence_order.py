@@ -34,11 +34,9 @@ class Pick:
 
 
 class SequenceOrder:
-    """The order in which the sequences of a mixture are read.
-
-    `names`, `streams` and all arrays with one entry per component are in alphabetical order of the components' names.
-    `ending` says why the run ends. Raises LoaderError if the windows do not fit in memory, if a sequence length does
-    not fit in a component's blocks, or if the end of the run cannot be found.
+    """The order in which the sequences of a mixture are read. `names`, `streams` and all arrays with one entry per
+    component are ordered by component name. `ending` says why the run ends. Raises LoaderError if the windows do not
+    fit in memory, if a sequence length does not fit in a component's blocks, or if the end of the run cannot be found.
     """
 
     def __init__(self, mixture: Mixture) -> None:
@@ -76,8 +74,6 @@ class SequenceOrder:
         picks = []
         for number in range(len(self.names)):
             rows = np.flatnonzero(components == number)
-            if not rows.size:
-                continue
             picks.extend(self._windows(number, sequences[rows], rows))
         return picks
 
@@ -132,7 +128,6 @@ class SequenceOrder:
 
     def _first_to_end(self, limits: list[tuple[int, int]]) -> int | None:
         """Return the first slot at which a component would exceed its limit, or None if none ever does. Sets `ending`.
-
         `limits` contains pairs (maximum number of epochs, number of the component).
         """
         bounds = []

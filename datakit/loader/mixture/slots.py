@@ -3,9 +3,7 @@
 Slots number the rows of all batches from the start of the run. Each mixture stage divides its slots into mixture blocks
 (of 2,048 slots by default). apportion.py decides how many sequences of each component a block holds, and a keyed
 permutation decides their order. A component's sequences are numbered in slot order. If a new stage cuts a mixture block
-short, the numbering therefore continues after the last sequence served.
-
-A block of 2,048 slots takes 0.3 ms; the last 64 blocks are cached.
+short, the numbering continues after the last sequence served. A block of 2,048 slots takes 0.3 ms; 64 are cached.
 """
 
 from __future__ import annotations
@@ -37,9 +35,8 @@ class StageSlots:
 
 
 class SlotOrder:
-    """The assignment of a run's slots to components. A component's number is its index in `names`.
-
-    `stages` contains pairs (first slot, weights), with slots ascending from 0.
+    """The assignment of a run's slots to components. A component's number is its index in `names`. `stages` contains
+    pairs (first slot, weights), with slots ascending from 0.
     """
 
     def __init__(
@@ -86,9 +83,8 @@ class SlotOrder:
         return shares.tolist()
 
     def slot_of(self, component: int, sequence: int) -> int | None:
-        """Return the slot at which a component's sequence is served, or None if it is never served.
-
-        Raises LoaderError if the slot is too far ahead to be computed.
+        """Return the slot at which a component's sequence is served, or None if it is never served. Raises LoaderError
+        if the slot is too far ahead to be computed.
         """
         number, inside = self._stage_serving(component, sequence)
         stage = self._stages[number]
@@ -104,9 +100,8 @@ class SlotOrder:
         return stage.first + low * self.block
 
     def _stage_serving(self, component: int, sequence: int) -> tuple[int, int]:
-        """Return (number of the stage that serves a component's sequence, number of the sequence within the stage).
-
-        If no earlier stage serves the sequence, this is the last stage.
+        """Return (number of the stage that serves a component's sequence, number of the sequence within the stage). If
+        no earlier stage serves the sequence, this is the last stage.
         """
         served = [int(totals[component]) for totals in self._served]
         number = bisect_right(served, sequence, 1) - 1
@@ -147,9 +142,8 @@ class SlotOrder:
         return components, sequences
 
     def _blocks_around(self, number: int, member: int, sequence: int) -> tuple[int, int]:
-        """Return (low, high) such that the sequence is in one of blocks low..high-1.
-
-        The bounds hold because a running total differs from the exact share by less than one sequence.
+        """Return (low, high) such that the sequence is in one of blocks low..high-1. The bounds hold because a running
+        total differs from the exact share by less than one sequence.
         """
         owed = int(self._stages[number].counts.parts[member]) * self.block
         return sequence * SCALE // owed, -(-(sequence + 1) * SCALE // owed)

@@ -4,14 +4,13 @@
     window    the next K blocks of the epoch; their sequences are in an order keyed by (component, epoch, window)
     stretch   consecutive sequences of one length; the next stretch starts where the run changes the length
 
-A component is presented as an endless series of sequences, each of which can be found without reading any before it.
+A component is presented as an endless series of sequences, each of which can be found without reading any before it. A
+change of length closes the current window. The window's unread sequences, in token order, are joined into sequences of
+the new length, which form a window of their own. Then the epoch continues with its next blocks. Their order stays the
+same, and they are cut to the new length. So each token of an epoch is served once, whatever the lengths.
 
-A change of length closes the current window. The window's unread sequences, in token order, are joined into sequences
-of the new length, which form a window of their own. Then the epoch continues with its next blocks. Their order stays
-the same, and they are cut to the new length. So each token of an epoch is served once, whatever the lengths.
-
-Memory: one number per window of an epoch, and the tables of the few windows in use. Time: building a window of 16,384
-sequences takes about 1 ms.
+Memory: one number per window of an epoch, and the tables of the few windows in use.
+Time: building a window of 16,384 sequences takes about 1 ms.
 """
 
 from __future__ import annotations
@@ -25,15 +24,7 @@ import numpy as np
 
 from datakit.loader.mixture.packing import Packing, pack_block
 from datakit.loader.mixture.sequence_counts import CountsByLength
-from datakit.loader.mixture.window import (
-    CACHED_WINDOWS,
-    EpochOrder,
-    Joined,
-    StreamSettings,
-    Unit,
-    Window,
-    join_unread,
-)
+from datakit.loader.mixture.window import CACHED_WINDOWS, EpochOrder, Joined, StreamSettings, Unit, Window, join_unread
 from datakit.loader.sources.ranges import Pieces, plain
 from datakit.loader.sources.rows import Rows, View, rows_of_pieces, rows_of_range
 from datakit.loader.sources.token_source import BlockAxis, TokenSource
@@ -43,9 +34,8 @@ CACHED_PACKINGS = 64  # how many blocks' packings are kept; each takes 16 bytes 
 
 @dataclass(frozen=True)
 class Stretch:
-    """The sequences of `length` tokens from sequence `first` on, up to the next change of length.
-
-    The `joined` sequences come first, then the windows of the epoch from number `window` on, then further epochs.
+    """The sequences of `length` tokens from sequence `first` on, up to the next change of length. The `joined`
+    sequences come first, then the windows of the epoch from number `window` on, then further epochs.
     """
 
     first: int
@@ -60,9 +50,8 @@ class Stretch:
 
 
 class UnitReader:
-    """Reads the units of a component: plain blocks, packed blocks, and sequences joined at a change of length.
-
-    `joined` maps a stretch's number to its joined sequences. The caller adds an entry at each change of length.
+    """Reads the units of a component: plain blocks, packed blocks, and sequences joined at a change of length. `joined`
+    maps a stretch's number to its joined sequences. The caller adds an entry at each change of length.
     """
 
     def __init__(
@@ -103,18 +92,13 @@ class UnitReader:
 
 
 class Stream:
-    """The order in which the sequences of one component are served.
-
-    For a packed component, `counts` maps each sequence length to the stored number of sequences in each block. Raises
-    LoaderError if a length does not fit in a block, or if the stored counts do not match the source.
+    """The order in which the sequences of one component are served. For a packed component, `counts` maps each sequence
+    length to the stored number of sequences in each block. Raises LoaderError if a length does not fit in a block, or
+    if the stored counts do not match the source.
     """
 
     def __init__(
-        self,
-        source: TokenSource,
-        settings: StreamSettings,
-        length: int,
-        counts: Mapping[int, np.ndarray] | None = None,
+        self, source: TokenSource, settings: StreamSettings, length: int, counts: Mapping[int, np.ndarray] | None = None
     ) -> None:
         self.source, self.settings = source, settings
         axis = BlockAxis(source.tokens, settings.block_tokens)
@@ -140,10 +124,7 @@ class Stream:
         return self._regular_window(first, stretch.length, epoch, window)
 
     def change_length(self, sequence: int, length: int) -> None:
-        """Change the length of the sequences from number `sequence` on.
-
-        Changes must be made in ascending order of `sequence`.
-        """
+        """Change the length of sequences from number `sequence` on; calls must have ascending `sequence` numbers."""
         window = self.window_at(sequence)
         stretch, place = self.stretches[-1], sequence - window.first
         joined_window = window.units[0].joined >= 0
@@ -155,9 +136,8 @@ class Stream:
         self.counts.of(length)
 
     def upcoming(self, sequence: int) -> list[tuple[int, Unit]]:
-        """Return (first sequence that needs the unit, unit) for each unit needed soon, in the order of first use.
-
-        These are the units needed from `sequence` to the end of the next window.
+        """Return (first sequence that needs the unit, unit) for each unit needed soon, in the order of first use. These
+        are the units needed from `sequence` to the end of the next window.
         """
         window = self.window_at(sequence)
         end = window.first + window.count
@@ -165,11 +145,8 @@ class Stream:
         if later < len(self.stretches):
             end = min(end, self.stretches[later].first)
         after = self.window_at(end)
-        needed = window.units_by_first_use(sequence - window.first, end - window.first)
-        following = after.units_by_first_use(end - after.first, after.count)
-        return [(place + window.first, unit) for place, unit in needed] + [
-            (place + after.first, unit) for place, unit in following
-        ]
+        parts = ((window, sequence - window.first, end - window.first), (after, end - after.first, after.count))
+        return [(part.first + at, unit) for part, a, b in parts for at, unit in part.units_by_first_use(a, b)]
 
     def epochs_at(self, sequence: int) -> float:
         """Return the number of epochs completed after `sequence` sequences; 1.25 is a quarter into the second epoch."""
@@ -196,9 +173,8 @@ class Stream:
         return stretch.joined_count + self.counts.of(stretch.length).total - self._begin_of(stretch)
 
     def _in_epoch(self, stretch: Stretch, offset: int) -> tuple[int, int, int]:
-        """Return (epoch, sequence within the epoch, offset of the epoch's sequence 0).
-
-        All offsets are counted in sequences from the end of the stretch's joined sequences.
+        """Return (epoch, sequence within the epoch, offset of the epoch's sequence 0). All offsets are counted in
+        sequences from the end of the stretch's joined sequences.
         """
         begin, total = self._begin_of(stretch), self.counts.of(stretch.length).total
         if offset < total - begin:
@@ -225,8 +201,7 @@ class Stream:
     def _join(self, window: Window, place: int, length: int) -> Joined:
         """Join the window's sequences from `place` to its end into sequences of a new length."""
         units, rows = window.at(np.arange(place, window.count))
-        numbers = np.unique(units).tolist()
-        parts = [self.reader.pieces_of(window.units[i]).take(rows[units == i]) for i in numbers]
+        parts = [self.reader.pieces_of(window.units[i]).take(rows[units == i]) for i in np.unique(units).tolist()]
         unread, packing = Pieces.concatenate(parts), self.settings.packing
         borders = None if packing is None else self.reader.borders_near(unread)
         return join_unread(unread, length, self.settings.block_tokens, packing, borders)

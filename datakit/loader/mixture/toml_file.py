@@ -26,15 +26,15 @@
 The command line and training scripts read the same file. The settings not shown above also have the same names as in a
 `Mixture`: block, stop, memory_bytes, simulate, final_batch, pad_id. A component's `shuffle` is either a word, such as
 "none", or a table, such as { block_tokens = 4_194_304 }. A cache used by several components is opened only once.
-Loading a mixture takes one read per cache; if `packing_root` is given, it takes two more per packed component and
-sequence length.
+Loading takes one read per cache and, with `packing_root`, two more per packed component and sequence length.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +89,6 @@ class MixtureTable:
 
 def load_mixture(path: str | os.PathLike[str], packing_root: str | None = None) -> Mixture:
     """Load the mixture from a file. `packing_root` is the root in which `datakit mixture pack` stored its counts.
-
     Raises LoaderError if the file is invalid or counts are missing, and CorruptError if counts are damaged.
     """
     return load_mixture_file(path, packing_root).mixture
@@ -102,14 +101,12 @@ def load_mixture_file(path: str | os.PathLike[str], packing_root: str | None = N
 
 
 def mixture_of(document: Mapping[str, Any], file: Path, packing_root: str | None = None) -> MixtureFile:
-    """Make the mixture from a decoded TOML document.
-
-    Paths in it are relative to the directory of `file`, and error messages mention `file`.
-    """
+    """Make the mixture from a decoded TOML document. Paths are relative to `file`'s directory; errors name `file`."""
     table = decoded(document, MixtureTable, str(file), LoaderError)
     if table.steps is not None and table.steps < 1:
         raise LoaderError(f"{file}: steps is {table.steps}; it must be at least 1")
-    components = _components(table.components, file)
+    opened, entries = cache(open_cache), table.components.items()
+    components = {name: _component(entry, f"{file}, component {name!r}", file, opened) for name, entry in entries}
     try:
         mixture = Mixture(components, _stages(table.stages, str(file)), **_settings(table, str(file)))
         if packing_root is not None:
@@ -119,18 +116,10 @@ def mixture_of(document: Mapping[str, Any], file: Path, packing_root: str | None
     return MixtureFile(str(file), mixture, table.steps)
 
 
-def _components(tables: Mapping[str, Any], file: Path) -> dict[str, Component]:
-    caches: dict[str, Cache] = {}
-    return {name: _component(table, f"{file}, component {name!r}", file, caches) for name, table in tables.items()}
-
-
-def _component(value: Any, place: str, file: Path, caches: dict[str, Cache]) -> Component:
+def _component(value: Any, place: str, file: Path, opened: Callable[[str], Cache]) -> Component:
     table = decoded(value, ComponentTable, place, LoaderError)
-    url = _absolute(table.cache, file)
     try:
-        if url not in caches:
-            caches[url] = open_cache(url)
-        source = CacheSource(caches[url], table.source)
+        source = CacheSource(opened(_absolute(table.cache, file)), table.source)
     except (NotFoundError, UsageError, LoaderError) as error:
         raise LoaderError(f"{place}: {error}") from error
     return Component(

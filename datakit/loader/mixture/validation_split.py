@@ -17,9 +17,8 @@ from datakit.loader.sources.token_source import RangeSource, TokenSource
 
 
 def training_source(component: Component, name: str, simulate: SimulatedEpochs | None = None) -> TokenSource:
-    """Return a component's source without its held-out documents. If `simulate` is given, it is reduced further.
-
-    Raises LoaderError if the documents to hold out cannot be chosen so that some tokens remain.
+    """Return a component's source without its held-out documents. If `simulate` is given, it is reduced further. Raises
+    LoaderError if the documents to hold out cannot be chosen so that some tokens remain.
     """
     source = component.source
     if component.validation_tokens:
@@ -47,10 +46,7 @@ def validation_source(component: Component, name: str) -> TokenSource:
 
 
 def held_out_mixture(mixture: Mixture, name: str, *, sequence_length: int, batch_size: int) -> Mixture:
-    """Make a mixture that reads a component's held-out documents once, in order.
-
-    Raises LoaderError if the component has no held-out documents.
-    """
+    """Make a mixture that reads a component's held-out documents once, in order. Raises LoaderError if it has none."""
     component = mixture.components[name]
     in_order = Shuffle("none", block_tokens=component.shuffle.block_tokens)
     held = Component(validation_source(component, name), shuffle=in_order)
@@ -58,9 +54,8 @@ def held_out_mixture(mixture: Mixture, name: str, *, sequence_length: int, batch
 
 
 def one_pass(mixture: Mixture, name: str, component: Component, *, sequence_length: int, batch_size: int) -> Mixture:
-    """Make a mixture that reads `component` once and pads the last batch.
-
-    Its `memory_bytes` and `pad_id` are those of `mixture`.
+    """Make a mixture that reads `component` once and pads the last batch. Its `memory_bytes` and `pad_id` are those of
+    the given mixture.
     """
     return Mixture(
         {name: component},

@@ -82,7 +82,6 @@ def join_unread(
     unread: Pieces, length: int, block_tokens: int, packing: Packing | None, borders: np.ndarray | None
 ) -> Joined:
     """Join the unread rest of a window, in token order, into sequences of a new length. No token is dropped.
-
     For plain sequences, adjacent pieces are merged, and all pieces are laid end to end and cut; only the very last
     sequence is padded. For packed sequences, adjacent pieces of a document are merged (never across `borders`). Pieces
     longer than the new length are cut, and all pieces are packed again, about a block at a time.

@@ -47,7 +47,6 @@ class Grant:
 
 def grant_windows(claims: Mapping[str, Claim], memory_bytes: int) -> dict[str, Grant]:
     """Grant the window sizes that the mixture sets, keep small components whole, and grant equal shares to the others.
-
     Raises LoaderError if the windows exceed `memory_bytes`.
     """
     grants = {name: _fixed(claim) for name, claim in claims.items() if _is_fixed(claim)}

@@ -24,9 +24,8 @@ from datakit.loader.sources.rows import Rows, View
 
 @dataclass
 class Batch:
-    """Rows of one step: arrays [rows, length], which the module's docstring lists, and arrays [rows].
-
-    `segments` and `positions` raise LoaderError if the loader was made with segments=False.
+    """Rows of one step: arrays [rows, length], which the module's docstring lists, and arrays [rows]. `segments` and
+    `positions` raise LoaderError if the loader was made with segments=False.
     """
 
     step: int
@@ -51,19 +50,15 @@ class Batch:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the arrays [rows, length] by name, without `segments` and `positions` if segments=False."""
-        names = (
-            ("tokens", "segments", "positions", "loss_mask") if self.run_counts is not None else ("tokens", "loss_mask")
-        )
-        return {name: getattr(self, name) for name in names}
+        by_document = () if self.run_counts is None else ("segments", "positions")
+        return {name: getattr(self, name) for name in ("tokens", *by_document, "loss_mask")}
 
     @cached_property
     def segments(self) -> np.ndarray:
         counts, _, sizes = self._runs
-        number = (
-            np.arange(len(sizes), dtype=np.int32) - np.repeat(np.cumsum(counts) - counts, counts).astype(np.int32) + 1
-        )
-        last = np.cumsum(counts) - 1  # in a row with padding, the last run is the padding
-        number[last[self.lengths < self.tokens.shape[1]]] = 0
+        ends = np.cumsum(counts)
+        number = np.arange(1, len(sizes) + 1, dtype=np.int32) - np.repeat(ends - counts, counts).astype(np.int32)
+        number[ends[self.lengths < self.tokens.shape[1]] - 1] = 0  # in a row with padding, the last run is the padding
         return np.repeat(number, sizes).reshape(self.tokens.shape)
 
     @cached_property
@@ -83,17 +78,15 @@ class Batch:
 
     @cached_property
     def _runs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return (number of runs per row, starts of the runs in the flattened batch, sizes of the runs).
-
-        A run is a segment or the padding at the end of a row.
+        """Return (number of runs per row, starts of the runs in the flattened batch, sizes of the runs). A run is a
+        segment or the padding at the end of a row.
         """
         if self.run_counts is None or self.run_starts is None:
             raise LoaderError("this loader was made with segments=False, so its batches have no segments or positions")
         length = self.tokens.shape[1]
         padded = np.flatnonzero(self.lengths < length)
         row = np.repeat(np.arange(len(self.lengths)), self.run_counts)
-        starts = np.concatenate([row * length + self.run_starts, padded * length + self.lengths[padded]])
-        starts = np.unique(starts)
+        starts = np.unique(np.concatenate([row * length + self.run_starts, padded * length + self.lengths[padded]]))
         counts = self.run_counts.copy()
         counts[padded] += self.lengths[padded] > 0
         return counts, starts, np.diff(np.append(starts, self.tokens.size))
@@ -115,10 +108,8 @@ def empty_batch(rows: int, length: int, names: Sequence[str], view: View) -> Bat
 
 
 def fill(batch: Batch, picks: Sequence[Pick], sources: Sequence[Rows], resident: Sequence[bool], view: View) -> None:
-    """Copy the picked rows into the batch.
-
-    sources: for each row, in the order of the picks, the result of the read that contains it. resident: for each
-    stream, True if its reads are of whole units, False if they are of single sequences.
+    """Copy the picked rows into the batch. `sources` holds, for each row in the order of the picks, the result of the
+    read that contains it. `resident` is True for each stream whose reads are of whole units, not of single sequences.
     """
     runs: list[np.ndarray] = [_NO_DOCUMENT] * len(batch.tokens)
     reads = iter(sources)

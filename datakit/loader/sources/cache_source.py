@@ -23,7 +23,6 @@ CACHED_BYTES = 64 << 20  # enough for the boundaries of 8 M documents
 
 class CacheSource:
     """The tokens of a cache, or of one of its sources. A source's shards are adjacent, so they are one range of tokens.
-
     Raises LoaderError if the cache does not have the source. Its methods raise the same errors as the cache reader.
     """
 
@@ -82,18 +81,14 @@ class CacheSource:
 
 
 def open_source(url: str, source: str | None = None) -> CacheSource:
-    """Open the token cache in directory `url`, or one of its sources.
-
-    Raises NotFoundError if there is no finished cache, and LoaderError if the cache does not have the source.
+    """Open the token cache in directory `url`, or one of its sources. Raises NotFoundError if there is no finished
+    cache, and LoaderError if the cache does not have the source.
     """
     return CacheSource(open_cache(url), source)
 
 
 def share_tokens(one: TokenSource, other: TokenSource) -> bool:
-    """Return True if two sources overlap according to their identities.
-
-    If the same text is in two different caches or sources, this is not detected.
-    """
+    """Return True if the identities of two sources overlap; equal texts in two caches or sources are not detected."""
     if isinstance(one, CacheSource) and isinstance(other, CacheSource) and one.cache_identity == other.cache_identity:
         return None in (one.source, other.source) or one.source == other.source
     return one.identity == other.identity

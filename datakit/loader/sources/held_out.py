@@ -4,8 +4,7 @@ If a single document near the end of the source has about the wanted size, it is
 into up to 64 equal strata, and each stratum contributes one run of consecutive documents, whose position is derived
 from a key. Documents are held out as a whole, so no document is in both training and validation. The documents of a run
 are consecutive, so a block of the remaining axis still takes only one or two reads. The runs are spread over the axis,
-so the choice is representative even if the source is not sorted by id. No seed, mixture or sequence length can move a
-document from one side to the other.
+so the choice is representative even if the source is not sorted by id.
 
 For simulated epochs, documents are chosen in the same way. A run of R tokens that simulates a run of T tokens keeps the
 share R / T of each component, and so repeats its data as often as the long run would.
@@ -23,9 +22,8 @@ Ranges = list[tuple[int, int]]
 
 
 def held_out(source: TokenSource, tokens: int, purpose: str, name: str) -> Ranges:
-    """Choose ranges of whole documents with about `tokens` tokens in total. Their positions depend on `purpose`.
-
-    If no choice leaves tokens both inside and outside the ranges, raises a LoaderError that mentions component `name`.
+    """Choose ranges of whole documents with about `tokens` tokens in total. Their positions depend on `purpose`. If no
+    choice leaves tokens both inside and outside the ranges, raises a LoaderError that mentions component `name`.
     """
     if not 0 < tokens < source.tokens:
         raise LoaderError(

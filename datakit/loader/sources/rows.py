@@ -2,8 +2,7 @@
 
 A plain block takes one read, and another for a loss mask. Its sequences are the block, reshaped; the tokens are copied
 only if the last sequence needs padding. The pieces of packed and joined sequences are gathered from the few ranges that
-contain them. Gathering uses numpy operations on whole arrays, runs in the reading threads, and takes 1-20 ms per
-million tokens.
+contain them, by numpy operations on whole arrays in the reading threads; this takes 1-20 ms per million tokens.
 """
 
 from __future__ import annotations
@@ -62,8 +61,7 @@ def rows_of_range(source: TokenSource, start: int, stop: int, length: int, view:
     if source.has_loss_mask:
         mask = _padded(source.read_loss_mask(start, stop), sequences, length, 0)
         reads, size = 2, size + stop - start
-    full = int(lengths.min()) == length
-    return Rows(tokens, lengths, full, pointer, runs, mask, reads, size)
+    return Rows(tokens, lengths, int(lengths.min()) == length, pointer, runs, mask, reads, size)
 
 
 def rows_of_pieces(source: TokenSource, pieces: Pieces, length: int, view: View, *, whole_documents: bool) -> Rows:
@@ -82,8 +80,7 @@ def rows_of_pieces(source: TokenSource, pieces: Pieces, length: int, view: View,
     if source.has_loss_mask:
         mask, more = gather.read(source.read_loss_mask, np.dtype(bool), 0)
         reads, size = 2 * reads, size + more
-    full = int(lengths.min()) == length
-    return Rows(tokens, lengths, full, pointer, runs, mask, reads, size)
+    return Rows(tokens, lengths, int(lengths.min()) == length, pointer, runs, mask, reads, size)
 
 
 def _padded(values: np.ndarray, sequences: int, length: int, fill: int) -> np.ndarray:

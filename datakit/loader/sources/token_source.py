@@ -1,9 +1,8 @@
 """Defines TokenSource (tokens, document boundaries, loss mask, content hash), ArraySource, RangeSource and BlockAxis.
 
 `TokenSource` is all that the loader needs of a source. `CacheSource` (cache_source.py), `ArraySource` (an array in
-memory) and `RangeSource` (a selection of ranges of another source) implement it. Sources do not depend on sequence
-lengths, because the loader cuts the sequences. `BlockAxis` divides an axis of tokens into blocks, the unit of reading
-and shuffling.
+memory) and `RangeSource` (ranges of another source) implement it. Sources do not depend on sequence lengths, because
+the loader cuts the sequences. `BlockAxis` divides an axis of tokens into blocks, the unit of reading and shuffling.
 """
 
 from __future__ import annotations
@@ -24,9 +23,8 @@ BLOCK_TOKENS = 1 << 20  # default size of a block: 2 to 4 MB per read, 256 seque
 class TokenSource(Protocol):
     """An axis of tokens, divided into documents. The methods must be thread-safe.
 
-    dtype: uint16, or uint32 with ids below 2^31. identity: hash of the content; sources with equal identities hold the
-    same tokens in the same order. has_loss_mask: True if the source has, for each token, a flag that says whether a
-    model should learn to predict the token.
+    dtype: uint16, or uint32 with ids below 2^31. identity: hash of the content; equal identities mean equal tokens in
+    the same order. has_loss_mask: True if each token has a flag that says whether a model should learn to predict it.
     """
 
     @property
@@ -50,17 +48,14 @@ class TokenSource(Protocol):
         ...
 
     def document_borders(self, start: int, stop: int) -> np.ndarray:
-        """Return the starts of the documents that overlap start..stop-1, then the end of the last of them: int64.
-
-        The boundaries ascend. The first is at or before `start`, and the last is at or after `stop`. Empty documents
-        have no boundaries.
+        """Return the starts of the documents that overlap start..stop-1, then the end of the last of them: int64. The
+        boundaries ascend. The first is at or before `start`, the last at or after `stop`. Empty documents have none.
         """
         ...
 
 
 class ArraySource:
     """Tokens in memory, with the lengths of their documents (by default, a single document) and an optional loss mask.
-
     `loss_mask` is bool [tokens]. Raises LoaderError if the lengths or the mask do not match the tokens.
     """
 
@@ -120,9 +115,8 @@ class RangeSource:
         self._starts = np.array([start for start, _ in ranges], np.int64)
         sizes = np.array([stop - start for start, stop in ranges], np.int64)
         self._view = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        self.identity = xxhash.xxh3_128_hexdigest(
-            base.identity.encode() + self._starts.tobytes() + self._view.tobytes()
-        )
+        content = base.identity.encode() + self._starts.tobytes() + self._view.tobytes()
+        self.identity = xxhash.xxh3_128_hexdigest(content)
 
     @property
     def tokens(self) -> int:
@@ -137,9 +131,8 @@ class RangeSource:
         return self._base.has_loss_mask
 
     def pieces(self, start: int, stop: int) -> list[tuple[int, int, int]]:
-        """Return the parts of a range as positions in the base source: (start, stop, shift).
-
-        A position of this source plus `shift` is a position of the base source.
+        """Return the parts of a range as positions in the base source: (start, stop, shift). A position of this source
+        plus `shift` is a position of the base source.
         """
         first = int(np.searchsorted(self._view, start, side="right")) - 1
         last = int(np.searchsorted(self._view, stop, side="left"))
@@ -161,15 +154,12 @@ class RangeSource:
 
 
 def _joined(parts: list[np.ndarray], dtype: np.dtype) -> np.ndarray:
-    if len(parts) == 1:
-        return parts[0]
-    return np.concatenate([np.zeros(0, dtype), *parts])
+    return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, dtype), *parts])
 
 
 @dataclass(frozen=True)
 class BlockAxis:
     """Blocks 0..count-1 of an axis of `tokens` tokens. A remainder of less than half a block joins the block before it.
-
     Blocks do not depend on the sequence length: even if it changes from 4,096 to 131,072, the blocks stay the same.
     """
 

@@ -22,9 +22,7 @@ from datakit.normalize.schema_union import shown
 
 @dataclass(frozen=True)
 class ReadContext:
-    """A task's view of a source: its files, how to parse them, and where to count records.
-
-    task: the task context, which receives heartbeats; the default context discards them.
+    """A task's view of a source. task: the context that receives heartbeats; the default context discards them.
     streams: the compressed streams read so far, and those that are known to be damaged.
     """
 
@@ -39,9 +37,8 @@ class ReadContext:
         return ReadContext(self.inputs, self.config, RecordCounts(Tolerance(1 << 62)))
 
     def start_batch(self, path: str, positions: np.ndarray, try_record: Callable[[int], object]) -> np.ndarray | None:
-        """Call `TaskContext.records`, and quarantine the records that must be left out.
-
-        Return a mask of the records to parse, or None for all of them.
+        """Call `TaskContext.records`, and quarantine the records that must be left out. Return a mask of the records to
+        parse, or None for all of them.
         """
         kept, left_out = self.task.records(path, positions, try_record)
         for record in left_out:

@@ -1,14 +1,11 @@
 """Opens a source's files in place, and detects any file that changed after it was listed, by its size, modification
-time and, if needed, hash.
-
-A local source may be read hours after it was listed, and every downstream fingerprint assumes that the content read is
-the content listed. Therefore a file's size and modification time are compared twice. When the file is opened, they are
-compared with the listing. After the file's range has been read, and before anything made from it is committed, they are
-compared with the values at opening. The values at opening are taken from the open file, because a network file system
-fetches current attributes from its server when a file is opened. If only the time differs from the listing (a touched
-file, another node's copy), the content hash decides; a file over 1 GiB is treated as changed.
-
-Cost: two system calls per file, and one more read of a file whose time differs.
+time and, if needed, hash. A local source may be read hours after it was listed, and every downstream fingerprint
+assumes that the content read is the content listed. Therefore a file's size and modification time are compared twice.
+When the file is opened, they are compared with the listing. After the file's range has been read, and before anything
+made from it is committed, they are compared with the values at opening. The values at opening are taken from the open
+file, because a network file system fetches current attributes from its server when a file is opened. If only the time
+differs from the listing (a touched file, another node's copy), the content hash decides; a file over 1 GiB is treated
+as changed. Cost: two system calls per file, and one more read of a file whose time differs.
 """
 
 from __future__ import annotations
@@ -28,10 +25,8 @@ State = tuple[int, int]  # size in bytes, modification time in ns
 
 @dataclass(frozen=True)
 class Inputs:
-    """The files below `base` that one task opens.
-
-    listed: path -> (size in bytes, modification time in ns, xxh3-128). Files that are not listed are our
-    own copies of remote files; these do not change and are not checked.
+    """The files below `base` that one task opens. listed: path -> (size in bytes, modification time in ns, xxh3-128).
+    Files that are not listed are our own copies of remote files; these do not change and are not checked.
     """
 
     base: str

@@ -2,9 +2,8 @@
 
 A chunk ends at the last line end within 4 MiB, or after its first line if that line is longer. This position depends on
 the bytes alone and not on the sizes in which they arrive, so a reader's decisions about each chunk are the same in
-every run. Once a line exceeds the limit, the rest of it is skipped without being buffered.
-
-Memory: one chunk, or one line of permitted length, plus one read.
+every run. Once a line exceeds the limit, the rest of it is skipped without being buffered. Memory: one chunk, or one
+line of permitted length, plus one read.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Reads Parquet and Arrow files, decides how many rows are decoded at once, and quarantines damaged row groups and
-files.
-
-The number of rows is chosen so that a batch takes about 8 MiB, according to the file's metadata. If a row group fails
-to decode, its remaining rows are lost; if the footer is unreadable, all rows of the file are lost. In either case, a
-quarantine entry gives the number of the first lost row. Neither format guarantees that strings are valid UTF-8, so
-invalid ones are repaired here, except in the text column, for which the text rules do this.
+files. The number of rows is chosen so that a batch takes about 8 MiB, according to the file's metadata. If a row group
+fails to decode, its remaining rows are lost; if the footer is unreadable, all rows of the file are lost. In either
+case, a quarantine entry gives the number of the first lost row. Neither format guarantees that strings are valid UTF-8,
+so invalid ones are repaired here, except in the text column, for which the text rules do this.
 
 Cost: Parquet is decoded at 500 to 900 MB/s of text per core; Arrow files are memory-mapped.
 """
@@ -37,9 +35,8 @@ _DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)  # the last one is ra
 
 
 def read_parquet(context: ReadContext, path: str, start: int = 0, stop: int | None = None) -> Chunks:
-    """Yield the rows of row groups [start, stop) of a file. If `stop` is None, read to the end.
-
-    Raises UnreadableError, ColumnError, StorageError.
+    """Yield the rows of row groups [start, stop), to the end if `stop` is None. Raises UnreadableError, ColumnError,
+    StorageError.
     """
     with context.inputs.open(path) as source:
         file = open_parquet(source, path)
@@ -144,8 +141,7 @@ def _arrow_batches(source: Any, head: bytes) -> Iterator[pa.RecordBatch]:
 def _raise_unless_damage(error: BaseException, path: str) -> None:
     """Raise an error if the machine, rather than the file, is at fault.
 
-    pyarrow's error for a failed allocation is both an ArrowException and a MemoryError; it must not be mistaken for
-    damage.
+    pyarrow's error for a failed allocation is both an ArrowException and a MemoryError; it is not damage.
     """
     if isinstance(error, MemoryError):
         raise error

@@ -1,8 +1,6 @@
 """Reads a file sequentially, decompresses gzip, zstd, bzip2 and xz in bounded memory, and decides when a compressed
-file counts as damaged.
-
-One loop handles all four compression formats. If a file holds several streams in a row (gzip members, zstd frames), all
-of them are read. Zero padding after a stream is skipped.
+file counts as damaged. One loop handles all four compression formats. If a file holds several streams in a row (gzip
+members, zstd frames), all of them are read. Zero padding after a stream is skipped.
 
 A file that ends inside a stream is truncated: what could be decoded is used, and the rest is lost. If instead the
 content of a stream is wrong (its checksum does not match, or it cannot be decoded), nothing of that stream may be used,
@@ -94,14 +92,8 @@ _OPENERS: dict[str, tuple[Callable[[], Any], int]] = {
     "bzip2": (bz2.BZ2Decompressor, INPUT_BYTES),
     "xz": (lzma.LZMADecompressor, INPUT_BYTES),
 }
-_ERRORS: tuple[type[Exception], ...] = (
-    cast(type[Exception], igzip_lib.IsalError),
-    zstandard.ZstdError,
-    lzma.LZMAError,
-    OSError,
-    EOFError,
-    ValueError,
-)
+_ISAL_ERROR = cast(type[Exception], igzip_lib.IsalError)
+_ERRORS = (_ISAL_ERROR, zstandard.ZstdError, lzma.LZMAError, OSError, EOFError, ValueError)
 
 
 def decompressed(file: BinaryIO, path: str, start: int = 0, streams: Streams | None = None) -> Iterator[bytes]:

@@ -17,10 +17,9 @@ def added_tokens(tokenizer: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def cut_at_added(text: str, added: dict[str, int | None]) -> Iterator[tuple[str, int | None]]:
-    """Split a text at added tokens, and yield (stretch, None) and (token, id) in order.
-
-    Where matches overlap, the leftmost one is taken, and of those that start at the same place the longest one. A token
-    whose id is None stays part of its stretch, so that no other token is found inside its string.
+    """Split a text at added tokens, and yield (stretch, None) and (token, id) in order. Where matches overlap, the
+    leftmost one is taken, and of those that start at the same place, the longest one. A token whose id is None stays
+    part of its stretch, so that no other token is found inside its string.
     """
     if not added:
         if text:
@@ -42,7 +41,6 @@ def added_by_string(
     tokens: Sequence[dict[str, Any]], special: bool
 ) -> tuple[dict[str, int | None], dict[str, int | None]]:
     """Return the ids, by string, of the added tokens that are matched before and of those matched after normalization.
-
     Unless `special` is true, special tokens have the id None.
     """
     matched = [token for token in tokens if token["content"]]

@@ -1,6 +1,5 @@
-"""Wraps fastokens, and `tokenizers` (the reference), as encoders that turn texts into ids without adding tokens.
-
-The setting `special_strings` decides how a special token's string inside a text is encoded. With "keep", it becomes the
+"""Wraps fastokens, and `tokenizers` (the reference), as encoders that turn texts into ids without adding tokens. The
+setting `special_strings` decides how a special token's string inside a text is encoded. With "keep", it becomes the
 token, as both libraries do by default. With "text", it is encoded as ordinary text. Other added tokens (runs of spaces,
 for example) are matched under both settings.
 """
@@ -26,8 +25,7 @@ REFERENCE_BYTES = 1 << 20  # encoded at once by the reference, whose Encoding ob
 class Encoder(Protocol):
     """The protocol of an object that turns texts into ids without adding tokens.
 
-    Implement it to support other kinds of tokenizers. name, version: the name and the version of the library, which the
-    contract records.
+    Implement it to support other kinds of tokenizers. name, version: those of the library; the contract records them.
     """
 
     @property

@@ -49,9 +49,8 @@ class TextTokenizer(Encoder, Protocol):
 
 @dataclass(frozen=True)
 class ByteTokenizer:
-    """A tokenizer with one token per UTF-8 byte (ids 0 to 255) and the token 256, end-of-text.
-
-    It treats no string inside a text as a special token.
+    """A tokenizer with one token per UTF-8 byte (ids 0 to 255) and the token 256, end-of-text. It treats no string
+    inside a text as a special token.
     """
 
     name: str = "bytes"

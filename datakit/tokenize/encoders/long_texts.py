@@ -27,10 +27,7 @@ UTF8_MOST = 4  # maximum number of bytes per character
 
 @dataclass
 class LongTexts:
-    """One tokenizer's encoder for documents of any length.
-
-    Without a splitter, documents are encoded whole; `reason` says why there is none.
-    """
+    """One tokenizer's encoder for texts of any length. Without a splitter, it encodes them whole; `reason` says why."""
 
     encoder: Encoder
     splitter: Splitter | None
@@ -77,9 +74,8 @@ class LongTexts:
     def _batches(
         self, data: np.ndarray, offsets: np.ndarray, splitter: Splitter
     ) -> Iterator[tuple[list[int], list[str]]]:
-        """Yield batches of about BATCH_BYTES as (document numbers, texts), in order.
-
-        A text that is longer than a part but cannot be cut gets a batch of its own.
+        """Yield batches of about BATCH_BYTES as (document numbers, texts), in order. A text that is longer than a part
+        but cannot be cut gets a batch of its own.
         """
         owners: list[int] = []
         texts: list[str] = []

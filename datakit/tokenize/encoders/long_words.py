@@ -43,10 +43,7 @@ UTF8_BYTES = [*range(0xC0), *range(0xC2, 0xF5)]
 
 
 def refusal(tokenizer: dict[str, Any]) -> str:
-    """Return the reason why this tokenizer.json does not allow encoding word by word, or "" if it does.
-
-    Manifests store this reason.
-    """
+    """Return why this tokenizer.json does not allow encoding word by word (manifests store it), or "" if it does."""
     model = tokenizer["model"]
     if model.get("type") != "BPE" or model.get("dropout"):
         return "its model is not a deterministic BPE"
@@ -74,9 +71,8 @@ def bare(tokenizer: dict[str, Any], *, ignore_merges: bool = False) -> dict[str,
 
 
 def byte_characters() -> list[str]:
-    """Return the character that stands for each byte in a byte-level vocabulary.
-
-    A printable byte stands for itself; the others are numbered from U+0100.
+    """Return the character that stands for each byte in a byte-level vocabulary. A printable byte stands for itself;
+    the others are numbered from U+0100.
     """
     shown = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     hidden = iter(range(0x100, 0x200))

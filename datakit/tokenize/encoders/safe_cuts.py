@@ -17,9 +17,7 @@ those of the cl100k kind), a table over pairs of neighboring bytes gives the saf
 The right side starts with an ASCII character, which no normalization form composes with what precedes it, so the
 normalized parts, joined, are the normalized whole. Added tokens are matched before pre-tokenization. Therefore pairs of
 bytes inside an added token are removed from the table, and so are pairs at an end of a token whose match depends on its
-surroundings.
-
-With any other tokenizer, documents are not split; `find_splitter` says why.
+surroundings. With any other tokenizer, documents are not split; `find_splitter` says why.
 """
 
 from __future__ import annotations
@@ -48,10 +46,7 @@ DOUBTFUL = bytes([*range(0x80, 0x8B), 0x8E, 0x85, 0x9A, 0x9F, 0xA0, 0xA8, 0xA9, 
 
 @dataclass(frozen=True)
 class Splitter:
-    """Finds the places where a text can be cut.
-
-    safe: bool [256, 256], True if a text may be cut between two bytes with these values.
-    """
+    """Finds places to cut a text. safe: bool [256, 256], True if it may be cut between two bytes with these values."""
 
     safe: np.ndarray
 
@@ -90,10 +85,7 @@ class Splitter:
 
 
 def find_splitter(tokenizer: dict[str, Any]) -> tuple[Splitter | None, str]:
-    """Return the splitter for a parsed tokenizer.json, or None and the reason why there is none.
-
-    Do not reword the reasons: manifests store them.
-    """
+    """Return a tokenizer.json's splitter, or None and the reason. Do not reword the reasons: manifests store them."""
     family, reason = _family(tokenizer.get("pre_tokenizer"))
     if family is None:
         return None, reason

@@ -8,8 +8,7 @@ unknown pre-tokenizer) or panics while loading it, the reference encodes instead
 The fork server calls `load` once for all attempts, so `load` must start no thread; a helper process reads remote files.
 Truncation and padding in a tokenizer.json are switched off, because they would drop or add tokens. fastokens creates
 its thread pool on its first call, with one thread per CPU that the process may use, and ignores RAYON_NUM_THREADS
-(measured: three threads too many on four cores). Therefore this first call is made while only the task's CPUs are
-allowed.
+(measured: three threads too many on four cores). That call is therefore made with only the task's CPUs allowed.
 """
 
 from __future__ import annotations
@@ -46,10 +45,7 @@ TASKS = Path("/proc/self/task")
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A loaded tokenizer.json.
-
-    fast: None if fastokens cannot load the file; `refusal` then says why. definition: the parsed file.
-    """
+    """A loaded tokenizer.json, parsed as `definition`. fast: None if fastokens cannot load it; `refusal` says why."""
 
     sha256: str
     reference: tokenizers.Tokenizer
@@ -70,7 +66,7 @@ class Tokenizer:
         return self.reference.token_to_id(token)
 
     def encoder(self, wanted: str = "auto", special_strings: str = "keep") -> Encoder:
-        """Return the encoder named `wanted`. Raises TokenizerError if there is none.
+        """Return the encoder `wanted`. Raises TokenizerError if there is none.
 
         "auto" means fastokens if it can load the tokenizer, else the reference.
         """
@@ -111,15 +107,10 @@ class Tokenizer:
         def pieces(text: str) -> list[tuple[int, int]]:
             return [place for _, place in pre_tokenizer.pre_tokenize_str(text)]
 
-        return long_words.WordEncoder(
-            bare,
-            long_words.token_sizes(self.definition["model"]["vocab"]),
-            normalize,
-            pieces,
-            raw,
-            {normalize(token): number for token, number in normalized.items()},
-            bare(ignore_merges=True) if self.definition["model"].get("ignore_merges") else None,
-        )
+        sizes = long_words.token_sizes(self.definition["model"]["vocab"])
+        normalized = {normalize(token): number for token, number in normalized.items()}
+        ignoring = bare(ignore_merges=True) if self.definition["model"].get("ignore_merges") else None
+        return long_words.WordEncoder(bare, sizes, normalize, pieces, raw, normalized, ignoring)
 
 
 def load(url: str) -> Tokenizer | CustomTokenizer:

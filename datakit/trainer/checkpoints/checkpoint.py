@@ -1,5 +1,4 @@
-"""Decides when a checkpoint is saved, kept or removed; writes, lists and restores them; warns about unfinished and
-damaged ones.
+"""Decides when a checkpoint is saved, kept or removed; writes and restores checkpoints.
 
     <run>/checkpoints/step-000000400/state/...       orbax's files, each array sharded as on the devices
                                      commit.json     the marker, written last: step, run, mixture, files and checksums
@@ -8,9 +7,7 @@ damaged ones.
 A rolling checkpoint is written every `interval_minutes`, and only the newest `keep_temporary` of them are kept. The
 final checkpoint is permanent, and if `keep_every` is set, so is one checkpoint every `keep_every` steps. A new
 checkpoint is committed before an older one is removed, and a checkpoint's marker is removed before its files. So the
-last good checkpoint survives, no matter when the process is killed. A directory with another name is not a checkpoint.
-A checkpoint is ignored, with a warning, if its marker is missing, a file is missing or has the wrong size, or a
-checksum is wrong; the next older checkpoint is then used.
+last good checkpoint survives, no matter when the process is killed.
 
 During a save, the training loop waits only while the state is copied to host memory; the rest runs in the background. A
 checkpoint can be restored on any number of devices, because orbax reads each array into the requested sharding.
@@ -20,32 +17,33 @@ Verifying the checksums takes one more read of the restored files.
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import msgspec
 import orbax.checkpoint as ocp
-import xxhash
 from etils import epath
 
 from datakit.errors import CheckpointError, UsageError
 from datakit.storage import urls
+from datakit.trainer.checkpoints.candidates import (
+    MARKER,
+    SET_ASIDE,
+    Candidate,
+    Marker,
+    Say,
+    candidate_at,
+    candidates,
+    file_hash,
+    step_folders,
+)
 from datakit.trainer.checkpoints.compatibility import check_fit
 from datakit.trainer.models.weights import Tree
 from datakit.trainer.multihost import is_first
 
-FORMAT = "datakit.checkpoint/1"
-MARKER = "commit.json"
-SET_ASIDE = "set-aside.json"  # the marker is renamed to this when a start sets the checkpoint aside
 STATE = "state"
-NAME = re.compile(r"step-(\d{9,})")
-HASH_CHUNK = 4 << 20  # number of bytes per read; larger chunks are not faster
-Say = Callable[[str], None]  # shows one line of text to the user
 
 
 @dataclass(frozen=True)
@@ -74,88 +72,10 @@ class Checkpoints:
             )
 
 
-class Marker(msgspec.Struct, frozen=True):
-    """The contents of `commit.json`, the marker of a complete checkpoint."""
-
-    step: int
-    run: str  # the run's fingerprint
-    mixture: dict[str, Any]  # the mixture as the loader describes it (`BatchSource.record`)
-    counts: dict[str, int]  # tokens and sequences trained on so far
-    norms: dict[str, float]  # norms of the parameters at the start of the run
-    permanent: bool
-    files: dict[str, tuple[int, str]]  # relative path -> (size in bytes, xxh3-128 digest)
-    origin: dict[str, Any] | None = None  # the other run's checkpoint that this run started from, if any
-    format: str = FORMAT
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A checkpoint whose marker has been read."""
-
-    path: epath.Path
-    marker: Marker
-
-    def damage(self, checksums: bool) -> str | None:
-        """Describe the first damaged file, or return None. Unless `checksums` is true, compare only file sizes."""
-        for name, (length, xxh3) in self.marker.files.items():
-            file = self.path / name
-            if not file.exists():
-                return f"{name} is missing"
-            if file.stat().length != length:
-                return f"{name} has {file.stat().length} bytes instead of {length}"
-            if checksums and _hash(file) != xxh3:
-                return f"{name} does not match its checksum"
-        return None
-
-    def named(self) -> dict[str, Any]:
-        """Return the checkpoint's identity: path, training step and hash of its marker."""
-        return {"checkpoint": str(self.path), "step": self.marker.step, "marker": _hash(self.path / MARKER)}
-
-
-def step_folders(folder: str) -> Iterator[tuple[int, epath.Path]]:
-    """Yield (step, path) of every directory with a checkpoint's name, complete or not, in step order."""
-    place = epath.Path(folder)
-    for path in sorted(place.glob("step-*")) if place.exists() else []:
-        match = NAME.fullmatch(path.name)
-        if match:
-            yield int(match[1]), path
-
-
-def candidates(folders: list[str], say: Say) -> list[Candidate]:
-    """Return all checkpoints in these folders that seem complete, newest first, without verifying checksums."""
-    read = [candidate_at(path, say) for folder in folders for _, path in step_folders(folder)]
-    found = [candidate for candidate in read if candidate is not None]
-    return sorted(found, key=lambda one: (one.marker.step, one.marker.permanent), reverse=True)
-
-
-def candidate_at(path: epath.Path, say: Say) -> Candidate | None:
-    """Return the checkpoint in a directory, or None if it is not valid, with a warning unless it was set aside."""
-    try:
-        marker = msgspec.json.decode((path / MARKER).read_bytes(), type=Marker)
-    except FileNotFoundError:
-        if not (path / SET_ASIDE).exists():
-            say(f"warning: {path} was never finished; ignored")
-        return None
-    except msgspec.DecodeError as error:
-        say(f"warning: {path / MARKER} does not parse ({error}); ignored")
-        return None
-    if marker.format != FORMAT:
-        say(f"warning: {path} has format {marker.format!r}, but this version reads {FORMAT!r}; ignored")
-        return None
-    candidate = Candidate(path, marker)
-    damage = candidate.damage(checksums=False)
-    if damage:
-        say(f"warning: {path} is damaged ({damage}); ignored")
-        return None
-    return candidate
-
-
 def restore(candidate: Candidate, like: Tree, whole: bool = True) -> Tree:
-    """Restore the state in a checkpoint.
-
-    If `whole` is false, restore only the parts in `like` (e.g. "params" and "model"), whichever optimizer the
-    checkpoint was trained with. Each leaf of `like` is an array or a ShapeDtypeStruct, with the sharding to restore to.
-    Raises CheckpointError if the checkpoint comes from a different model or, if `whole` is true, a different optimizer.
+    """Restore the state in a checkpoint or, if `whole` is false, only the parts in `like` (e.g. "params" and "model"),
+    whichever optimizer it was trained with. Each leaf of `like` is an array or a ShapeDtypeStruct, with the sharding to
+    restore to. Raises CheckpointError if the model or, if `whole` is true, the optimizer is a different one.
     """
     place = candidate.path / STATE
     abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), like)
@@ -245,7 +165,7 @@ class Writer:
 
 def commit(path: epath.Path, marker: Marker) -> None:
     """Write the marker of a completely written state, with the size and checksum of each file."""
-    files = {str(file.relative_to(path)): (file.stat().length, _hash(file)) for file in _files(path / STATE)}
+    files = {str(file.relative_to(path)): (file.stat().length, file_hash(file)) for file in _files(path / STATE)}
     data = msgspec.json.format(msgspec.json.encode(msgspec.structs.replace(marker, files=files)), indent=1)
     unfinished = path / f".{MARKER}.tmp"
     unfinished.write_bytes(data)
@@ -257,11 +177,3 @@ def _files(folder: epath.Path) -> list[epath.Path]:
     for entry in sorted(folder.iterdir()):
         found.extend(_files(entry) if entry.is_dir() else [entry])
     return found
-
-
-def _hash(file: epath.Path) -> str:
-    digest = xxhash.xxh3_128()
-    with file.open("rb") as opened:
-        while chunk := opened.read(HASH_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()

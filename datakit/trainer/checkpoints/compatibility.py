@@ -1,7 +1,5 @@
 """Checks, before a checkpoint is read, that its arrays have the names and shapes that this run expects, and words the
-error if they differ.
-
-Orbax's own error for a mismatch names neither the array nor the setting to change.
+error if they differ. Orbax's own error names neither the array nor the setting to change.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Chooses the checkpoint to resume from: the newest whose checksums match; sets later ones aside by renaming their
-markers.
-
-Resuming a run, starting from another run's weights, and `datakit eval` all restore checkpoints through this module.
+markers. Resuming, starting from another run's weights, and `datakit eval` restore checkpoints through this module.
 """
 
 from __future__ import annotations
@@ -14,7 +12,8 @@ from etils import epath
 from datakit.errors import CheckpointError
 from datakit.storage import urls
 from datakit.storage.fingerprint import SHOWN_DIGITS
-from datakit.trainer.checkpoints.checkpoint import MARKER, SET_ASIDE, Candidate, Say, restore, step_folders
+from datakit.trainer.checkpoints.candidates import MARKER, SET_ASIDE, Candidate, Say, step_folders
+from datakit.trainer.checkpoints.checkpoint import restore
 from datakit.trainer.models.weights import Tree
 from datakit.trainer.multihost import is_first, meet
 
@@ -23,7 +22,6 @@ FOLDER = "checkpoints"
 
 def checkpoint_folders(directory: str, temporary_root: str | None) -> tuple[str, str]:
     """Return a run's folders for (permanent, rolling) checkpoints; without a temporary root, both are the same.
-
     Identical runs under two roots may share a temporary root, so the name of the rolling folder's parent contains a
     hash of the run's directory.
     """
@@ -50,9 +48,8 @@ def restore_newest(
     whole: bool = True,
     advice: str = "the warnings above say why",
 ) -> tuple[Tree, Candidate]:
-    """Restore the newest readable state, or the parts of it that `like` names; return it with its checkpoint.
-
-    Raises CheckpointError, with a message that ends with `advice`, if no checkpoint can be read.
+    """Restore the newest readable state, or the parts of it that `like` names; return it with its checkpoint. Raises
+    CheckpointError, with a message that ends with `advice`, if no checkpoint can be read.
     """
     for candidate in found:
         damage = candidate.damage(checksums=True)  # on every host, so that all hosts restore the same checkpoint

@@ -1,7 +1,5 @@
 """Prints a progress line every few seconds: step, loss, tokens/s, MFU, time left, and the share of time spent waiting
-for data if it exceeds 5 %.
-
-The rates and the time left are computed from the median duration of the last steps, including the wait for data.
+for data if it exceeds 5 %. Rates and time left come from the median duration of the last steps, the wait included.
 """
 
 from __future__ import annotations

@@ -19,16 +19,8 @@ optionally TensorBoard, Trackio or Weights & Biases.
 
 MFU is a percentage: 100 x 3 x (forward FLOPs of a token, output matrix included, attention not halved) x tokens /
 (seconds x peak x devices), where peak is the device's dense bf16 rate. Recomputation and routing are not counted as
-useful work.
-
-Rates are per second of `duration`, as in other trainers, so they show what the devices achieve once they have a batch.
-Time spent waiting for data appears in loading_time and in the progress line, whose rates are per second of total time.
-FLOPs include padding, because the devices process it; token counts exclude it. The totals total_gflops and total_tokens
-cover the whole run, including the steps before a restart.
-
-If a step ends with a checkpoint or an evaluation, its row is written twice: before them, and again after them with
-their metrics added. The last row of a step counts. When a run resumes, the rows after the step at which it resumes are
-moved to metrics.set-aside.jsonl.
+useful work. Rates are per second of `duration`. docs/trainer.md says how padding and waiting are counted. If a step
+ends with a checkpoint or an evaluation, its row is written twice, and the last row counts.
 """
 
 from __future__ import annotations
@@ -95,19 +87,14 @@ class Tracker(Protocol):
 
     def log(self, step: int, row: Mapping[str, Any]) -> None:
         """Store a row."""
-        ...
 
     def close(self) -> None:
         """Flush and close."""
-        ...
 
 
 class JsonLines:
-    """The tracker that every run has. It writes NaN and infinity as null.
-
-    A process killed while writing leaves an incomplete last line, which is removed when the file is next opened. Rows
-    after `start`, the step at which the run resumes, are moved to another file, since the run repeats those steps or
-    ends before them.
+    """The tracker that every run has. It writes NaN and infinity as null. A killed process can leave an incomplete last
+    line, which is removed when the file is next opened. Rows after `start`, where the run resumes, move to `SET_ASIDE`.
     """
 
     def __init__(self, folder: str, start: int) -> None:
@@ -153,10 +140,8 @@ class TensorBoard:
 
 
 class Hosted:
-    """Sends rows to Trackio or Weights & Biases, which have the same interface.
-
-    A resumed run continues there as the same run. Both packages print a greeting to standard output, which is reserved
-    for results, so their output is redirected to standard error.
+    """Sends rows to Trackio or Weights & Biases, which have the same interface and continue a resumed run as the same
+    run. Both print a greeting to standard output, which is reserved for results, so it is redirected to standard error.
     """
 
     def __init__(self, package: Any, project: str, name: str, config: dict[str, Any]) -> None:

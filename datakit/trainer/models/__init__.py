@@ -1,7 +1,5 @@
 """Imports a model by its built-in name or its import path. Each model is one file; to make a variant, copy the file.
-
-`grug.py` and `olmoe.py` define models. The other modules hold what the models share: the protocol that a model file
-follows, layers, routers, experts, and tables of weights.
+`grug.py` and `olmoe.py` define models, and the other modules hold what the models share.
 """
 
 from __future__ import annotations

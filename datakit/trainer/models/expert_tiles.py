@@ -1,12 +1,10 @@
 """Computes experts in a loop over tiles of rows: decides tile size, padding and tiles per turn; defines the gradient.
 
 A *tile* is a fixed number of rows that belong to one expert. A *turn* is one iteration of the loop: it processes one or
-more tiles with a few small dense products.
-
-Cost: every expert's rows are padded to whole tiles (half a tile per expert on average), and an expert's weights are
-copied once per turn. In exchange, nothing is computed for experts that a token did not choose, and the loop ends after
-the last used tile. A turn handles as many tiles as it can while the rows between its two products still fit in one
-core's cache. This is enough work to use the other cores too. On a CPU this is by far the fastest backend.
+more tiles with a few small dense products. An expert's rows are padded to whole tiles (half a tile on average), and its
+weights are copied once per turn. In exchange, nothing is computed for experts that a token did not choose, and the loop
+ends after the last used tile. A turn handles as many tiles as it can while the rows between its two products still fit
+in one core's cache. This is enough work to use the other cores too. On a CPU this is by far the fastest backend.
 
 In most turns, all tiles belong to one expert. Those turns come first and use one product for all their rows. The
 remaining tiles of each expert follow, with one product per tile. XLA:CPU parallelizes a product only over its rows, in
@@ -20,7 +18,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -46,10 +43,8 @@ class Tiles(NamedTuple):
 
 
 def tile_rows(assignments: int, experts: int) -> int:
-    """Return the number of rows per tile.
-
-    It is at most a quarter of an expert's even share of the assignments, so that padding adds at most about an eighth.
-    It is never below `SMALLEST_TILE`, however, even if an expert's share is small.
+    """Return the number of rows per tile: at most a quarter of an expert's even share of the assignments, so that
+    padding adds at most about an eighth, but never below `SMALLEST_TILE`.
     """
     size = SMALLEST_TILE
     while size < LARGEST_TILE and 4 * 2 * size * experts <= assignments:
@@ -101,9 +96,8 @@ class Turn(NamedTuple):
         return rows.reshape(*self.shape, *values.shape[1:])
 
     def take_halves(self, values: Any) -> Any:
-        """Return what `take` returns, but slice the left and the right half of each row separately.
-
-        XLA:CPU does not vectorize a loop that reads both halves of one slice, and such a loop is 5 times slower.
+        """Return what `take` returns, but slice the left and the right half of each row separately. XLA:CPU does not
+        vectorize a loop that reads both halves of one slice, and such a loop is 5 times slower.
         """
         rows, width = math.prod(self.shape), values.shape[1] // 2
         at = ((self.start, column) for column in (0, width))
@@ -148,13 +142,6 @@ def tiled_experts(
     return _tiled(x, share, w_in, w_out, tiles, gate, tile, together, saved_name)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(5, 6, 7, 8))
-def _tiled(
-    x: Any, share: Any, w_in: Any, w_out: Any, tiles: Tiles, gate: Any, tile: int, together: int, saved_name: str
-) -> Any:
-    return _tiled_forward(x, share, w_in, w_out, tiles, gate, tile, together, saved_name)[0]
-
-
 def _tiled_forward(
     x: Any, share: Any, w_in: Any, w_out: Any, tiles: Tiles, gate: Any, tile: int, together: int, saved_name: str
 ) -> tuple[Any, Any]:
@@ -189,27 +176,15 @@ def _tiled_backward(
         exact = {"preferred_element_type": jnp.float32}
         out_part = jnp.einsum("...ti,...td->...id", gated * weight, arrived, **exact)
         in_part = jnp.einsum("...td,...tf->...df", x[token], to_middle, **exact)
-        return (
-            turn.put(to_x, jnp.einsum("...tf,...df->...td", to_middle, w_in[expert])),
-            turn.put(to_share, share_part),
-            _add_in_order(to_in, expert, in_part),
-            _add_in_order(to_out, expert, out_part),
-        )
+        to_x = turn.put(to_x, jnp.einsum("...tf,...df->...td", to_middle, w_in[expert]))
+        to_in, to_out = _add_in_order(to_in, expert, in_part), _add_in_order(to_out, expert, out_part)
+        return to_x, turn.put(to_share, share_part), to_in, to_out
 
-    zeros = (
-        jnp.zeros((rows, x.shape[-1]), x.dtype),
-        jnp.zeros(rows, jnp.float32),
-        jnp.zeros(w_in.shape, jnp.float32),
-        jnp.zeros(w_out.shape, jnp.float32),
-    )
-    to_x, to_share, to_in, to_out = _each_turn(do, tiles, together, tile, zeros)
-    return (
-        sum_rows(to_x, tiles.order),
-        to_share[tiles.order.row].astype(share.dtype),
-        to_in.astype(w_in.dtype),
-        to_out.astype(w_out.dtype),
-        None,
-    )
+    sums = (jnp.zeros(shape, jnp.float32) for shape in (rows, w_in.shape, w_out.shape))
+    carry = (jnp.zeros((rows, x.shape[-1]), x.dtype), *sums)
+    to_x, to_share, to_in, to_out = _each_turn(do, tiles, together, tile, carry)
+    to_weights = to_in.astype(w_in.dtype), to_out.astype(w_out.dtype)
+    return sum_rows(to_x, tiles.order), to_share[tiles.order.row].astype(share.dtype), *to_weights, None
 
 
 def _add_in_order(sums: Any, expert: Any, parts: Any) -> Any:
@@ -219,4 +194,5 @@ def _add_in_order(sums: Any, expert: Any, parts: Any) -> Any:
     return sums
 
 
+_tiled = jax.custom_vjp(lambda *inputs: _tiled_forward(*inputs)[0], nondiff_argnums=(5, 6, 7, 8))
 _tiled.defvjp(_tiled_forward, _tiled_backward)

@@ -3,18 +3,10 @@
     experts(x, expert, share, w_in, w_out, gate, backend) -> y
     y[t] = sum over k of share[t, k] * gate(x[t] @ w_in[expert[t, k]]) @ w_out[expert[t, k]]
 
-| backend | how | where |
-|---|---|---|
-| tiles | sorts assignments by expert, pads each expert's rows to whole tiles, and loops over the tiles | CPU |
-| ragged | sorts assignments by expert, and calls `jax.lax.ragged_dot` | GPU without tokamax, TPU |
-| tokamax | like ragged, with tokamax's grouped matrix product (Triton or Mosaic) | GPU |
-| dense | applies every expert to every token and masks the results: E / K times the work | reference for tests |
-
-`auto` means tiles on a CPU, tokamax on a GPU if it is installed, and ragged otherwise. On a CPU, ragged would be 5
-times slower with 8 experts, and slower still with more, because XLA:CPU expands ragged_dot to the dense computation.
-An expert has no capacity limit.
-
-On a mesh, each device computes the experts for its own tokens, after gathering the weights of all experts (FSDP).
+docs/trainer.md describes the backends. `auto` means tiles on a CPU, tokamax on a GPU if it is installed, and ragged
+otherwise. On a CPU, ragged would be 5 times slower with 8 experts, and slower still with more, because XLA:CPU expands
+ragged_dot to the dense computation, which takes E / K times the work. On a mesh, each device computes the experts for
+its own tokens, after gathering the weights of all experts (FSDP).
 """
 
 from __future__ import annotations
@@ -46,13 +38,10 @@ def experts(
     share: Float[Array, "T K"],
     w_in: Float[Array, "E D F"],
     w_out: Float[Array, "E I D"],
-    gate: str = "swiglu",
+    gate: str = "swiglu",  # a name in `layers.GATES`
     backend: Backend = "auto",
 ) -> Float[Array, "T D"]:
-    """Compute y by the formula in the module's docstring.
-
-    `gate` is a name in `layers.GATES`. `x` and the weights have the same dtype; sums are computed in fp32.
-    """
+    """Compute y by the module's formula. `x` and the weights have the same dtype, and sums are computed in fp32."""
     compute = partial(_BACKENDS[resolve(backend)], gate=GATES[gate])
     if current_mesh().size > 1:
         # check_vma does not support custom gradients with integer inputs; tests compare with one device instead.

@@ -1,7 +1,6 @@
 """Defines Grug, this trainer's own mixture-of-experts model: its settings and limits, weights, forward pass and FLOPs.
 
-To change the model, copy this file. Every layer is attention followed by experts. Both read a gated RMS norm of the
-residual stream:
+To change it, copy this file. A layer is attention, then experts. Both read a gated RMS norm of the residual stream:
 
     x = gated(norm(embed[tokens]))
     x = x + attention(gated(norm(x)))
@@ -14,9 +13,8 @@ half of it. The component of each head's output along the position's own value i
 which starts at one, scales the result.
 
 A sigmoid router chooses K of the E experts, and its biases balance the load by quantiles (see `router.py`). One more
-expert is shared: every token passes through it. Experts are SwiGLU networks by default. `experts = 0` makes a dense
-model with only the shared expert. The model has no biases except the router's, no tied weights, no dropout and no
-balancing loss.
+expert is shared by all tokens. Experts are SwiGLU networks by default. `experts = 0` makes a dense model with only the
+shared expert. The model has no biases except the router's, no tied weights, no dropout and no balancing loss.
 
 Parameters are fp32, and the computation is bf16 by default. Layers are stacked along a first axis and run in one
 `scan`, so a model with 50 layers compiles as fast as one with 5. `shapes.py` explains the letters in shapes.
@@ -125,7 +123,7 @@ def weights(config: Config) -> Tree:
     c, std = config, config.init_scale * config.hidden**-0.5
     layers, hidden, width = c.layers, c.hidden, c.heads * c.head_width
     kv_width, rank, shared = c.kv_heads * c.head_width, c.gate_rank, c.shared_width
-    across, along = P(None, "data", None), P(None, None, "data")
+    each, across, along = (layers, c.experts), P(None, "data", None), P(None, None, "data")
     blocks = {
         "attention_norm": Weight((layers, hidden), P(), None),
         "attention_norm_down": Weight((layers, hidden, rank), across, std, "adamh", 1),
@@ -144,12 +142,8 @@ def weights(config: Config) -> Tree:
     if c.experts:
         blocks |= {
             "router": Weight((layers, hidden, c.experts), across, std, "router"),
-            "expert_in": Weight(
-                (layers, c.experts, hidden, 2 * c.expert_width), P(None, None, "data", None), std, "adamh_expert", 2
-            ),
-            "expert_out": Weight(
-                (layers, c.experts, c.expert_width, hidden), P(None, None, None, "data"), std, "adamh_expert", 2
-            ),
+            "expert_in": Weight((*each, hidden, 2 * c.expert_width), P(None, *across), std, "adamh_expert", 2),
+            "expert_out": Weight((*each, c.expert_width, hidden), P(None, *along), std, "adamh_expert", 2),
         }
     return {
         "embed": Weight((c.vocabulary, hidden), P(None, "data"), std, "adam"),

@@ -5,8 +5,8 @@ terms is fp32, in the backward pass too: bf16 has 8 significant bits, so a bf16 
 
 Two blocks save memory: attention processes eight groups of queries in turn (no [S, S] scores are kept, and keys after
 the group or before the widest window are never read), and the loss processes pieces of the sequence (no [B, S, V]
-logits are kept). Both recompute their intermediate values in the backward pass. On a CPU this is also faster, since
-small arrays fit in cache (at 256 positions, attention is 3 times and the loss twice as fast as in one piece).
+logits are kept). Both recompute their intermediate values in the backward pass. On a CPU they are also faster (at 256
+positions, attention 3 times and the loss twice), since small arrays fit in the cache.
 
 No array that grows with the sequence is a constant of the program: masks and rotary positions are computed in it.
 """
@@ -88,10 +88,9 @@ def attention(
     window: Int[Array, ""] | int,
     widest: int,
 ) -> Float[Array, "B S N H"]:
-    """Compute causal softmax attention within segments; N / M query heads share each key head.
-
-    A position attends to the last `window` positions, itself included. `window` may be a traced value, since it differs
-    between the layers of one scan. `widest`, its upper bound, must be a Python integer.
+    """Compute causal softmax attention within segments; N / M query heads share each key head. A position attends to
+    the last `window` positions, itself included. `window` may be a traced value, since it differs between the layers of
+    one scan. `widest`, its upper bound, must be a Python integer.
     """
     batch, length, heads, width = query.shape
     kv_heads = key.shape[2]
@@ -160,10 +159,8 @@ GATES: dict[str, Callable[[Any], Any]] = {"swiglu": silu_gate, "bilinear": bilin
 def next_tokens(
     tokens: Int[Array, "B S"], segments: Int[Array, "B S"], loss_mask: Bool[Array, "B S"]
 ) -> tuple[Int[Array, "B S"], Float[Array, "B S"]]:
-    """Return the labels and the weights of all positions. Position i predicts token i + 1.
-
-    A prediction has weight 1 if the predicted token's mask is set and both tokens are in the same segment, and weight 0
-    otherwise. So the first token of a document is never predicted. The last position predicts nothing.
+    """Return all labels and weights. Position i predicts token i + 1, with weight 1 if that token's mask is set and
+    both are in one segment, otherwise 0. So no document's first token is predicted. The last position predicts none.
     """
     labels = jnp.concatenate([tokens[:, 1:], tokens[:, :1]], axis=1)
     counted = loss_mask[:, 1:] & (segments[:, 1:] == segments[:, :-1])
@@ -173,11 +170,9 @@ def next_tokens(
 def cross_entropy(
     hidden: Float[Array, "B S D"], head: Float[Array, "D V"], labels: Int[Array, "B S"], piece: int | None = None
 ) -> tuple[Float[Array, "B S"], Float[Array, "B S"]]:
-    """Return -log p(label) and the logsumexp of the logits for each position, in nats and in fp32.
-
-    Logits are held for only `piece` positions at a time (None: as many as fit in `LOGIT_BYTES`), rounded down to a
-    divisor of the length. On a mesh, each device computes its own rows, so the gradient of `head` is summed over the
-    devices once instead of once per piece.
+    """Return -log p(label) and the logsumexp of the logits for each position, in nats and in fp32. Logits are held for
+    only `piece` positions at a time (None: as many as fit in `LOGIT_BYTES`), rounded down to a divisor of the length.
+    On a mesh, each device computes its own rows, so `head`'s gradient is summed over the devices once, not per piece.
     """
     compute = partial(_cross_entropy_of_rows, piece=piece)
     if current_mesh().size > 1:
@@ -240,14 +235,12 @@ def _pieces(array: Any, piece: int) -> Any:
 
 
 def _joined(pieces: Any) -> Any:
-    count, batch, piece = pieces.shape[:3]
-    rest = pieces.shape[3:]
+    count, batch, piece, *rest = pieces.shape
     return pieces.swapaxes(0, 1).reshape(batch, count * piece, *rest)
 
 
 def largest_divisor(number: int, limit: int) -> int:
     """Return the largest divisor of `number` that is at most `limit`.
-
     >>> largest_divisor(96, 40)
     32
     """

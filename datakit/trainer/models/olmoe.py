@@ -8,8 +8,7 @@
 The models use the same blocks as `grug.py`, and differ from each other in size and in two settings. Queries and keys
 are normalized over the whole projection (OLMoE), per head (Qwen3) or not at all (Mixtral). A token's expert weights are
 renormalized to sum to one (Mixtral, Qwen3) or left as they are (OLMoE). The router is a softmax with one load-balancing
-loss over all layers. `hub.py` reads published checkpoints. Tests compare logits, losses and every gradient with those
-of the published implementations.
+loss over all layers. Tests compare logits, losses and all gradients with the published implementations.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ def weights(config: Config) -> Tree:
     """Return the table of all weights; `Weight` explains its columns."""
     c, std = config, config.init_std
     layers, hidden, width, kv_width = c.layers, c.hidden, c.heads * c.head_width, c.kv_heads * c.head_width
-    across, along = P(None, "data", None), P(None, None, "data")
+    each, across, along = (layers, c.experts), P(None, "data", None), P(None, None, "data")
     blocks = {
         "attention_norm": Weight((layers, hidden), P(), None),
         "query": Weight((layers, hidden, width), across, std, "adamh", 1),
@@ -86,12 +85,8 @@ def weights(config: Config) -> Tree:
         "attention_out": Weight((layers, width, hidden), along, std, "adamh", 1),
         "mlp_norm": Weight((layers, hidden), P(), None),
         "router": Weight((layers, hidden, c.experts), across, std, "router"),
-        "expert_in": Weight(
-            (layers, c.experts, hidden, 2 * c.expert_width), P(None, None, "data", None), std, "adamh_expert", 2
-        ),
-        "expert_out": Weight(
-            (layers, c.experts, c.expert_width, hidden), P(None, None, None, "data"), std, "adamh_expert", 2
-        ),
+        "expert_in": Weight((*each, hidden, 2 * c.expert_width), P(None, *across), std, "adamh_expert", 2),
+        "expert_out": Weight((*each, c.expert_width, hidden), P(None, *along), std, "adamh_expert", 2),
     }
     if c.query_key_norm != "none":
         whole = c.query_key_norm == "whole"

@@ -1,7 +1,5 @@
 """Defines the functions that a model file must have, their inputs and results, and checks on the sizes of a model.
-
-A model is a module with a dataclass `Config` and the four functions of `Model`. `load_model("grug")` imports a model
-from `trainer/models/`, and `load_model("my_package.my_variant")` imports your own.
+`docs/trainer.md` explains how to write a model file.
 """
 
 from __future__ import annotations

@@ -1,16 +1,11 @@
 """Chooses each token's experts and their weights, computes balancing biases and losses, and names the router's metrics.
-
-`sigmoid_route` is the quantile-balanced router. It chooses the K experts with the largest logit + bias, and weights
-each by the sigmoid of its unbiased logit. After each batch, the bias is set to the value with which every expert would
-have received the same share of that batch. No auxiliary loss is needed to balance the load. `softmax_route` is the
-classical router, which is balanced by a loss.
+`sigmoid_route` is the quantile-balanced router, which docs/trainer.md describes. `softmax_route` is the classical
+router, which is balanced by a loss.
 
 Balancing needs, for each expert, the q-th largest of its scores over all tokens of the batch. It is found bit by bit,
 with 32 counts over [T, E]. Each count is a sum of integers, which is exact under any sharding. So the bias does not
-depend on the number of devices, no scores are gathered, and nothing is sorted.
-
-Logits are computed in fp32 from fp32 inputs. This is only a thousandth of a model's work, and rounding could change
-which of two nearly equal experts a token trains.
+depend on the number of devices, no scores are gathered, and nothing is sorted. Logits are computed in fp32 from fp32
+inputs. This is only a thousandth of the work, and rounding could change which of two nearly equal experts is trained.
 """
 
 from __future__ import annotations
@@ -80,10 +75,7 @@ def load_entropy(load: Float[Array, "*layers E"]) -> Float[Array, "*layers"]:
 def balance_loss(
     load: Float[Array, "*layers E"], probability: Float[Array, "*layers E"], choices: int
 ) -> Float[Array, "*layers"]:
-    """Return E * sum(load * K * probability), which is K for an even load.
-
-    The formula is equation 4 of Switch Transformers (Fedus et al. 2021).
-    """
+    """Return E * sum(load * K * probability), K for an even load (Switch Transformer, Fedus et al. 2021, eq. 4)."""
     return load.shape[-1] * choices * jnp.sum(load * probability, axis=-1)
 
 
@@ -100,10 +92,9 @@ def router_metrics(stats: RouterStatistics, choices: int) -> dict[str, Array]:
 def quantile_thresholds(
     logits: Float[Array, "T E"], bias: Float[Array, " E"], choices: int, valid: Bool[Array, " T"]
 ) -> Float[Array, " E"]:
-    """Return, for each expert, the threshold that its excess reaches for T * K / E of the T valid tokens.
-
-    A token's bar is its (K + 1)-th largest biased logit. An expert's excess for a token is its unbiased logit minus the
-    token's bar. The threshold is the expert's q-th largest excess, with q = max(1, floor(T * K / E)).
+    """Return, for each expert, the threshold that its excess reaches for T * K / E of the T valid tokens. A token's bar
+    is its (K + 1)-th largest biased logit. An expert's excess for a token is its unbiased logit minus the token's bar.
+    The threshold is the expert's q-th largest excess, with q = max(1, floor(T * K / E)).
     """
     logits = jax.lax.stop_gradient(logits)
     # We take the minimum instead of the last entry, because slicing top_k's result makes XLA:CPU sort everything.

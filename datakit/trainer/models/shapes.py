@@ -1,5 +1,4 @@
 """Provides jaxtyping's shape annotations, or placeholders if jaxtyping is missing, and explains their axis letters.
-
 Tests check every annotation in `datakit.trainer.models` and `datakit.trainer.optimizer` at run time. A training machine
 does not need jaxtyping. Each name in an annotation is an axis, which has the same size throughout a function:
 

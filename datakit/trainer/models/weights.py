@@ -3,10 +3,7 @@
 A row gives a weight's shape, sharding, initialization and optimizer group. A model file builds the table as nested
 dicts of `Weight`, from which arrays, shardings, optimizer groups and parameter counts follow. Each weight has its own
 random key, derived from its path. So adding a weight does not change the others, and values do not depend on the mesh.
-
-The mesh has two axes. Along "replica" there are full copies of the weights (data parallelism); along "data" the weights
-are sharded (FSDP). The batch is split over both axes. `gathered` collects a sharded weight where it is used, after
-casting it to the compute type. If that is bf16, the cast halves the traffic.
+docs/trainer.md explains the axes of the mesh, "replica" (data parallelism) and "data" (FSDP).
 """
 
 from __future__ import annotations
@@ -33,18 +30,13 @@ Tree = dict[str, Any]  # nested dicts whose leaves all have the same type
 
 @dataclass(frozen=True)
 class Weight:
-    """One row of the table.
-
-    The initial values are ones if `std` is None, zeros if it is 0, and otherwise drawn from a normal distribution with
-    standard deviation `std`, truncated at 3 standard deviations. The first `stack` axes index independent matrices (of
-    layers or experts), each of which keeps its norm under AdamH.
-    """
+    """One row of the table. Each matrix of a stack keeps its norm under AdamH."""
 
     shape: tuple[int, ...]
     sharding: P
-    std: float | None
+    std: float | None  # of a normal distribution, truncated at 3 standard deviations; 0: zeros; None: ones
     group: Group = "adam"
-    stack: int = 0
+    stack: int = 0  # number of first axes that index independent matrices (layers, experts)
 
     @property
     def size(self) -> int:
@@ -53,10 +45,7 @@ class Weight:
 
 
 def make_mesh(replicas: int = 1, devices: Sequence[Any] | None = None) -> Mesh:
-    """Return a mesh that holds `replicas` full copies of the weights, each sharded over an equal number of devices.
-
-    Raises UsageError if the number of devices is not a multiple of `replicas`.
-    """
+    """Return a mesh for `replicas` copies of the weights. Raises UsageError if the devices cannot be split evenly."""
     devices = jax.devices() if devices is None else devices
     if len(devices) % replicas:
         raise UsageError(f"{len(devices)} devices cannot hold {replicas} replicas; choose a divisor of {len(devices)}")
@@ -81,10 +70,7 @@ def parameter_count(table: Tree, chosen: int | None = None) -> int:
 
 
 def initialize(table: Tree, key: Array) -> Tree:
-    """Draw the initial fp32 parameters.
-
-    If they do not fit on one device, call this function under `jit` with `out_shardings=shardings(...)`.
-    """
+    """Draw the fp32 parameters; if one device cannot hold them, under `jit` with `out_shardings=shardings(...)`."""
 
     def draw(path: Any, weight: Weight) -> Array:
         if not weight.std:
@@ -108,7 +94,7 @@ def shardings(table: Tree, mesh: Mesh) -> Tree:
 
 
 def gathered(weight: Shaped[Array, "*shape"], dtype: Any) -> Shaped[Array, "*shape"]:
-    """Cast a weight to `dtype`, and gather it on every device."""
+    """Cast a weight to `dtype` first, which halves the traffic if that is bf16, and then gather it on every device."""
     return constrain(weight.astype(dtype), P())
 
 

@@ -1,0 +1,101 @@
+"""Lists checkpoints, reads their markers, and warns about unfinished and damaged ones, which are then ignored."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO, cast
+
+import msgspec
+from etils import epath
+
+from datakit.storage import atomic
+
+FORMAT = "datakit.checkpoint/1"
+MARKER = "commit.json"
+SET_ASIDE = "set-aside.json"  # the marker is renamed to this when a start sets the checkpoint aside
+NAME = re.compile(r"step-(\d{9,})")
+Say = Callable[[str], None]  # shows one line of text to the user
+
+
+class Marker(msgspec.Struct, frozen=True):
+    """The contents of `commit.json`, the marker of a complete checkpoint."""
+
+    step: int
+    run: str  # the run's fingerprint
+    mixture: dict[str, Any]  # the mixture as the loader describes it (`BatchSource.record`)
+    counts: dict[str, int]  # tokens and sequences trained on so far
+    norms: dict[str, float]  # norms of the parameters at the start of the run
+    permanent: bool
+    files: dict[str, tuple[int, str]]  # relative path -> (size in bytes, xxh3-128 digest)
+    origin: dict[str, Any] | None = None  # the other run's checkpoint that this run started from, if any
+    format: str = FORMAT
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A checkpoint whose marker has been read."""
+
+    path: epath.Path
+    marker: Marker
+
+    def damage(self, checksums: bool) -> str | None:
+        """Describe the first damaged file, or return None. Unless `checksums` is true, compare only file sizes."""
+        for name, (length, xxh3) in self.marker.files.items():
+            file = self.path / name
+            if not file.exists():
+                return f"{name} is missing"
+            if file.stat().length != length:
+                return f"{name} has {file.stat().length} bytes instead of {length}"
+            if checksums and file_hash(file) != xxh3:
+                return f"{name} does not match its checksum"
+        return None
+
+    def named(self) -> dict[str, Any]:
+        """Return the checkpoint's identity: path, training step and hash of its marker."""
+        return {"checkpoint": str(self.path), "step": self.marker.step, "marker": file_hash(self.path / MARKER)}
+
+
+def step_folders(folder: str) -> Iterator[tuple[int, epath.Path]]:
+    """Yield (step, path) of every directory with a checkpoint's name, complete or not, in step order."""
+    place = epath.Path(folder)
+    for path in sorted(place.glob("step-*")) if place.exists() else []:
+        match = NAME.fullmatch(path.name)
+        if match:
+            yield int(match[1]), path
+
+
+def candidates(folders: list[str], say: Say) -> list[Candidate]:
+    """Return all checkpoints in these folders that seem complete, newest first, without verifying checksums."""
+    read = [candidate_at(path, say) for folder in folders for _, path in step_folders(folder)]
+    found = [candidate for candidate in read if candidate is not None]
+    return sorted(found, key=lambda one: (one.marker.step, one.marker.permanent), reverse=True)
+
+
+def candidate_at(path: epath.Path, say: Say) -> Candidate | None:
+    """Return the checkpoint in a directory, or None if it is not valid, with a warning unless it was set aside."""
+    try:
+        marker = msgspec.json.decode((path / MARKER).read_bytes(), type=Marker)
+    except FileNotFoundError:
+        if not (path / SET_ASIDE).exists():
+            say(f"warning: {path} was never finished; ignored")
+        return None
+    except msgspec.DecodeError as error:
+        say(f"warning: {path / MARKER} does not parse ({error}); ignored")
+        return None
+    if marker.format != FORMAT:
+        say(f"warning: {path} has format {marker.format!r}, but this version reads {FORMAT!r}; ignored")
+        return None
+    candidate = Candidate(path, marker)
+    damage = candidate.damage(checksums=False)
+    if damage:
+        say(f"warning: {path} is damaged ({damage}); ignored")
+        return None
+    return candidate
+
+
+def file_hash(file: epath.Path) -> str:
+    """Return the xxh3-128 of a file in any storage."""
+    with file.open("rb") as opened:
+        return atomic.hash_open(cast(BinaryIO, opened))[0]
