@@ -54,7 +54,7 @@ def chat_format(form: str) -> ChatFormat:
 
 @dataclass(frozen=True)
 class Conversations:
-    """N conversations. roles, contents: one entry per message. turns: int64 [N], the number of messages in each one."""
+    """N conversations. roles, contents: one entry per message. turns: int64 [N], the messages per conversation."""
 
     roles: list[str]
     contents: list[str]

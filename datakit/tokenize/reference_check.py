@@ -79,7 +79,7 @@ class Verification:
             self.text_bytes += sample.stop - sample.start
 
     def compare(self, names: Sequence[str], texts: Sequence[str], ids: np.ndarray, lengths: np.ndarray) -> None:
-        """Compare `ids` with the reference's. names: the texts' document ids. Raises TokenizerError if one differs."""
+        """Compare `ids` with the reference's. names: the texts' document ids. Raises TokenizerError if `ids` differ."""
         expected, counts = self.reference.encode_batch(texts)
         for name, wanted, found in zip(names, _split(expected, counts), _split(ids, lengths), strict=True):
             if len(found) != len(wanted) or (found != wanted).any():

@@ -139,10 +139,10 @@ class WordEncoder:
     def _split(self, text: str) -> Iterator[str]:
         """Yield the words of a text, pre-tokenizing one view (a range of the text) at a time.
 
-        From each view, only the words that cannot be changed by the text after the view are taken. A word depends on
-        its own characters and the next one, on the white space around it, and on the characters that a contraction may
-        need. So a word is settled if it ends before a character that is not white space and that has LOOK_BEYOND more
-        characters after it in the view.
+        From each view, only the words that cannot be changed by the text after the view are taken. The end of a word
+        depends on the word's characters, on the character after it, on the white space around it, and on the characters
+        that a contraction may need. So a word is settled if it ends before a character that is not white space and that
+        has LOOK_BEYOND more characters after it in the view.
         """
         if text.isascii() and text[1:].isalpha() and (text[0].isalpha() or text[0] == " "):
             yield text  # a frequent case: letters, possibly after one space, are one word
