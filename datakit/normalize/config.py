@@ -20,13 +20,13 @@ class Config:
     text: str = "text"  # the upstream column that becomes `text`
     id: str = "id"  # the upstream column that becomes `source_id`, if there is one
     where: str | None = None  # a SQL predicate on a record's columns, in DuckDB's dialect; null counts as false
-    sample: float = 1.0  # the share of documents to keep; the documents' ids decide which
+    sample: float = 1.0  # the share of documents to keep, selected by their ids
     transform: str | None = None  # "package.module:function", which maps a RecordBatch of raw records to a RecordBatch
     transform_version: int | str | None = None  # to be changed whenever the transform's code changes
     drop: tuple[str, ...] = ()  # upstream columns to leave out
     max_document_bytes: int = 256 << 20  # a longer document is quarantined
     whitespace_run: int = 128  # a longer run of white-space characters is cut to this length
-    partition_bytes: int | None = None  # limit on a partition's mean text size; None: 32 MiB to 1 GiB, by total size
+    partition_bytes: int | None = None  # limit on mean text bytes per partition; None: chosen from 32 MiB to 1 GiB
     max_quarantined: int | float = 0  # how many unusable records may be left out: a number (integer) or a share (float)
     quarantine: tuple[str, ...] = ()  # records ("file:position") that may be left out in addition to max_quarantined
 

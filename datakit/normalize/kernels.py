@@ -154,7 +154,7 @@ def scan_lines(data, breaks, deepest_allowed, places, kinds):  # pragma: no cove
 
 @njit(cache=True, nogil=True)
 def find_records(data, delimiter, starts):  # pragma: no cover - compiled
-    """Write the start of each nonempty CSV record; return their number and the end of the last one with a line end."""
+    """Write the starts of nonempty CSV records; return their number and the end of the last record with a line end."""
     count = 0
     start = end = 0
     field_begins, quoted = True, False

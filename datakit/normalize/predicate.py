@@ -92,7 +92,7 @@ def _column_paths(node: Any) -> Iterator[list[str]]:
 
 
 class Transform:
-    """A user's function from record batch to record batch. Creating it raises RecipeError if the import fails."""
+    """A user's function that maps a record batch to another. Creating it raises RecipeError if the import fails."""
 
     def __init__(self, name: str) -> None:
         self._name = name

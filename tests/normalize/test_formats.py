@@ -25,7 +25,7 @@ def test_unknown_extension_needs_a_format(tmp_path: Path) -> None:
     ("name", "data", "words"),
     [
         ("in.jsonl.gz", lines(), "is not a gzip file"),
-        ("in.jsonl.zst", gzip.compress(lines()), "is not a zstd file: its first bytes are gzip"),
+        ("in.jsonl.zst", gzip.compress(lines()), "is not a zstd file: its first bytes indicate gzip"),
         ("in.jsonl", gzip.compress(lines()), "contains gzip data"),
         ("in.jsonl", b"\xff\xfe{\0}\0\n\0", "contains UTF-16 text"),
         ("in.jsonl.gz", b"", r"is empty \(0 bytes\)"),

@@ -1,4 +1,4 @@
-"""Reads CSV and TSV files: finds the header and the ends of records (fields may contain quoted line ends), and
+"""Reads CSV and TSV files: finds the header and the ends of records (quoted fields may contain line ends), and
 quarantines records with the wrong number of fields. Every column is a string, because the format has no types, and
 guessed types would differ between chunks. A compiled pass finds the ends of the records, so that chunks consist of
 whole records at known offsets; pyarrow then parses the chunks. A quarantined record is listed with its offset. Cost:
@@ -33,7 +33,7 @@ class _Records(NamedTuple):
 
 
 def read_csv(context: ReadContext, path: str, delimiter: str) -> Chunks:
-    """Yield the records of a file. Raises ColumnError, UnreadableError."""
+    """Yield the records of a file. Raises ColumnError or UnreadableError."""
     cutter = _RecordCutter(ord(delimiter), max(context.config.max_document_bytes, CHUNK_BYTES))
     parser = _ChunkParser(path, delimiter, context)
     with context.inputs.open(path) as file:

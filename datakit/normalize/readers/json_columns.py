@@ -52,7 +52,7 @@ def _sound(table: pa.Table) -> bool:
     try:
         check_arrays(table)
     except pa.ArrowInvalid:
-        return False  # such as a list that starts with null: the line parser reads it correctly
+        return False  # for example a list that starts with null, which the line parser reads correctly
     return True
 
 

@@ -100,7 +100,9 @@ def _lenient(line: memoryview) -> Any:
 
 
 def _integer(digits: str) -> int | float:
-    """Parse an integer. One of more than 20 characters becomes a float, since `int` refuses more than 4,300 digits."""
+    """Parse an integer. An integer of more than 20 characters does not fit into 64 bits and becomes a float at once,
+    because `int` refuses more than 4,300 digits.
+    """
     return int(digits) if len(digits) <= 20 else float(digits)
 
 
