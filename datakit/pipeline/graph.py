@@ -51,7 +51,7 @@ class Node:
 
     module: ModuleType  # the stage's module, with NAME, FORMAT_VERSION and plan
     source: str | None  # None for a step of the whole dataset
-    dataset: str  # the recipe's name, or the source's
+    dataset: str  # the source's name or, without a source, the recipe's
     settings: Settings
     upstream: tuple[Node, ...] = ()
     state: SourceState | None = None  # only for a download
