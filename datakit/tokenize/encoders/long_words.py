@@ -81,7 +81,7 @@ class WordEncoder:
 
     renew: makes an encoder that encodes each text as one word. sizes: the number of bytes of each token, by id.
     normalize: the tokenizer's own normalization. pieces: its pre-tokenization, which returns ranges of characters.
-    raw, normalized: the ids, by string, of the added tokens that are matched before and after normalization.
+    raw, normalized: the ids, by string, of the added tokens matched before normalization, and those matched after it.
     """
 
     renew: Callable[[], Encoder]
