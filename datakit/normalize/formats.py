@@ -60,7 +60,7 @@ def format_of(path: str, configured: str = AUTO) -> str:
         advice = suggestion(extension, FORMAT_OF) if extension else "it has no extension"
         advice = advice if advice.startswith(("did", "it has")) else "its extension is unknown"
         raise UnreadableError(
-            f"{path} has an unknown format: {advice}; set the source's format ({', '.join(FORMATS)}), or exclude the "
+            f"{path} has an unknown format ({advice}); set the source's format ({', '.join(FORMATS)}), or exclude the "
             "file"
         )
     return FORMAT_OF[extension]

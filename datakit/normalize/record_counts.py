@@ -67,7 +67,7 @@ class RecordCounts:
     def give_up_if_hopeless(self, enough: int = ENOUGH) -> None:
         """Raise PartialError if the limit is a share and nearly all records are in quarantine.
 
-        The error is raised only once at least `enough` entries are in quarantine. Call this between chunks, because
+        The error is raised only if at least `enough` entries are in quarantine. Call this between chunks, because
         within a chunk, bad records may be counted before good ones. A row group that fails to decode is one entry,
         whatever its size.
         """
