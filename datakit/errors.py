@@ -51,7 +51,7 @@ class ChangedInputError(InputError):
 
 
 class RootError(InputError):
-    """A root or other URL that cannot be used: no permission, no driver for it, or not shared by all nodes."""
+    """A root or other URL that cannot be used: no permission, no library for its scheme, or not shared by all nodes."""
 
 
 class TokenizerError(InputError):

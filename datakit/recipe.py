@@ -39,7 +39,7 @@ RESERVED = ("sources",)  # a directory in the root that belongs to no dataset
 
 @dataclass(frozen=True)
 class Source:
-    """A source: where its files are and how to read them. For a setting that is None, `[normalize]` applies."""
+    """A source: where its files are and how to read them. From `format` on, None leaves a setting to `[normalize]`."""
 
     name: str
     url: str
@@ -136,7 +136,7 @@ def absolute(url: str, base: Path) -> str:
     return os.path.normpath(base / Path(url).expanduser())
 
 
-NOT_A_FILE = re.compile(r"train|bytes|[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # code: package.module:function
+NOT_A_FILE = re.compile(r"train|bytes|[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # or code: package.module:function
 
 
 def _with_absolute_tokenizer(table: dict[str, Any] | None, base: Path) -> dict[str, Any] | None:

@@ -1,5 +1,5 @@
-"""Reads TOML files (recipes, mixtures, training runs), parses assignments to keys, and words errors about unknown keys.
-Tables are decoded strictly into dataclasses. An unknown key is an error that suggests the nearest valid key, so a
+"""Reads TOML files (recipes, mixtures, training runs), parses `key=value` assignments, and words errors about unknown
+keys. Tables are decoded strictly into dataclasses. An unknown key is an error that suggests the nearest valid key, so a
 misspelled threshold is never silently ignored. Errors name the file or table, the key and what was expected. Their
 class is given by the `error` parameter.
 """

@@ -1,4 +1,4 @@
-"""Registers all subcommands of `datakit`, words the main help text, and turns errors into one line and an exit code.
+"""Registers all subcommands of `datakit`, words the main help text, and turns an error into one line and an exit code.
 Each module of commands imports what a command needs only when that command runs. As a result, `datakit --help` loads
 neither Arrow nor any stage, and takes 120 ms. Errors are shown without a traceback unless `DATAKIT_DEBUG=1` is set.
 """
@@ -56,7 +56,7 @@ Exit codes:
     0  done
     1  failure: a disk, a store, a task or datakit itself
     2  usage or input error; the message says what to fix
-    3  partial: some tasks failed and the rest is kept; run again to continue
+    3  partial: some tasks failed; the results of the others are kept; run again to continue
     4  a training run diverged: its loss, a gradient or a weight is NaN or infinite; the last good checkpoint is kept
   130  interrupted (Ctrl-C); run again to continue
   143  terminated (SIGTERM); run again to continue

@@ -105,7 +105,7 @@ def stats(cache: str, /, *, plot: str | None = None, json: Flag = False) -> int:
     cache
         A token cache's directory.
     plot
-        Also draw a plot to this file (.png, .svg or .pdf); needs `pip install 'datakit[report]'`.
+        Also save a plot to this file (.png, .svg or .pdf); needs `pip install 'datakit[report]'`.
     json
         Print one JSON object.
     """
@@ -145,7 +145,7 @@ def _document(cache: Cache, document: str | None, position: int | None) -> dict[
     elif document is not None and not (document.isascii() and document.isdigit() and len(document) < 32):
         found = cache.find(document)
         if found is None:
-            raise UsageError(f"{cache.directory} has no document {document!r}; give its 32 hex digits, or its row")
+            raise UsageError(f"{cache.directory} has no document {document!r}; give an id (32 hex digits) or a row")
         row = found
     else:
         row = int(document or 0)

@@ -126,7 +126,8 @@ def import_cache(
     say(target)
     how = "copied" if copy else "left in place"
     note(
-        f"{totals.rows:,} documents, {totals.tokens or 0:,} tokens, {how}; `datakit cache show {directory}` decodes one"
+        f"{totals.rows:,} documents, {totals.tokens or 0:,} tokens, {how}; "
+        f"`datakit cache show {directory}` shows the first document"
     )
     return 0
 

@@ -73,7 +73,7 @@ def bytes_text(count: float) -> str:
 
 
 def bytes_cell(count: float | None) -> str | None:
-    """Format a number of bytes for a table, where None stays None."""
+    """Format a number of bytes for a table; None stays None."""
     return None if count is None else bytes_text(count)
 
 

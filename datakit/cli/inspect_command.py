@@ -127,7 +127,7 @@ def _show_source(report: RawReport, recipe: str) -> None:
     for group in report.formats:
         say(
             f"\n{group.format}: {group.files:,} files ({', '.join(group.extensions) or 'no extension'}), "
-            f"{bytes_text(group.bytes)}; of {group.records:,} sampled records:"
+            f"{bytes_text(group.bytes)}; columns in {group.records:,} sampled records:"
         )
         rows = [
             [column.name, column.type, f"{column.filled:.0%}", bytes_text(column.mean_bytes), _use(group, column.name)]

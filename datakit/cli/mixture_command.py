@@ -63,11 +63,11 @@ def preview(
     mixture
         A mixture file (TOML).
     steps
-        Length of the run in batches. The default is `steps` in the file or, without it, the length of the mixture.
+        Length of the run in batches. The default is `steps` in the file or, if not set there, the mixture's length.
     points
         Number of evenly spaced steps for which to show the shares. Steps at which a setting changes are shown too.
     plot
-        Also plot the shares to this file (.png, .svg or .pdf); needs `pip install 'datakit[report]'`.
+        Also save a plot of the shares to this file (.png, .svg or .pdf); needs `pip install 'datakit[report]'`.
     root
         For packed components, use the counts that `datakit mixture pack` stored in this root.
     json

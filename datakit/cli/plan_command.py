@@ -1,4 +1,4 @@
-"""Implements `datakit plan`: prints the planned steps and resources; warns if the root has too little disk space."""
+"""Implements `datakit plan`: prints planned steps and resources, and warns if the root has too little disk space."""
 
 from __future__ import annotations
 

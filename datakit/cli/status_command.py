@@ -1,4 +1,4 @@
-"""Implements `datakit status`, which prints the state of steps and tasks, by default at most 40 tasks per step."""
+"""Implements `datakit status`, which prints the states of steps and tasks, by default of at most 40 tasks per step."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def status(
     Parameters
     ----------
     directory
-        The directory of a step, or one that contains steps.
+        The directory of a step, or a directory that contains steps.
     all_
         Show every task. By default, at most 40 tasks per step are shown, failed tasks first.
     json

@@ -34,7 +34,7 @@ class Config:
     max_field_bytes: int = 16 << 20  # a longer quoted field of a CSV or TSV file means that its quote was never closed
     max_field_lines: int = 10_000  # so does a quoted field with more line ends
     whitespace_run: int = 128  # a longer run of white-space characters is cut to this length
-    partition_bytes: int | None = None  # limit on a partition's mean text size; None: 32 MiB to 1 GiB, by total size
+    partition_bytes: int | None = None  # limit on mean text bytes per partition; None: chosen from 32 MiB to 1 GiB
     max_quarantined: int | float = 0  # how many unusable records may be left out: a number (integer) or a share (float)
     quarantine: tuple[str, ...] = ()  # records ("file:position") that may be left out in addition to max_quarantined
 

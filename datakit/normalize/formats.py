@@ -1,5 +1,5 @@
 """Determines a file's format and compression from its name or the recipe, and rejects a file whose first bytes show
-another kind of file or UTF-16.
+that it is another kind of file or UTF-16 text.
 
     .jsonl .ndjson .json     JSON Lines: one object per line
     .parquet .pq             Parquet
@@ -60,7 +60,7 @@ def format_of(path: str, configured: str = AUTO) -> str:
         advice = suggestion(extension, FORMAT_OF) if extension else "it has no extension"
         advice = advice if advice.startswith(("did", "it has")) else "its extension is unknown"
         raise UnreadableError(
-            f"{path} has an unknown format: {advice}; set the source's format ({', '.join(FORMATS)}), or exclude the "
+            f"{path} has an unknown format ({advice}); set the source's format ({', '.join(FORMATS)}), or exclude the "
             "file"
         )
     return FORMAT_OF[extension]
@@ -90,7 +90,7 @@ def check_head(path: str, head: bytes, expected: str | None) -> None:
     if head[: len(magic)] != magic[: len(head)]:
         found = kind_of(head)
         raise UnreadableError(
-            f"{path} is not {_a(expected)} file: its first bytes are {found or 'plain text or of an unknown kind'}; "
+            f"{path} is not {_a(expected)} file: its first bytes indicate {found or 'plain text or an unknown kind'}; "
             "rename or exclude it, or set the source's format"
         )
 

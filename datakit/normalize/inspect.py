@@ -150,8 +150,8 @@ def _column(chunks: Sequence[Chunk], field: pa.Field) -> ColumnReport:
 def guess_text(columns: Sequence[ColumnReport]) -> str | None:
     """Return the column that probably holds the text, or None if no column has strings or bytes.
 
-    This is the first column with a usual name for texts that has at least 30 % as many bytes as the largest column.
-    If there is none, it is the largest column.
+    Of the columns that are named in TEXT_NAMES and have at least 30 % as many bytes as the largest column, this is the
+    one named first there. If there is none, it is the largest column.
     """
     strings = [column for column in columns if column.type in ("string", "large_string", "binary", "large_binary")]
     sizes = {column.name: column.mean_bytes * column.filled for column in strings}
@@ -161,7 +161,7 @@ def guess_text(columns: Sequence[ColumnReport]) -> str | None:
 
 
 def guess_id(columns: Sequence[ColumnReport]) -> str | None:
-    """Return the first column that has a usual name for ids and holds a scalar in nearly all records."""
+    """Return, of the columns with a scalar in nearly all records, the one named first in ID_NAMES, or None."""
     plain = {column.name.lower(): column.name for column in columns if column.filled > 0.9 and "<" not in column.type}
     return next((plain[name] for name in ID_NAMES if name in plain), None)
 

@@ -26,7 +26,7 @@ REMOVED = (
     QUARANTINED,
 )
 REPAIRED = ("normalize/invalid_utf8", "normalize/nul", "normalize/whitespace_runs")
-ENOUGH = 1000  # minimum number of quarantined entries before a task gives up: one bad file may come first
+ENOUGH = 1000  # minimum number of quarantined entries before a task gives up, since one bad file may come first
 NEARLY_ALL = 0.9  # share of unusable records; below 1, because the others may be blank lines, which any format allows
 
 
@@ -51,7 +51,7 @@ class RecordCounts:
         self.counters[IN] += records
 
     def unreadable(self, file: str, position: int, reason: str, records: int = 1) -> None:
-        """Quarantine input that could not be read. If known, `records` is the number of records in that input."""
+        """Quarantine input that could not be read. `records` is the number of records in that input, if it is known."""
         self.add_read(records)
         self.unusable(file, position, reason, records)
 
@@ -67,8 +67,9 @@ class RecordCounts:
     def give_up_if_hopeless(self, enough: int = ENOUGH) -> None:
         """Raise PartialError if the limit is a share and nearly all records are in quarantine.
 
-        At least `enough` entries must be in quarantine. Call this between chunks, because within a chunk, bad records
-        may be counted before good ones. A row group that fails to decode is one entry, whatever its size.
+        The error is raised only if at least `enough` entries are in quarantine. Call this between chunks, because
+        within a chunk, bad records may be counted before good ones. A row group that fails to decode is one entry,
+        whatever its size.
         """
         limit, read = self.tolerance.limit, self.counters[IN]
         most = max(limit, NEARLY_ALL) * read

@@ -64,7 +64,7 @@ class Router:
         self.text_bytes = 0
 
     def route(self, chunk: Chunk, write: Callable[[pa.Table, np.ndarray], None]) -> None:
-        """Pass the documents of one chunk and the bucket of each to `write`. Raises InputError, PartialError."""
+        """Pass the documents of one chunk and the bucket of each to `write`. Raises InputError or PartialError."""
         rows = self._transformed(chunk)
         self.columns.add(rows.file, rows.table)
         if self._where is not None:
@@ -170,7 +170,7 @@ def _exchange_rows(table: pa.Table, union: pa.Schema, texts: pa.Array, high: np.
 
 
 def route_slice(arguments: dict[str, Any], shared: dict[str, Any], task: TaskContext) -> TaskResult:
-    """Route one slice. Raises InputError, PartialError."""
+    """Route one slice. Raises InputError or PartialError."""
     own, common = msgspec.convert(arguments, RouteArguments), msgspec.convert(shared, RouteShared)
     config = config_of(common.config, Config)
     try:

@@ -54,7 +54,7 @@ def unite(schemas: Iterable[tuple[str, pa.Schema]], largest: Largest = NO_LARGE)
 def _check_size(name: str, kind: pa.DataType, columns: int, file: str) -> None:
     if columns > MOST_FIELDS:
         raise ColumnError(
-            f"{file} brings the number of different columns above {MOST_FIELDS}; select columns with a transform"
+            f"{file} raises the number of different columns above {MOST_FIELDS}; select columns with a transform"
         )
     if _fields(kind) > MOST_FIELDS:
         raise ColumnError(

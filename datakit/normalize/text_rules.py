@@ -24,7 +24,7 @@ _POSSIBLE = np.isin(np.arange(256), list(WHITE_SPACE.encode()))  # bytes that oc
 
 @dataclass(frozen=True)
 class Ruled:
-    """The texts after applying the rules. kept: bool [texts], False for blank ones. The integers count documents."""
+    """The texts with the rules applied. kept: bool [texts], False for blank ones. The integers count documents."""
 
     texts: pa.LargeStringArray
     kept: np.ndarray

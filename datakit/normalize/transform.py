@@ -12,7 +12,7 @@ from datakit.normalize.readers.sound_arrays import check_arrays
 
 
 class Transform:
-    """A user's function from record batch to record batch. Creating it raises RecipeError if the import fails."""
+    """A user's function that maps a record batch to another. Creating it raises RecipeError if the import fails."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -28,7 +28,7 @@ SHOWN_NAMES, SHOWN_NAME = 20, 60  # limits for a message: columns named, and cha
 class UpstreamColumns:
     """The upstream columns of one slice, except the text column.
 
-    union: the columns of all files so far. Rows are converted to its types, since each change of schema starts a run.
+    union: the columns of all files so far. Rows are converted to its types, since each new schema starts a new run.
     documents: True if all chunks so far hold documents that datakit wrote.
     largest: the large integers of all chunks so far.
     """

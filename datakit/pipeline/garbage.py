@@ -1,7 +1,7 @@
 """Decides which files and unfinished steps in a root are leftovers of killed runs, and finds and removes them.
 
-    temporary files    from a dead process on this host, or older than the age limit
-    exchange files     of a finished step whose run was killed after writing the manifest and before the cleanup
+    temporary files    from a dead process on this host, or from another host and older than the age limit
+    exchange files     of a finished step whose run was killed after it wrote the manifest and before the cleanup
     unfinished steps   directories with a ledger but no manifest that have not changed within the age limit (by ledger
                        lines and file times) and that no live process on this host is working on
 
@@ -100,7 +100,7 @@ def _in_use(directory: str, files: list[FileInfo], age_seconds: float) -> bool:
 
 
 def _is_running(driver: str) -> bool:
-    """Return True if a process on this host has the driver's pid. A reused pid only means that too much is kept."""
+    """Return True if a process on this host has the driver's pid. If the pid was reused, too much is kept."""
     pid = driver.split("-")[1] if driver.count("-") >= 2 else ""
     return pid.isdigit() and psutil.pid_exists(int(pid))
 

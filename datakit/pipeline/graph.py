@@ -8,7 +8,7 @@ directory that holds a step with other settings.
 
 A step's directory depends on the identities of its inputs. The identity of an input is final only once that input is
 finished, because quarantined records change an identity. So directories are found node by node: `Graph.locate` is given
-the located upstream steps, and assumes that upstream steps that are unfinished will lose no records.
+the located upstream steps, and assumes that unfinished upstream steps will lose no records.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ READS: dict[ModuleType, tuple[ModuleType, ...]] = {  # stage -> the stages it re
 
 @dataclass(frozen=True)
 class Node:
-    """A step of a recipe. `upstream` holds the nodes whose output the step reads, in the order of reading."""
+    """A step of a recipe. `upstream` holds the nodes whose output the step reads, in reading order."""
 
     module: ModuleType  # the stage's module, with NAME, FORMAT_VERSION and plan
     source: str | None  # None for a step of the whole dataset
-    dataset: str  # the recipe's name, or the source's
+    dataset: str  # the source's name or, without a source, the recipe's
     settings: Settings
     upstream: tuple[Node, ...] = ()
     state: SourceState | None = None  # only for a download
@@ -134,7 +134,7 @@ def build(recipe: Recipe, root: str, options: ListingOptions, until: str | None 
 
 
 def _feeds(node: Node, read: ModuleType, source: str | None) -> bool:
-    """Return True if a step of `source` (None: of the whole dataset) that reads stage `read` reads this node."""
+    """Return True if the steps of `source` (None: the whole dataset) that read stage `read` have this node as input."""
     return node.module is read and source in (None, node.source)
 
 

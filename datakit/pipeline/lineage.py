@@ -37,7 +37,7 @@ class Ancestor:
 
 
 class SourceTotals(NamedTuple):
-    """The part of a step that comes from one source. Sizes are in bytes, or None if the stage does not record them."""
+    """The part of a step's output that comes from one source. Sizes are in bytes, or None if they are not recorded."""
 
     source: str
     partitions: int
@@ -72,7 +72,7 @@ class StepDescription:
 
 
 def inspect(target: str | os.PathLike[str]) -> StepDescription | RawReport:
-    """Describe a finished step or a raw source. A dataset's directory stands for the dataset's last finished step.
+    """Describe a finished step or a raw source. A dataset's directory stands for its last finished step in stage order.
 
     Raises NotFoundError if the target is an unfinished step, and NoInputError if nothing is found.
     """

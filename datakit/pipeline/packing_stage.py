@@ -1,8 +1,8 @@
-"""Counts the sequences in each block of a packed mixture component (the packing stage) and checks the token total. Each
-task counts a range of blocks from the document lengths alone. Each block is packed independently and the ranges have
-fixed boundaries, so the output is the same for any number of workers. The last task concatenates the parts into one
-file of 4 bytes per block (4 MB for a trillion tokens), read in one request. Counting takes about 0.7 us per document,
-and memory for the document lengths of a few shards.
+"""Implements the packing stage: counts the sequences in each block of a packed mixture component, and checks the token
+total. Each task counts the sequences in a range of blocks from the document lengths alone. Each block is packed
+independently, and the ranges have fixed boundaries, so the output is the same for any number of workers. The last task
+concatenates the parts into one file of 4 bytes per block (4 MB for a trillion tokens), which is read in one request.
+Counting takes about 0.7 us per document, and memory for the document lengths of a few shards.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from datakit.loader.sources.token_source import BlockAxis, TokenSource
 from datakit.storage import atomic, urls
 from datakit.storage.manifest import Partition
 
-BLOCKS_A_TASK = 256  # 268 million tokens in blocks of 2^20
+BLOCKS_A_TASK = 256  # 268 million tokens if a block has 2^20
 BLOCKS_A_REPORT = 16  # blocks counted between two heartbeats
 SCHEMA = pa.schema([("sequences", pa.int32())])
 PRELOADS = (Preload(__name__),)
@@ -44,7 +44,7 @@ class PackedTokens:
 
 
 def plan(step: Step) -> Plan:
-    """Plan tasks that count ranges of blocks, and one task that joins the counts.
+    """Plan tasks that count the sequences in ranges of blocks, and one task that joins the counts.
 
     The step's parameters are a `CountParameters`, its operations a `PackedTokens`.
     """
@@ -71,7 +71,7 @@ def _require_all_tokens(step: Step, parameters: CountParameters, counted: Sequen
     seen = sum(result.counters["packing/tokens"] for result in counted)
     if seen != parameters.tokens:
         raise CorruptError(
-            f"{step.stage}: the documents in all blocks have {seen:,} tokens together, but the source has "
+            f"{step.stage}: the documents in all blocks have {seen:,} tokens in total, but the source has "
             f"{parameters.tokens:,}; check the cache with `datakit validate {step.operations['cache']}`"
         )
 
@@ -101,7 +101,7 @@ def join_task(arguments: dict[str, Any], shared: dict[str, Any], context: TaskCo
 
 
 def _source(tokens: PackedTokens, identity: str) -> TokenSource:
-    """Open the tokens of all documents but the held-out ones. Raises TaskError if they have changed since the plan."""
+    """Open the tokens of all documents but the held-out ones. Raises TaskError if they have changed since planning."""
     opened = Component(open_source(tokens.cache, tokens.source), validation_tokens=tokens.validation_tokens)
     simulate = None if tokens.simulate is None else SimulatedEpochs(*tokens.simulate)
     source = training_source(opened, tokens.name, simulate)

@@ -74,7 +74,7 @@ class RunPlan:
 def plan(
     recipe: Recipe, root: str, *, workers: int | None = None, until: str | None = None, offline: bool = False
 ) -> RunPlan:
-    """Return a plan of what `run` with the same arguments would do. Raises InputError where `run` would."""
+    """Return a plan of what `run` with the same arguments would do. Raises InputError for unusable input."""
     check_workers(workers)
     root = urls.absolute(root)
     graph = build(recipe, root, ListingOptions(offline=offline, dry_run=True), until)

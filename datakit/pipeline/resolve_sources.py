@@ -38,7 +38,7 @@ class ListingOptions:
 
 @dataclass(frozen=True)
 class SourceState:
-    """A source's current state. `content` identifies it; `files` is None if not listed; `note` is for users."""
+    """A source's current state. `content` identifies it; `files` is None without a listing; `note` is for users."""
 
     name: str
     content: dict[str, Any]
@@ -57,7 +57,7 @@ class SourceState:
 
 
 def resolve_source(source: Source, selection: dict[str, Any], root: str, options: ListingOptions) -> SourceState:
-    """Return a source's state. Its globs are in `selection`. Raises NoInputError, RecipeError and errors of listing."""
+    """Return a source's state. Its globs are in `selection`. Raises NoInputError, RecipeError or a listing error."""
     url = pinned(source.url, source.revision)
     local = urls.is_local(globs.expand(url))
     if local and source.revision:
@@ -76,9 +76,8 @@ def resolve_source(source: Source, selection: dict[str, Any], root: str, options
 def _list(
     name: str, url: str, selection: dict[str, Any], root: str, options: ListingOptions
 ) -> tuple[str, list[SourceFile], str]:
-    """Return (base of the relative paths, files, note for the user).
-
-    Errors from the store's driver are raised as DatakitErrors.
+    """Return (base of the relative paths, files, note for the user). Errors of the store's client library are raised as
+    DatakitErrors.
     """
     skipped: list[str] = []
     with read_errors(url):

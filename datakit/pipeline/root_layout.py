@@ -81,4 +81,4 @@ def check_root(root: str) -> None:
     if not os.path.isdir(place):
         raise RootError(f"{root}: {place} is not a directory; choose another --root")
     if not os.access(place, os.W_OK | os.X_OK):
-        raise RootError(f"no permission to write in {place}; choose another --root or change its permissions")
+        raise RootError(f"no permission to write in {place}; change its permissions or choose another --root")

@@ -1,4 +1,4 @@
-"""Runs a mixture's packing steps (one per packed component and sequence length); rejects unsuitable components.
+"""Runs a mixture's packing steps (one per packed component and sequence length), and rejects unsuitable components.
 
     pack_mixture(load_mixture("mix.toml"), "data", workers=4)
     Loader(load_mixture("mix.toml", packing_root="data"))

@@ -1,5 +1,5 @@
-"""Computes the table that a complete run prints, one line per stage, summed over sources: documents read, kept and
-dropped, by reason.
+"""Computes the table that a complete run prints, one line per stage, summed over sources: documents read, kept, and
+dropped for each reason.
 
 The numbers add up: the input of each stage is the output of the previous stage, and the output of a stage is its input
 minus the documents listed as dropped. Stages that write no documents report how many documents they processed

@@ -2,8 +2,7 @@
 lists the partial and skipped steps at the end. Reusing a finished step takes one read of its manifest. The executor is
 created when the first task must run, so a second run of the same recipe starts no worker and ends in well under a
 second. If a step ends as partial, the steps that depend on it are skipped and all others run. The run then ends as
-partial and lists the partial and the skipped steps. A run that executes anything writes its events to
-`<root>/<dataset>/runs/<run>/events.jsonl`.
+partial. A run that executes anything writes its events to `<root>/<dataset>/runs/<run>/events.jsonl`.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ LONGEST_SHOWN = 20  # a role of more characters is not shown, because it may be 
 @dataclass(frozen=True)
 class Conversations:
     """N conversations. roles, contents: one entry per message. silent: bool, True for each message without content.
-    turns: int64 [N], the number of messages in each one.
+    turns: int64 [N], the messages per conversation.
     """
 
     roles: list[str]

@@ -60,7 +60,7 @@ def make_contract(
 
 
 def _special(tokenizer: AnyTokenizer, side: str, named: str | None, usual: tuple[str, ...]) -> Special:
-    """Return the token called `named`, or if that is None, the only usual token that the vocabulary contains."""
+    """Return the token called `named` or, if that is None, the only one of `usual` that the vocabulary contains."""
     found = {token: tokenizer.token_id(token) for token in ([named] if named else usual)}
     present = [(token, number) for token, number in found.items() if number is not None]
     if len(present) == 1:
@@ -107,7 +107,7 @@ def _golden(reference: Encoder, encoder: Encoder, tokenizer: AnyTokenizer) -> li
 
 
 def _long_texts(tokenizer: AnyTokenizer, encoder: Encoder, special_strings: str) -> str:
-    """Return PARTS if parts are known to be exact and a probe in tiny parts confirms it; else WHOLE and the reason."""
+    """Return PARTS if encoding in parts is exact and a probe in tiny parts confirms it; else WHOLE and the reason."""
     parts = tokenizer.long_texts(encoder, special_strings)
     reference = tokenizer.reference_encoder(special_strings)
     if parts.reason or reference is None:

@@ -85,9 +85,9 @@ def with_text(records: pa.RecordBatch) -> pa.RecordBatch:
 def _lists(column: pa.Array, place: str) -> tuple[np.ndarray, np.ndarray]:
     kind = column.type
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_integer(kind.value_type):
-        raise CorruptError(f"{place}: a column of prebuilt tokens is {kind}, not a list of integers")
+        raise CorruptError(f"{place}: a column of prebuilt tokens or loss masks is {kind}, not a list of integers")
     flat = column.flatten()
     if column.null_count or flat.null_count:
-        raise CorruptError(f"{place}: a list of tokens is null or contains a null")
+        raise CorruptError(f"{place}: a list of tokens or a loss mask is null or contains a null")
     lengths = pc.list_value_length(column).to_numpy().astype(np.int64)  # pyright: ignore
     return flat.to_numpy(zero_copy_only=False), lengths

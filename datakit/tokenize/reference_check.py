@@ -85,7 +85,7 @@ class Verification:
             self.text_bytes += sample.stop - sample.start
 
     def compare(self, names: Sequence[str], texts: Sequence[str], ids: np.ndarray, lengths: np.ndarray) -> None:
-        """Compare `ids` with the reference's. names: the texts' document ids. Raises TokenizerError if one differs."""
+        """Compare `ids` with the reference's. names: the texts' document ids. Raises TokenizerError if `ids` differ."""
         expected, counts = self.reference.encode_batch(texts)
         for name, wanted, found in zip(names, _split(expected, counts), _split(ids, lengths), strict=True):
             if len(found) != len(wanted) or (found != wanted).any():
@@ -125,8 +125,8 @@ class Verification:
         position = next((place for place, (one, other) in enumerate(pairs) if one != other), None)
         position = min(len(expected), len(found)) if position is None else position
         raise TokenizerError(
-            f"{self.encoder.name} and `tokenizers` differ: {self.place}, document {document}, from token {position} of "
-            f"the text at byte {start} of the document; set tokenize.encoder to 'tokenizers', which is slower but exact"
+            f"{self.encoder.name} and `tokenizers` differ in {self.place}, from token {position} of the text at byte "
+            f"{start} of document {document} on; set tokenize.encoder to 'tokenizers', which is slower but exact"
         )
 
 

@@ -3,7 +3,7 @@ contributes. With such a tokenizer, a demonstration needs no network and no acco
 contributes in proportion to its size: its first documents in order of id, which are a uniform sample because ids are
 hashes. The last document is cut where the source's share ends. The result does not depend on the process or on the
 number of threads, because merges with equal counts are taken in the order of their token ids, and because the initial
-alphabet consists of all 256 bytes in a fixed order (a test trains several times).
+alphabet consists of all 256 bytes in a fixed order (as a test that trains several times confirms).
 
 Cost: 20 s of CPU time for 64 MiB of text, spent mostly on counting words. Memory: about 0.6 GiB, for distinct words.
 """
@@ -64,7 +64,7 @@ class Share(msgspec.Struct, frozen=True):
 
 
 def plan(step: Step) -> Plan:
-    """Run one task, which reads the sample, trains the tokenizer and writes tokenizer.json."""
+    """Plan one task, which reads the sample, trains the tokenizer and writes tokenizer.json."""
     (clean,) = step.inputs_of("consolidate")
     config = config_of(step.parameters, Config)
     shares = _shares(clean.directory, clean.manifest, config)

@@ -1,4 +1,4 @@
-"""Reads CSV and TSV files: finds the header and the ends of records (fields may contain quoted line ends), and
+"""Reads CSV and TSV files: finds the header and the ends of records (quoted fields may contain line ends), and
 quarantines records with a wrong number of fields or wrong quotes. By default, the fields of CSV files may be quoted as
 in RFC 4180, and those of TSV files are never quoted, as in IANA's definition; `quoting` chooses otherwise. A quote that
 is never closed would silently turn the rest of the file into one field. Therefore a quoted field that exceeds
@@ -46,7 +46,7 @@ class _Records(NamedTuple):
 
 
 def read_csv(context: ReadContext, path: str, format: str) -> Chunks:
-    """Yield the records of a file. format: CSV or TSV. Raises ColumnError, UnreadableError."""
+    """Yield the records of a file. format: CSV or TSV. Raises ColumnError or UnreadableError."""
     dialect = dialect_of(format, context.config)
     cutter = _RecordCutter(dialect, context.config)
     parser = _ChunkParser(path, dialect, context)

@@ -1,6 +1,6 @@
 """Parses chunks of JSON Lines into columns with pyarrow, keeps strings that look like dates as strings, and hands
 chunks that pyarrow would misread to the line parser. Strings that look like dates are parsed by pyarrow as timestamps,
-and the original strings are lost. A chunk with such strings is parsed again with those columns declared as strings, and
+which loses the original strings. A chunk with such strings is parsed again with those columns declared as strings, and
 the declaration is kept for the following chunks.
 
 The line parser (json_rows.py) gets every other chunk that pyarrow would misread: one in which the number of objects
@@ -62,7 +62,7 @@ def _sound(table: pa.Table) -> bool:
     try:
         check_arrays(table)
     except pa.ArrowInvalid:
-        return False  # such as a list that starts with null: the line parser reads it correctly
+        return False  # for example a list that starts with null, which the line parser reads correctly
     return True
 
 

@@ -42,7 +42,7 @@ class NotARecordError(ValueError):
 
 @dataclass(frozen=True)
 class Expected:
-    """The columns with a required type: `text` must hold strings, `id` neither objects nor arrays. None: no check."""
+    """The columns with a required type: `text` must hold strings, and `id` no objects or arrays. None: no check."""
 
     text: str | None
     id: str | None

@@ -35,8 +35,8 @@ _DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)  # the last one is ra
 
 
 def read_parquet(context: ReadContext, path: str, start: int = 0, stop: int | None = None) -> Chunks:
-    """Yield the rows of row groups [start, stop), to the end if `stop` is None. Raises UnreadableError, ColumnError,
-    StorageError.
+    """Yield the rows of row groups [start, stop), to the end if `stop` is None. Raises UnreadableError, ColumnError
+    or StorageError.
     """
     with context.inputs.open(path) as source:
         file = open_parquet(source, path)
@@ -93,7 +93,7 @@ def _rows(size: int, rows: int) -> int:
 
 
 def read_arrow(context: ReadContext, path: str) -> Chunks:
-    """Yield the rows of an Arrow IPC file or stream. Raises UnreadableError, ColumnError, StorageError."""
+    """Yield the rows of an Arrow IPC file or stream. Raises UnreadableError, ColumnError or StorageError."""
     with context.inputs.open(path) as source:
         head = source.read(HEAD_BYTES)
         if not head.startswith(STREAM_HEAD):

@@ -1,6 +1,6 @@
-"""Checks that the arrays which a library returned are consistent: sizes, offsets and dictionary indices. Arrow trusts
+"""Checks that arrays returned by a library are consistent: sizes, offsets and dictionary indices. Arrow trusts
 arrays. pyarrow's JSON reader drops the null values at the start of a list and returns offsets past the end of the
-values (apache/arrow#51305); a later filter then moves values between records. A damaged Arrow file can do the same.
+values (apache/arrow#51305); a later filter then moves values between records. A damaged Arrow file has the same effect.
 Every array that comes from a file or from user code is therefore checked once, where it enters. Whether strings are
 valid UTF-8 is not checked here: `text_rules.py` repairs the text column, and `valid_strings.py` repairs all other
 columns. Cost: one pass over offsets and indices, 0.1 ms per million offsets, whatever the size of the values.
@@ -51,4 +51,6 @@ def _check_indices(array: pa.DictionaryArray) -> None:
     span = pc.call_function("min_max", [array.indices])
     low, high = span["min"].as_py(), span["max"].as_py()
     if low is not None and not 0 <= low <= high < len(array.dictionary):
-        raise pa.ArrowInvalid(f"dictionary indices from {low} to {high} in a dictionary of {len(array.dictionary)}")
+        raise pa.ArrowInvalid(
+            f"dictionary indices range from {low} to {high}, but the dictionary has {len(array.dictionary)} values"
+        )

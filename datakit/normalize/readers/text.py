@@ -1,5 +1,5 @@
 """Reads files that each hold one document (text, Markdown, source code), uses the path as the upstream id, and
-quarantines files that are damaged or too long. Cost: one open and one read per file, in chunks of a few MiB.
+quarantines files that are damaged or too long. Cost: one open and one read per file. A chunk holds a few MiB.
 """
 
 from __future__ import annotations

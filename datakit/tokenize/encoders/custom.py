@@ -101,7 +101,7 @@ class CustomTokenizer:
         return self.inner.special.get(token)
 
     def encoder(self, wanted: str = "auto", special_strings: str = "keep") -> Encoder:
-        """Return the tokenizer itself, which is its own encoder. Raises TokenizerError if `wanted` names another."""
+        """Return the tokenizer, which is its own encoder. Raises TokenizerError if `wanted` names another encoder."""
         if wanted not in ("auto", self.inner.name):
             raise TokenizerError(
                 f"tokenize.encoder is {wanted!r}, but the custom tokenizer {self.inner.name!r} is its own encoder"

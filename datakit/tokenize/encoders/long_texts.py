@@ -51,7 +51,7 @@ class LongTexts:
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Encode texts of any length; otherwise like Encoder.encode_batch."""
+        """Encode texts of any length, and return what Encoder.encode_batch returns."""
         if self.splitter is None or max(map(len, texts), default=0) * UTF8_MOST <= self.part_bytes:
             return self.encoder.encode_batch(texts)
         encoded = [text.encode() for text in texts]

@@ -85,9 +85,9 @@ class WordEncoder:
 
     renew: makes an encoder that encodes each text as one word, by merges alone. sizes: the number of bytes of each
     token, by id. normalize: the tokenizer's own normalization. pieces: its pre-tokenization, which returns ranges of
-    characters. raw, normalized: the ids, by string, of the added tokens that are matched before and after
-    normalization; None for tokens whose strings are ordinary text. whole: encodes the words that are shorter than a
-    window, if the tokenizer does not encode them by merges alone.
+    characters. raw, normalized: the ids, by string, of the added tokens matched before normalization, and those matched
+    after it; None for tokens whose strings are ordinary text. whole: encodes the words that are shorter than a window,
+    if the tokenizer does not encode them by merges alone.
     """
 
     renew: Callable[[], Encoder]
@@ -146,10 +146,10 @@ class WordEncoder:
     def _split(self, text: str) -> Iterator[str]:
         """Yield the words of a text, pre-tokenizing one view (a range of the text) at a time.
 
-        From each view, only the words that cannot be changed by the text after the view are taken. A word depends on
-        its own characters and the next one, on the white space around it, and on the characters that a contraction may
-        need. So a word is settled if it ends before a character that is not white space and that has LOOK_BEYOND more
-        characters after it in the view.
+        From each view, only the words that cannot be changed by the text after the view are taken. The end of a word
+        depends on the word's characters, on the character after it, on the white space around it, and on the characters
+        that a contraction may need. So a word is settled if it ends before a character that is not white space and that
+        has LOOK_BEYOND more characters after it in the view.
         """
         if text.isascii() and text[1:].isalpha() and (text[0].isalpha() or text[0] == " "):
             yield text  # a frequent case: letters, possibly after one space, are one word

@@ -164,7 +164,7 @@ def _spare(safe: np.ndarray, token: dict[str, Any]) -> None:
     safe[pairs[:-1], pairs[1:]] = False
     inner = content.translate(None, WHITE_SPACE) and any(white in content.strip() for white in WHITE_SPACE)
     if inner or token.get("rstrip") or token.get("single_word") or not content.isascii():
-        safe[0x80:, :] = False  # normalization may turn a character beyond ASCII into one in the token
+        safe[0x80:, :] = False  # normalization may turn a non-ASCII character into one that the token contains
     if content and token.get("rstrip"):
         safe[content[-1], list(WHITE_SPACE)] = False
     if content and token.get("single_word"):

@@ -148,7 +148,7 @@ def _load_fast(text: str) -> tuple[fastokens.Tokenizer | None, str]:
 
 
 def _read(url: str) -> bytes:
-    """Read a file. A remote file is read in another process, because drivers of object stores start threads."""
+    """Read a file. A remote file is read in another process, because clients of object stores start threads."""
     try:
         if urls.is_local(url):
             return urls.read_bytes(url)
