@@ -13,9 +13,9 @@ rule meets all deadlines if any schedule can meet them, and a schedule of fracti
 
     floor(w * B * b) <= sequences served <= ceil(w * B * b)          exactly, for every component
 
-and no count is negative. A block takes 20 us. For random access, a checkpoint is kept every 256 blocks, and the blocks
-in between are recomputed. The first visit to a block computes all blocks before it, which takes 2 s for a trillion
-tokens in sequences of 4,096.
+and no count is negative. Computing a block takes 20 us. For random access, a checkpoint is kept every 256 blocks, and
+the blocks in between are recomputed. The first visit to a block computes all blocks before it, which takes 2 s for a
+trillion tokens in sequences of 4,096.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Computes which sequences of which components are in batch n, for any n, and decides when and why the run ends.
 
-Creating the order from a Mixture excludes held-out documents, assigns window sizes, and converts the starts of stages
-to slots. For each change of the sequence length, it determines how much of each component has been served by then.
+The constructor of SequenceOrder excludes held-out documents, assigns window sizes, and converts the starts of stages to
+slots. For each change of the sequence length, it determines how much of each component has been served by then.
 Finally, it finds the end of the run, if there is one. It reads no tokens.
 """
 

@@ -149,7 +149,7 @@ class Stream:
         return [(part.first + at, unit) for part, a, b in parts for at, unit in part.units_by_first_use(a, b)]
 
     def epochs_at(self, sequence: int) -> float:
-        """Return the number of epochs completed after `sequence` sequences; 1.25 is a quarter into the second epoch."""
+        """Return the number of epochs completed after `sequence` sequences, e.g. 1.25 for one and a quarter epochs."""
         stretch = self.stretches[self._stretch_at(sequence)]
         offset, total, left = sequence - stretch.first, self.counts.of(stretch.length).total, self._left(stretch)
         if offset >= left:

@@ -56,7 +56,7 @@ class Window:
         return self._find(self._order(places))
 
     def units_by_first_use(self, place: int, end: int) -> list[tuple[int, Unit]]:
-        """Return (place of first use, unit) for each unit needed at places `place` to `end - 1`, by first use."""
+        """Return (place of first use, unit) for each unit needed at places place..end-1, in the order of first use."""
         units, _ = self.at(np.arange(place, end))
         numbers, first = np.unique(units, return_index=True)
         order = np.argsort(first, kind="stable")
