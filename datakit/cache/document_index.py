@@ -37,7 +37,7 @@ class DocumentIndex:
         self._groups = LruCache[tuple[int, int], Any](GROUPS_CACHED)
 
     def ids(self, index: int) -> Any:
-        """Read a shard's ids as an Arrow array, uncached. Raises CorruptError if the manifest states another number."""
+        """Read a shard's ids as an Arrow array, uncached. Raises CorruptError if the manifest's count differs."""
         ids = read_shard(self._url(index), ["id"]).column("id").combine_chunks()
         rows = self._partitions[index].rows
         if len(ids) != rows:

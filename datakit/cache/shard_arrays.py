@@ -130,8 +130,8 @@ class ShardArrays:
 
 
 def _begin(array: Any, first: int, place: np.ndarray) -> list[tuple[np.ndarray, Any]]:
-    """Start to read as many tokens as `place` holds, from `first` on; return (part of `place`, read) for each read.
-    The caller copies the results to `place`. One read per chunk gives 1.5 times the rate of a single read, because
+    """Start reading as many tokens as `place` holds, from `first` on; return (part of `place`, read) for each read. The
+    caller copies the results to `place`. One read per chunk gives 1.5 times the rate of a single read, because
     TensorStore decodes each read in a single thread.
     """
     last, (chunk,) = first + len(place), array.chunk_layout.read_chunk.shape
