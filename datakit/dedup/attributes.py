@@ -1,5 +1,5 @@
 """Phase `attributes`: writes one file per partition, which lists the removed documents, each with the reason, cluster
-and representative. The file `<source>/part-00017-of-00106.parquet` lists the removed documents of that partition in
+and representative. The file `<source>/part-00017-of-00106.parquet` lists the removed documents of partition 17 in
 ascending order of id. If none is removed, the file has no rows. Every file has these columns, without nulls:
 
     id                     the removed document
