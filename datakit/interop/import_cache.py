@@ -5,7 +5,7 @@ contract. Arrays left in place are described file by file, with checksums (cache
 are checked only if the contract adds tokens around documents. docs/cache.md describes the result.
 
 Cost: a copy reads and writes every token once; a reference reads every byte once, for its checksum. Memory: 8 bytes for
-each document of one original. A copy also takes three times the size of one shard's tokens.
+each document of the original being imported. A copy also takes three times the size of one shard's tokens.
 """
 
 from __future__ import annotations
