@@ -127,7 +127,7 @@ def _no_files(url: str, place: Place, every: Sequence[FileInfo], include: Sequen
     """Return a message that says what was searched for, where, and what exists instead."""
     searched = f"{url}: no files" if not include else f"{url}: no files match {', '.join(include)}"
     if exclude:
-        searched += f" without matching {', '.join(exclude)}"
+        searched += f" other than those that match {', '.join(exclude)}"
     if every:
         kinds = Counter(os.path.splitext(info.path)[1] or "no extension" for info in every)
         found = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(5))
