@@ -60,10 +60,10 @@ class LoaderOptions:
 
 
 class Loader:
-    """This host's batches, by step: int32 tokens [batch_size / hosts, sequence_length] and arrays that describe them.
-    The keyword arguments are the fields of `LoaderOptions`. The constructor raises LoaderError for invalid options, for
-    a batch size that cannot be split evenly over the hosts, and for windows that do not fit in memory. `loader[step]`
-    raises IndexError for a step outside the run. Errors that a source raises during a read are passed on.
+    """This host's batch for each step: int32 tokens [batch_size / hosts, sequence_length] and arrays that describe
+    them. The keyword arguments are the fields of `LoaderOptions`. The constructor raises LoaderError for invalid
+    options, for a batch size that cannot be split evenly over the hosts, and for windows that do not fit in memory.
+    `loader[step]` raises IndexError for a step outside the run. Errors raised by a source's reads are passed on.
     """
 
     def __init__(self, mixture: Mixture, **options: Any) -> None:
@@ -163,7 +163,7 @@ class Loader:
         return values | {f"epochs/{name}": epochs for name, epochs in self.epochs(step).items()}
 
     def packing_report(self) -> dict[str, dict[int, Counters]]:
-        """Return counters by packed component and sequence length, for lengths whose sequences this loader counted."""
+        """Return each packed component's counters for every sequence length whose sequences this loader counted."""
         return {
             name: dict(stream.counts.packing_counters)
             for name, stream in zip(self.order.names, self.order.streams, strict=True)
@@ -172,8 +172,8 @@ class Loader:
 
     def outline(self, steps: int) -> list[tuple[int, int, int]]:
         """Summarize the first `steps` batches as a list of (number of batches, rows per global batch, sequence length).
-        Each tuple describes consecutive batches of one shape. Raises LoaderError, naming the component that ends first,
-        if the run has fewer than `steps` batches.
+        Each tuple describes consecutive batches of one shape. Raises LoaderError, which says why the run ends, if it
+        has fewer than `steps` batches.
         """
         self.order.require(steps)
         sizes, lengths = self.mixture.batches, self.order.lengths

@@ -1,4 +1,5 @@
-"""Defines a mixture's settings and defaults (components, shuffles, weights by stage), and rejects contradictory values.
+"""Defines a mixture's settings and defaults (components, shuffles, weights per stage), and rejects contradictory
+values.
 
     Mixture(
         components={"web": Component(open_source("data/demo/tokenize-..."), packing=None), ...},
@@ -116,7 +117,7 @@ class SimulatedEpochs:
 
 @dataclass(frozen=True)
 class Mixture:
-    """Components, their weights by stage, and all other settings that decide the batches. `block` and `batch_size` are
+    """Components, their weights per stage, and all other settings that decide the batches. `block` and `batch_size` are
     numbers of sequences (`batch_size` over all hosts), `sequence_length` is a number of tokens, and `memory_bytes` is
     in bytes. For invalid or contradictory values, raises a LoaderError that names the component, stage or setting.
     """

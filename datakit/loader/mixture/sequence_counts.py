@@ -63,14 +63,14 @@ SequenceCounts = PlainCounts | PackedCounts
 
 
 class CountsByLength:
-    """The sequence counts of one component, by sequence length. `stored` holds the counts of a packed component by
-    length; for any other length, the component's blocks are counted on demand.
+    """The sequence counts of one component for each sequence length. `stored` holds counts of a packed component, keyed
+    by length; for any other length, the component's blocks are counted on demand.
     """
 
     def __init__(
         self, source: TokenSource, axis: BlockAxis, name: str, packing: Packing | None, stored: Mapping[int, np.ndarray]
     ) -> None:
-        self.packing_counters: dict[int, Counters] = {}  # by length; only for lengths counted here
+        self.packing_counters: dict[int, Counters] = {}  # keyed by length; only lengths counted here
         self._source, self._axis, self._name, self._packing, self._stored = source, axis, name, packing, stored
         self._made: dict[int, SequenceCounts] = {}
         self._lock = threading.Lock()

@@ -92,7 +92,9 @@ class SlotOrder:
         return stage.first + self._place(number, int(member[0]), inside) if member.size else None
 
     def earliest(self, component: int, sequence: int) -> float:
-        """Return a lower bound for `slot_of` without computing any blocks; infinity if the sequence is never served."""
+        """Return a lower bound on `slot_of`'s result without computing blocks; infinity if the sequence is never
+        served.
+        """
         number, inside = self._stage_serving(component, sequence)
         stage = self._stages[number]
         member = np.flatnonzero(stage.members == component)
@@ -142,8 +144,8 @@ class SlotOrder:
         return components, sequences
 
     def _blocks_around(self, number: int, member: int, sequence: int) -> tuple[int, int]:
-        """Return (low, high) such that the sequence is in one of blocks low..high-1. The bounds hold because a running
-        total differs from the exact share by less than one sequence.
+        """Return (low, high) such that the sequence is in one of the blocks low..high-1. The bounds hold because a
+        running total differs from the exact share by less than one sequence.
         """
         owed = int(self._stages[number].counts.parts[member]) * self.block
         return sequence * SCALE // owed, -(-(sequence + 1) * SCALE // owed)

@@ -108,7 +108,7 @@ def borders_touching(borders: np.ndarray, start: int, stop: int) -> np.ndarray:
 
 
 class RangeSource:
-    """Ranges (start, stop) of another source, laid end to end. Each must start and end at a document boundary."""
+    """Ranges (start, stop) of another source, laid end to end. Each range must start and end at a document boundary."""
 
     def __init__(self, base: TokenSource, ranges: Sequence[tuple[int, int]]) -> None:
         self._base = base
