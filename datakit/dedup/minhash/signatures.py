@@ -22,7 +22,7 @@ from datakit.text.hash_mixing import GOLDEN, mix
 from datakit.text.string_buffers import string_buffers
 from datakit.text.unicode_words import character_table
 
-REASONS = (None, "too_short", "saturated", "quarantined")  # why a document is skipped; the index is the kernels' code
+REASONS = (None, "too_short", "saturated", "quarantined")  # why a document is skipped; the index is the reason's code
 
 
 def permutations(seed: int, count: int) -> Permutations:
