@@ -92,9 +92,7 @@ class SlotOrder:
         return stage.first + self._place(number, int(member[0]), inside) if member.size else None
 
     def earliest(self, component: int, sequence: int) -> float:
-        """Return a lower bound on `slot_of`'s result without computing blocks; infinity if the sequence is never
-        served.
-        """
+        """Return a lower bound for the result of `slot_of` without computing blocks; infinity if there is no result."""
         number, inside = self._stage_serving(component, sequence)
         stage = self._stages[number]
         member = np.flatnonzero(stage.members == component)
