@@ -38,7 +38,7 @@ def held_out(source: TokenSource, tokens: int, purpose: str, name: str) -> Range
         best = min(best, _one_per_stratum(source, tokens, strata, purpose), key=error)
         strata //= 2
     if error(best) == float("inf"):
-        raise LoaderError(f"component {name!r}: {purpose} would take all of its tokens; it has only one document")
+        raise LoaderError(f"component {name!r}: {purpose} would take all of its tokens; it is a single document")
     return best
 
 
