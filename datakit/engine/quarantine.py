@@ -1,10 +1,10 @@
 """Decides which unusable records a phase may skip under `max_quarantined`; words the message if there are too many.
 
 Unreadable records and records that kill their task share one limit. A record that kills its task is skipped at once if
-the limit allows it; otherwise, the task waits until all others are done. A limit that is a number of records is known
-from the start. If it is a share, the number of records that it allows grows with the number of records read; the number
-in unfinished tasks is estimated from the finished ones. The count at the end of the phase is exact, so the result does
-not depend on the order of the tasks: either all unusable records fit within the limit, or the step ends as partial.
+the limit allows it; otherwise, the task waits until all others are done. A limit given as a number is known from the
+start. A limit given as a share allows more records as more are read; the number in unfinished tasks is estimated from
+the finished ones. The count at the end of the phase is exact, so the result does not depend on the order of the tasks:
+either all unusable records fit within the limit, or the step ends as partial.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Allowance:
         """`done`: the results of tasks that finished in an earlier run."""
         self._tolerance = tolerance
         self._records = self._skipped = self._done = 0
-        self._granted: dict[str, list[QuarantinedRecord]] = {}  # by key of an unfinished task: the records it may skip
+        self._granted: dict[str, list[QuarantinedRecord]] = {}  # key of an unfinished task -> the records it may skip
         for result in done:
             self.task_done("", result)
 
