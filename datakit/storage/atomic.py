@@ -133,8 +133,8 @@ def replace_bytes(data: bytes, url: str) -> None:
 
 
 def sync_directories(urls_of_directories: Iterable[str]) -> None:
-    """Make the names in some directories durable. Without this, a power cut may remove a file's name even though its
-    contents were synced.
+    """Make the file names in these directories durable. Without this, a power cut may remove a file's name even though
+    its contents were synced.
     """
     for url in urls_of_directories:
         if urls.is_local(url):
