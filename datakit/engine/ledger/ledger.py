@@ -80,8 +80,8 @@ Line = PhaseLine | AttemptLine | DriverLine
 
 class Digests:
     """Hashes a phase's tasks: each digest (32 hex digits) covers the function, arguments, shared data and `before`.
-    `before` hashes the results of earlier phases. This phase may read files that they wrote, and these files keep their
-    names even if the earlier phases are rerun and write different content. Digests are made on demand, since
+    `before` is a hash of the results of earlier phases. This phase may read files that they wrote, and these files keep
+    their names even if the earlier phases are rerun and write different content. Digests are made on demand, since
     100,000 of them would take 13 MB.
     """
 

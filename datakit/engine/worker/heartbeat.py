@@ -38,8 +38,8 @@ class HeartbeatState:
 
 
 class Heartbeat:
-    """The child's or the parent's access to the shared memory of a heartbeat. The memory is that of the file
-    `descriptor`, which the caller closes.
+    """The child's or the parent's access to the shared memory of a heartbeat. `descriptor` is the memory's file
+    descriptor, which the caller closes.
     """
 
     def __init__(self, descriptor: int) -> None:
