@@ -78,7 +78,7 @@ def complaint(skipped: Sequence[QuarantinedRecord], allowed: int | float, count:
     """Return the message for too many unusable records; it lists the first ones and says what to do."""
     first = "\n".join(f"  {record.file}:{record.position}: {record.reason}" for record in skipped[:SHOWN])
     return (
-        f"{count} records cannot be used, but max_quarantined allows {allowed}; the first of them (file:position, in "
-        f"uncompressed bytes, or in rows for Parquet and Arrow files):\n{first}\n"
+        f"{count} records cannot be used, but max_quarantined allows {allowed}; the first of them (file:position, "
+        f"where a position is a byte offset in the uncompressed file, or a row in a Parquet or Arrow file):\n{first}\n"
         "fix or exclude these files, or raise max_quarantined to skip the records"
     )

@@ -49,7 +49,7 @@ def merge_runs(arguments: dict[str, Any], shared: dict[str, Any], context: TaskC
     indexes = [read_index(url) for url in sources]
     if len({index.buckets for index in indexes}) != 1:
         raise CorruptError(
-            f"the runs of {arguments['phase']} differ in their number of buckets; remove the step's exchange/ "
+            f"the runs of {arguments['phase']} differ in their number of buckets; remove the step's folder exchange/ "
             f"and run again"
         )
     path = f"exchange/{arguments['phase']}/{arguments['key']}.arrow"

@@ -121,7 +121,7 @@ class _ForkServer:
                 os.close(other)
             child.run(channel, heartbeat, self._preloads)
         finally:
-            os._exit(1)  # reached only if the child could not report its failure, which the parent sees as a crash
+            os._exit(1)  # reached only if the child could not report its failure; the parent then sees a crash
 
     def _reap(self) -> None:
         while True:
