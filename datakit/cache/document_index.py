@@ -1,7 +1,7 @@
 """Defines the columns of a shard's docs.parquet, and looks up documents there by id or by row, reading as few row
 groups as possible. A search for an id reads only shards whose first and last ids enclose that id (about one per source,
 because a source's ids ascend), and within these shards only row groups whose statistics enclose the id. A row group has
-64 Ki documents. A reader imports this module on the first lookup, because a training machine may not have pyarrow.
+64 Ki documents. The cache reader imports this module on the first lookup, because a training machine may lack pyarrow.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class DocumentIndex:
         self._groups = LruCache[tuple[int, int], Any](GROUPS_CACHED)
 
     def ids(self, index: int) -> Any:
-        """Read a shard's ids as an Arrow array, uncached. Raises CorruptError if the manifest states another number."""
+        """Read a shard's ids as an Arrow array, uncached. Raises CorruptError if the manifest's count differs."""
         ids = read_shard(self._url(index), ["id"]).column("id").combine_chunks()
         rows = self._partitions[index].rows
         if len(ids) != rows:

@@ -1,7 +1,7 @@
 """Defines and checks the manifest's section `foreign`, which describes the arrays of a cache whose tokens stay in
 another program's directory. A cache imported by reference has its own manifest, tokenizer and lists of documents. Its
 tokens are in zarr arrays in the other program's directories, and datakit never writes there. For each shard,
-`details["foreign"]` in the manifest holds the array's directory (relative to the cache's directory if both are on one
+`details["foreign"]` in the manifest holds the array's directory (relative to the cache's directory if both are in one
 store), its zarr.json, and the size and checksum of each array file, so `datakit validate` detects changes to the files.
 """
 
@@ -43,7 +43,7 @@ class ExternalShards(msgspec.Struct, frozen=True):
 
 
 def read_external(directory: str, manifest: Manifest) -> ExternalShards | None:
-    """Return the manifest's description of external arrays; None if the cache has its own. Raises CorruptError."""
+    """Return the manifest's description of external arrays; None if there is none. Raises CorruptError."""
     if KEY not in manifest.details:
         return None
     try:

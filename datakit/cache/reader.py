@@ -108,7 +108,7 @@ class Cache:
         return self._pool.submit(self.read, start, stop)
 
     def blocks(self, ranges: Iterable[Range] | None = None, in_flight: int = IN_FLIGHT) -> Iterator[np.ndarray]:
-        """Yield these ranges of tokens (by default all, 1 Mi tokens each), with up to `in_flight` reads at a time."""
+        """Yield these token ranges (default: all tokens, 1 Mi at a time), with up to `in_flight` concurrent reads."""
         return read_ahead(self.read, block_ranges(self.tokens) if ranges is None else ranges, in_flight)
 
     def view(self) -> np.ndarray:
@@ -179,7 +179,7 @@ class Cache:
     def require_encoding(self, encode: Callable[[str], Sequence[int]]) -> None:
         """Raise TokenizerError if `encode` encodes a string of the contract differently from the cache's tokenizer.
         This check is for tokenizers that have no tokenizer.json, or whose tokenizer.json was saved again and therefore
-        has another hash. `encode` must not add special tokens.
+        has a different hash. `encode` must not add special tokens.
         """
         for golden in self.contract.golden:
             found = list(encode(golden.text))

@@ -1,7 +1,7 @@
 """Reads tokens and loss masks from shards, raw local files directly and all others through TensorStore; checks file
-sizes and keeps recent arrays open. One system call reads from a raw shard on a local disk straight into the result.
-TensorStore reads everything else: compressed shards, loss masks and shards in object stores. A local shard is refused
-when it is opened if its file is missing or its size differs from the manifest's. Thread-safe.
+sizes and keeps recently used arrays open. One system call reads from a raw shard on a local disk straight into the
+result. TensorStore reads everything else: compressed shards, loss masks and shards in object stores. A local shard is
+refused when it is opened if its file is missing or its size differs from the manifest's. Thread-safe.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ShardArrays:
         return self._direct_reads + zarr_arrays.requests_so_far() - self._before
 
     def read(self, stretches: Sequence[Stretch]) -> np.ndarray:
-        """Return the tokens of the stretches, end to end. Stretches that TensorStore reads are read concurrently."""
+        """Return the tokens of the stretches, end to end. TensorStore reads its stretches concurrently."""
         out = np.empty(sum(last - first for _, first, last in stretches), self._dtype)
         pending, position = [], 0
         for index, first, last in stretches:
@@ -130,8 +130,8 @@ class ShardArrays:
 
 
 def _begin(array: Any, first: int, place: np.ndarray) -> list[tuple[np.ndarray, Any]]:
-    """Start to read as many tokens as `place` holds, from `first` on; return (part of `place`, read) for each read.
-    The caller copies the results to `place`. One read per chunk gives 1.5 times the rate of a single read, because
+    """Start reading as many tokens as `place` holds, from `first` on; return (part of `place`, read) for each read. The
+    caller copies the results to `place`. One read per chunk gives 1.5 times the rate of a single read, because
     TensorStore decodes each read in a single thread.
     """
     last, (chunk,) = first + len(place), array.chunk_layout.read_chunk.shape

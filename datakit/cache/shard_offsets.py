@@ -1,5 +1,5 @@
 """Converts a token position or document row of a whole cache into a shard and the position or row within it; raises
-IndexError if it is out of range.
+IndexError for a position or row out of range.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ class WrittenShard(msgspec.Struct, frozen=True):
     """One shard, as described by the task that wrote it.
 
     text_bytes: the size of the shard's text without quarantined documents; None if it is unknown. bytes, xxh3: the size
-    and checksum of the data file. lengths: the number of documents by length, as returned by `length_histogram`.
-    frequent: the counts of the shard's most frequent tokens, by id.
+    and checksum of the data file. lengths: the number of documents in each range of lengths, from `length_histogram`.
+    frequent: the count of each of the shard's most frequent tokens, keyed by id.
     """
 
     source: str

@@ -21,7 +21,7 @@ from datakit.errors import CorruptError, RootError, StorageError
 from datakit.storage import urls
 
 DEFAULT_REGION = "us-east-1"
-REMOTE_REQUESTS = 32  # concurrent requests: about five for each of up to four blocks in flight
+REMOTE_REQUESTS = 32  # concurrent requests; each of up to four blocks in flight needs about five
 LOCAL_REQUESTS = 4
 DAMAGED = ("NOT_FOUND", "DATA_LOSS", "FAILED_PRECONDITION", "INVALID_ARGUMENT", "OUT_OF_RANGE")
 READS = "/tensorstore/kvstore/"
@@ -111,7 +111,7 @@ def encode_array(values: np.ndarray, form: ArrayForm, cpus: int) -> tuple[bytes,
         "driver": "zarr3",
         "kvstore": {"driver": "memory"},
         "metadata": form.metadata(len(values)),
-        "store_data_equal_to_fill_value": True,  # chunks of only zeros are stored, too, so a missing one is an error
+        "store_data_equal_to_fill_value": True,  # zeros are stored, too, so a missing chunk is an error
         "context": {"data_copy_concurrency": {"limit": cpus}},
     }
     array = tensorstore.open(specification, create=True).result()

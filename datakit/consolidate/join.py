@@ -1,7 +1,7 @@
 """Removes marked documents from a partition by joining it with its attributes on id; fails if ids are out of order or
-an attribute has no document. The partition and its attributes are both streamed. Both are sorted by id, so no table of
-ids is needed: for each row group of the partition, the attributes up to the group's last id are read and located by
-binary search. If ids are not strictly ascending on either side, or if an attribute has no document, the step fails,
+an attribute matches no document. The partition and its attributes are both streamed. Both are sorted by id, so no table
+of ids is needed: for each row group of the partition, the attributes up to the group's last id are read and located by
+binary search. If ids are not strictly ascending on either side, or if an attribute matches no document, the step fails,
 because a wrong join would silently drop the wrong documents.
 
 Cost: ids are parsed once (a few ns per byte), and rows are copied only in row groups that lose rows. Memory: one row
@@ -28,7 +28,7 @@ ADVICE = "the file is damaged or was not written by datakit; remove its step's d
 class Joined:
     """A row group after the join.
 
-    dropped: the number of removed documents by reason. marked_kept: the number of documents that are kept although they
+    dropped: the number of documents removed for each reason. marked_kept: the number of documents kept although they
     have an attribute. rows: the positions of the kept documents in the group, int64; None if all are kept.
     """
 
@@ -41,7 +41,7 @@ class Joined:
 
 def join(dataset: str, attributes: str | None, drop: frozenset[str]) -> Iterator[Joined]:
     """Yield the row groups of `dataset` without the documents that have an attribute with a reason in `drop`. Raises
-    CorruptError if ids are out of order on either side, or if an attribute has no document.
+    CorruptError if ids are out of order on either side, or if an attribute matches no document.
     """
     rows = _OrderedIds(dataset)
     marks = _Attributes(attributes) if attributes is not None else None

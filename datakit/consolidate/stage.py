@@ -166,7 +166,7 @@ def _counts(entry: StepInput, written: list[Written]) -> card.SourceCounts:
 
 
 def _shown_reasons(sources: list[card.SourceCounts], drop: Iterable[str]) -> list[str]:
-    """Return the reasons that have a column in the card: with quarantined documents, the rows must still add up."""
+    """Return the reasons that get a column in the card; quarantine gets one if any document was quarantined."""
     return [*drop, *([QUARANTINED] if any(source.dropped.get(QUARANTINED) for source in sources) else [])]
 
 

@@ -1,5 +1,5 @@
 """Phase `attributes`: writes one file per partition, which lists the removed documents, each with the reason, cluster
-and representative. The file `<source>/part-00017-of-00106.parquet` lists the removed documents of that partition in
+and representative. The file `<source>/part-00017-of-00106.parquet` lists the removed documents of partition 17 in
 ascending order of id. If none is removed, the file has no rows. Every file has these columns, without nulls:
 
     id                     the removed document
@@ -10,7 +10,7 @@ ascending order of id. If none is removed, the file has no rows. Every file has 
     jaccard                the exact Jaccard similarity of the removed document and its representative
 
 A representative is always retained. If the first copy of a text is removed as a fuzzy duplicate, the representative of
-that copy also represents all exact copies of the text. They have the same text, so the comparison with the
+that copy also represents all exact copies of the text. The copies have the same text, so the comparison with the
 representative holds for them too.
 """
 

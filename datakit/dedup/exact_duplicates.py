@@ -1,8 +1,8 @@
-"""Phase `exact`: finds documents with equal ids (equal texts) in several sources; the recipe's first such source keeps
-the document. An id is a hash of the text. Each partition holds a range of ids, in sorted order. A task merges the ids
-of one range from all sources. If a file spans several ranges, the task reads only the row groups whose statistics
-overlap its range. It reads the ids from the signature files, not from the documents. Each removed row is routed to the
-part that holds it.
+"""Phase `exact`: finds documents with equal ids (equal texts) in several sources; the first of these sources in the
+recipe keeps the document. An id is a hash of the text. Each partition holds a range of ids, in sorted order. A task
+merges the ids of one range from all sources. If a file spans several ranges, the task reads only the row groups whose
+statistics overlap its range. It reads the ids from the signature files, not from the documents. Each removed row is
+routed to the part that holds it.
 
 Cost: a stable sort of sorted sequences, which amounts to a merge. Memory: about 40 bytes per id in the range.
 """
@@ -55,7 +55,7 @@ def find_copies(arguments: dict[str, Any], shared: dict[str, Any], context: Task
 
 
 def copies(high: np.ndarray, low: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the positions of the repeated ids, and the position of each one's first occurrence: int64 [repeats]."""
+    """Return the positions of repeated ids, and that of each repeated id's first occurrence: both int64 [repeats]."""
     order = np.argsort(high, kind="stable")
     same = high[order[1:]] == high[order[:-1]]
     if (same & (low[order[1:]] != low[order[:-1]])).any():  # some different ids have equal upper halves

@@ -1,4 +1,4 @@
-"""Builds the report in dedup's manifest (removals per source, cluster sizes), and enforces and words the removal limit
+"""Builds the report in dedup's manifest (removals per source, cluster sizes), and enforces the removal limit
 `max_removal`.
 """
 

@@ -165,7 +165,7 @@ def _verdicts(step: Step, forests: Sequence[tuple[str, int]], shared: Shared) ->
 
 
 def _bucket_tasks(function: str, routed: Sequence[TaskResult], buckets: int) -> tuple[Task, ...]:
-    """Return one task for each bucket to which the tasks with the results `routed` wrote."""
+    """Return one task per bucket. `routed` holds the results of the tasks that wrote to the buckets."""
     size = sum(output.bytes for result in routed for output in result.outputs) // buckets
     return tuple(
         Task(f"{number:05d}", f"datakit.dedup.{function}", {"bucket": number}, size) for number in range(buckets)

@@ -18,7 +18,7 @@ from datakit.storage import stale_files
 
 REFUSED_TOKEN = "InvalidAuthToken"  # printed by Ray; its exception says only that it failed to connect
 VERSION_MISMATCH = "Version mismatch"  # in Ray's message if versions of Ray or Python differ
-STATUS_REMEDY = "`ray status` on the head node; see docs/operations.md"
+STATUS_REMEDY = "run `ray status` on the head node; see docs/operations.md"
 
 
 def check_cluster(address: str, root: str | None) -> Iterator[Finding]:

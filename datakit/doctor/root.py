@@ -15,7 +15,7 @@ from datakit.doctor.finding import Finding, State, disk_usage, nearest_existing,
 from datakit.errors import DatakitError, DivergentOutputError
 from datakit.storage import atomic, urls
 
-SKEW_SECONDS, REFUSED_SECONDS = 60.0, 600.0  # S3 refuses requests if the clock is 15 minutes off
+SKEW_SECONDS, REFUSED_SECONDS = 60.0, 600.0  # a warning, a problem; S3 refuses requests beyond 15 minutes
 CONNECT_SECONDS = 5.0
 CLOCKS = {"s3": "https://s3.amazonaws.com", "gs": "https://storage.googleapis.com", "hf": "https://huggingface.co"}
 
@@ -27,7 +27,7 @@ def check_local_root(root: str) -> Iterator[Finding]:
     if not folder.is_dir():
         yield Finding("root", State.PROBLEM, f"{folder} is not a directory", remedy)
         return
-    yield try_action("root", f"{folder}: written, read and deleted", remedy, lambda: _write_and_read(str(folder)))
+    yield try_action("root", f"{folder}: file written, read and deleted", remedy, lambda: _write_and_read(str(folder)))
     remedy = "free some space, or choose another --root; `datakit gc` lists what can be deleted"
     yield disk_usage("root's disk", str(folder), remedy)
 
@@ -36,7 +36,7 @@ def check_store(root: str) -> Iterator[Finding]:
     """Check a root in an object store."""
     folder = f"{root}/.probe"
     remedy = "check AWS_ENDPOINT_URL, the credentials, the bucket's name, and permissions to get, put, list and delete"
-    found = try_action("root", f"{root}: put, read, listed and deleted", remedy, lambda: _write_and_read(folder))
+    found = try_action("root", f"{root}: file put, read, listed and deleted", remedy, lambda: _write_and_read(folder))
     yield found
     if found.state is State.OK:
         yield _conditional_put(folder)
@@ -67,7 +67,7 @@ def _conditional_put(folder: str) -> Finding:
     finally:
         urls.remove(url)
     text = "the store ignores If-None-Match and overwrites existing files: two drivers could corrupt each other's work"
-    return Finding("conditional put", State.PROBLEM, text, "use a store, or a version of it, with conditional writes")
+    return Finding("conditional put", State.PROBLEM, text, "use a store, or a newer version, with conditional writes")
 
 
 def _clock(protocol: str) -> Finding:
@@ -83,7 +83,7 @@ def _clock(protocol: str) -> Finding:
     if date is None:
         return _not_compared(f"{endpoint} sends no Date header")
     skew = time.time() - parsedate_to_datetime(date).timestamp()
-    remedy = "set the clock (chrony, ntpd): stores refuse requests that are more than 15 minutes off"
+    remedy = "set the clock (chrony, ntpd): stores refuse requests if it is more than 15 minutes off"
     state = State.PROBLEM if abs(skew) > REFUSED_SECONDS else State.WARNING if abs(skew) > SKEW_SECONDS else State.OK
     return Finding("clock", state, f"{skew:+.0f} s against {endpoint}", remedy if state is not State.OK else "")
 

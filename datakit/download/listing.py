@@ -138,9 +138,9 @@ def _no_files(url: str, place: Place, every: Sequence[FileInfo], include: Sequen
     """Return a message that says what was searched for, where, and what exists instead."""
     searched = f"{url}: no files" if not include else f"{url}: no files match {', '.join(include)}"
     if exclude:
-        searched += f" without matching {', '.join(exclude)}"
+        searched += f" other than those that match {', '.join(exclude)}"
     if every:
-        kinds = Counter(os.path.splitext(info.path)[1] or "no extension" for info in every)
+        kinds = Counter(os.path.splitext(info.path)[1] or "without an extension" for info in every)
         found = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(5))
         return f"{searched}; {place.base} contains {found}, e.g. {every[0].path}; change the patterns"
     if not urls.is_local(place.base):

@@ -28,7 +28,7 @@ RAW = "raw"
 
 @dataclass(frozen=True)
 class Config:
-    """Patterns of the files to read and of the files to leave out, relative to the source's URL.
+    """Patterns for the files to read and for the files to leave out, relative to the source's URL.
 
     `datakit.storage.globs` describes the patterns. If `include` is empty, all files are read except the excluded ones.
     """

@@ -98,8 +98,8 @@ class _Transfer:
     def _is_as_listed(self, source: Any = None) -> bool:
         """Return True if the store's checksum equals the listing's, or False if the store has none.
 
-        Raises ChangedInputError if the two checksums differ. source: the remote file, if it was just opened. If its
-        driver has already fetched the checksum, no further request is made.
+        Raises ChangedInputError if the two checksums differ. source: the remote file, if it was just opened. If opening
+        it has already fetched the checksum, no further request is made.
         """
         details = getattr(source, "details", None)
         now = urls.checksum_of(details) if isinstance(details, dict) else None

@@ -71,8 +71,8 @@ class Outcome:
     """The end of an attempt: a result, or a cause with a message and the type of the underlying exception.
 
     seconds: the time that the attempt spent in its slot. work_seconds: the time spent in the task function.
-    peak_memory: the anonymous memory beyond that inherited from the fork server; it counts against the budget.
-    peak_resident: all resident memory, including mapped files and inherited pages.
+    peak_memory: the peak of the anonymous memory beyond that inherited from the fork server; the budget limits it.
+    peak_resident: the peak of all resident memory, including mapped files and inherited pages.
     in_progress: the records that the attempt was working on when it died.
     more: for a finished batch, the results after the first.
     """

@@ -1,10 +1,10 @@
 """Decides which unusable records a phase may skip under `max_quarantined`; words the message if there are too many.
 
 Unreadable records and records that kill their task share one limit. A record that kills its task is skipped at once if
-the limit allows it; otherwise, the task waits until all others are done. A limit that is a number of records is known
-from the start. If it is a share, the number of records that it allows grows with the number of records read; the number
-in unfinished tasks is estimated from the finished ones. The count at the end of the phase is exact, so the result does
-not depend on the order of the tasks: either all unusable records fit within the limit, or the step ends as partial.
+the limit allows it; otherwise, the task waits until all others are done. A limit given as a number is known from the
+start. A limit given as a share allows more records as more are read; the number in unfinished tasks is estimated from
+the finished ones. The count at the end of the phase is exact, so the result does not depend on the order of the tasks:
+either all unusable records fit within the limit, or the step ends as partial.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Allowance:
         """`done`: the results of tasks that finished in an earlier run."""
         self._tolerance = tolerance
         self._records = self._skipped = self._done = 0
-        self._granted: dict[str, list[QuarantinedRecord]] = {}  # by key of an unfinished task: the records it may skip
+        self._granted: dict[str, list[QuarantinedRecord]] = {}  # key of an unfinished task -> the records it may skip
         for result in done:
             self.task_done("", result)
 
@@ -78,7 +78,7 @@ def complaint(skipped: Sequence[QuarantinedRecord], allowed: int | float, count:
     """Return the message for too many unusable records; it lists the first ones and says what to do."""
     first = "\n".join(f"  {record.file}:{record.position}: {record.reason}" for record in skipped[:SHOWN])
     return (
-        f"{count} records cannot be used, but max_quarantined allows {allowed}; the first of them (file:position, in "
-        f"uncompressed bytes, or in rows for Parquet and Arrow files):\n{first}\n"
+        f"{count} records cannot be used, but max_quarantined allows {allowed}; the first of them (file:position, "
+        f"where a position is a byte offset in the uncompressed file, or a row in a Parquet or Arrow file):\n{first}\n"
         "fix or exclude these files, or raise max_quarantined to skip the records"
     )

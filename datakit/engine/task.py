@@ -46,7 +46,7 @@ class StepInput:
 
 @dataclass(frozen=True)
 class Step:
-    """A stage of a recipe. The fingerprint covers `parameters` but not `operations`, such as the number of workers."""
+    """A stage with inputs and parameters. The fingerprint covers `parameters` but not `operations`, such as limits."""
 
     stage: str
     dataset: str  # the recipe's name, or the source's name if the step belongs to one source

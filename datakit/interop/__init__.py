@@ -1,1 +1,1 @@
-"""Imports token caches from the formats of Levanter and Megatron, and exports them to that of Megatron."""
+"""Imports token caches from the Levanter and Megatron formats, and exports them to the Megatron format."""

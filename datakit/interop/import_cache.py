@@ -5,7 +5,7 @@ contract. Arrays left in place are described file by file, with checksums (cache
 are checked only if the contract adds tokens around documents. docs/cache.md describes the result.
 
 Cost: a copy reads and writes every token once; a reference reads every byte once, for its checksum. Memory: 8 bytes for
-each document of one original. A copy also takes three times the size of one shard's tokens.
+each document of the original being imported. A copy also takes three times the size of one shard's tokens.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def import_cache(
     progress: Progress = lambda documents, tokens: None,
 ) -> Manifest:
     """Make a cache in `directory` from all originals, in their order, as one source. `ends`: the tokens around each
-    document, as ("none" | "bos" | "eos" | "both", bos token, eos token). None instead of a token stands for the
+    document, as ("none" | "bos" | "eos" | "both", bos token, eos token). None in place of a token stands for the
     tokenizer's usual one. An interrupted import can be restarted; finished shards are kept. Raises UsageError,
     NoInputError, TokenizerError, CorruptError.
     """

@@ -1,6 +1,6 @@
 """Reads token caches in the Levanter layout for import: jagged arrays in zarr 3, and a ledger of their shards.
-`docs/cache.md` describes the layout. The ledger holds is_finished, the rows in total and per shard, and the layout:
-consolidated (one pair of arrays for all documents) or sharded (one pair for each shard).
+`docs/cache.md` describes the layout. The ledger holds is_finished, the numbers of rows in total and per shard, and the
+layout: consolidated (one pair of arrays for all documents) or sharded (one pair for each shard).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def is_levanter(cache: str) -> bool:
 
 
 def read_levanter(cache: str, field: str = FIELD) -> Iterator[ExternalTokens]:
-    """Yield a cache's tokens, whole or by shard. Raises UsageError, CorruptError and NotFoundError."""
+    """Yield a cache's tokens, as a whole or shard by shard. Raises UsageError, CorruptError and NotFoundError."""
     place = urls.join(cache, LEDGER)
     try:
         ledger = msgspec.json.decode(urls.read_bytes(place), type=Ledger)

@@ -1,18 +1,18 @@
-"""Defines `Loader`, which gives this host its rows of any batch and reports epochs and counters, and its options.
+"""Defines `Loader`, which gives this host its rows of any batch and reports epochs and counters, and `LoaderOptions`.
 
     loader = Loader(mixture)
     for batch in loader.iterate(start=step):     # reads ahead in threads, using at most `memory_bytes`
         ...
 
-A global batch depends only on the mixture and the step. Each host (number `host` of `hosts`) gets an equal share of its
-rows, so the order does not depend on the number of hosts. Threads may share a loader: `loader[step]`, `rows` and
-iterations return the same batches in every thread. Processes may not share one; each makes its own.
+A global batch depends only on the mixture and the step. Each host (number `host` of `hosts`) gets an equal share of the
+batch's rows, so the order does not depend on the number of hosts. Threads may share a loader: `loader[step]`, `rows`
+and iterations return the same batches in every thread. Processes must not share a loader; each must make its own.
 
 To resume, call `iterate(start=step)`; there is no other state. Save `record()` in each checkpoint. When a run resumes,
 `verify(record, step)` raises an error if the batches before `step` would have been different.
 
-Each host reads every block that holds one of its rows. If there are many hosts, that is nearly every block: about
-40 MB/s per host at 10 M tokens/s.
+Each host reads every block that holds one of its rows. Even with many hosts, that is nearly every block: about 40 MB/s
+per host at 10 M tokens/s.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class LoaderOptions:
 
 
 class Loader:
-    """This host's batches, by step: int32 tokens [batch_size / hosts, sequence_length] and arrays that describe them.
-    The keyword arguments are the fields of `LoaderOptions`. The constructor raises LoaderError for invalid options, for
-    a batch size that cannot be split evenly over the hosts, and for windows that do not fit in memory. `loader[step]`
-    raises IndexError for a step outside the run. Errors that a source raises during a read are passed on.
+    """This host's batch for each step: int32 tokens [batch_size / hosts, sequence_length] and arrays that describe
+    them. The keyword arguments are the fields of `LoaderOptions`. The constructor raises LoaderError for invalid
+    options, for a batch size that cannot be split evenly over the hosts, and for windows that do not fit in memory.
+    `loader[step]` raises IndexError for a step outside the run. Errors raised by a source's reads are passed on.
     """
 
     def __init__(self, mixture: Mixture, **options: Any) -> None:
@@ -114,14 +114,14 @@ class Loader:
         step, first, last = self._checked_step(step), operator.index(first), operator.index(last)
         rows = self.mixture.batches.at(step)
         if not 0 <= first < last <= rows:
-            raise IndexError(f"there are no rows {first} to {last} in batch {step}; it has {rows} rows")
+            raise IndexError(f"batch {step} has {rows} rows; rows {first} up to (not including) {last} were requested")
         with self._planning:
             picks = self.order.picks(step, first, last)
         return self._assemble(step, last - first, picks)
 
     def iterate(self, start: int = 0, stop: int | None = None) -> Generator[Batch, None, None]:
-        """Yield batches start..stop-1, or to the end of the run if `stop` is None. Reads their blocks ahead. Raises
-        IndexError if `start` is negative.
+        """Yield batches start..stop-1, or all batches from `start` on if `stop` is None, and read their blocks ahead.
+        Raises IndexError if `start` is negative.
         """
         start = operator.index(start)
         if start < 0:
@@ -163,7 +163,7 @@ class Loader:
         return values | {f"epochs/{name}": epochs for name, epochs in self.epochs(step).items()}
 
     def packing_report(self) -> dict[str, dict[int, Counters]]:
-        """Return counters by packed component and sequence length, if the loader counted the sequences itself."""
+        """Return each packed component's counters for every sequence length whose sequences this loader counted."""
         return {
             name: dict(stream.counts.packing_counters)
             for name, stream in zip(self.order.names, self.order.streams, strict=True)
@@ -172,8 +172,8 @@ class Loader:
 
     def outline(self, steps: int) -> list[tuple[int, int, int]]:
         """Summarize the first `steps` batches as a list of (number of batches, rows per global batch, sequence length).
-        Each tuple describes consecutive batches of one shape. Raises LoaderError, naming the component that ends first,
-        if the run has fewer than `steps` batches.
+        Each tuple describes consecutive batches of one shape. Raises LoaderError, which says why the run ends, if it
+        has fewer than `steps` batches.
         """
         self.order.require(steps)
         sizes, lengths = self.mixture.batches, self.order.lengths
@@ -225,10 +225,10 @@ class Loader:
         return self.options.host * rows, (self.options.host + 1) * rows
 
     def _checked_step(self, step: SupportsIndex) -> int:
-        """Return the step as an int: indices of numpy and JAX are accepted. Raises IndexError, TypeError."""
+        """Return the step as an int; numpy and JAX integers are also accepted. Raises IndexError, TypeError."""
         step = operator.index(step)
         if step < 0 or (self.steps is not None and step >= self.steps):
-            count = "any number of" if self.steps is None else self.steps
+            count = "an unlimited number of" if self.steps is None else self.steps
             raise IndexError(f"there is no batch {step}; the run has {count} batches ({self.order.ending})")
         return step
 

@@ -1,4 +1,4 @@
-"""Draws the figure of `datakit cache stats`: document lengths, tokens by source, and the most frequent tokens."""
+"""Draws the figure of `datakit cache stats`: document lengths, tokens per source, and the most frequent tokens."""
 
 from __future__ import annotations
 

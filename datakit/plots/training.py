@@ -1,5 +1,5 @@
-"""Draws a training run from its logged metrics: losses, bits per byte by tag, learning rates, speed, balance. A run can
-be drawn while it is in progress, and also after it has been killed.
+"""Draws a training run from its logged metrics: losses, bits per byte by tag, learning rates, speed and balance. A run
+can be drawn while it is in progress, and also after it has been killed.
 
     plot_run("data/demo/train-0123456789ab")  ->  data/demo/train-0123456789ab/plot.png
 """

@@ -1,5 +1,5 @@
-"""Creates files that appear whole or not at all, on a disk (by a hard link, or a rename where there are none) or in an
-object store, and never overwrites an output.
+"""Creates files that appear whole or not at all, on a disk (by a hard link, or by a rename where links are not
+supported) or in an object store, and never overwrites an output.
 
 A file is created only if its name is free. On a disk, this takes a temporary file, fsync, and then `link`, which fails
 if the name is taken (`rename` would overwrite the existing file). In an object store, it takes one conditional PUT
@@ -35,7 +35,7 @@ TEMPORARY_PREFIX = ".tmp-"
 HASH_CHUNK = 4 << 20
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)  # exFAT and some network mounts lack hard links
 S3_PART_BYTES, S3_PARTS_AT_ONCE, S3_MOST_PARTS = 8 << 20, 4, 10_000  # s3fs's defaults would take 500 MB
-SHOWN_BYTES = 60  # of the host's and of the file's name in a temporary name, so that it fits into 255 bytes
+SHOWN_BYTES = 60  # of the host's name and of the file's name, so that a temporary name fits into 255 bytes
 CONFLICT_WAITS = (0.1, 0.3, 1.0, 3.0)
 
 
@@ -74,7 +74,7 @@ def staging(url: str) -> Iterator[Path]:
 
 
 def temporary_name(name: str) -> str:
-    """Return a hidden name for a temporary copy of the future file `name`. It states the writing process."""
+    """Return a hidden temporary name for the future file `name`. It identifies the process that writes the file."""
     shown = name.encode()[-SHOWN_BYTES:].decode("utf-8", "ignore")
     return f"{TEMPORARY_PREFIX}{process_space()}-{os.getpid()}-{uuid.uuid4().hex}-{shown}"
 
@@ -87,9 +87,9 @@ def owner_of(temporary: str) -> int | None:
 
 @functools.cache
 def process_space() -> str:
-    """Name the set of processes to which our process ids belong: the host, its boot and the PID namespace.
-    Two containers may have one host name and use the same process ids for different processes. The name contains no
-    hyphens, because a hyphen separates the parts of a temporary name.
+    """Return a name for the space in which our process ids are unique: the host, its current boot and the PID
+    namespace. Two containers may have the same host name and use the same process ids for different processes. The name
+    contains no hyphens, because a hyphen separates the parts of a temporary name.
     """
     host = os.uname().nodename.replace("-", "_")[:SHOWN_BYTES]
     try:
@@ -133,8 +133,8 @@ def replace_bytes(data: bytes, url: str) -> None:
 
 
 def sync_directories(urls_of_directories: Iterable[str]) -> None:
-    """Make the names in some directories durable. Without this, a power cut may remove a file's name even though its
-    contents were synced.
+    """Make the file names in these directories durable. Without this, a power cut may remove a file's name even though
+    its contents were synced.
     """
     for url in urls_of_directories:
         if urls.is_local(url):

@@ -1,9 +1,9 @@
 """Translates failures of disks and object stores (full disk, missing bucket, permissions, credentials, no answer) into
 datakit's errors, and words their messages and next steps.
 
-Failures reported by the operating system appear as OSError. Object store drivers (botocore, aiohttp, ...) also raise
-exceptions of their own, which have no common base class. Only drivers' exceptions and OSError are translated; an
-exception from a bug in our code keeps its type.
+Failures reported by the operating system appear as OSError. The client libraries of object stores (botocore, aiohttp,
+...) also raise exceptions of their own, which have no common base class. Only these exceptions and OSError are
+translated; an exception from a bug in our code keeps its type.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def filesystem(url: str) -> tuple[Any, str]:
     except ImportError as error:
         extra = {"s3": "s3", "gs": "gcs", "hf": "hf"}.get(scheme)
         advice = f"pip install 'datakit[{extra}]'" if extra else str(error)
-        raise RootError(f"{url}: no driver for {scheme}:// is installed; {advice}") from error
+        raise RootError(f"{url}: no client for {scheme}:// is installed; {advice}") from error
     except ValueError as error:
         raise RootError(f"{url}: unknown protocol {scheme}://; use a path, file://, s3:// or gs://") from error
     return file_system, cast(str, file_system._strip_protocol(url))

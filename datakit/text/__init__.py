@@ -1,1 +1,1 @@
-"""Text processing that several stages share: Unicode words, shingles and hashes."""
+"""Holds the text processing that several stages share: Unicode words, shingles and hashes."""

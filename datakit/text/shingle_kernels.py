@@ -4,7 +4,7 @@ combination, with odd coefficients, of its words' mixed hashes, and is itself mi
 When each of 10 million documents is compared with 64 others, the probability that any two different shingles are
 mistaken for one another is about 10^-6.
 
-In ASCII text, word boundaries are computed arithmetically, without a jump that the processor could mispredict. Words
+In ASCII text, word boundaries are computed arithmetically, without a branch that the processor could mispredict. Words
 are processed in blocks that fit in the L1 cache, so memory use does not grow with the document. Words are found and
 hashed at 500 to 600 MB of text per CPU-second.
 """

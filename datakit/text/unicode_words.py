@@ -6,7 +6,7 @@ Lowercasing uses Unicode's simple mapping, one character to one character, so th
 `str.lower` depends on context (final sigma) and maps U+0130 to two characters.
 
 benchmarks/unicode_tables.py generates the tables. On disk, they are stored as ranges and take 7 kB. In memory, they are
-one flat array of 4.4 MB, which is read once per character of a text; a text touches only the pages of its scripts.
+one flat array of 4.4 MB, in which each character of a text is looked up; a text touches only its scripts' pages.
 """
 
 from __future__ import annotations

@@ -143,14 +143,14 @@ def _compare_lists(shard: tuple[str, Partition], read_list: ReadList | None) -> 
     difference = disagreement(data, partition)
     listed = read_list(place + DOCUMENTS_SUFFIX) if read_list is not None and difference is None else None
     if listed is not None and not np.array_equal(listed, np.frombuffer(data, TYPE)):
-        difference = f"and {place + DOCUMENTS_SUFFIX} have different lengths"
+        difference = f"and {place + DOCUMENTS_SUFFIX} list different document lengths"
     return Damage(place + LENGTHS_SUFFIX, difference) if difference is not None else None
 
 
 def _reader_of_lists() -> ReadList | None:
-    """Return a function that reads the lengths from a list of documents, or None without pyarrow.
-    This is called once rather than in each thread: if several threads import a module and the import fails, some of
-    them may see a half-initialized module instead of the error.
+    """Return a function that reads the lengths from a list of documents, or None if pyarrow is missing. This is called
+    once rather than in each thread: if several threads import a module and the import fails, some of them may see a
+    half-initialized module instead of the error.
     """
     try:
         from datakit.storage.parquet import read_shard

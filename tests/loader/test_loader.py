@@ -229,7 +229,7 @@ def test_steps_and_rows_are_checked() -> None:
         assert np.array_equal(loader[np.int64(3)].tokens, loader[3].tokens)
         assert np.array_equal(loader.rows(np.int32(2), 1, 3).tokens, loader[2].tokens[1:3])
         for first, last in ((2, 9), (-1, 2), (3, 2), (4, 4)):
-            with pytest.raises(IndexError, match="in batch 2; it has 4 rows"):
+            with pytest.raises(IndexError, match="batch 2 has 4 rows; rows"):
                 loader.rows(2, first, last)
         with pytest.raises(IndexError, match="there is no batch -1"):
             loader.iterate(-1)

@@ -22,14 +22,14 @@ def _find(parent: np.ndarray, node: int) -> int:
 
 @njit(cache=True, nogil=True)
 def _unite(parent: np.ndarray, left: np.ndarray, right: np.ndarray) -> None:
-    """Join the components of left[i] and right[i] for all i, then point each node to the smallest in its component."""
+    """Join the components of left[i] and right[i] for all i, then point each node to its component's smallest node."""
     for i in range(len(left)):
         one, other = _find(parent, left[i]), _find(parent, right[i])
         if one < other:
             parent[other] = one
         else:
             parent[one] = other
-    for node in range(len(parent)):  # a node's parent precedes it and so already points to the smallest
+    for node in range(len(parent)):  # a node's parent precedes it and so already points to the smallest node
         parent[node] = parent[parent[node]]
 
 

@@ -1,6 +1,6 @@
 """Implements the numba kernels of MinHash: minima under permutations, band keys, and the tests that mark documents as
 too short or saturated. With 112 permutations, the kernels process 300 to 500 MB of text per CPU-second, including the
-search for words.
+time to find its words.
 """
 
 # ruff: noqa: PLR0917 - numba kernels take positional arguments

@@ -1,4 +1,4 @@
-"""Computes the S-curve of the band settings: how probable it is, by Jaccard similarity, that a pair is a candidate."""
+"""Computes the S-curve of the band settings: a pair's candidate probability as a function of its Jaccard similarity."""
 
 from __future__ import annotations
 

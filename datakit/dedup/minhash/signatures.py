@@ -5,9 +5,9 @@ each of `bands x rows` permutations. A permutation maps `value`, the upper 32 bi
 `value * multiplier + addend` modulo 2**32, with an odd multiplier. On hashed values, these permutations are as good as
 ideal ones: measured over 1,500 seeds and sets of 20 to 20,000 shingles, the bias and variance of the Jaccard estimate
 agree with those of the binomial distribution. Two documents are candidates if all `rows` minima of at least one band
-agree, which has the probability 1 - (1 - J**rows)**bands at Jaccard similarity J.
+agree; at Jaccard similarity J, the probability of this is 1 - (1 - J**rows)**bands.
 
-A band key is a 64-bit hash of the band's number and its minima. Among 10 billion documents, about forty pairs of keys
+A band key is a 64-bit hash of the band's number and its minima. Among 10 billion documents, about 500 pairs of keys
 collide by chance. Such a pair is verified like any other, and rejected.
 """
 
@@ -22,7 +22,7 @@ from datakit.text.hash_mixing import GOLDEN, mix
 from datakit.text.string_buffers import string_buffers
 from datakit.text.unicode_words import character_table
 
-REASONS = (None, "too_short", "saturated", "quarantined")  # why a document is skipped; the index is the kernels' code
+REASONS = (None, "too_short", "saturated", "quarantined")  # why a document is skipped; the index is the reason's code
 
 
 def permutations(seed: int, count: int) -> Permutations:

@@ -56,7 +56,7 @@ LIMITS = {"bands": (1, 100), "rows": (1, 100), "ngram": (1, 64), "seed": (0, 2**
 
 @dataclass(frozen=True)
 class SignatureConfig:
-    """Parameters of signatures, which are comparable only if all but `max_quarantined` and `quarantine` are equal."""
+    """Parameters of signatures. If any but `max_quarantined` and `quarantine` differ, signatures are not comparable."""
 
     bands: int = 14
     rows: int = 8

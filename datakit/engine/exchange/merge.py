@@ -1,4 +1,4 @@
-"""Merges exchange runs into fewer, larger runs if reducers would otherwise need over a million reads (runs x readers).
+"""Merges exchange runs into fewer, larger runs if reducers would otherwise need over a million reads (runs x reducers).
 
 If each of R reducers reads M runs, they make 2 x M x R requests in total: 8 million for M = R = 2,000. If groups of
 sqrt(M) consecutive runs are merged first, the reducers read only R x sqrt(M) ranges. Record batches are copied as bytes
@@ -27,7 +27,7 @@ MEMORY_BYTES = 512 << 20  # two copies of the window, the indexes, and a margin
 
 
 def merged(step: Step, phase: str, runs: list[str], readers: int) -> Generator[Phase, Sequence[TaskResult], list[str]]:
-    """Merge runs if runs x readers exceeds a million.
+    """Merge runs if runs x reducers exceeds a million; `readers` is the number of reducers.
 
     Use it as `runs = yield from merged(step, "route", runs, readers)`.
     """
@@ -49,7 +49,7 @@ def merge_runs(arguments: dict[str, Any], shared: dict[str, Any], context: TaskC
     indexes = [read_index(url) for url in sources]
     if len({index.buckets for index in indexes}) != 1:
         raise CorruptError(
-            f"the runs of {arguments['phase']} differ in their number of buckets; remove the step's exchange/ "
+            f"the runs of {arguments['phase']} differ in their number of buckets; remove the step's folder exchange/ "
             f"and run again"
         )
     path = f"exchange/{arguments['phase']}/{arguments['key']}.arrow"

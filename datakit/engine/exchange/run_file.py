@@ -9,9 +9,10 @@ input run to the next, and each of its buckets holds the messages of the input r
 segments is not a valid Arrow stream, because it contains only the first schema; the index has them all. Record batches
 can be copied without decoding because an encapsulated Arrow message states its own length.
 
-A reader of buckets [a, b) makes two requests per run: one for the first 64 KiB of the index, which hold about 8,000
-offsets, and one for a range of data. A longer index or a range over 32 MiB takes more. Local files are memory-mapped in
-place; remote ranges are copied to scratch and mapped there, so a reader's anonymous memory does not grow with the data.
+A reducer that reads buckets [a, b) makes two requests per run: one for the first 64 KiB of the index, which hold about
+8,000 offsets, and one for a range of data. A longer index or a range over 32 MiB takes more. Local files are
+memory-mapped in place; remote ranges are copied to scratch and mapped there, so a reducer's anonymous memory does not
+grow with the data.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ def _map_file(path: str, start: int, stop: int) -> pa.Buffer:
 
 
 def decode_segments(index: RunIndex, data: pa.Buffer, url: str) -> Iterator[pa.Table]:
-    """Yield one table per non-empty segment, with rows ordered by bucket; `data` holds what `index.offsets` spans."""
+    """Yield one table per non-empty segment, ordered by bucket; `data` holds the bytes that `index.offsets` spans."""
     offsets = index.offsets - index.offsets[0]
     for segment in range(index.segments):
         schema = pa.ipc.read_schema(pa.BufferReader(index.schemas[segment]))

@@ -3,7 +3,8 @@
 The ledger is next to the step's outputs. An output is created only if it is absent, so a task may be repeated and the
 ledger need not be made durable after every task. On a disk, the ledger is flushed every second; in an object store, a
 new object is written after 500 lines or 10 s, whichever comes first. If the end of the ledger is lost, the tasks
-recorded there are repeated and find equal outputs. Each driver writes files of its own, called segments.
+recorded there are repeated, and their outputs turn out equal to the existing ones. Each driver writes files of its own,
+called segments.
 Cost: one append per attempt; to resume, one listing and one read of each segment (in an object store, many at a time).
 """
 
@@ -27,7 +28,7 @@ from datakit.errors import CorruptError
 from datakit.storage import atomic, urls
 
 FOLDER = "ledger"
-SYNC_SECONDS = 1.0  # after a crash of the machine, at most this many seconds of work are repeated
+SYNC_SECONDS = 1.0  # if the machine crashes, tasks that ended within this time before the crash are repeated
 OBJECT_LINES = 500
 OBJECT_SECONDS = 10.0
 READ_AT_ONCE = 32  # segments fetched in parallel; each has about 500 lines
@@ -79,8 +80,8 @@ Line = PhaseLine | AttemptLine | DriverLine
 
 class Digests:
     """Hashes a phase's tasks: each digest (32 hex digits) covers the function, arguments, shared data and `before`.
-    `before` hashes the results of earlier phases. This phase may read files that they wrote, and these files keep their
-    names even if the earlier phases are rerun and write different content. Digests are made on demand, since
+    `before` is a hash of the results of earlier phases. This phase may read files that they wrote, and these files keep
+    their names even if the earlier phases are rerun and write different content. Digests are made on demand, since
     100,000 of them would take 13 MB.
     """
 

@@ -1,7 +1,7 @@
 """Derives the state of a step and of its tasks (done, failed, retrying or waiting) from the step's files alone.
 
 This works while the step runs and after its driver has died, and reads only the ledger, manifest and list of failures.
-A started task without an outcome counts as `waiting`, since the files do not show if a live driver is working on it.
+A started task without an outcome counts as `waiting`: the files do not show whether a live driver is working on it.
 """
 
 from __future__ import annotations

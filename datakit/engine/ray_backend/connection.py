@@ -1,4 +1,4 @@
-"""Joins a running Ray cluster or starts a private one; detects a lost connection or head node, and words that error.
+"""Joins a running Ray cluster or starts a private one; detects a lost connection or head node, and words the error.
 
 If the head node has not answered for a minute, Ray ends the process without an exception: exit code 1 and a single line
 of output. Therefore the executor checks every 2 seconds whether the head node still listens (which takes 0.2 ms), gives

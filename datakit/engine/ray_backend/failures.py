@@ -62,7 +62,7 @@ FAILURES = (
     Failure(
         exceptions.OutOfDiskError,
         "the disk with Ray's files is full",
-        "free space on that node: Ray needs its disk below 95 %",
+        "free space on that node: Ray needs its disk to be less than 95 % full",
     ),
     Failure(
         exceptions.TaskUnschedulableError,

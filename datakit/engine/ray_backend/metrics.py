@@ -4,7 +4,7 @@ The driver updates the metrics in response to the events that `engine/observe/ob
 dataset, stage, phase, and the cause with which an attempt ended, never tasks or records. Ray sends metrics every 10
 seconds and once more when the driver exits, so even the counts of a short run arrive. Gauges disappear when the driver
 exits. Without `ray[default]` on the driver's node, Ray drops the metrics. docs/operations.md lists the names.
-Cost: 20 microseconds per attempt, and none to import Ray for the first phase: the executor has imported it by then.
+Cost: 20 microseconds per attempt. Importing Ray costs nothing more, because the executor has already imported it.
 """
 
 from __future__ import annotations

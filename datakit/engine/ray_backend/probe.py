@@ -1,4 +1,4 @@
-"""Asks every node, before the first attempt, whether it matches the driver; selects the nodes' environment variables.
+"""Asks every node, before the first attempt, whether it matches the driver; selects environment variables to forward.
 
 The nodes must share the driver's root and have the same versions of Python and the libraries. Asking them takes a
 second. A node that dies before it answers is ignored; a node that loses its worker process is asked again. Nodes that
@@ -29,7 +29,7 @@ TRIES, WAIT_SECONDS = 6, 1.0  # a short wait between tries, because Ray replaces
 
 
 def forwarded_environment() -> dict[str, Any]:
-    """Return the runtime environment for the nodes: the environment variables that storage drivers and datakit read."""
+    """Return the runtime environment for the nodes: the environment variables that store clients and datakit read."""
     return {"env_vars": {name: value for name, value in os.environ.items() if name.startswith(FORWARDED)}}
 
 
@@ -46,7 +46,7 @@ def probe(find_nodes: Callable[[], Sequence[Node]], expected: Expected) -> None:
 
 
 def _ask(nodes: Sequence[Node], expected: Expected) -> dict[str, str]:
-    """Check the nodes; return, by node, the errors of those that died or lost their worker before they answered."""
+    """Check the nodes; return the error of each node that died or lost its worker before it answered, keyed by node."""
     unanswered: dict[str, str] = {}
     for reference, node in _send_probes(nodes, expected).items():
         try:

@@ -93,8 +93,8 @@ class PhaseRun:
         self._allowance = Allowance(phase.tolerance, found)
 
     def run(self, pending: Sequence[Task], shared: str | None) -> dict[str, bytes]:
-        """Run the pending tasks and return their packed results by key. If some tasks fail, raise PartialError once all
-        others are done, or StepFailedError if none succeeded.
+        """Run the pending tasks and return their packed results, keyed by task key. If some tasks fail, raise
+        PartialError once all others are done, or StepFailedError if none succeeded.
         """
         self._shared = shared
         try:

@@ -47,7 +47,7 @@ BACKOFF_CAP_SECONDS = 30.0
 class TaskHistory:
     """The attempts at one task so far.
 
-    causes: the number of attempts by cause, since a record was last skipped.
+    causes: the number of attempts with each cause since a record was last skipped.
     memory_level: how many times the memory was raised.
     try_singly: batches in which an attempt died, whose records are tried one by one.
     narrowed: the number of deaths spent on identifying the bad record.

@@ -175,7 +175,8 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 def _is_memory(error: BaseException) -> bool:
     """Return True if the exception reports a failed allocation. Python, numpy and Arrow raise MemoryError or a
-    subclass, DuckDB raises an exception of its own, and TensorStore a general one whose text starts with a status code.
+    subclass, DuckDB raises an exception of its own, and TensorStore raises a general exception whose text starts with a
+    status code.
     """
     if isinstance(error, MemoryError):
         return True

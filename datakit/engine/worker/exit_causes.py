@@ -11,9 +11,9 @@
     any other signal, or an exit without a reply          crash
     no status: the fork server is gone                    infrastructure
 
-An allocation counts as failed if the child printed a runtime's message about it, had a hard limit because it grew fast,
-or was close to the backstop limit (`memory_watcher.py`). In the last two cases, an exception that the child reports
-also counts as a lack of memory.
+An allocation counts as failed if the child printed a runtime's message about it, had a hard limit because it grew fast
+(`memory_watcher.py`), or was close to the limit that it had set at its start (`memory.py`). In the last two cases, an
+exception that the child reports also counts as a lack of memory.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _reported_failure(reply: dict[str, Any], ended: ChildExit) -> tuple[Cause, s
     """Return the cause and message of an exception that the child reported."""
     cause, message = Cause(reply["cause"]), reply["message"]
     if cause is Cause.ERROR and ended.memory.met_hard_limit:
-        # Libraries report failed allocations in many ways, so assume one; a retry with more memory puts it to the test.
+        # Libraries report failed allocations in many ways, so assume that one failed; the retry gets more memory.
         cause = Cause.MEMORY
     if cause is Cause.MEMORY:
         return cause, f"{_used(ended)}; {message}"
@@ -109,8 +109,9 @@ def _cause_of_death(attempt: Attempt, ended: ChildExit) -> tuple[Cause, str, str
     code = os.waitstatus_to_exitcode(ended.status.wait_status)
     how = _signal_name(-code) if code < 0 else f"exit code {code} without a result"
     if code == -signal.SIGKILL and ended.kernel_killed:
-        used = f"it used {_mib(ended.memory.peak)} of its {_mib(ended.budget)} budget, other processes the rest"
-        return Cause.MEMORY, "KernelKill", f"the kernel killed it for lack of memory; {used}"
+        used = f"it used {_mib(ended.memory.peak)} of its budget of {_mib(ended.budget)}"
+        rest = "other processes used up the rest of the memory"
+        return Cause.MEMORY, "KernelKill", f"the kernel killed it for lack of memory; {used}, and {rest}"
     if code == -signal.SIGKILL:
         return Cause.KILLED, how, f"killed by an external SIGKILL{_progress(ended)}"
     if ended.memory.met_hard_limit or FAILED_ALLOCATION.search(_tail(ended.scratch / child.OUTPUT_FILE)):

@@ -1,11 +1,11 @@
 """Runs the fork server: a single-threaded process that imports the preloads once and then forks a child per attempt.
 
 A new interpreter with our imports would cost 150-700 ms per attempt; a fork of the server costs 3-12 ms. The server is
-started with `python -c`, so its `__main__` is empty. A server that re-imported the parent's (as the standard library's
-does) would import the command line in every child and, inside a Ray worker, all of Ray. Apart from the preloads, the
-server runs no user code. Each child checks that it has a single thread. (A fork copies only the calling thread, but it
-copies all locks, including those that other threads hold.) When the server's parent dies, even by `kill -9`, the server
-sees the end of the control socket, kills its children and exits, so no orphans remain.
+started with `python -c`, so its `__main__` is empty. A server that re-imported the parent's `__main__` (as the standard
+library's server does) would import the command line in every child and, inside a Ray worker, all of Ray. Apart from the
+preloads, the server runs no user code. It checks that the preloads have started no threads. (A fork copies only the
+calling thread, but it copies all locks, including those that other threads hold.) When the server's parent dies, even
+by `kill -9`, the server sees the end of the control socket, kills its children and exits, so no orphans remain.
 
 The protocol uses a Unix socket pair. The parent sends the boot message, and the server reports whether its preloads
 succeeded. Each subsequent request consists of a memory budget and three file descriptors: the attempt's channel
@@ -121,7 +121,7 @@ class _ForkServer:
                 os.close(other)
             child.run(channel, heartbeat, self._preloads)
         finally:
-            os._exit(1)  # reached only if the child could not report its failure, which the parent sees as a crash
+            os._exit(1)  # reached only if the child could not report its failure; the parent then sees a crash
 
     def _reap(self) -> None:
         while True:

@@ -1,7 +1,7 @@
 """Lets a child report its progress and the records it is processing to its parent, through shared memory.
 
 The child writes to a few KiB of memory, which the parent can read even after the child's death. The parent learns how
-far the child has got, when it last updated (to tell a hang from hard work), and the records that it was processing when
+far the child has come, when it last reported (to tell a hang from hard work), and which records it was processing when
 it died. Two slots alternate in holding the records in progress, and one byte says which slot is valid. If a child is
 killed during a write, the parent reads the old value or the new one, never a mixture. A call takes under a microsecond.
 """
@@ -38,8 +38,8 @@ class HeartbeatState:
 
 
 class Heartbeat:
-    """The child's or the parent's access to the shared memory of a heartbeat. The memory is that of the file
-    `descriptor`, which the caller closes.
+    """The child's or the parent's access to the shared memory of a heartbeat. `descriptor` is the memory's file
+    descriptor, which the caller closes.
     """
 
     def __init__(self, descriptor: int) -> None:

@@ -5,8 +5,8 @@ does not cover mapped input files, which belong to the page cache, or preloads, 
 `RLIMIT_DATA` limits what a process *reserves*, not what it uses, and libraries reserve generously: mimalloc (Arrow's
 allocator) takes address space 1 GiB at a time by default, and each thread needs a stack. The backstop limit is
 therefore what the child had reserved at its start, plus twice its budget, plus 3 GiB. No healthy task has come near
-this limit (docs/measurements.md). It catches a single huge request, which fails at once instead of exhausting the
-machine's memory between two measurements by `memory_watcher.py`.
+this limit. It catches a single huge request, which fails at once instead of exhausting the machine's memory between two
+measurements by `memory_watcher.py`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def set_memory_limit(pid: int, limit: int) -> None:
 
 
 def kernel_kills() -> int:
-    """Return a count that rises when the kernel kills a process of this machine or cgroup for lack of memory."""
+    """Return a count that rises if the kernel kills a process on this machine or in our cgroups for lack of memory."""
     vmstat = Path("/proc/vmstat")
     lines = vmstat.read_text().splitlines() if vmstat.exists() else []
     return cgroups.oom_kills() + sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))

@@ -2,8 +2,8 @@
 
 A component with weight w is owed exactly w * B sequences in a mixture block of B sequences, which is rarely a whole
 number. Two simple rules fail. If each block is rounded independently, a component with a tiny weight is never served.
-Rounding the running totals w * B * b (by largest remainders) is not monotone: with many components, one of them may be
-owed fewer sequences after more blocks, so that some block would need a negative count.
+Rounding the running totals w * B * b after b blocks (by largest remainders) is not monotone: with many components, one
+of them may be owed fewer sequences after more blocks, so that some block would need a negative count.
 
 Therefore, each component's debt is carried from block to block in fixed point (int64, in units of 2^-40 of a sequence),
 with weights that sum to exactly 2^40. The debts are paid as in fair scheduling: unit j of a component may be served
@@ -13,9 +13,9 @@ rule meets all deadlines if any schedule can meet them, and a schedule of fracti
 
     floor(w * B * b) <= sequences served <= ceil(w * B * b)          exactly, for every component
 
-and no count is negative. A block takes 20 us. For random access, a checkpoint is kept every 256 blocks, and the blocks
-in between are recomputed. The first visit to a block computes all blocks before it, which takes 2 s for a trillion
-tokens in sequences of 4,096.
+and no count is negative. Computing a block takes 20 us. For random access, a checkpoint is kept every 256 blocks, and
+the blocks in between are recomputed. The first visit to a block computes all blocks before it, which takes 2 s for a
+trillion tokens in sequences of 4,096.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def fixed_point(weights: Sequence[float]) -> np.ndarray:
 
 
 def serve_block(debt: np.ndarray, owed: np.ndarray, block: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (counts, debt after the block), int64 by component. `owed` is what a block adds to the debt."""
+    """Return (counts, debt after the block), both int64 [components]. `owed` is what a block adds to the debt."""
     debt = debt + owed
     counts = np.maximum(debt >> SCALE_BITS, 0)
     debt = debt - (counts << SCALE_BITS)
@@ -78,12 +78,12 @@ class BlockCounts:
         self._served = lru_cache(CACHED_RUNS)(self._make_served)
 
     def before(self, number: int) -> np.ndarray:
-        """Return the number of sequences in blocks 0..number-1, by component."""
+        """Return each component's number of sequences in blocks 0..number-1."""
         run, place = divmod(number, STRIDE)
         return self._served(run)[place]
 
     def of(self, number: int) -> np.ndarray:
-        """Return the number of sequences in block `number`, by component."""
+        """Return each component's number of sequences in block `number`."""
         run, place = divmod(number, STRIDE)
         served = self._served(run)
         return served[place + 1] - served[place]

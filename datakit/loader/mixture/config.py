@@ -1,4 +1,5 @@
-"""Defines a mixture's settings and defaults (components, shuffles, weights by stage), and rejects contradictory values.
+"""Defines a mixture's settings and defaults (components, shuffles, weights per stage), and rejects contradictory
+values.
 
     Mixture(
         components={"web": Component(open_source("data/demo/tokenize-..."), packing=None), ...},
@@ -6,7 +7,7 @@
         seed=0, sequence_length=4096, batch_size=512,
     )
 
-The checks read no tokens. All settings of a Mixture affect which tokens the run reads. This includes `memory_bytes`,
+The checks read no tokens. All settings of a Mixture affect the contents of the batches. This includes `memory_bytes`,
 which decides how many blocks are shuffled together. Settings that do not affect the batches, such as the number of
 threads and the read-ahead, belong to the Loader.
 """
@@ -116,7 +117,7 @@ class SimulatedEpochs:
 
 @dataclass(frozen=True)
 class Mixture:
-    """Components, their weights by stage, and all other settings that decide the batches. `block` and `batch_size` are
+    """Components, their weights per stage, and all other settings that decide the batches. `block` and `batch_size` are
     numbers of sequences (`batch_size` over all hosts), `sequence_length` is a number of tokens, and `memory_bytes` is
     in bytes. For invalid or contradictory values, raises a LoaderError that names the component, stage or setting.
     """
@@ -175,7 +176,7 @@ class Mixture:
                 raise LoaderError(f"stage {number} has both start_step and start_slot; give only one of them")
             first = stage.first_slot(axis)
             if first <= before or (number == 0 and first):
-                rule = "the first stage must start at 0" if number == 0 else f"stage {number - 1} at slot {before}"
+                rule = "the first stage must start at 0" if number == 0 else f"stage {number - 1} starts at {before}"
                 raise LoaderError(f"stage {number} starts at slot {first}, but {rule}; list stages in ascending order")
             before = first
             self._check_weights(number, stage.weights)

@@ -1,8 +1,8 @@
 """Computes how many sequences of one length each block holds; refuses lengths that do not fit in a block, and counts
-of another number of blocks.
+for a different number of blocks.
 
-A plain component needs no table: every block but the last holds equally many sequences. A packed component needs one
-count per block (4 bytes per million tokens). For both, an epoch's order needs only the first sequence of each window.
+A plain component needs no table: every block but the last holds the same number of sequences. A packed component needs
+one count per block (4 bytes per million tokens). For both, an epoch's order needs only each window's first sequence.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ SequenceCounts = PlainCounts | PackedCounts
 
 
 class CountsByLength:
-    """The sequence counts of one component, by sequence length. `stored` holds the counts of a packed component by
-    length; for any other length, its blocks are counted on demand.
+    """The sequence counts of one component for each sequence length. `stored` holds counts of a packed component, keyed
+    by length; for any other length, the component's blocks are counted on demand.
     """
 
     def __init__(
         self, source: TokenSource, axis: BlockAxis, name: str, packing: Packing | None, stored: Mapping[int, np.ndarray]
     ) -> None:
-        self.packing_counters: dict[int, Counters] = {}  # by length; only for lengths counted here
+        self.packing_counters: dict[int, Counters] = {}  # keyed by length; only lengths counted here
         self._source, self._axis, self._name, self._packing, self._stored = source, axis, name, packing, stored
         self._made: dict[int, SequenceCounts] = {}
         self._lock = threading.Lock()
@@ -97,7 +97,7 @@ class CountsByLength:
             counts = self._count(length, self._packing)
         if len(counts) != self._axis.count:
             raise LoaderError(
-                f"component {self._name!r}: {self._packing.counts_name(length)} has counts of {len(counts):,} blocks, "
+                f"component {self._name!r}: {self._packing.counts_name(length)} has counts for {len(counts):,} blocks, "
                 f"but the source has {self._axis.count:,}; the counts are for another cache or block size"
             )
         if not counts.sum():

@@ -1,7 +1,7 @@
 """Computes which sequences of which components are in batch n, for any n, and decides when and why the run ends.
 
-Creating the order from a Mixture excludes held-out documents, assigns window sizes, and converts the starts of stages
-to slots. For each change of the sequence length, it determines how much of each component has been served by then.
+The constructor of SequenceOrder excludes held-out documents, assigns window sizes, and converts the starts of stages to
+slots. For each change of the sequence length, it determines how much of each component has been served by then.
 Finally, it finds the end of the run, if there is one. It reads no tokens.
 """
 
@@ -81,15 +81,15 @@ class SequenceOrder:
         return self.slot_order.served(self.axis.first_slot(step)).tolist()
 
     def require(self, steps: int) -> None:
-        """Raise LoaderError, naming the component that ends first, if the run has fewer than `steps` batches."""
+        """Raise LoaderError, which says why the run ends, if it has fewer than `steps` batches."""
         if self.steps is not None and self.steps < steps:
             raise LoaderError(
-                f"the mixture ends after {self.steps:,} of {steps:,} batches: {self.ending}; give that component less "
-                "weight or more epochs, or make the run shorter"
+                f"the mixture ends after {self.steps:,} of {steps:,} batches: {self.ending}; give components "
+                "that end too early less weight or more epochs, or make the run shorter"
             )
 
     def _windows(self, number: int, sequences: np.ndarray, rows: np.ndarray) -> list[Pick]:
-        """Make one pick per window from sequences of one component, which must be in ascending order."""
+        """Make one pick per window from one component's sequences, which must be in ascending order."""
         picks, at, stream = [], 0, self.streams[number]
         while at < len(sequences):
             window = stream.window_at(int(sequences[at]))

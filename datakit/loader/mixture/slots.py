@@ -1,9 +1,9 @@
 """Decides which component each slot of the run goes to, and which of that component's sequences is served there.
 
-Slots number the rows of all batches from the start of the run. Each mixture stage divides its slots into mixture blocks
+A slot is the number of a row, counted from 0 over all batches. Each mixture stage divides its slots into mixture blocks
 (of 2,048 slots by default). apportion.py decides how many sequences of each component a block holds, and a keyed
 permutation decides their order. A component's sequences are numbered in slot order. If a new stage cuts a mixture block
-short, the numbering continues after the last sequence served. A block of 2,048 slots takes 0.3 ms; 64 are cached.
+short, the numbering continues after the last sequence served. Computing 2,048 slots takes 0.3 ms; 64 blocks are cached.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from datakit.loader.permutation import Permutation, derive_key
 
 CACHED_BLOCKS = 64  # 2 MB at 2,048 slots
 MAX_BLOCKS = 4_000_000  # how many blocks ahead to search for the end of a component: 8 G slots, about a minute
-ANNOUNCED_BLOCKS, SECONDS_PER_BLOCK = 200_000, 20e-6  # a search that is longer, which takes 4 s, is announced
+ANNOUNCED_BLOCKS, SECONDS_PER_BLOCK = 200_000, 20e-6  # a search of more blocks (4 s or more) is announced
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class SlotOrder:
         return stage.first + self._place(number, int(member[0]), inside) if member.size else None
 
     def earliest(self, component: int, sequence: int) -> float:
-        """Return a lower bound for `slot_of` without computing any blocks; infinity if the sequence is never served."""
+        """Return a lower bound for the result of `slot_of` without computing blocks; infinity if there is no result."""
         number, inside = self._stage_serving(component, sequence)
         stage = self._stages[number]
         member = np.flatnonzero(stage.members == component)
@@ -101,7 +101,7 @@ class SlotOrder:
 
     def _stage_serving(self, component: int, sequence: int) -> tuple[int, int]:
         """Return (number of the stage that serves a component's sequence, number of the sequence within the stage). If
-        no earlier stage serves the sequence, this is the last stage.
+        no earlier stage serves the sequence, the last stage is returned.
         """
         served = [int(totals[component]) for totals in self._served]
         number = bisect_right(served, sequence, 1) - 1
@@ -142,8 +142,8 @@ class SlotOrder:
         return components, sequences
 
     def _blocks_around(self, number: int, member: int, sequence: int) -> tuple[int, int]:
-        """Return (low, high) such that the sequence is in one of blocks low..high-1. The bounds hold because a running
-        total differs from the exact share by less than one sequence.
+        """Return (low, high) such that the sequence is in one of the blocks low..high-1. The bounds hold because a
+        running total differs from the exact share by less than one sequence.
         """
         owed = int(self._stages[number].counts.parts[member]) * self.block
         return sequence * SCALE // owed, -(-(sequence + 1) * SCALE // owed)

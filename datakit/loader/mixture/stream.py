@@ -104,7 +104,7 @@ class Stream:
         axis = BlockAxis(source.tokens, settings.block_tokens)
         self.counts = CountsByLength(source, axis, settings.name, settings.packing, counts or {})
         self._epochs = EpochOrder(axis, settings, self.counts)
-        self._joined: dict[int, Joined] = {}  # by stretch number
+        self._joined: dict[int, Joined] = {}  # keyed by stretch number
         self.reader = UnitReader(source, axis, settings.packing, self._joined)
         self._joined_window = lru_cache(CACHED_WINDOWS)(self._make_joined_window)
         self._regular_window = lru_cache(CACHED_WINDOWS)(self._epochs.window)
@@ -124,7 +124,7 @@ class Stream:
         return self._regular_window(first, stretch.length, epoch, window)
 
     def change_length(self, sequence: int, length: int) -> None:
-        """Change the length of sequences from number `sequence` on; calls must have ascending `sequence` numbers."""
+        """Change the length of sequences from number `sequence` on; calls must be in ascending order of `sequence`."""
         window = self.window_at(sequence)
         stretch, place = self.stretches[-1], sequence - window.first
         joined_window = window.units[0].joined >= 0
@@ -149,7 +149,7 @@ class Stream:
         return [(part.first + at, unit) for part, a, b in parts for at, unit in part.units_by_first_use(a, b)]
 
     def epochs_at(self, sequence: int) -> float:
-        """Return the number of epochs completed after `sequence` sequences; 1.25 is a quarter into the second epoch."""
+        """Return the number of epochs completed after `sequence` sequences, e.g. 1.25 for one and a quarter epochs."""
         stretch = self.stretches[self._stretch_at(sequence)]
         offset, total, left = sequence - stretch.first, self.counts.of(stretch.length).total, self._left(stretch)
         if offset >= left:

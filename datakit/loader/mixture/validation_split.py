@@ -17,8 +17,8 @@ from datakit.loader.sources.token_source import RangeSource, TokenSource
 
 
 def training_source(component: Component, name: str, simulate: SimulatedEpochs | None = None) -> TokenSource:
-    """Return a component's source without its held-out documents. If `simulate` is given, it is reduced further. Raises
-    LoaderError if the documents to hold out cannot be chosen so that some tokens remain.
+    """Return a component's source without its held-out documents. If `simulate` is given, the result is reduced
+    further. Raises LoaderError if the documents to hold out cannot be chosen so that some tokens remain.
     """
     source = component.source
     if component.validation_tokens:
@@ -29,7 +29,9 @@ def training_source(component: Component, name: str, simulate: SimulatedEpochs |
 
 
 def _reduced(source: TokenSource, tokens: int, name: str) -> TokenSource:
-    """Keep whole documents with about `tokens` tokens. The smaller side is chosen, as its amount is the precise one."""
+    """Keep whole documents with about `tokens` tokens. The documents chosen are those to keep or those to leave out,
+    whichever have fewer tokens, because the error is a share of their number.
+    """
     away, purpose = source.tokens - tokens, "simulated epochs"
     if not away:
         return source

@@ -33,7 +33,7 @@ class Unit(NamedTuple):
 
 
 class Window:
-    """Sequences first..first+count-1 of a component. `counts` has the number of sequences per unit: int64 [units]."""
+    """Sequences first..first+count-1 of a component. `counts` holds the number of sequences per unit: int64 [units]."""
 
     def __init__(self, first: int, epoch: int, units: Sequence[Unit], counts: np.ndarray, order: Order) -> None:
         self.first = first
@@ -56,7 +56,7 @@ class Window:
         return self._find(self._order(places))
 
     def units_by_first_use(self, place: int, end: int) -> list[tuple[int, Unit]]:
-        """Return (place of first use, unit) for each unit needed at places `place` to `end - 1`, by first use."""
+        """Return (place of first use, unit) for each unit needed at places place..end-1, in the order of first use."""
         units, _ = self.at(np.arange(place, end))
         numbers, first = np.unique(units, return_index=True)
         order = np.argsort(first, kind="stable")
@@ -110,14 +110,14 @@ class StreamSettings:
 
 
 class EpochOrder:
-    """The order of the blocks, and the windows, of every epoch of one component."""
+    """The order of the blocks, and the windows, in each epoch of one component."""
 
     def __init__(self, axis: BlockAxis, settings: StreamSettings, counts: CountsByLength) -> None:
         self._axis, self._settings, self._counts = axis, settings, counts
         self.window_starts = lru_cache(CACHED_WINDOWS)(self._window_starts)
 
     def permutation(self, size: int, *purpose: str | int) -> Order:
-        """Return the order of `size` items for this purpose, or the identity if the component is not shuffled."""
+        """Return the order of `size` items for the given purpose, or the identity if the component is not shuffled."""
         if not self._settings.shuffled:
             return InOrder(size)
         return Permutation(size, derive_key(self._settings.seed, self._settings.name, *purpose))

@@ -1,4 +1,4 @@
-"""Keeps blocks in memory within a budget of bytes: reads wanted blocks ahead in a few threads, and evicts other blocks.
+"""Keeps blocks in memory within a byte budget: reads wanted blocks ahead in a few threads, and evicts other blocks.
 
 The list of wanted keys, most urgent first, protects their blocks from eviction. All other blocks may be evicted,
 least recently used first. At most `in_flight` blocks are read ahead at a time, and each only if it fits in the budget.

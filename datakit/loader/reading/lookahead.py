@@ -1,7 +1,7 @@
-"""Decides which blocks and sequences are read ahead, and in which order: each stream's current and next window.
+"""Decides which blocks and sequences are read ahead (for each stream's current and next window) and in which order.
 
-The most urgent reads come first. The list of reads is recomputed when a window starts and once per mixture block, so
-most batches cost only a few comparisons. If any component's sequences are read separately, every batch recomputes it.
+The most urgent reads come first. Their list is recomputed when a window starts and once per mixture block, so most
+batches cost only a few comparisons. If any component's sequences are read separately, it is recomputed for every batch.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Lookahead:
     ) -> None:
         self._order, self._reader, self._pool, self._own_rows = order, reader, pool, own_rows
         self._block = order.mixture.block
-        self._windows: dict[int, int] = {}  # by stream: the first sequence of the stream's current window
-        self._needs: dict[int, list[tuple[int, Unit]]] = {}  # by stream: the units for the current and the next window
+        self._windows: dict[int, int] = {}  # per stream, the first sequence of its current window
+        self._needs: dict[int, list[tuple[int, Unit]]] = {}  # per stream, the units for its current and next window
         self._next_update = 0  # slot at which the list must be recomputed
 
     def reset(self) -> None:

@@ -1,4 +1,4 @@
-"""Counts the loader's batches, tokens, padding, reads, pool hits, evictions, waiting times and rows by component."""
+"""Counts the loader's batches, tokens, padding, reads, pool hits, evictions, waiting times and rows per component."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COUNTED = ("batches", "tokens", "padding", "reads", "bytes_read", "hits", "misse
 
 
 class Metrics:
-    """Thread-safe counters by name."""
+    """Thread-safe named counters."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = list(names)

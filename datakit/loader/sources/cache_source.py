@@ -23,7 +23,7 @@ CACHED_BYTES = 64 << 20  # enough for the boundaries of 8 M documents
 
 class CacheSource:
     """The tokens of a cache, or of one of its sources. A source's shards are adjacent, so they are one range of tokens.
-    Raises LoaderError if the cache does not have the source. Its methods raise the same errors as the cache reader.
+    Raises LoaderError if the cache does not have the source. The methods raise the same errors as the cache reader.
     """
 
     def __init__(self, cache: Cache, source: str | None = None) -> None:
@@ -88,7 +88,7 @@ def open_source(url: str, source: str | None = None) -> CacheSource:
 
 
 def share_tokens(one: TokenSource, other: TokenSource) -> bool:
-    """Return True if the identities of two sources overlap; equal texts in two caches or sources are not detected."""
+    """Return True if two sources are identical or overlap within one cache. Copies of a text elsewhere do not count."""
     if isinstance(one, CacheSource) and isinstance(other, CacheSource) and one.cache_identity == other.cache_identity:
         return None in (one.source, other.source) or one.source == other.source
     return one.identity == other.identity

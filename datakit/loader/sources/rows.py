@@ -1,8 +1,8 @@
-"""Reads the sequences of a block as arrays of tokens, loss mask and segment starts, gathering packed and joined pieces.
+"""Reads the sequences of a block as arrays (tokens, loss mask, segment starts), and gathers packed and joined pieces.
 
-A plain block takes one read, and another for a loss mask. Its sequences are the block, reshaped; the tokens are copied
-only if the last sequence needs padding. The pieces of packed and joined sequences are gathered from the few ranges that
-contain them, by numpy operations on whole arrays in the reading threads; this takes 1-20 ms per million tokens.
+A plain block takes one read, or two with a loss mask. Its sequences are the block, reshaped; tokens are copied only if
+the last sequence needs padding. The pieces of packed and joined sequences are gathered from the few ranges that contain
+them, by numpy operations on whole arrays in the reading threads; this takes 1-20 ms per million tokens.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _padded(values: np.ndarray, sequences: int, length: int, fill: int) -> np.nd
 
 
 def _runs(starts: np.ndarray, sequences: int, length: int) -> tuple[list[int], np.ndarray]:
-    """Convert positions on the axis of all sequences laid end to end to (pointer, offsets within the sequences)."""
+    """Return (pointer, offsets within the sequences) for positions on the axis of all sequences laid end to end."""
     starts = np.unique(starts)
     pointer = np.searchsorted(starts, np.arange(sequences + 1) * length)
     return pointer.tolist(), (starts % length).astype(np.int32)

@@ -1,6 +1,6 @@
 """Defines TokenSource (tokens, document boundaries, loss mask, content hash), ArraySource, RangeSource and BlockAxis.
 
-`TokenSource` is all that the loader needs of a source. `CacheSource` (cache_source.py), `ArraySource` (an array in
+`TokenSource` is all that the loader needs from a source. `CacheSource` (cache_source.py), `ArraySource` (an array in
 memory) and `RangeSource` (ranges of another source) implement it. Sources do not depend on sequence lengths, because
 the loader cuts the sequences. `BlockAxis` divides an axis of tokens into blocks, the unit of reading and shuffling.
 """
@@ -108,7 +108,7 @@ def borders_touching(borders: np.ndarray, start: int, stop: int) -> np.ndarray:
 
 
 class RangeSource:
-    """Ranges (start, stop) of another source, laid end to end. Each must start and end at a document boundary."""
+    """Ranges (start, stop) of another source, laid end to end. Each range must start and end at a document boundary."""
 
     def __init__(self, base: TokenSource, ranges: Sequence[tuple[int, int]]) -> None:
         self._base = base
@@ -132,7 +132,7 @@ class RangeSource:
 
     def pieces(self, start: int, stop: int) -> list[tuple[int, int, int]]:
         """Return the parts of a range as positions in the base source: (start, stop, shift). A position of this source
-        plus `shift` is a position of the base source.
+        plus `shift` is the position of the same token in the base source.
         """
         first = int(np.searchsorted(self._view, start, side="right")) - 1
         last = int(np.searchsorted(self._view, stop, side="left"))
