@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from datakit.cli.console import bytes_text, note, say, say_json, table
+from datakit.cli.console import bytes_text, note, say, say_json, table, visible
 from datakit.cli.parameters import Flag
 
 if TYPE_CHECKING:
@@ -175,22 +175,13 @@ def _coloured(parts: Iterable[Piece]) -> str:
     for number, part in enumerate(parts):
         background = JOINED if len(part.ids) > 1 else BACKGROUNDS[number % len(BACKGROUNDS)]
         begin, end = f"\x1b[48;5;{background}m", "\x1b[0m"
-        lines = _visible(part.text).split("\n")
+        lines = visible(part.text).split("\n")
         shown.append("\n".join(f"{begin}{line}{end}" if line else "" for line in lines))
     return "".join(shown)
 
 
 def _bracketed(parts: Iterable[Piece]) -> str:
-    return "".join(f"⟦{_visible(part.text)}⟧" for part in parts)
-
-
-def _visible(text: str) -> str:
-    """Replace control characters with symbols, so that a document cannot control the terminal; mark line breaks."""
-    pictured = "".join(
-        chr(0x2400 + ord(sign)) if ord(sign) < 32 and sign != "\n" else "␡" if 127 <= ord(sign) < 160 else sign
-        for sign in text
-    )
-    return pictured.replace("\n", "␊\n")
+    return "".join(f"⟦{visible(part.text)}⟧" for part in parts)
 
 
 def _show_summary(summary: CacheSummary, names: dict[int, str]) -> None:
@@ -213,7 +204,7 @@ def _show_summary(summary: CacheSummary, names: dict[int, str]) -> None:
     say(table(("source", "shards", "documents", "tokens", "share", "targets"), sources))
     say()
     frequent = [
-        [_visible(repr(names[number])) if number in names else None, f"#{number}", count,
+        [visible(repr(names[number])) if number in names else None, f"#{number}", count,
          f"{count / max(summary.tokens, 1):7.2%}"]
         for number, count in summary.frequent
     ]  # fmt: skip

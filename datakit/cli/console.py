@@ -61,6 +61,15 @@ def _cell(value: Cell) -> str:
     return f"{value:,}" if isinstance(value, int) else value
 
 
+def visible(text: str) -> str:
+    """Replace control characters with symbols, so that a document cannot control the terminal; mark line breaks."""
+    pictured = "".join(
+        chr(0x2400 + ord(sign)) if ord(sign) < 32 and sign != "\n" else "␡" if 127 <= ord(sign) < 160 else sign
+        for sign in text
+    )
+    return pictured.replace("\n", "␊\n")
+
+
 def bytes_text(count: float) -> str:
     """Format a number of bytes for people.
 
