@@ -167,7 +167,8 @@ def _normalize_fate(step: Finished, records: Sequence[Record], source_id: str | 
     kept, copies = records[0], len(records) - 1
     if source_id is not None and kept.source_id != source_id:
         asked = next(record for record in records if record.source_id == source_id)
-        return _fate_of(step, "duplicate", f"the record in {place_of(asked)} has the same text as {place_of(kept)}")
+        explanation = f"{place_of(asked)}, has the same text as {place_of(kept)}; what follows is about the latter"
+        return _fate_of(step, "duplicate", explanation)
     ending = f"; {copies:,} more record{'s have' if copies > 1 else ' has'} exactly this text" if copies else ""
     return _fate_of(step, "kept", f"from {place_of(kept)}{ending}")
 

@@ -106,7 +106,7 @@ def test_source_id_of_a_duplicate_leads_to_the_document(tmp_path: Path) -> None:
     answer = datakit.why(place, source_id="c")
     assert answer.documents[0].id == identity("second text")
     assert outcomes(answer) == {"normalize": "duplicate"}
-    assert explanation(answer, "normalize").startswith("the record in in.jsonl, byte 69, source id 'c'")
+    assert explanation(answer, "normalize").startswith("in.jsonl, byte 69, source id 'c', has the same text as")
     assert outcomes(datakit.why(place, source_id="b")) == {"normalize": "kept"}
     with pytest.raises(InputError, match=r"no document of .* has the source id 'd'.*letters: 1 blank"):
         datakit.why(place, source_id="d")
