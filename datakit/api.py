@@ -1,21 +1,21 @@
-"""Provides the commands `run`, `plan`, `status` and `inspect` as Python functions that return what the commands print.
+"""Provides the commands `run`, `plan`, `status`, `inspect` and `why` as Python functions that return their results.
 Errors are raised as exceptions; no function exits the process.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from datakit import pipeline
 from datakit.engine.ledger.status import StepStatus, read_status, step_directories
 from datakit.engine.observe.observer import Observer
 from datakit.errors import InputError
-from datakit.pipeline import RawReport, RunPlan, RunResult, StepDescription
+from datakit.pipeline import Answer, RawReport, RunPlan, RunResult, StepDescription
 from datakit.recipe import Recipe, load_recipe
 from datakit.storage import urls
 
-__all__ = ["RunPlan", "RunResult", "inspect", "plan", "run", "status"]
+__all__ = ["RunPlan", "RunResult", "inspect", "plan", "run", "status", "why"]
 
 RecipeLike = str | os.PathLike[str] | Recipe
 Root = str | os.PathLike[str]
@@ -70,6 +70,23 @@ def status(directory: Root) -> list[StepStatus]:
 def inspect(target: Root) -> StepDescription | RawReport:
     """Describe a finished step or a raw source. A dataset's directory stands for the dataset's last finished step."""
     return pipeline.inspect(os.fspath(target))
+
+
+def why(
+    dataset: Root,
+    *,
+    id: str | None = None,
+    source_id: str | None = None,
+    cluster: bool = False,
+    most: int = 20,
+    report: Callable[[int, int, str], None] = lambda done, total, what: None,
+) -> Answer:
+    """Return what each stage did with a document, given by its id or by the id that its record has in your files.
+
+    For near duplicates, also returns both texts and their similarity; with `cluster`, those of the whole cluster.
+    `report` receives the numbers of files searched so far and in all, and what they are searched for.
+    """
+    return pipeline.why(os.fspath(dataset), id=id, source_id=source_id, cluster=cluster, most=most, report=report)
 
 
 def _recipe(recipe: RecipeLike, settings: Iterable[str]) -> Recipe:

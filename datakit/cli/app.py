@@ -29,6 +29,7 @@ from datakit.cli.size_command import size
 from datakit.cli.status_command import status
 from datakit.cli.tokenizer_command import train
 from datakit.cli.train_command import evaluate, plot, train_model
+from datakit.cli.why.command import why
 from datakit.errors import DatakitError
 
 DONE, FAILURE, USAGE, PARTIAL, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 130, 143
@@ -76,7 +77,7 @@ def build() -> App:
         version=_version,
         suppress_keyboard_interrupt=False,
     )
-    for command in (run, plan, status, inspect, validate, catalog, gc, doctor):
+    for command in (run, plan, status, inspect, why, validate, catalog, gc, doctor):
         app.command(command, help_epilogue="")
     for group, (text, commands) in GROUPS.items():
         app.command(subcommands := App(name=group, help=text, help_epilogue=""))

@@ -7,7 +7,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from datakit.cli.console import bytes_text, note, say, say_json, table
+from datakit.cli.console import bytes_text, note, say, say_json, table, visible
 from datakit.cli.parameters import Flag
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 BACKGROUNDS = (236, 24, 236, 58)  # in the 256-color palette: neighbors differ, and light text is readable on each
 JOINED = 53  # background of several tokens that only together form valid text
 BAR = 40
-PICTURES = {code: chr(0x2400 + code) for code in range(32)} | dict.fromkeys(range(127, 160), "␡") | {10: "␊\n"}
 
 
 def show(
@@ -85,7 +84,7 @@ def show(
         say_json({**found, "count": len(tokens), "shown": len(shown), "pieces": listed})
         return 0
     note(f"{', '.join(f'{key} {value}' for key, value in found.items())}: {len(tokens):,} tokens")
-    say(_coloured(parts) if _in_colour() else "".join(f"⟦{_visible(part.text)}⟧" for part in parts))
+    say(_coloured(parts) if _in_colour() else "".join(f"⟦{visible(part.text)}⟧" for part in parts))
     if ids:
         say(" ".join(str(token) for token in shown.tolist()))
     if len(shown) < len(tokens):
@@ -175,14 +174,9 @@ def _coloured(parts: Iterable[Piece]) -> str:
     for number, part in enumerate(parts):
         background = JOINED if len(part.ids) > 1 else BACKGROUNDS[number % len(BACKGROUNDS)]
         begin, end = f"\x1b[48;5;{background}m", "\x1b[0m"
-        lines = _visible(part.text).split("\n")
+        lines = visible(part.text).split("\n")
         shown.append("\n".join(f"{begin}{line}{end}" if line else "" for line in lines))
     return "".join(shown)
-
-
-def _visible(text: str) -> str:
-    """Replace control characters with symbols, so that a document cannot control the terminal; mark line breaks."""
-    return text.translate(PICTURES)
 
 
 def _show_summary(summary: CacheSummary, names: dict[int, str]) -> None:
@@ -202,7 +196,7 @@ def _show_summary(summary: CacheSummary, names: dict[int, str]) -> None:
     ]
     say(table(("source", "shards", "documents", "tokens", "share", "targets"), sources) + "\n")
     frequent = [
-        [_visible(repr(names[number])) if number in names else None, f"#{number}", count,
+        [visible(repr(names[number])) if number in names else None, f"#{number}", count,
          f"{count / max(summary.tokens, 1):7.2%}"]
         for number, count in summary.frequent
     ]  # fmt: skip

@@ -13,6 +13,7 @@ from typing import Any
 Cell = str | int | None
 UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 GAP = "  "
+PICTURES = {code: chr(0x2400 + code) for code in range(32)} | dict.fromkeys(range(127, 160), "␡") | {10: "␊\n"}
 
 
 def say(text: str = "") -> None:
@@ -58,6 +59,11 @@ def _cell(value: Cell) -> str:
     if value is None:
         return "-"
     return f"{value:,}" if isinstance(value, int) else value
+
+
+def visible(text: str) -> str:
+    """Replace control characters with symbols, so that a document cannot control the terminal; mark line breaks."""
+    return text.translate(PICTURES)
 
 
 def bytes_text(count: float) -> str:

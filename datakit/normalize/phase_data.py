@@ -10,6 +10,8 @@ import msgspec
 
 from datakit.normalize.readers.slices import FileRange
 
+Listed = dict[str, tuple[int, int, str]]  # files read in place: path -> (size, modification time in ns, xxh3-128)
+
 
 class RouteShared(msgspec.Struct, frozen=True):
     """Data shared by all routing tasks. config: the `Config` as plain data, including every default. buckets: the
@@ -23,11 +25,16 @@ class RouteShared(msgspec.Struct, frozen=True):
 
 
 class RouteArguments(msgspec.Struct, frozen=True):
-    """One routing task. listed: the files it reads in place, path -> (size, modification time in ns, xxh3-128)."""
+    """One routing task.
+
+    listed: those of its files that are read in place.
+    first_file: the number of its first file in the sorted list of the source's files; its other files follow in order.
+    """
 
     key: str
     ranges: list[FileRange] = msgspec.field(name="pieces")
-    listed: dict[str, tuple[int, int, str]]
+    listed: Listed
+    first_file: int
 
 
 class TypesDetails(msgspec.Struct, frozen=True):
@@ -43,6 +50,7 @@ class RouteDetails(msgspec.Struct, frozen=True):
     schemas: (file, schema as Arrow IPC in hex) pairs; in hex because the ledger is JSON.
     large: the largest absolute value at each path that has an integer above 2**53.
     documents: True if all records of the slice are documents that datakit wrote.
+    files: the values of `origins.COUNTED` for each file of the slice.
     """
 
     runs: list[str]
@@ -50,6 +58,7 @@ class RouteDetails(msgspec.Struct, frozen=True):
     large: list[tuple[tuple[str, ...], int]]
     documents: bool
     text_bytes: int
+    files: list[list[int]]
 
 
 class OutputColumn(msgspec.Struct, frozen=True):

@@ -29,6 +29,7 @@ from datakit.engine.task import TaskContext, TaskResult
 from datakit.errors import ColumnError, PartialError
 from datakit.normalize import formats
 from datakit.normalize.config import Config
+from datakit.normalize.origins import FileCounts
 from datakit.normalize.phase_data import RouteArguments, RouteDetails, RouteShared, to_plain
 from datakit.normalize.readers.base import Chunk, ReadContext
 from datakit.normalize.readers.inputs import Inputs
@@ -45,7 +46,7 @@ from datakit.storage.ids import ids_from_digests, top_bits
 from datakit.text.string_buffers import string_buffers
 
 PHASE = "route"
-HIGH, LOW, TEXT = "high", "low", "text"  # our columns in the exchange
+HIGH, LOW, TEXT, FILE, POSITION = "high", "low", "text", "file", "position"  # our columns in the exchange
 UPSTREAM = "."  # prefix for the names of upstream columns in the exchange
 BUDGET_BYTES = 256 << 20  # for the exchange writer; a decompressed slice of 64 MiB usually makes one run
 WHOLE_SLICE_BYTES = SLICE_BYTES // 2  # a task gives up at the end of its slice only if the slice is at least this large
@@ -54,17 +55,22 @@ Texts: TypeAlias = "pa.LargeStringArray | pa.LargeBinaryArray"
 
 
 class Router:
-    """Routes the chunks of one slice, in order. text_bytes: the total size of the texts written so far."""
+    """Routes the chunks of one slice, in order.
 
-    def __init__(self, config: Config, counts: RecordCounts, buckets: int, where_types: bytes) -> None:
-        self._config, self._counts, self._buckets = config, counts, buckets
-        self._where = Predicate(config.where, where_types) if config.where else None
+    text_bytes: the total size of the texts written so far. files: what was read from, and written for, each file.
+    """
+
+    def __init__(self, own: RouteArguments, common: RouteShared, config: Config, counts: RecordCounts) -> None:
+        self._config, self._counts, self._buckets = config, counts, common.buckets
+        self._where = Predicate(config.where, common.where_types) if config.where else None
         self._transform = Transform(config.transform) if config.transform else None
         self.columns = UpstreamColumns(config)
+        self.files = FileCounts((part.path for part in own.ranges), own.first_file)
         self.text_bytes = 0
 
     def route(self, chunk: Chunk, write: Callable[[pa.Table, np.ndarray], None]) -> None:
         """Pass the documents of one chunk and the bucket of each to `write`. Raises InputError or PartialError."""
+        self.files.add_records(chunk)
         rows = self._transformed(chunk)
         self.columns.add(rows.file, rows.table)
         if self._where is not None:
@@ -72,25 +78,30 @@ class Router:
             self._count(where_dropped=len(kept) - int(kept.sum()))
             rows = rows.filter(kept)
         rows, texts = self._texts(rows)
-        table, texts = self._apply_rules(rows.table, texts)
+        rows, texts = self._apply_rules(rows, texts)
         high, low = hash_texts(texts)
         if self._config.sample < 1:
             kept = low < np.uint64(int(self._config.sample * 2.0**64))  # bits of the id that choose no partition
             self._count(sample_dropped=len(kept) - int(kept.sum()))
-            mask = pa.array(kept)
-            table, texts, high, low = table.filter(mask), texts.filter(mask), high[kept], low[kept]
-        write(_exchange_rows(table, self.columns.union, texts, high, low), top_bits(high, self._buckets))
-        self.text_bytes += int(np.diff(string_buffers(texts)[1]).sum())
+            rows, texts, high, low = rows.filter(kept), texts.filter(pa.array(kept)), high[kept], low[kept]
+        files, positions = self.files.origins(rows)
+        ours = {HIGH: high, LOW: low, TEXT: texts, FILE: files, POSITION: positions}
+        write(_exchange_rows(ours, rows.table, self.columns.union), top_bits(high, self._buckets))
+        sizes = np.diff(string_buffers(texts)[1])
+        self.files.add_documents(files, sizes)
+        self.text_bytes += int(sizes.sum())
 
     def _transformed(self, chunk: Chunk) -> Chunk:
-        """Apply the transform. If this changes the number of rows, all rows get the chunk's first position."""
+        """Apply the transform. If this changes the number of rows, all rows get the chunk's first file and position."""
         if self._transform is None:
             return chunk
         table = self._transform.apply(chunk.table)
         change = table.num_rows - chunk.table.num_rows
         self._count(transform_added=max(0, change), transform_dropped=max(0, -change))
-        positions = chunk.positions if change == 0 else np.full(table.num_rows, chunk.positions[0])
-        return replace(chunk, table=table, positions=positions, files=())
+        if not change:
+            return replace(chunk, table=table)
+        positions, files = np.full(table.num_rows, chunk.positions[0]), chunk.files[:1] * table.num_rows
+        return replace(chunk, table=table, positions=positions, files=files, traced=False)
 
     def _texts(self, rows: Chunk) -> tuple[Chunk, Texts]:
         """Return the rows with a usable text, and their texts. A null counts as a blank text and is removed later."""
@@ -124,18 +135,17 @@ class Router:
         kept = np.diff(string_buffers(texts)[1]) <= limit
         if kept.all():
             return rows, texts
-        for position in rows.positions[~kept].tolist():
-            self._counts.unusable(rows.file, position, f"longer than max_document_bytes ({limit})")
+        for file, position in rows.filter(~kept).places():
+            self._counts.unusable(file, position, f"longer than max_document_bytes ({limit})")
         return rows.filter(kept), texts.filter(pa.array(kept))
 
-    def _apply_rules(self, table: pa.Table, texts: Texts) -> tuple[pa.Table, pa.LargeStringArray]:
+    def _apply_rules(self, rows: Chunk, texts: Texts) -> tuple[Chunk, pa.LargeStringArray]:
         ruled = apply_rules(texts, self._config.whitespace_run)
         self._count(blank=ruled.blank, invalid_utf8=ruled.invalid_utf8, nul=ruled.nul)
         self._count(whitespace_runs=ruled.whitespace_runs)
         if not ruled.blank:
-            return table, ruled.texts
-        kept = pa.array(ruled.kept)
-        return table.filter(kept), ruled.texts.filter(kept)
+            return rows, ruled.texts
+        return rows.filter(ruled.kept), ruled.texts.filter(pa.array(ruled.kept))
 
     def _count(self, **counts: int) -> None:
         for name, count in counts.items():
@@ -159,14 +169,14 @@ def hash_texts(texts: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
     return ids_from_digests(b"".join(digests))
 
 
-def _exchange_rows(table: pa.Table, union: pa.Schema, texts: pa.Array, high: np.ndarray, low: np.ndarray) -> pa.Table:
+def _exchange_rows(ours: dict[str, Any], table: pa.Table, union: pa.Schema) -> pa.Table:
     have = set(table.column_names)
     others = [
-        fit_column(table.column(field.name), field.type) if field.name in have else pa.nulls(len(texts), field.type)
+        fit_column(table.column(field.name), field.type) if field.name in have else pa.nulls(len(table), field.type)
         for field in union
     ]
-    names = [HIGH, LOW, TEXT, *(UPSTREAM + name for name in union.names)]
-    return pa.table([pa.array(high), pa.array(low), texts, *others], names=names)
+    names = [*ours, *(UPSTREAM + name for name in union.names)]
+    return pa.table([*map(pa.array, ours.values()), *others], names=names)
 
 
 def route_slice(arguments: dict[str, Any], shared: dict[str, Any], task: TaskContext) -> TaskResult:
@@ -187,12 +197,12 @@ def route_slice(arguments: dict[str, Any], shared: dict[str, Any], task: TaskCon
 def _route(own: RouteArguments, common: RouteShared, config: Config, task: TaskContext, streams: Streams) -> TaskResult:
     inputs, counts = Inputs(common.base, own.listed), RecordCounts(task.tolerance)
     context = ReadContext(inputs, config, counts, replace(task, hold=_hold_or_give_up(counts, task)), streams)
-    router, bytes_read = Router(config, counts, common.buckets, common.where_types), 0
+    router, bytes_read = Router(own, common, config, counts), 0
     with ExchangeWriter(
         task, PHASE, own.key, common.buckets, BUDGET_BYTES, before_commit=inputs.check, input_state=streams
     ) as writer:
         for chunk in read_slice(context, own.ranges):
-            router.route(_without_skipped(chunk, context, common), writer.write)
+            router.route(_without_skipped(chunk, context, own, common), writer.write)
             bytes_read += chunk.bytes_read
             task.report(counts.counters[IN], bytes_read)
             task.release()
@@ -201,9 +211,11 @@ def _route(own: RouteArguments, common: RouteShared, config: Config, task: TaskC
     columns = router.columns
     columns.check_text()
     large = list(columns.largest.items())
-    details = to_plain(RouteDetails(writer.runs, columns.schemas(), large, columns.documents, router.text_bytes))
+    found = RouteDetails(
+        writer.runs, columns.schemas(), large, columns.documents, router.text_bytes, router.files.counts.tolist()
+    )
     records, quarantined = counts.counters[IN], tuple(counts.quarantined)
-    return TaskResult(writer.outputs, dict(counts.counters), details, quarantined, records, bytes_read)
+    return TaskResult(writer.outputs, dict(counts.counters), to_plain(found), quarantined, records, bytes_read)
 
 
 def _hold_or_give_up(counts: RecordCounts, task: TaskContext) -> Callable[[str, int, int], None]:
@@ -220,12 +232,12 @@ def _hold_or_give_up(counts: RecordCounts, task: TaskContext) -> Callable[[str, 
     return hold
 
 
-def _without_skipped(chunk: Chunk, context: ReadContext, common: RouteShared) -> Chunk:
+def _without_skipped(chunk: Chunk, context: ReadContext, own: RouteArguments, common: RouteShared) -> Chunk:
     """Announce the chunk (see TaskContext.records), and return it without the records that must be left out."""
 
     def try_record(row: int) -> None:
         counts = context.for_trial().counts
-        router = Router(context.config, counts, common.buckets, common.where_types)
+        router = Router(own, common, context.config, counts)
         router.route(chunk.single(row), lambda *rows: None)
 
     kept, left_out = context.task.records(chunk.record_files, chunk.positions, try_record)

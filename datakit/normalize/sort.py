@@ -19,8 +19,9 @@ import pyarrow as pa
 
 from datakit.engine.exchange.exchange import read_buckets
 from datakit.engine.task import OutputFile, TaskContext, TaskResult
+from datakit.normalize.origins import Origins, write_origins
 from datakit.normalize.phase_data import SortDetails, SortShared, to_plain
-from datakit.normalize.route import HIGH, LOW, TEXT, UPSTREAM
+from datakit.normalize.route import FILE, HIGH, LOW, POSITION, TEXT, UPSTREAM
 from datakit.normalize.schema_union import fit_column
 from datakit.storage import urls
 from datakit.storage.ids import ids_to_arrow, partition_name, top_bits
@@ -33,14 +34,17 @@ DUPLICATES = pa.schema([("id", pa.string()), ("source_id", pa.string()), ("kept_
 
 
 def sort_partition(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Write one partition, and the list of its duplicates if it has any."""
+    """Write one partition, its origins, and the list of its duplicates if it has any."""
     number, common = arguments["partition"], msgspec.convert(shared, SortShared)
     tables = _read_partition(context, common, number)
-    order = SortedIds.of(_column(tables, HIGH), _column(tables, LOW))
+    order = SortedIds.of(*_columns(tables, HIGH, LOW))
     output = _Output.of(common)
     name = partition_name(number, 1 << common.bits)
     info, text_bytes = _write(urls.join(context.step_directory, name), output, _gathered(tables, order.kept, output))
-    files = [OutputFile(name, info.bytes, info.xxh3, info.rows)]
+    places = _columns(tables, FILE, POSITION)
+    high, low, file, position = (values[order.rows] for values in (order.high, order.low, *places))
+    origins = write_origins(context, name, Origins(high, low, file, position, order.first))
+    files = [OutputFile(name, info.bytes, info.xxh3, info.rows), origins]
     if len(order.duplicates):
         path, table = f"duplicates/{name}", _duplicates(tables, order, output.upstream.get("source_id"))
         with ShardWriter(urls.join(context.step_directory, path), DUPLICATES) as writer:
@@ -56,12 +60,15 @@ def sort_partition(arguments: dict[str, Any], shared: dict[str, Any], context: T
 class SortedIds:
     """The rows of a partition in the order of their ids, as row numbers (int64). Equal ids keep their source order.
 
-    high, low: uint64 [N], the id of each row. kept: the first row with each id. duplicates: the other rows.
+    high, low: uint64 [N], the id of each row. rows: all rows. first: bool [N], True where a new id begins in `rows`.
+    kept: the first row with each id. duplicates: the other rows.
     kept_for_duplicates: for each duplicate, the row that is kept instead.
     """
 
     high: np.ndarray
     low: np.ndarray
+    rows: np.ndarray
+    first: np.ndarray
     kept: np.ndarray
     duplicates: np.ndarray
     kept_for_duplicates: np.ndarray
@@ -73,7 +80,7 @@ class SortedIds:
         first = np.ones(len(rows), bool)
         first[1:] = (np.diff(high[rows]) != 0) | (np.diff(low[rows]) != 0)
         kept = rows[first]
-        return cls(high, low, kept, rows[~first], kept[np.cumsum(first) - 1][~first])
+        return cls(high, low, rows, first, kept, rows[~first], kept[np.cumsum(first) - 1][~first])
 
     def ids(self, rows: np.ndarray) -> pa.StringArray:
         """Return the ids of these rows as text (32 hex digits)."""
@@ -124,9 +131,9 @@ def _read_partition(context: TaskContext, shared: SortShared, number: int) -> li
     return [table.filter(pa.array(mask)) for table, mask in zip(tables, masks, strict=True)]
 
 
-def _column(tables: list[pa.Table], name: str) -> np.ndarray:
-    parts = [table.column(name).to_numpy() for table in tables]
-    return np.concatenate(parts) if parts else np.empty(0, np.uint64)
+def _columns(tables: list[pa.Table], *names: str) -> list[np.ndarray]:
+    parts = [[table.column(name).to_numpy() for table in tables] for name in names]
+    return [np.concatenate(arrays) if arrays else np.empty(0, np.uint64) for arrays in parts]
 
 
 def _gathered(tables: list[pa.Table], kept: np.ndarray, output: _Output) -> Iterator[pa.Table]:

@@ -14,7 +14,7 @@ otherwise the step fails.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -24,10 +24,11 @@ import pyarrow.parquet as pq
 from datakit.engine.exchange.exchange import merged
 from datakit.engine.task import BATCH_HANG_SECONDS, Output, Phase, Plan, Preload, Step, Task, TaskResult, tolerance_of
 from datakit.errors import ColumnError, DatakitError, EmptyStageError, RecipeError, suggestion
-from datakit.normalize import route, sort
+from datakit.normalize import origins, route, sort
 from datakit.normalize.config import Config
 from datakit.normalize.number_types import Path
 from datakit.normalize.phase_data import (
+    Listed,
     OutputColumn,
     RouteArguments,
     RouteDetails,
@@ -73,15 +74,17 @@ def plan(step: Step) -> Plan:
     _check_not_empty(step, config, routed)
     schema, columns = output_schema(union, config, again=all(entry.documents for entry in details))
     bits = partition_bits(sum(entry.text_bytes for entry in details), config.partition_bytes)
-    runs = [run for entry in details for run in entry.runs]
-    runs = yield from merged(step, route.PHASE, runs, readers=1 << bits)
+    runs = yield from merged(step, route.PHASE, [run for entry in details for run in entry.runs], readers=1 << bits)
     source, serialized = step.parameters["source"], schema.serialize().to_pybytes()
     shared = SortShared(runs, bits, bucket_bits, source, serialized, columns)
-    sorted_ = yield _sort_phase(shared, sum(output.bytes for result in routed for output in result.outputs))
+    exchanged = sum(output.bytes for result in routed for output in result.outputs)
+    files_task = origins.files_task(slices, [entry.files for entry in details])
+    *sorted_, listed = yield _sort_phase(shared, exchanged, files_task)
     _check_conservation([*routed, *sorted_])
     partitions = [_partition(source, result) for result in sorted_]
-    duplicates = [{"path": file.path, "rows": file.rows} for result in sorted_ for file in result.outputs[1:]]
-    return Output(partitions, schema, details={"duplicates": duplicates})
+    duplicates = [{"path": file.path, "rows": file.rows} for result in sorted_ for file in result.outputs[2:]]
+    written = msgspec.to_builtins([listed.outputs[0], *(result.outputs[1] for result in sorted_)])
+    return Output(partitions, schema, details={"duplicates": duplicates, "origins": written})
 
 
 def _where_types(
@@ -106,10 +109,10 @@ def _where_types(
 def _route_phase(
     step: Step, config: Config, slices: Sequence[Sequence[FileRange]], buckets: int, where_types: bytes
 ) -> Phase:
-    listed = step.operations.get("listed", {})
+    listed, first = step.operations.get("listed", {}), origins.first_files(slices)
     return Phase(
         route.PHASE,
-        tuple(_route_task(number, ranges, listed) for number, ranges in enumerate(slices)),
+        tuple(_route_task(number, ranges, first[number], listed) for number, ranges in enumerate(slices)),
         to_plain(RouteShared(step.operations["base"], spelled_out(config), buckets, where_types)),
         PRELOADS,
         memory_per_input_byte=0.0,
@@ -118,20 +121,21 @@ def _route_phase(
     )
 
 
-def _route_task(number: int, ranges: Sequence[FileRange], listed: Mapping[str, tuple[int, int, str]]) -> Task:
+def _route_task(number: int, ranges: Sequence[FileRange], first_file: int, listed: Listed) -> Task:
     """Create a task whose arguments describe only the files it reads, so a touched file invalidates no other task."""
     key = f"{number:05d}"
     own = {part.path: listed[part.path] for part in ranges if part.path in listed}
-    arguments = to_plain(RouteArguments(key, list(ranges), own))
+    arguments = to_plain(RouteArguments(key, list(ranges), own, first_file))
     return Task(key, "datakit.normalize.route:route_slice", arguments, input_bytes=sum(part.weight for part in ranges))
 
 
-def _sort_phase(shared: SortShared, exchange_bytes: int) -> Phase:
+def _sort_phase(shared: SortShared, exchange_bytes: int, files_task: Task) -> Phase:
     size, function = exchange_bytes >> shared.bits, "datakit.normalize.sort:sort_partition"
-    tasks = tuple(
-        Task(f"{number:05d}", function, {"partition": number}, input_bytes=size) for number in range(1 << shared.bits)
+    numbers = range(1 << shared.bits)
+    tasks = [Task(f"{number:05d}", function, {"partition": number}, input_bytes=size) for number in numbers]
+    return Phase(
+        sort.PHASE, (*tasks, files_task), to_plain(shared), PRELOADS, memory_bytes=512 << 20, memory_per_input_byte=4.0
     )
-    return Phase(sort.PHASE, tasks, to_plain(shared), PRELOADS, memory_bytes=512 << 20, memory_per_input_byte=4.0)
 
 
 def _bucket_bits(slices: Sequence[Sequence[FileRange]], config: Config) -> int:
@@ -218,9 +222,7 @@ def _check_not_empty(step: Step, config: Config, routed: Sequence[TaskResult]) -
     removed = {name.removeprefix(PREFIX): counters[name] for name in REMOVED if counters[name]}
     if counters[IN] + counters[ADDED] == sum(removed.values()):
         reasons = ", ".join(f"{count} {name}" for name, count in removed.items()) or "the source is empty"
-        records = [
-            f"{record.file}:{record.position}: {record.reason}" for task in routed for record in task.quarantined
-        ]
+        records = [f"{bad.file}:{bad.position}: {bad.reason}" for task in routed for bad in task.quarantined]
         raise EmptyStageError(
             f"source {step.parameters['source']!r}: none of its {counters[IN]} records became a document ({reasons}); "
             f"is {config.text!r} the right text column? datakit inspect shows what the source contains"
@@ -240,7 +242,5 @@ def _check_conservation(results: Sequence[TaskResult]) -> None:
 
 def _partition(source: str, result: TaskResult) -> Partition:
     shard, details = result.outputs[0], msgspec.convert(result.details, SortDetails)
-    size, first, last = details.text_bytes, details.first_id, details.last_id
-    return Partition(
-        shard.path, source, shard.rows, shard.bytes, shard.xxh3, text_bytes=size, first_id=first, last_id=last
-    )
+    file = shard.path, source, shard.rows, shard.bytes, shard.xxh3
+    return Partition(*file, details.text_bytes, first_id=details.first_id, last_id=details.last_id)

@@ -1,6 +1,7 @@
-"""Plans and runs recipes, describes finished steps, and finds the leftovers of killed runs."""
+"""Plans and runs recipes, describes finished steps, traces documents, and finds the leftovers of killed runs."""
 
 from datakit.normalize.inspect import RawReport
+from datakit.pipeline.fate import Answer, why
 from datakit.pipeline.garbage import Leftover, find_leftovers, remove_leftovers
 from datakit.pipeline.lineage import Ancestor, StepDescription, inspect
 from datakit.pipeline.planning import PlannedStep, RunPlan, plan
@@ -9,6 +10,7 @@ from datakit.pipeline.running import RunResult, StepResult, run
 
 __all__ = [
     "Ancestor",
+    "Answer",
     "Leftover",
     "PlannedStep",
     "RawReport",
@@ -23,4 +25,5 @@ __all__ = [
     "remove_leftovers",
     "run",
     "stage_lines",
+    "why",
 ]

@@ -77,22 +77,26 @@ def inspect(target: str | os.PathLike[str]) -> StepDescription | RawReport:
     Raises NotFoundError if the target is an unfinished step, and NoInputError if nothing is found.
     """
     target = os.fspath(target)
-    place = urls.absolute(target)
+    found = finished_step(urls.absolute(target))
+    return inspect_source(target) if found is None else _description(*found)
+
+
+def finished_step(place: str) -> tuple[str, Manifest, tuple[str, ...]] | None:
+    """Return the directory and manifest of the step at a URL, or of a dataset's last finished step, or None.
+
+    Also returns the dataset's other finished steps. Raises NotFoundError if the URL is an unfinished step.
+    """
     if urls.name(place) == FILE_NAME:
         place = urls.parent(place)
-        return _description(place, read_manifest(place), ())
+        return place, read_manifest(place), ()
     manifest = find_manifest(place)
     if manifest is not None:
-        return _description(place, manifest, ())
+        return place, manifest, ()
     if STEP_NAME.fullmatch(urls.name(place)) and urls.listing(place):
-        raise NotFoundError(
-            f"{place} is not finished: it has no {FILE_NAME}; `datakit status {target}` shows its tasks"
-        )
+        raise NotFoundError(f"{place} is not finished: it has no {FILE_NAME}; `datakit status {place}` shows its tasks")
     steps = sorted(steps_in(place), key=lambda step: (stage_order(urls.name(step).rpartition("-")[0]), step))
     finished = [step for step in steps if urls.exists(urls.join(step, FILE_NAME))]
-    if not finished:
-        return inspect_source(target)
-    return _description(finished[-1], read_manifest(finished[-1]), tuple(finished[:-1]))
+    return (finished[-1], read_manifest(finished[-1]), tuple(finished[:-1])) if finished else None
 
 
 def _description(directory: str, manifest: Manifest, beside: tuple[str, ...]) -> StepDescription:

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from datakit.errors import CorruptError
@@ -146,6 +147,26 @@ def read_group(shard: pq.ParquetFile, group: int, url: str, columns: list[str] |
     if table.num_rows != stated:
         raise CorruptError(f"{url}: row group {group} has {table.num_rows} rows, but its footer states {stated}")
     return table
+
+
+def find_rows(url: str, identity: str, columns: list[str]) -> list[tuple[int, dict[str, Any]]]:
+    """Return the rows with this id, as (row number, values of `columns`) pairs.
+
+    The first column must be the id. Reads only row groups whose statistics enclose the id.
+    """
+    found: list[tuple[int, dict[str, Any]]] = []
+    with open_shard(url) as shard:
+        before = 0
+        for group in range(shard.metadata.num_row_groups):
+            described = shard.metadata.row_group(group)
+            bounds = described.column(0).statistics
+            if bounds is None or not bounds.has_min_max or bounds.min <= identity <= bounds.max:
+                ids = read_group(shard, group, url, ["id"]).append_column("row", pa.array(range(described.num_rows)))
+                rows = ids.filter(pc.field("id") == identity)["row"]
+                values = read_group(shard, group, url, columns).take(rows).to_pylist() if len(rows) else []
+                found += [(before + row, value) for row, value in zip(rows.to_pylist(), values, strict=True)]
+            before += described.num_rows
+    return found
 
 
 def read_shard(url: str, columns: list[str] | None = None) -> pa.Table:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
 
-from datakit.storage import urls
-from datakit.storage.parquet import ShardWriter, read_shard
+from datakit.storage import parquet, urls
+from datakit.storage.parquet import ShardWriter, find_rows, read_shard
 
 
 def names(root: str) -> list[str]:
@@ -36,3 +37,14 @@ def test_shards_read_back_equal(root: str) -> None:
         shard.write(table.slice(300))
     assert read_shard(urls.join(root, "part.parquet")) == table
     assert shard.info.rows == 1_000
+
+
+def test_rows_are_found_by_id_in_every_row_group(root: str) -> None:
+    ids = [f"{number // 2:032x}" for number in range(10)]
+    table = pa.table({"id": ids, "text": pa.array([f"text {n}" for n in range(10)], pa.large_string())})
+    with patch.object(parquet, "ROW_GROUP_ROWS", 3), ShardWriter(urls.join(root, "part"), table.schema) as shard:
+        shard.write(table)
+    for number, identity in enumerate(dict.fromkeys(ids)):
+        rows = [(row, {"text": f"text {row}"}) for row in (2 * number, 2 * number + 1)]
+        assert find_rows(shard.url, identity, ["text"]) == rows
+    assert find_rows(shard.url, "f" * 32, ["id"]) == []

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,7 @@ class Chunk:
     positions: int64 [rows], each record's byte offset in the uncompressed file, or its row in a Parquet or Arrow file.
     bytes_read: the size of the chunk in bytes.
     files: the file of each record, if each record has a file of its own.
+    traced: False if a transform changed the number of rows. Then all rows have the file and position of the first one.
     """
 
     file: str
@@ -61,11 +63,16 @@ class Chunk:
     positions: np.ndarray
     bytes_read: int
     files: tuple[str, ...] = ()
+    traced: bool = True
 
     @property
     def record_files(self) -> str | Sequence[str]:
         """The file of all records, or a list with the file of each record."""
         return self.files or self.file
+
+    def places(self) -> Iterator[tuple[str, int]]:
+        """Yield the file and position of each record."""
+        return zip(self.files or repeat(self.file), self.positions.tolist(), strict=False)
 
     def filter(self, mask: np.ndarray) -> Chunk:
         """Return the chunk with only the records selected by `mask` (bool [rows])."""

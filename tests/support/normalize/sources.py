@@ -46,6 +46,20 @@ class Normalized:
         files = self.manifest.details["duplicates"]
         return [row for file in files for row in read_shard(urls.join(self.directory, file["path"])).to_pylist()]
 
+    def origins(self) -> list[dict[str, Any]]:
+        """The rows of the origins of all partitions, each with the path of its file."""
+        listed, *files = (
+            read_shard(urls.join(self.directory, each["path"])) for each in self.manifest.details["origins"]
+        )
+        paths = [*listed["path"].to_pylist(), None]
+        rows = [row for table in files for row in table.to_pylist()]
+        return [{**row, "path": paths[-1 if row["file"] is None else row["file"]]} for row in rows]
+
+    def file_counts(self) -> dict[str, tuple[int, int, int]]:
+        """(records, documents, bytes of text) of each file."""
+        table = read_shard(urls.join(self.directory, self.manifest.details["origins"][0]["path"]))
+        return {row["path"]: (row["records"], row["documents"], row["text_bytes"]) for row in table.to_pylist()}
+
     def quarantined(self) -> list[tuple[str, int]]:
         """(file, position) of each quarantined record."""
         return sorted((record.file, record.position) for result in self.results for record in result.quarantined)
@@ -122,11 +136,19 @@ def run_backwards(plan: Plan, directory: str) -> tuple[Output, list[TaskResult]]
 def check_contract(result: Normalized) -> None:
     """Assert what every normalized source promises."""
     manifest, table = result.manifest, result.table()
+    origins, duplicates = result.origins(), result.duplicates()
+    assert all(before["id"] <= after["id"] for before, after in pairwise(origins))
+    assert len(origins) == result["records_out"] + result["duplicates"]
+    for file in manifest.details["origins"]:
+        stored = urls.read_bytes(urls.join(result.directory, file["path"]))
+        assert (file["bytes"], file["xxh3"]) == (len(stored), xxhash.xxh3_128_hexdigest(stored))
     ids, texts = table.column("id").to_pylist(), table.column("text").to_pylist()
     assert table.schema.names[:4] == ["id", "text", "source", "source_id"]
     assert table.schema.types[:4] == [pa.string(), pa.large_string(), pa.string(), pa.string()]
     assert ids == [xxhash.xxh3_128_hexdigest(text.encode()) for text in texts]
     assert all(before < after for before, after in pairwise(ids)), "ids must ascend strictly"
+    assert [row["id"] for row in origins if row["kept"]] == ids
+    assert [row["id"] for row in origins if not row["kept"]] == [row["id"] for row in duplicates]
     count = len(manifest.partitions)
     assert count & (count - 1) == 0
     for number, part in enumerate(manifest.partitions):

@@ -1,0 +1,61 @@
+"""Compares two texts word by word, and formats the difference in two columns, with long equal stretches shortened."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from difflib import SequenceMatcher
+from typing import NamedTuple
+
+from datakit.cli.console import visible
+
+COMPARED = 20_000  # words of each text; the time that the comparison takes grows with the square of this number
+CONTEXT = 12  # equal words that are shown before and after a difference
+NO_SPACES = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ua4cf\uac00-\ud7af\uf900-\ufaff\uff00-\uffef"
+WORD = re.compile(rf"\s*(?:[{NO_SPACES}]|[^\s{NO_SPACES}]+)|\s+$")
+
+
+class Stretch(NamedTuple):
+    """Consecutive words of both texts, either equal or different. left, right: the words with the space before them."""
+
+    equal: bool
+    left: str
+    right: str
+
+
+def stretches(left: str, right: str) -> Iterator[Stretch]:
+    """Yield the equal and the different stretches of two texts, in order. Long equal stretches are shortened."""
+    ours, theirs = WORD.findall(left), WORD.findall(right)
+    for kind, a, b, c, d in SequenceMatcher(None, ours[:COMPARED], theirs[:COMPARED]).get_opcodes():
+        if kind == "equal" and b - a > 3 * CONTEXT:
+            head = ours[a : a + CONTEXT] if a or c else []
+            tail = ours[b - CONTEXT : b] if b < len(ours) or d < len(theirs) else []
+            left_out = f" [... {b - a - len(head) - len(tail):,} equal words ...]"
+            for text in ("".join(head), left_out, "".join(tail)):
+                if text:
+                    yield Stretch(True, text, text)
+        else:
+            yield Stretch(kind == "equal", "".join(ours[a:b]), "".join(theirs[c:d]))
+    if max(len(ours), len(theirs)) > COMPARED:
+        rest = [f" [... {max(0, len(words) - COMPARED):,} more words, not compared ...]" for words in (ours, theirs)]
+        yield Stretch(True, *rest)
+
+
+def side_by_side(titles: tuple[str, str], texts: tuple[str, str], width: int) -> str:
+    """Format the difference of two texts in two columns; what only one of them has is marked with - or +."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 1, 0, 0), expand=True)
+    for fixed in (True, False) * 2:
+        grid.add_column(width=1 if fixed else None, ratio=None if fixed else 1, overflow="fold")
+    grid.add_row("", Text(titles[0]), "", Text(titles[1]))
+    for stretch in stretches(*texts):
+        cells = [visible(text).strip(" ") for text in (stretch.left, stretch.right)]
+        marks = ["" if stretch.equal or not text else mark for text, mark in zip(cells, "-+", strict=True)]
+        grid.add_row(marks[0], Text(cells[0]), marks[1], Text(cells[1]))
+    sink = io.StringIO()
+    Console(file=sink, width=width, color_system=None, highlight=False, legacy_windows=False).print(grid)
+    return "\n".join(line.rstrip() for line in sink.getvalue().splitlines())

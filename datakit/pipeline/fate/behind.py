@@ -1,0 +1,93 @@
+"""Finds the finished steps that a dataset was made from, and the files and rows in which they keep a document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from datakit.errors import NotFoundError, UsageError
+from datakit.pipeline.lineage import finished_step
+from datakit.storage import urls
+from datakit.storage.manifest import Manifest, Partition, find_manifest
+from datakit.storage.parquet import find_rows
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A finished step."""
+
+    directory: str
+    manifest: Manifest
+
+    def row(self, source: str, identity: str, columns: list[str], suffix: str = "") -> tuple[str, int, Any] | None:
+        """Return (path, row, values of `columns`) of a document, or None if this step's output does not have it.
+
+        suffix: ends the names of the Parquet files of a step whose partitions are not Parquet files.
+        """
+        for partition in self.manifest.partitions_of(source):
+            if partition.rows and (partition.first_id or "") <= identity <= (partition.last_id or "g"):
+                for row, values in find_rows(self.url(partition.path) + suffix, identity, columns):
+                    return partition.path, row, values
+        return None
+
+    def beside(self, entries: Any, partition: Partition) -> str | None:
+        """Return the URL of the file in `entries` (of the manifest's details) that belongs to a partition, if any."""
+        name = urls.name(partition.path)
+        return next((self.url(entry["path"]) for entry in entries or () if urls.name(entry["path"]) == name), None)
+
+    def url(self, path: str) -> str:
+        """Return the URL of one of the step's files."""
+        return urls.join(self.directory, path)
+
+
+@dataclass(frozen=True)
+class Behind:
+    """A dataset's last finished step and, in `steps`, all steps that it was made from.
+
+    others: the dataset's other finished steps, on which the last one does not depend.
+    """
+
+    last: Finished
+    steps: tuple[Finished, ...]
+    others: tuple[str, ...]
+
+    def of(self, stage: str, source: str | None = None) -> Finished | None:
+        """Return the step of a stage and, if the stage has a step per source, of a source."""
+        found = (step for step in self.steps if step.manifest.stage == stage)
+        return next((step for step in found if source in (None, step.manifest.dataset)), None)
+
+    @property
+    def normalized(self) -> dict[str, Finished]:
+        """The normalize steps by source, in the order of the recipe."""
+        return {step.manifest.dataset: step for step in self.steps if step.manifest.stage == "normalize"}
+
+
+def steps_behind(target: str) -> Behind:
+    """Find the steps behind a dataset or a step. Raises NotFoundError, UsageError."""
+    found = finished_step(urls.absolute(target))
+    if found is None:
+        raise UsageError(f"{target} has no finished step; give the directory of a dataset or a step")
+    last, beside = Finished(*found[:2]), found[2]
+    steps = tuple(_walk(last, set()))
+    behind = Behind(last, steps, tuple(sorted({*beside} - {step.directory for step in steps})))
+    if not behind.normalized:
+        raise UsageError(f"{target} was not made from normalized texts; give the directory of a dataset or a step")
+    return behind
+
+
+def _walk(step: Finished, seen: set[str]) -> Iterator[Finished]:
+    """Yield a step and all steps upstream of it, each once, in the order in which each step lists its inputs."""
+    yield step
+    for reference in step.manifest.inputs:
+        directory = urls.parent(step.url(reference.path))
+        if directory in seen:
+            continue
+        seen.add(directory)
+        manifest = find_manifest(directory)
+        if manifest is None or manifest.identity != reference.identity:
+            raise NotFoundError(
+                f"{step.directory} was made from {reference.stage} {reference.identity}, which is not in {directory}; "
+                "give the dataset in the root in which it was made"
+            )
+        yield from _walk(Finished(directory, manifest), seen)

@@ -1,0 +1,204 @@
+"""Explains why a document is, or is not, in a dataset: what each stage did with it, and which documents it resembles.
+
+Everything is read from finished steps, so the answer is about the run that made the dataset, not about the recipe. A
+document is found by its id, or by the upstream id of a record that has its text. A record that normalize left out
+before it became a document has no id; only the counters and the quarantine list of normalize tell of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from datakit.cache.layout import DOCUMENTS_SUFFIX
+from datakit.engine.scheduler.finish import read_quarantine
+from datakit.errors import InputError, UsageError
+from datakit.pipeline.fate.behind import Behind, Finished, steps_behind
+from datakit.pipeline.fate.records import Record, Report, documents_with, records_of
+from datakit.pipeline.fate.removals import Comparison, Removal, cluster_of, compared, members_of, removal_of
+from datakit.storage import urls
+
+LEFT_OUT = ("blank", "where_dropped", "sample_dropped", "transform_dropped", "quarantined")
+MOST = 20
+
+
+@dataclass(frozen=True)
+class StageFate:
+    """The decision of one stage about a document. outcome: "kept", "removed" or another word, to be explained."""
+
+    stage: str
+    outcome: str
+    explanation: str
+    directory: str
+
+
+@dataclass(frozen=True)
+class DocumentFate:
+    """A document of one source: the records with its text, the kept one first, and what each stage did with it."""
+
+    source: str
+    id: str
+    records: tuple[Record, ...]
+    stages: tuple[StageFate, ...]
+    removal: Removal | None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The fates of the documents asked for, in the run that ended with the step `last`.
+
+    others: the dataset's other finished steps, on which `last` does not depend. cluster: the documents of the cluster,
+    if asked for. comparisons: near duplicates with their texts, at most `most`. more: how many near duplicates or
+    documents were left out.
+    """
+
+    dataset: str
+    last: str
+    others: tuple[str, ...]
+    documents: tuple[DocumentFate, ...]
+    cluster: tuple[dict[str, Any], ...]
+    comparisons: tuple[Comparison, ...]
+    more: int
+
+
+def why(
+    dataset: str,
+    *,
+    id: str | None = None,
+    source_id: str | None = None,
+    cluster: bool = False,
+    most: int = MOST,
+    report: Report = lambda done, total, what: None,
+) -> Answer:
+    """Return what became of a document, given by its id or its upstream id. Raises InputError, NotFoundError."""
+    if (id is None) == (source_id is None):
+        raise UsageError("give either --id (32 hex digits) or --source-id (the id that the record has in your files)")
+    if id is not None and not re.fullmatch("[0-9a-f]{32}", id):
+        raise UsageError(f"--id {id!r} is not a document's id (32 lowercase hex digits); is it a --source-id?")
+    if most < 1:
+        raise UsageError(f"--most is {most}; it must be at least 1")
+    behind = steps_behind(dataset)
+    found = list(islice(_find(behind, id, source_id, report), most + 1))
+    if not found:
+        raise InputError(_not_found(behind, dataset, id, source_id))
+    documents = tuple(_fate(behind, source, identity, source_id) for source, identity in found[:most])
+    dedup = behind.of("dedup")
+    removals = [document.removal for document in documents if document.removal is not None]
+    if cluster:
+        if dedup is None or len({document.id for document in documents}) > 1:
+            raise UsageError(
+                f"--cluster: {'give one document by its --id' if dedup else f'{dataset} has no dedup step'}"
+            )
+        removals = list(cluster_of(dedup, documents[0].id, report))
+    near = [one for one in removals if one.id != one.representative_id]
+    pairs = tuple(compared(behind, dedup, removal) for removal in near[:most]) if dedup is not None else ()
+    members = tuple(members_of(removals)) if cluster else ()
+    last, more = behind.last, max(0, len(near) - most) + max(0, len(found) - most)
+    return Answer(last.manifest.dataset, last.directory, behind.others, documents, members, pairs, more)
+
+
+def _find(behind: Behind, id: str | None, source_id: str | None, report: Report) -> Iterator[tuple[str, str]]:
+    """Yield (source, id) of each document, without repeats."""
+    for source, step in behind.normalized.items():
+        if id is not None:
+            if step.row(source, id, ["id"]):
+                yield source, id
+        else:
+            yield from ((source, one) for one in dict.fromkeys(documents_with(step, source_id or "", report)))
+
+
+def _not_found(behind: Behind, dataset: str, id: str | None, source_id: str | None) -> str:
+    left_out = []
+    for source, step in behind.normalized.items():
+        counts = {name: step.manifest.counters.get(f"normalize/{name}", 0) for name in LEFT_OUT}
+        reasons = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
+        if reasons:
+            left_out.append(f"{source}: {reasons}" + (f" ({step.url('quarantine/')})" if counts["quarantined"] else ""))
+    columns = {step.manifest.parameters.get("id", "id") for step in behind.normalized.values()}
+    what = f"the id {id}" if id is not None else f"the source id {source_id!r} (column {', '.join(sorted(columns))})"
+    ending = f"; records that never became documents are only counted: {'; '.join(left_out)}" if left_out else ""
+    return f"no document of {dataset} or its sources {', '.join(behind.normalized)} has {what}{ending}"
+
+
+def _fate(behind: Behind, source: str, identity: str, source_id: str | None) -> DocumentFate:
+    records, dedup = records_of(behind.normalized[source], identity), behind.of("dedup")
+    removal = removal_of(dedup, source, identity) if dedup is not None else None
+    first = _normalize_fate(behind.normalized[source], records, source_id)
+    stages = first, *_stages(behind, source, identity, removal)
+    return DocumentFate(source, identity, tuple(records), stages, removal)
+
+
+def _stages(behind: Behind, source: str, identity: str, removal: Removal | None) -> Iterator[StageFate]:
+    """Yield what each stage after normalize did, up to the stage that left the document out."""
+    signed = behind.of("signatures", source)
+    row = signed.row(source, identity, ["shingles", "skipped"]) if signed is not None else None
+    if signed is not None and row is not None:
+        shingles, skipped = row[2]["shingles"], row[2]["skipped"]
+        ending = f"; {skipped.replace('_', ' ')}, so it is never compared with others" if skipped else ""
+        yield _fate_of(signed, "skipped" if skipped else "signed", f"{shingles:,} shingles{ending}")
+    dedup = behind.of("dedup")
+    if dedup is not None:
+        yield _dedup_fate(dedup, removal)
+    above = behind.normalized[source]
+    before = above.row(source, identity, ["id"])
+    for step, suffix in ((behind.of("consolidate"), ""), (behind.of("tokenize"), DOCUMENTS_SUFFIX)):
+        if step is None or before is None:
+            return
+        columns = ["tokens"] if suffix else ["id"]
+        now = step.row(source, identity, columns, suffix)
+        if now is not None:
+            tokens = f", {now[2]['tokens']:,} tokens" if suffix else ""
+            yield _fate_of(step, "kept", f"row {now[1]:,} of {now[0]}{tokens}")
+        elif removal is not None and removal.reason in step.manifest.details.get("drop", ()):
+            yield _fate_of(step, "removed", f"as dedup decided ({removal.reason} duplicate)")
+        else:
+            yield _fate_of(step, *_quarantined(step, source, before, above))
+        above, before = step, now
+
+
+def _fate_of(step: Finished, outcome: str, explanation: str) -> StageFate:
+    return StageFate(step.manifest.stage, outcome, explanation, step.directory)
+
+
+def _normalize_fate(step: Finished, records: Sequence[Record], source_id: str | None) -> StageFate:
+    kept, copies = records[0], len(records) - 1
+    if source_id is not None and kept.source_id != source_id:
+        asked = next(record for record in records if record.source_id == source_id)
+        explanation = f"{place_of(asked)}, has the same text as {place_of(kept)}; what follows is about the latter"
+        return _fate_of(step, "duplicate", explanation)
+    ending = f"; {copies:,} more record{'s have' if copies > 1 else ' has'} exactly this text" if copies else ""
+    return _fate_of(step, "kept", f"from {place_of(kept)}{ending}")
+
+
+def place_of(record: Record) -> str:
+    """Return where a record is, in words."""
+    if record.file is None:
+        place = "a file that was not recorded"
+    elif record.position is None:
+        place = f"{record.file} (a transform hides where)"
+    else:
+        place = f"{record.file}, {record.unit} {record.position}"
+    return place if record.source_id is None else f"{place}, source id {record.source_id!r}"
+
+
+def _dedup_fate(step: Finished, removal: Removal | None) -> StageFate:
+    if removal is None:
+        return _fate_of(step, "retained", "no retained document that it was compared with is similar enough")
+    kept = f"{removal.representative_id} of {removal.representative_source}"
+    if removal.id == removal.representative_id:
+        return _fate_of(step, "removed", f"source {removal.representative_source} has exactly the same text")
+    copy = "an exact copy of a near" if removal.reason == "exact" else "a near"
+    return _fate_of(step, "removed", f"{copy} duplicate of {kept}, which is retained; Jaccard {removal.jaccard:.3f}")
+
+
+def _quarantined(step: Finished, source: str, before: tuple[str, int, Any], above: Finished) -> tuple[str, str]:
+    """Return the outcome and explanation for a document that the step above has, in the place `before`."""
+    path, row, _ = before
+    if step.manifest.quarantine.records:
+        for record in read_quarantine(step.directory):
+            if record.position == row and record.file.endswith(f"{source}/{urls.name(path)}"):
+                return "quarantined", record.reason
+    return "missing", f"{above.url(path)} has it, and nothing says why this step does not; was a directory changed?"

@@ -1,0 +1,84 @@
+"""Finds the records from which a document was made, and the documents that were made from records with a given id."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow.compute as pc
+
+from datakit.normalize.formats import ARROW, AUTO, PARQUET, format_of
+from datakit.normalize.origins import origins_path
+from datakit.pipeline.fate.behind import Finished
+from datakit.storage.manifest import Partition
+from datakit.storage.parquet import find_rows, iterate_shard
+
+Report = Callable[
+    [int, int, str], None
+]  # receives the numbers of files done and in all, and what they are searched for
+
+
+@dataclass(frozen=True)
+class Record:
+    """A record with the text of a document; None where it is not known.
+
+    unit: the unit of `position`, "byte" or "row". kept: False for an exact duplicate, which normalize removed.
+    """
+
+    file: str | None
+    position: int | None
+    unit: str
+    source_id: str | None
+    kept: bool
+
+
+def records_of(step: Finished, identity: str) -> list[Record]:
+    """Return the records with a document's text in source order, the kept one first; empty if there is none."""
+    for partition in step.manifest.partitions:
+        found = partition.rows and find_rows(step.url(partition.path), identity, ["source_id"])
+        if found:
+            copies = _rows(step.beside(step.manifest.details.get("duplicates"), partition), identity, ["source_id"])
+            ids = [row["source_id"] for row in (found[0][1], *copies)]
+            return _records(step, partition, identity, ids)
+    return []
+
+
+def _records(step: Finished, partition: Partition, identity: str, source_ids: Sequence[str | None]) -> list[Record]:
+    entries = step.manifest.details.get("origins", [])
+    origins = _rows(step.beside(entries, partition), identity, ["file", "position"])
+    if not origins:  # written by an earlier version
+        return [Record(None, None, "byte", name, number == 0) for number, name in enumerate(source_ids)]
+    paths = _paths(step, {row["file"] for row in origins})
+    return [
+        Record(path := paths.get(row["file"]), row["position"], _unit(step, path), name, number == 0)
+        for number, (row, name) in enumerate(zip(origins, source_ids, strict=True))
+    ]
+
+
+def _rows(url: str | None, identity: str, columns: list[str]) -> list[dict[str, Any]]:
+    return [values for _, values in find_rows(url, identity, columns)] if url else []
+
+
+def _paths(step: Finished, numbers: set[int | None]) -> dict[int, str]:
+    """Return the paths of files, given by their numbers."""
+    found: dict[int, str] = {}
+    for table in iterate_shard(step.url(origins_path()), ["file", "path"]):
+        rows = table.filter(pc.field("file").isin(list(numbers - {None}))).to_pylist()
+        found |= {row["file"]: row["path"] for row in rows}
+    return found
+
+
+def _unit(step: Finished, path: str | None) -> str:
+    kind = path and format_of(path, step.manifest.parameters.get("format", AUTO))
+    return "row" if kind in (PARQUET, ARROW) else "byte"
+
+
+def documents_with(step: Finished, source_id: str, report: Report) -> Iterator[str]:
+    """Yield the ids of the documents whose text a record with this upstream id has. Reads all upstream ids."""
+    parts, duplicates = step.manifest.partitions, step.manifest.details.get("duplicates", [])
+    files = [part.path for part in parts if part.rows] + [entry["path"] for entry in duplicates]
+    for number, path in enumerate(files):
+        report(number, len(files), f"{step.manifest.dataset} for source id {source_id!r}")
+        for table in iterate_shard(step.url(path), ["id", "source_id"]):
+            yield from table.filter(pc.field("source_id") == source_id)["id"].to_pylist()
