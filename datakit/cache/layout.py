@@ -1,12 +1,13 @@
 """Defines the token cache's file format (file names, chunk size, codecs, zarr.json, the manifest's details) and checks
 a manifest for contradictions.
 
-    manifest.json                     shards in order, the contract, the arrays' form: all that is read on opening
-    tokenizer.json                    the tokenizer, byte for byte
-    <source>/shard-00017/             a zarr 3 array in one `sharding_indexed` file, c/0
-    <source>/shard-00017.docs.parquet id and number of tokens (uint32): one row per document, in order
-    <source>/shard-00017.lengths      the same lengths, raw: 4 bytes per document, readable without Arrow
-    <source>/shard-00017.loss_mask/   the tokens that are targets, if the source marks them: uint8 0 or 1, same chunks
+    manifest.json               shards in order, the contract, the arrays' form: all that is read on opening
+    tokenizer.json              the tokenizer, byte for byte
+    data/<source>/
+      shard-00017/              a zarr 3 array in one `sharding_indexed` file, c/0
+      shard-00017.docs.parquet  id and number of tokens (uint32): one row per document, in order
+      shard-00017.lengths       the same lengths, raw: 4 bytes per document, readable without Arrow
+      shard-00017.loss_mask/    the tokens that are targets, if the source marks them: uint8 0 or 1, same chunks
 
 Shard 17 holds the documents of partition 17 of its source. A partition without documents has no shard, and a shard
 whose documents have no tokens has no array. A shard's array is cut into equal chunks of at most 256 Ki tokens. A block
@@ -26,7 +27,7 @@ import numpy as np
 
 from datakit.cache.contract import Contract
 from datakit.errors import CorruptError, UsageError
-from datakit.storage.manifest import Manifest
+from datakit.storage.manifest import Manifest, data_path
 
 STAGE = "tokenize"
 FORMAT = "datakit.cache/2"
@@ -187,8 +188,8 @@ def _sums(manifest: Manifest, details: CacheDetails) -> Iterator[tuple[str, obje
 
 
 def shard_name(source: str, partition: int) -> str:
-    """Return a shard's path in the cache, such as `web/shard-00017`."""
-    return f"{source}/shard-{partition:05d}"
+    """Return a shard's path in the cache, such as `data/web/shard-00017`."""
+    return data_path(source, f"shard-{partition:05d}")
 
 
 def length_histogram(lengths: np.ndarray) -> dict[str, int]:

@@ -47,7 +47,7 @@ from datakit.storage.parquet import ShardWriter, columns_of
 from datakit.tokenize.encoders.tokenizer import parse
 from datakit.tokenize.make_contract import make_contract
 
-VERSION = 2
+VERSION = 3
 SHARD_TOKENS = 128 << 20
 BATCH_TOKENS = 4 << 20
 ENCODER = "another program"
@@ -126,7 +126,7 @@ def _copy(
         with tempfile.TemporaryDirectory(prefix="datakit-import-") as scratch:
             context = TaskContext(directory, Path(scratch), 2)
             documents = _documents(original, first, last, number, contract)
-            shard, _ = write_shard(shard_name(source, number), documents, contract, context)
+            shard, _ = write_shard(source, shard_name(source, number), documents, contract, context)
         yield ImportedShard(shard)
         number += 1
 

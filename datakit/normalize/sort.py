@@ -26,6 +26,7 @@ from datakit.normalize.route import HIGH, LOW, TEXT, UPSTREAM
 from datakit.normalize.schema_union import fit_column
 from datakit.storage import urls
 from datakit.storage.ids import ids_to_arrow, partition_name, top_bits
+from datakit.storage.manifest import data_path
 from datakit.storage.parquet import ShardInfo, ShardWriter
 from datakit.text.string_buffers import string_buffers
 
@@ -41,8 +42,9 @@ def sort_partition(arguments: dict[str, Any], shared: dict[str, Any], context: T
     order = SortedIds.of(_column(tables, HIGH), _column(tables, LOW))
     output = _Output.of(common)
     name = partition_name(number, 1 << common.bits)
-    info, text_bytes = _write(urls.join(context.step_directory, name), output, _gathered(tables, order.kept, output))
-    files = [OutputFile(name, info.bytes, info.xxh3, info.rows)]
+    path = data_path(common.source, name)
+    info, text_bytes = _write(urls.join(context.step_directory, path), output, _gathered(tables, order.kept, output))
+    files = [OutputFile(path, info.bytes, info.xxh3, info.rows)]
     if len(order.duplicates):
         path, table = f"duplicates/{name}", _duplicates(tables, order, output.upstream.get("source_id"))
         with ShardWriter(urls.join(context.step_directory, path), DUPLICATES) as writer:

@@ -47,7 +47,7 @@ from datakit.storage.fingerprint import config_of, spelled_out
 from datakit.storage.manifest import Partition
 
 NAME = "normalize"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 EDITED = "edited_id"  # a column that consolidate replaces
 RENAMED = "upstream_"  # prefix for the name of an upstream column that has one of our names
 FIND_TYPES = "datakit.normalize.where.column_types:find_types"

@@ -21,6 +21,7 @@ from datakit.storage.fingerprint import canonical_json
 FORMAT = "datakit.manifest/1"
 FILE_NAME = "manifest.json"
 PARTIAL_NAME = "partial.json"
+DATA_FOLDER = "data"
 PIECE = 1000  # number of partitions that are encoded at a time
 
 
@@ -89,6 +90,14 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     def partitions_of(self, source: str) -> list[Partition]:
         """Return the partitions of one source, in order."""
         return [partition for partition in self.partitions if partition.source == source]
+
+
+def data_path(source: str, name: str) -> str:
+    """Return the path, in a step's directory, of a source's output file (or shard) `name`.
+
+    Nothing else lies below `data/`, so no name of a source can collide with a file or folder of the step itself.
+    """
+    return f"{DATA_FOLDER}/{source}/{name}"
 
 
 def totals_of(partitions: list[Partition]) -> Totals:

@@ -174,7 +174,7 @@ def test_ten_thousand_shards_open_by_manifest_in_little_memory(tmp_path: Path) -
     """Less than 100 MB at the peak, interpreter and libraries included."""
     marks = [f"{n:032x}" for n in range(10_000)]
     partitions = [
-        Partition(f"web/shard-{n:05d}", "web", 5000, 1 << 22, mark, 1 << 23, 1 << 21, mark, mark)
+        Partition(f"data/web/shard-{n:05d}", "web", 5000, 1 << 22, mark, 1 << 23, 1 << 21, mark, mark)
         for n, mark in enumerate(marks)
     ]
     details = CacheDetails(

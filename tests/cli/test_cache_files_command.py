@@ -40,7 +40,7 @@ def test_intact_cache_is_valid(cache: str, capsys: pytest.CaptureFixture[str]) -
 
 def test_all_damage_is_listed_with_remedies(cache: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     copy = Path(shutil.copytree(cache, tmp_path / "copy"))
-    data, listed = copy / "laws/shard-00000/c/0", copy / "novels/shard-00001.docs.parquet"
+    data, listed = copy / "data/laws/shard-00000/c/0", copy / "data/novels/shard-00001.docs.parquet"
     data.write_bytes(b"\xff" + data.read_bytes()[1:])
     listed.unlink()
     code, out, err = run_command(capsys, "validate", str(copy))

@@ -1,7 +1,6 @@
-"""Roots written by earlier versions: finished steps are still found, and half-done ones are completed.
+"""Roots written by earlier versions: finished steps stay readable and untouched, and a run makes them again.
 
-`fixtures/root-0.1` was written by the last commit before modules moved into their present packages (95f8bb2), so its
-ledgers name task functions by their old paths.
+`fixtures/root-0.1` was written by commit 95f8bb2, before outputs lay below `data/<source>/`.
 """
 
 from __future__ import annotations
@@ -9,14 +8,16 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 import datakit
-from datakit.errors import TokenizerError
+from datakit.loader.sources.cache_source import open_source
+from datakit.pipeline.lineage import StepDescription
+from datakit.storage.manifest import read_manifest
+from datakit.validate.token_cache import require_intact
 from tests.support.paths import FIXTURES
 from tests.support.trees import tree
-
-PARTIAL_STAGES = ("dedup", "consolidate")
 
 
 @pytest.fixture
@@ -25,34 +26,32 @@ def earlier(tmp_path: Path) -> Path:
     return shutil.copytree(FIXTURES / "root-0.1", tmp_path / "earlier")
 
 
-def test_every_finished_step_is_reused(earlier: Path) -> None:
+def step(root: Path, stage: str) -> str:
+    """The directory of a stage's step."""
+    (found,) = (root / "data" / "shelf").glob(f"{stage}-*")
+    return str(found)
+
+
+def test_finished_steps_stay_readable(earlier: Path) -> None:
+    cache = datakit.open_cache(step(earlier, "tokenize"))
+    assert require_intact(cache) > 0
+    assert len(list(cache.documents())) == cache.documents_count == 58
+    assert open_source(cache.directory, "novels").read(0, 10).tolist() == cache.read(0, 10).tolist()
+    assert cache.read_loss_mask(0, cache.tokens).sum() < cache.tokens
+    clean = step(earlier, "consolidate")
+    assert sum(pq.read_table(f"{clean}/{part.path}").num_rows for part in read_manifest(clean).partitions) == 58
+    described = datakit.inspect(cache.directory)
+    assert isinstance(described, StepDescription)
+    assert all(ancestor.found for ancestor in described.lineage)
+    assert {found.state for found in datakit.status(earlier / "data")} == {"done"}
+
+
+def test_run_makes_all_steps_but_downloads_again_and_keeps_the_old_ones(earlier: Path) -> None:
     before = tree(str(earlier / "data"))
-    result = datakit.run(earlier / "recipe.toml", earlier / "data")
-    assert [step.label for step in result.steps if not step.reused] == []
+    result = datakit.run(earlier / "recipe.toml", earlier / "data", until="consolidate", workers=2)
+    assert {step.stage for step in result.steps if step.reused} == {"download"}
     assert {path: value for path, value in tree(str(earlier / "data")).items() if path in before} == before
-
-
-def test_plan_of_a_finished_root_has_nothing_to_do(earlier: Path) -> None:
-    plan = datakit.plan(earlier / "recipe.toml", earlier / "data")
-    assert {step.state for step in plan.steps} == {"done"}
-
-
-def test_half_done_root_ends_in_the_same_bytes(earlier: Path) -> None:
-    """Manifests are missing, one stage has lost its outputs, and the ledgers name functions that have moved."""
-    root = earlier / "data"
-    outputs = {path: value for path, value in tree(str(root)).items() if not path.startswith(".cache")}
-    for stage in PARTIAL_STAGES:
-        (directory,) = (root / "shelf").glob(f"{stage}-*")
-        (directory / "manifest.json").unlink()
-    for shard in (root / "shelf").glob("consolidate-*/*/*.parquet"):
-        shard.unlink()
-    result = datakit.run(earlier / "recipe.toml", root, workers=1)
-    assert [step.stage for step in result.steps if not step.reused] == list(PARTIAL_STAGES)
-    assert {path: value for path, value in tree(str(root)).items() if not path.startswith(".cache")} == outputs
-
-
-def test_half_done_cache_of_an_unsafe_chat_format_is_refused(earlier: Path) -> None:
-    (directory,) = (earlier / "data" / "shelf").glob("tokenize-*")
-    (directory / "manifest.json").unlink()
-    with pytest.raises(TokenizerError, match="a message's content could imitate"):
-        datakit.run(earlier / "recipe.toml", earlier / "data", workers=1)
+    old, new = read_manifest(step(FIXTURES / "root-0.1", "consolidate")), result.steps[-1].manifest
+    assert [(part.source, part.rows, part.first_id) for part in new.partitions] == [
+        (part.source, part.rows, part.first_id) for part in old.partitions
+    ]

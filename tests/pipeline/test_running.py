@@ -18,7 +18,7 @@ import xxhash
 import datakit
 from datakit.engine.ledger.ledger import AttemptLine, read_ledger
 from datakit.engine.worker import local_executor
-from datakit.pipeline import lazy_executor
+from datakit.pipeline import find_leftovers, lazy_executor
 from datakit.recipe import Recipe, load_recipe
 from datakit.storage import urls
 from datakit.storage.ids import ids_from_arrow, partition_range, strictly_ascending
@@ -26,8 +26,15 @@ from datakit.storage.manifest import Manifest
 from datakit.storage.parquet import read_shard
 from tests.support.paths import REPOSITORY
 from tests.support.processes import ended
+from tests.support.small_shelf import prose, write_lines
 from tests.support.stdlib_shelf import write_shelf
 from tests.support.trees import manifests, only, tree
+
+NAMES = (
+    *("data", "duplicates", "exchange", "ledger", "manifest.json", "partial.json", "quarantine", "raw", "runs"),
+    *("sources", "tokenizer.json", "README.md"),
+)
+TABLES = '[dedup]\n[tokenize]\ntokenizer = "train"\n[tokenize.train]\nvocabulary = 300\n'
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +54,24 @@ def undisturbed(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_four_workers_write_the_bytes_of_one(recipe: Path, undisturbed: str, tmp_path: Path) -> None:
     datakit.run(recipe, root=tmp_path, workers=4)
     assert tree(str(tmp_path)) == tree(undisturbed)
+
+
+def test_source_may_have_the_name_of_any_file_of_a_step(tmp_path: Path) -> None:
+    sources = ""
+    for number, name in enumerate(NAMES):
+        write_lines(tmp_path / "texts" / name / "ledger.jsonl", [prose(100 * number + row) for row in range(5)])
+        sources += f'[[sources]]\nname = "{name}"\nurl = "texts/{name}"\n'
+    (tmp_path / "named.toml").write_text(f'name = "named"\n{sources}{TABLES}')
+    result = datakit.run(tmp_path / "named.toml", tmp_path / "root", workers=2)
+    for stage, rows in (("consolidate", 5), ("tokenize", 5), ("dedup", 0)):
+        (step,) = result.steps_of(stage)
+        assert {part.source: part.rows for part in step.manifest.partitions} == dict.fromkeys(NAMES, rows)
+    assert result.cache is not None
+    cache = datakit.open_cache(result.cache)
+    assert len(list(cache.documents())) == 5 * len(NAMES)
+    assert find_leftovers(str(tmp_path / "root"), 0.0) == []
+    assert {step.directory for step in datakit.status(tmp_path / "root")} == {step.directory for step in result.steps}
+    assert datakit.run(tmp_path / "named.toml", tmp_path / "root").reused
 
 
 def test_second_run_changes_nothing_and_starts_no_process(recipe: Path, undisturbed: str) -> None:

@@ -13,7 +13,7 @@ import xxhash
 from datakit.engine.task import Step, StepInput
 from datakit.storage import fingerprint
 from datakit.storage.ids import ids_from_arrow, partition_name
-from datakit.storage.manifest import Manifest, Partition, Quarantine, totals_of
+from datakit.storage.manifest import Manifest, Partition, Quarantine, data_path, totals_of
 from datakit.storage.parquet import ShardWriter, columns_of
 
 ATTRIBUTES = pa.schema(
@@ -66,7 +66,7 @@ def dataset(
         homes = partition_of(ids_from_arrow(table["id"])[0], bits)
         for index in range(1 << bits):
             name = partition_name(index, 1 << bits)
-            path = name if one else f"{source}/{name}"
+            path = data_path(source, name)
             part = table.filter(pa.array(homes == index))
             with ShardWriter(str(directory / path), table.schema) as writer:
                 writer.write(part)

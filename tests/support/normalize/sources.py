@@ -130,7 +130,7 @@ def check_contract(result: Normalized) -> None:
     count = len(manifest.partitions)
     assert count & (count - 1) == 0
     for number, part in enumerate(manifest.partitions):
-        assert part.path == f"part-{number:05d}-of-{count:05d}.parquet"
+        assert part.path == f"data/{SOURCE}/part-{number:05d}-of-{count:05d}.parquet"
         rows = pq.read_table(f"{result.directory}/{part.path}")
         stored = rows.column("id").to_pylist()
         assert [int(document[:8], 16) * count >> 32 for document in stored] == [number] * len(stored)
