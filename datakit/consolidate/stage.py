@@ -116,11 +116,12 @@ def plan(step: Step) -> Plan:
     sources = [_counts(entry, written) for entry in step.inputs_of("normalize")]
     _check_conservation(sources)
     text = card.render(step.dataset, step.fingerprint, sources, _lineage(step), _shown_reasons(sources, drop))
-    yield Phase("card", (Task("card", f"{__name__}:write_card", {"text": text}),))
+    (carded,) = yield Phase("card", (Task("card", f"{__name__}:write_card", {"text": text}),))
     return Output(
         partitions=[entry.partition for entry in written],
         schema=CORE,
         details={"drop": drop, "sources": {source.name: _plain(source) for source in sources}},
+        files=carded.outputs,
     )
 
 

@@ -43,6 +43,7 @@ class StepInput:
     source: str | None  # the source that the upstream step belongs to, if any
     directory: str
     manifest: Manifest
+    covered: bool = True  # the step's fingerprint covers the input's identity
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class Step:
     parameters: dict[str, Any]
     inputs: tuple[StepInput, ...] = ()
     operations: dict[str, Any] = field(default_factory=dict)
+    version: int = 1  # the stage's format version, which the fingerprint covers
 
     def inputs_of(self, role: str) -> list[StepInput]:
         """Return the inputs with this role, in recipe order."""
@@ -268,12 +270,16 @@ class TaskContext:
 
 @dataclass(frozen=True)
 class Output:
-    """A stage's description of its finished step, for the manifest. The `counters` are added to those of the tasks."""
+    """A stage's description of its finished step, for the manifest. The `counters` are added to those of the tasks.
+
+    files: the files that belong to no partition and that `details` does not describe.
+    """
 
     partitions: list[Partition]
     schema: pa.Schema
     counters: dict[str, int] = field(default_factory=dict)
     details: dict[str, Any] = field(default_factory=dict)
+    files: Sequence[OutputFile] = ()
 
 
 def without_tolerances(config: Any) -> dict[str, Any]:
@@ -299,6 +305,8 @@ def input_references(step: Step) -> list[InputReference]:
             stage=entry.role,
             path=urls.relative(urls.join(entry.directory, "manifest.json"), step.directory),
             identity=entry.manifest.identity,
+            checksum=entry.manifest.checksum,
+            covered=entry.covered,
         )
         for entry in step.inputs
     ]

@@ -31,6 +31,7 @@ from datakit.cache.layout import (
     STAGE,
     TOKENIZER_FILE,
     ShardFiles,
+    content_of,
     length_histogram,
     shard_name,
 )
@@ -39,6 +40,7 @@ from datakit.cache.writer import Documents, write_shard
 from datakit.cache.written_shards import WrittenShard, cache_details
 from datakit.engine.task import TaskContext
 from datakit.errors import CorruptError, NoInputError, UsageError
+from datakit.recipe import NAME_RULE
 from datakit.storage import atomic, urls
 from datakit.storage.fingerprint import fingerprint
 from datakit.storage.ids import ids_to_arrow
@@ -93,6 +95,8 @@ def import_cache(
     a token stands for the tokenizer's usual one. An interrupted import can be restarted; finished shards are kept.
     Raises UsageError, NoInputError, TokenizerError, CorruptError.
     """
+    if not NAME_RULE.fullmatch(source):
+        raise UsageError(f"source name {source!r}: use letters, digits and ._- only; choose another one with --name")
     if find_manifest(directory) is not None:
         raise UsageError(f"{directory} already holds a finished step; choose another directory, or remove this one")
     contract = _settle_contract(directory, tokenizer_url, ends)
@@ -105,9 +109,7 @@ def import_cache(
     if not imported:
         raise NoInputError(f"nothing to import: {source} has no documents")
     parameters = {"imported": layout, "copied": copy, "contract": msgspec.to_builtins(contract)}
-    manifest = _manifest(source, layout, imported, contract, parameters)
-    write_manifest(manifest, directory)
-    return manifest
+    return write_manifest(_manifest(source, layout, imported, contract, parameters), directory)
 
 
 def _settle_contract(directory: str, tokenizer_url: str, ends: tuple[str, str | None, str | None]) -> Contract:
@@ -209,7 +211,8 @@ def _manifest(
     details = msgspec.to_builtins(cache_details([entry.shard for entry in imported], contract))
     if imported[0].array is not None:
         details[KEY] = msgspec.to_builtins(_external_shards(layout, imported))
-    mark = fingerprint("import", VERSION, parameters, [f"{entry.xxh3} {entry.tokens}" for entry in partitions])
+    parameters |= {"content": content_of(partitions)}
+    mark = fingerprint(STAGE, VERSION, parameters, [])
     return Manifest(
         stage=STAGE,
         dataset=source,
@@ -223,6 +226,7 @@ def _manifest(
         counters={"import/documents": totals.rows, "import/tokens": totals.tokens or 0},
         quarantine=Quarantine(0),
         details=details,
+        version=VERSION,
     )
 
 

@@ -80,8 +80,7 @@ def plan(step: Step) -> Plan:
     sorted_ = yield _sort_phase(shared, sum(output.bytes for result in routed for output in result.outputs))
     _check_conservation([*routed, *sorted_])
     partitions = [_partition(source, result) for result in sorted_]
-    duplicates = [{"path": file.path, "rows": file.rows} for result in sorted_ for file in result.outputs[1:]]
-    return Output(partitions, schema, details={"duplicates": duplicates})
+    return Output(partitions, schema, files=[file for result in sorted_ for file in result.outputs[1:]])
 
 
 def _where_types(

@@ -164,6 +164,7 @@ def engine_step(located: LocatedStep, upstream: Mapping[str, LocatedStep]) -> St
         parameters=node.settings.content,
         inputs=tuple(_step_input(above) for above in inputs),
         operations=operations,
+        version=node.module.FORMAT_VERSION,
     )
 
 

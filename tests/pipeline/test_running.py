@@ -22,7 +22,7 @@ from datakit.pipeline import find_leftovers, lazy_executor
 from datakit.recipe import Recipe, load_recipe
 from datakit.storage import urls
 from datakit.storage.ids import ids_from_arrow, partition_range, strictly_ascending
-from datakit.storage.manifest import Manifest
+from datakit.storage.manifest import Manifest, computed_fingerprint, read_manifest
 from datakit.storage.parquet import read_shard
 from tests.support.paths import REPOSITORY
 from tests.support.processes import ended
@@ -81,6 +81,19 @@ def test_second_run_changes_nothing_and_starts_no_process(recipe: Path, undistur
     assert result.reused
     assert len(psutil.Process().children(recursive=True)) == children
     assert tree(undisturbed) == before
+
+
+def test_manifests_hash_every_file_and_allow_to_compute_the_fingerprint(undisturbed: str) -> None:
+    for path, manifest in manifests(undisturbed).items():
+        assert computed_fingerprint(manifest) == manifest.fingerprint
+        described = {part.path for part in manifest.partitions} | {file.path for file in manifest.files}
+        described |= {"manifest.json"} | ({"tokenizer.json"} if manifest.stage == "tokenize" else set())
+        inside = {info.path for info in urls.listing(urls.join(undisturbed, path))}
+        for name in (name for name in inside - described if not name.startswith("ledger/")):
+            assert manifest.stage == "tokenize", f"{path}: no checksum of {name}"  # `details` has those of the shards
+        for reference in manifest.inputs:
+            above = read_manifest(urls.parent(urls.join(undisturbed, path, reference.path)))
+            assert (reference.checksum, reference.identity) == (above.checksum, above.identity)
 
 
 def test_every_document_is_kept_or_counted(undisturbed: str) -> None:

@@ -72,7 +72,7 @@ def put_checksum(directory: Path, index: int) -> None:
     manifest = read_manifest(str(directory))
     place = directory / f"{manifest.partitions[index].path}.lengths"
     manifest.details["shards"][index]["lengths_xxh3"] = hash_file(place)[0]
-    (directory / "manifest.json").write_bytes(b"".join(manifests.pieces(manifest)))
+    (directory / "manifest.json").write_bytes(b"".join(manifests.pieces(manifests.sealed(manifest))))
 
 
 def test_damaged_loss_mask_is_found(tmp_path: Path) -> None:

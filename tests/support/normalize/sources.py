@@ -43,8 +43,8 @@ class Normalized:
 
     def duplicates(self) -> list[dict[str, Any]]:
         """The rows of `duplicates/`."""
-        files = self.manifest.details["duplicates"]
-        return [row for file in files for row in read_shard(urls.join(self.directory, file["path"])).to_pylist()]
+        files = [file for file in self.manifest.files if file.path.startswith("duplicates/")]
+        return [row for file in files for row in read_shard(urls.join(self.directory, file.path)).to_pylist()]
 
     def quarantined(self) -> list[tuple[str, int]]:
         """(file, position) of each quarantined record."""
