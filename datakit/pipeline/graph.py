@@ -12,7 +12,7 @@ the located upstream steps, and assumes that upstream steps that are unfinished 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -25,6 +25,7 @@ from datakit.engine.task import Step, StepInput
 from datakit.errors import CorruptError, UsageError, suggestion
 from datakit.normalize import stage as normalize
 from datakit.pipeline.configure import Configuration, Settings, configure
+from datakit.pipeline.earlier_steps import EarlierStep, find_earlier
 from datakit.pipeline.resolve_sources import ListingOptions, SourceState, resolve_source
 from datakit.pipeline.root_layout import check_root, step_directory
 from datakit.recipe import Recipe
@@ -75,6 +76,7 @@ class LocatedStep:
     directory: str
     manifest: Manifest | None
     settled: bool
+    earlier: tuple[EarlierStep, ...] = ()  # its predecessors, if it is not done
 
     @property
     def identity(self) -> str:
@@ -106,7 +108,18 @@ class Graph:
                 f"{manifest_url(directory)} belongs to step {manifest.fingerprint}, but {number} was expected; was the "
                 "directory renamed? Remove it and run again"
             )
-        return LocatedStep(node, number, directory, manifest, all(above.manifest is not None for above in inputs))
+        settled = all(above.manifest is not None for above in inputs)
+        earlier = () if manifest is not None else _earlier(node, directory, inputs)
+        return LocatedStep(node, number, directory, manifest, settled, earlier)
+
+
+def _earlier(node: Node, directory: str, inputs: Sequence[LocatedStep]) -> tuple[EarlierStep, ...]:
+    remade = {step.identity for above in inputs for step in above.earlier if step.identity is not None}
+    current = {above.identity for above in inputs}
+    content = node.settings.content
+    return tuple(
+        find_earlier(directory, node.stage, node.module.FORMAT_VERSION, content, inputs=current, remade=remade)
+    )
 
 
 def check_workers(workers: int | None) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from datakit.engine.task import Phase, Step, input_references
+from datakit.pipeline.earlier_steps import EarlierStep
 from datakit.pipeline.estimate import (
     Concurrency,
     Resources,
@@ -38,7 +39,7 @@ class PlannedStep:
 
     `settled` means that all inputs are done, so the directory is final. Otherwise, the directory will change if an
     input loses records. `disk` is the size of what remains when the step is done, and `disk_peak` is the space that the
-    step needs while it runs.
+    step needs while it runs. `earlier`: the steps of earlier versions in whose place the step is made again.
     """
 
     stage: str
@@ -56,6 +57,7 @@ class PlannedStep:
     reason: str
     disk: int | None
     disk_peak: int | None
+    earlier: tuple[EarlierStep, ...]
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,9 @@ class _Planner:
         """Return the bytes of text that the step produces (TEXT_STAGES) or processes (other stages)."""
         if located.manifest is not None and (exact := manifest_text_bytes(located.manifest)) is not None:
             return exact
+        known = [step.text_bytes for step in located.earlier if step.finished and located.node.stage in TEXT_STAGES]
+        if known and known[-1] is not None:
+            return known[-1]
         state = located.node.state
         if state is not None:
             return raw_text_bytes(state.files) if state.files is not None else None
@@ -168,6 +173,7 @@ def _planned(located: LocatedStep, text: int | None, concurrency: Concurrency) -
         reason=concurrency.reason,
         disk=disk,
         disk_peak=disk_peak,
+        earlier=located.earlier,
     )
 
 

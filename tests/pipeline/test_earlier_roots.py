@@ -12,10 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 
 import datakit
+from datakit.engine.observe.observer import Observer
 from datakit.loader.sources.cache_source import open_source
+from datakit.pipeline.earlier_steps import WHY
+from datakit.pipeline.graph import READS
 from datakit.pipeline.lineage import StepDescription
 from datakit.storage.manifest import read_manifest
 from datakit.validate.token_cache import require_intact
+from tests.support.command_line import invoke
 from tests.support.paths import FIXTURES
 from tests.support.trees import tree
 
@@ -44,6 +48,59 @@ def test_finished_steps_stay_readable(earlier: Path) -> None:
     assert isinstance(described, StepDescription)
     assert all(ancestor.found for ancestor in described.lineage)
     assert {found.state for found in datakit.status(earlier / "data")} == {"done"}
+
+
+def test_plan_says_what_is_made_again_and_why(earlier: Path) -> None:
+    plan = datakit.plan(earlier / "recipe.toml", earlier / "data")
+    assert {step.stage for step in plan.steps if step.state == "done"} == {"download"}
+    for step in plan.steps[3:]:
+        (found,) = step.earlier
+        assert (found.finished, found.version, found.why != "") == (True, None, True)
+        assert step.text_bytes is not None
+        assert Path(found.directory).name.startswith(f"{step.stage}-")
+    documents = {(step.stage, step.source): step.earlier[0].documents for step in plan.steps[3:]}
+    assert documents["normalize", "novels"] == 43
+    assert documents["dedup", None] == documents["consolidate", None] == 59
+    shown = invoke("plan", "recipe.toml", "--root", "data", cwd=earlier).stdout
+    assert "made by an earlier version; the run makes them again from this much text" in shown
+    assert shown.count("outputs lie below data/<source>/") == 9
+    assert datakit.plan(earlier / "recipe.toml", earlier / "empty").steps[-1].earlier == ()
+
+
+def test_other_settings_have_no_earlier_step(earlier: Path) -> None:
+    plan = datakit.plan(earlier / "recipe.toml", earlier / "data", settings=["sources.novels.sample=0.5"])
+    found = {(step.stage, step.source): len(step.earlier) for step in plan.steps}
+    assert (found["normalize", "novels"], found["signatures", "novels"], found["tokenize", None]) == (0, 0, 0)
+    assert (found["normalize", "chats"], found["signatures", "chats"]) == (1, 1)
+
+
+def test_step_that_an_earlier_version_began_is_made_anew(earlier: Path) -> None:
+    half_done = Path(step(earlier, "tokenize"))
+    (half_done / "manifest.json").unlink()
+    before, said = tree(str(half_done)), []
+    (earlier / "novels.toml").write_text(
+        'name = "shelf"\n[[sources]]\nname = "novels"\nurl = "novels"\n[tokenize]\ntokenizer = "bytes"\n'
+    )
+
+    class Notes(Observer):
+        def note(self, text: str) -> None:
+            said.append(text)
+
+    result = datakit.run(earlier / "novels.toml", earlier / "data", observer=Notes())
+    assert result.cache not in (None, str(half_done))
+    assert [text for text in said if text.startswith("tokenize: ")] == [
+        f"tokenize: {half_done.name} was begun by an earlier version and cannot be continued, because "
+        f"{WHY['tokenize', 4]}; the step starts anew, and `datakit gc` lists the earlier one for removal"
+    ]
+    assert tree(str(half_done)) == before
+    shown = invoke("plan", "recipe.toml", "--root", "data", cwd=earlier).stdout
+    assert f"{half_done} was begun by an earlier version" in shown
+    assert datakit.run(earlier / "novels.toml", earlier / "data", observer=Notes()).reused
+
+
+def test_every_raised_format_version_has_a_reason() -> None:
+    for module in READS:
+        assert module.FORMAT_VERSION == 1 or (module.NAME, module.FORMAT_VERSION) in WHY
 
 
 def test_run_makes_all_steps_but_downloads_again_and_keeps_the_old_ones(earlier: Path) -> None:
