@@ -114,7 +114,7 @@ def attributes(root: Path, marks: dict[str, dict[str, str]], bits: dict[str, int
 
 def step(directory: Path, stage: str, inputs: Sequence[StepInput], **parameters: Any) -> Step:
     """A step of a test recipe."""
-    mark = fingerprint.fingerprint(stage, 1, {}, [entry.manifest.identity for entry in inputs])
+    mark = fingerprint.fingerprint(stage, 1, parameters, [entry.manifest.identity for entry in inputs])
     return Step(stage, "test", str(directory), mark, parameters, tuple(inputs))
 
 
