@@ -187,13 +187,20 @@ def decode(data: bytes, url: str) -> Manifest:
         raise CorruptError(f"{url} is not a manifest that this version can read: {error}") from error
     if manifest.format not in (FORMAT, UNSEALED):
         raise CorruptError(f"{url} has format {manifest.format!r}; this version reads {FORMAT!r} and {UNSEALED!r}")
-    checksum = xxhash.xxh3_128_hexdigest(CHECKSUM_LINE.sub(b"", data, count=1))
+    checksum = _checksum(data)
     if manifest.format == FORMAT and manifest.checksum != checksum:
         raise CorruptError(
             f"{url} was altered after it was written: it has the checksum {checksum}, but says {manifest.checksum!r}; "
             "restore the file, or remove this directory and run again"
         )
     return msgspec.structs.replace(manifest, checksum=checksum)
+
+
+def _checksum(data: bytes) -> str:
+    line = CHECKSUM_LINE.match(data, 1)
+    digest = xxhash.xxh3_128(data[:1])
+    digest.update(memoryview(data)[line.end() if line else 1 :])
+    return digest.hexdigest()
 
 
 def manifest_url(directory: str) -> str:
