@@ -48,13 +48,13 @@ class EarlierStep:
     identity: str | None = None
 
     def message(self, label: str) -> str:
-        """Return a message for the user of a run that makes the step again."""
+        """Return what a run that makes the step again tells its user; `datakit plan` says why."""
         place = urls.name(self.directory)
         if self.finished:
-            return f"{label}: made again, because {self.why}; {place} of an earlier version is kept"
+            return f"{label}: made again; {place} is of an earlier version"
         return (
-            f"{label}: {place} was begun by an earlier version and cannot be continued, because {self.why}; the step "
-            "starts anew, and `datakit gc` lists the earlier one for removal"
+            f"{label}: {place} was begun by an earlier version\n"
+            "  It cannot be continued, so the step starts anew; `datakit gc` lists it."
         )
 
 
