@@ -97,9 +97,8 @@ def find_damage(
         whole = [shard for shard, place in zip(cache.shards, places, strict=True)
                  if not broken & {place + suffix for suffix in LISTS}]  # fmt: skip
         compare = partial(_compare_lists, cache, read_list=_reader_of_lists())
-        wrong = [damage for damage in pool.map(compare, whole) if damage is not None]
-        damaged += wrong
-        if not damaged:
+        damaged += [damage for damage in pool.map(compare, whole) if damage is not None]
+        if not damaged:  # a wrong contract would be reported for every shard, and damaged files cannot be decoded
             damaged += [damage for damage in pool.map(partial(_compare_tokens, cache), whole) if damage is not None]
             damaged += _compare_histogram(cache)
     return total, damaged
