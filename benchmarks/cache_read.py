@@ -53,7 +53,7 @@ class Made:
     cache: Path
     plain: Path
     dtype: np.dtype
-    shard: str = "web/shard-00000"
+    shard: str = "data/web/shard-00000"
 
 
 def make(folder: Path, dtype: np.dtype, tokens: int) -> Made:
@@ -75,7 +75,7 @@ def make(folder: Path, dtype: np.dtype, tokens: int) -> Made:
                 names = [f"{number * count + row:032x}" for row in range(count)]
                 yield Documents(pa.array(names), ids, np.full(count, DOCUMENT_TOKENS))
 
-        written, _ = write_shard(made.shard, parts(), contract, TaskContext(str(made.cache), Path(scratch), 2))
+        written, _ = write_shard("web", made.shard, parts(), contract, TaskContext(str(made.cache), Path(scratch), 2))
     _write_manifest(str(made.cache), [written.partition], cache_details([written], contract))
     return made
 
@@ -169,7 +169,7 @@ def opening(folder: Path) -> None:
     if not (directory / "manifest.json").exists():
         entry = {"rows": 5000, "bytes": 1 << 22, "text_bytes": 1 << 23, "tokens": 1 << 21}
         partitions = [
-            Partition(f"web/shard-{number:05d}", "web", xxh3=f"{number:032x}", first_id=f"{number:032x}",
+            Partition(f"data/web/shard-{number:05d}", "web", xxh3=f"{number:032x}", first_id=f"{number:032x}",
                       last_id=f"{number:032x}", **entry)
             for number in range(SHARDS)
         ]  # fmt: skip

@@ -27,6 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from datakit.cache.contract import Contract
+from datakit.cache.layout import shard_name
 from datakit.cache.writer import Documents, write_shard
 from datakit.cache.written_shards import WrittenShard, cache_details
 from datakit.engine.task import TaskContext
@@ -50,7 +51,7 @@ def synthetic_cache(directory: Path, tokens: int, dtype: str) -> str:
             part.tokens.astype(contract.dtype).tofile(flat)
             with tempfile.TemporaryDirectory(dir=directory) as scratch:
                 context = TaskContext(str(cache), Path(scratch))
-                shards.append(write_shard(f"web/shard-{number:05d}", [part], contract, context)[0])
+                shards.append(write_shard("web", shard_name("web", number), [part], contract, context)[0])
     write_manifest(manifest_of(shards, contract), str(cache))
     return str(cache)
 

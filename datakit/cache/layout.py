@@ -1,12 +1,13 @@
 """Defines the token cache's file format (file names, chunk size, codecs, zarr.json, the manifest's details) and checks
 a manifest for contradictions.
 
-    manifest.json                     shards in order, the contract, the arrays' form: all that is read on opening
-    tokenizer.json                    the tokenizer, byte for byte
-    <source>/shard-00017/             a zarr 3 array in one `sharding_indexed` file, c/0
-    <source>/shard-00017.docs.parquet id and number of tokens (uint32): one row per document, in order
-    <source>/shard-00017.lengths      the same lengths, raw: 4 bytes per document, readable without Arrow
-    <source>/shard-00017.loss_mask/   the tokens that are targets, if the source marks them: uint8 0 or 1, same chunks
+    manifest.json               shards in order, the contract, the arrays' form: all that is read on opening
+    tokenizer.json              the tokenizer, byte for byte
+    data/<source>/
+      shard-00017/              a zarr 3 array in one `sharding_indexed` file, c/0
+      shard-00017.docs.parquet  id and number of tokens (uint32): one row per document, in order
+      shard-00017.lengths       the same lengths, raw: 4 bytes per document, readable without Arrow
+      shard-00017.loss_mask/    the tokens that are targets, if the source marks them: uint8 0 or 1, same chunks
 
 Shard 17 holds the documents of partition 17 of its source. A partition without documents has no shard, and a shard
 whose documents have no tokens has no array. A shard's array is cut into equal chunks of at most 256 Ki tokens. A block
@@ -18,7 +19,7 @@ stored as uint32 with blosc-lz4-bitshuffle, which halves the size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -26,7 +27,8 @@ import numpy as np
 
 from datakit.cache.contract import Contract
 from datakit.errors import CorruptError, UsageError
-from datakit.storage.manifest import Manifest
+from datakit.storage.fingerprint import fingerprint
+from datakit.storage.manifest import Manifest, Partition, data_path
 
 STAGE = "tokenize"
 FORMAT = "datakit.cache/2"
@@ -178,11 +180,38 @@ def _sums(manifest: Manifest, details: CacheDetails) -> Iterator[tuple[str, obje
     yield "documents in the shards and in the histogram of lengths", rows, sum(details.lengths.values())
     yield "number of shards and of descriptions of their files", len(partitions), len(details.shards)
     yield "type of the ids and of the arrays", details.contract.dtype.name, details.array.dtype
+    computed = _source_sums(manifest.partitions, details.shards)
+    for source in [*computed, *(name for name in details.sources if name not in computed)]:
+        claimed = details.sources.get(source)
+        sums = claimed and (claimed.shards, claimed.documents, claimed.tokens, claimed.text_bytes, claimed.targets)
+        yield f"shards, documents, tokens, bytes of text and targets of {source!r}", computed.get(source), sums
+    masked = any(files.loss_mask is not None for files in details.shards)
+    yield "loss masks of the shards and their form", masked, details.loss_mask is not None
+
+
+def _source_sums(partitions: Sequence[Partition], files: Sequence[ShardFiles]) -> dict[str, tuple[int | None, ...]]:
+    """Return (shards, documents, tokens, bytes of text, targets) by source; targets is None if all tokens are."""
+    by_source: dict[str, list[tuple[Partition, ShardFiles]]] = {}
+    for partition, entry in zip(partitions, files, strict=False):
+        by_source.setdefault(partition.source, []).append((partition, entry))
+    sums: dict[str, tuple[int | None, ...]] = {}
+    for source, shards in by_source.items():
+        targets = sum(entry.loss_mask.sum if entry.loss_mask else part.tokens or 0 for part, entry in shards)
+        parts, masked = [part for part, _ in shards], any(entry.loss_mask for _, entry in shards)
+        counts = (sum(part.rows for part in parts), sum(part.tokens or 0 for part in parts))
+        text_bytes = sum(part.text_bytes or 0 for part in parts)
+        sums[source] = (len(shards), *counts, text_bytes, targets if masked else None)
+    return sums
 
 
 def shard_name(source: str, partition: int) -> str:
-    """Return a shard's path in the cache, such as `web/shard-00017`."""
-    return f"{source}/shard-{partition:05d}"
+    """Return a shard's path in the cache, such as `data/web/shard-00017`."""
+    return data_path(source, f"shard-{partition:05d}")
+
+
+def content_of(partitions: Sequence[Partition]) -> str:
+    """Return a hash of the tokens of all shards, which identifies an imported cache."""
+    return fingerprint("content", 1, {}, [f"{shard.path} {shard.xxh3} {shard.tokens}" for shard in partitions])
 
 
 def length_histogram(lengths: np.ndarray) -> dict[str, int]:

@@ -98,9 +98,9 @@ class _Tokens:
 
 
 def write_shard(
-    path: str, parts: Iterable[Documents], contract: Contract, context: TaskContext
+    source: str, path: str, parts: Iterable[Documents], contract: Contract, context: TaskContext
 ) -> tuple[WrittenShard, tuple[OutputFile, ...]]:
-    """Write and commit the shard at `path`, which has the form `<source>/shard-<number>`, in the step's directory.
+    """Write and commit a shard of `source` at `path` (see `layout.shard_name`) in the step's directory.
     Returns the shard's description and the list of its files. Raises CorruptError if a document violates the contract
     or if only some of the documents have loss masks. If `parts` raises an error, nothing is committed.
     """
@@ -118,7 +118,7 @@ def write_shard(
     listed = OutputFile(path + DOCUMENTS_SUFFIX, documents.info.bytes, documents.info.xxh3, documents.info.rows)
     metadata = _commit(late, f"{path}/{METADATA_FILE}", context) if late is not None else absent
     shard = WrittenShard(
-        source=path.rpartition("/")[0],
+        source=source,
         text_bytes=None,
         first_id=taken.first_id,
         last_id=taken.last_id,

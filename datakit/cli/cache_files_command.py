@@ -13,45 +13,50 @@ DAMAGED = 2
 PAUSE = 0.5
 
 
-def validate(cache: str, /, *, json: Flag = False) -> int:
-    """Compare every file of a token cache with the checksums in its manifest.
+def validate(directory: str, /, *, json: Flag = False) -> int:
+    """Compare every file of a finished step with its manifest, and check what the manifest says.
 
-    Lists every damaged file. The exit code is 2 if anything is missing, altered or unfinished.
+    Recomputes the fingerprint, the identity, the order of the partitions and, for a token cache, the contract, the
+    tokens around documents and the sums of loss masks. Lists all damage. The exit code is 2 if anything is missing,
+    altered or unfinished.
 
     Examples:
       datakit validate data/demo/tokenize-0123456789ab
+      datakit validate data/sources/novels/normalize-0123456789ab
       datakit validate s3://bucket/data/demo/tokenize-0123456789ab --json
 
     Parameters
     ----------
-    cache
-        A token cache's directory.
+    directory
+        The directory of a token cache or of any other finished step.
     json
         Print one JSON object.
     """
-    from datakit.cache.reader import open_cache
     from datakit.errors import CorruptError, NotFoundError
-    from datakit.validate.token_cache import find_damage
+    from datakit.storage import urls
+    from datakit.storage.manifest import read_manifest
+    from datakit.validate.step import find_damage
 
+    place, began = urls.absolute(directory), time.monotonic()
     try:
-        opened = open_cache(cache)
+        size, damaged = find_damage(place, read_manifest(place), _progress("files"))
     except (CorruptError, NotFoundError) as error:
+        unfinished = f"{place} holds no finished step (it has no manifest.json); `datakit status` shows unfinished ones"
+        refused = unfinished if isinstance(error, NotFoundError) else str(error)
         if json:
-            say_json({"cache": cache, "intact": False, "bytes": 0, "damaged": [], "refused": str(error)})
+            say_json({"directory": place, "intact": False, "bytes": 0, "damaged": [], "refused": refused})
         else:
-            note(f"error: {error}")
+            note(f"error: {refused}")
         return DAMAGED
-    began = time.monotonic()
-    size, damaged = find_damage(opened.directory, opened.manifest, opened.details, _progress("files"))
     if json:
         found = [{"url": entry.url, "difference": entry.difference, "remedy": entry.remedy} for entry in damaged]
-        say_json({"cache": opened.directory, "intact": not damaged, "bytes": size, "damaged": found, "refused": None})
+        say_json({"directory": place, "intact": not damaged, "bytes": size, "damaged": found, "refused": None})
     elif damaged:
         say(table(("damaged file", "difference", "what to do"), [[d.url, d.difference, d.remedy] for d in damaged]))
     else:
-        say(f"{opened.directory}: intact, {bytes_text(size)} compared in {seconds_text(time.monotonic() - began)}")
+        say(f"{place}: intact, {bytes_text(size)} compared in {seconds_text(time.monotonic() - began)}")
     if damaged:
-        note(f"error: {len(damaged)} damaged files in {opened.directory}")
+        note(f"error: {len(damaged)} differences in {place}")
     return DAMAGED if damaged else 0
 
 

@@ -10,6 +10,7 @@ from datakit.cli.parameters import Flag, Settings
 
 if TYPE_CHECKING:
     from datakit.pipeline import PlannedStep, RunPlan
+    from datakit.pipeline.earlier_steps import EarlierStep
 
 HEADERS = ("stage", "of", "state", "text", "tasks", "at a time", "memory per task", "disk", "why")
 
@@ -73,14 +74,43 @@ def _show(found: RunPlan) -> None:
         say(f"  {step.directory}{'' if step.settled or step.state == 'done' else '  (if its inputs lose no records)'}")
         for source in step.reads:
             say(f"    reads {source}")
+    say()
+    _show_earlier(found)
     available = found.resources
-    say(f"\nworkers: {available.workers} ({available.workers_reason})")
+    say(f"workers: {available.workers} ({available.workers_reason})")
     say(f"memory:  {bytes_text(available.memory_bytes)} ({available.memory_reason})")
     needed = "unknown" if found.disk_needed is None else f"about {bytes_text(found.disk_needed)}"
     free = "" if available.disk_free is None else f", {bytes_text(available.disk_free)} free"
     say(f"disk:    {needed} more needed{free}")
     if found.disk_needed is not None and available.disk_free is not None and found.disk_needed > available.disk_free:
         note(f"warning: {found.root} does not have enough disk space; choose another --root")
+
+
+EARLIER = ("stage", "of", "documents", "text", "disk", "format", "now", "made again, because")
+
+
+def _show_earlier(found: RunPlan) -> None:
+    """List the steps of earlier versions, which the run makes again."""
+    pairs = [(step, earlier) for step in found.steps for earlier in step.earlier]
+    finished = [(step, earlier) for step, earlier in pairs if earlier.finished]
+    if finished:
+        say("made by an earlier version; the run makes them again from this much text, and keeps the earlier ones:")
+        say(table(EARLIER, [_earlier_row(step, earlier) for step, earlier in finished]))
+        say(f"disk: {bytes_text(sum(earlier.bytes or 0 for _, earlier in finished))}, in these directories:")
+        for _, earlier in finished:
+            say(f"  {earlier.directory}")
+        say()
+    for _, earlier in (pair for pair in pairs if not pair[1].finished):
+        say(f"{earlier.directory} was begun by an earlier version")
+        say(f"  It cannot be continued, because {earlier.why}; `datakit gc` lists it for removal.")
+        say()
+
+
+def _earlier_row(step: PlannedStep, earlier: EarlierStep) -> list[Cell]:
+    text = bytes_text(step.text_bytes) if step.text_bytes is not None else None
+    disk = bytes_text(earlier.bytes) if earlier.bytes is not None else None
+    version = "unknown" if earlier.version is None else str(earlier.version)
+    return [step.stage, step.source or "all", earlier.documents, text, disk, version, str(earlier.now), earlier.why]
 
 
 def _row(step: PlannedStep) -> list[Cell]:

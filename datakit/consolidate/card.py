@@ -8,6 +8,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from datakit.storage.manifest import data_path
+
 SIZE_STEPS = (1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000, 10_000_000_000)
 SIZE_NAMES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B")
 
@@ -48,7 +50,7 @@ def _front_matter(dataset: str, sources: Sequence[SourceCounts]) -> list[str]:
     lines += [f"- {size_category(sum(source.records_out for source in sources))}", "configs:"]
     for source in sources:  # one configuration per source, because sources differ in their columns
         lines += [f"- config_name: {json.dumps(source.name)}", "  data_files:", "  - split: train"]
-        lines += [f"    path: {json.dumps(source.name + '/part-*.parquet')}"]
+        lines += [f"    path: {json.dumps(data_path(source.name, 'part-*.parquet'))}"]
     return [*lines, "---"]
 
 

@@ -42,12 +42,12 @@ from datakit.engine.task import (
 from datakit.errors import CorruptError, EmptyStageError, RecipeError, suggestion
 from datakit.storage import atomic, urls
 from datakit.storage.fingerprint import config_of
-from datakit.storage.manifest import Partition
+from datakit.storage.manifest import Partition, data_path
 from datakit.storage.parquet import ShardWriter, open_shard
 from datakit.storage.row_size import row_sizes
 
 NAME = "consolidate"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 REASONS = ("exact", "fuzzy")  # the reasons in dedup's attributes
 QUARANTINED = "quarantined"
 EDITED = pa.field("edited_id", pa.string())
@@ -61,8 +61,8 @@ class Config:
     """drop: the reasons for which documents are removed; a document marked for another reason is kept and counted.
 
     max_quarantined: the limit on documents that are left out because they crash the writer; an integer is a number of
-    documents, and a float such as 0.001 is a share. quarantine: documents ("source/partition:row") that may be left out
-    in addition to this limit.
+    documents, and a float such as 0.001 is a share. quarantine: documents ("data/source/partition:row") that may be
+    left out in addition to this limit.
     """
 
     drop: tuple[str, ...] = REASONS
@@ -111,9 +111,9 @@ def plan(step: Step) -> Plan:
     sources = [_counts(entry, written) for entry in step.inputs_of("normalize")]
     _check_conservation(sources)
     text = card.render(step.dataset, step.fingerprint, sources, _lineage(step), _shown_reasons(sources, drop))
-    yield Phase("card", (Task("card", f"{__name__}:write_card", {"text": text}),))
+    (carded,) = yield Phase("card", (Task("card", f"{__name__}:write_card", {"text": text}),))
     details = {"drop": drop, "sources": {source.name: _plain(source) for source in sources}}
-    return Output([entry.partition for entry in written], CORE, details=details)
+    return Output([entry.partition for entry in written], CORE, details=details, files=carded.outputs)
 
 
 def _pairs(step: Step, entry: StepInput) -> list[Pair]:
@@ -126,7 +126,7 @@ def _pairs(step: Step, entry: StepInput) -> list[Pair]:
             source=entry.source,
             dataset=urls.join(entry.directory, partition.path),
             attributes=mark,
-            output=f"{entry.source}/{urls.name(partition.path)}",
+            output=data_path(entry.source, urls.name(partition.path)),
             rows=partition.rows,
             text_bytes=partition.text_bytes or partition.bytes,
         )

@@ -1,5 +1,5 @@
 """Phase `attributes`: writes one file per partition, which lists the removed documents, each with the reason, cluster
-and representative. The file `<source>/part-00017-of-00106.parquet` lists the removed documents of partition 17 in
+and representative. The file `data/<source>/part-00017-of-00106.parquet` lists the removed documents of partition 17 in
 ascending order of id. If none is removed, the file has no rows. Every file has these columns, without nulls:
 
     id                     the removed document
@@ -31,6 +31,7 @@ from datakit.engine.exchange.exchange import read_buckets
 from datakit.engine.task import OutputFile, TaskContext, TaskResult
 from datakit.storage import urls
 from datakit.storage.ids import ids_to_arrow, partition_name
+from datakit.storage.manifest import data_path
 from datakit.storage.parquet import ShardWriter
 
 DICTIONARY = ("reason", "cluster_id", "representative_id", "representative_source")
@@ -50,7 +51,7 @@ def write(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
     for part in mine:
         inside = slice(*np.searchsorted(rows["row"], np.array([part.first_row, part.last_row], np.uint64)))
         gone = {name: values[inside] for name, values in rows.items()}
-        path = f"{part.source}/{partition_name(part.index, part.count)}"
+        path = data_path(part.source, partition_name(part.index, part.count))
         with ShardWriter(urls.join(context.step_directory, path), SCHEMA, DICTIONARY) as writer:
             writer.write(table := _attributes(gone, parts))
         outputs.append(OutputFile(path, writer.info.bytes, writer.info.xxh3, writer.info.rows))

@@ -42,7 +42,7 @@ from datakit.storage.fingerprint import config_of
 from datakit.storage.manifest import Partition
 
 NAME = "dedup"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 TASK_BYTES = 64 << 20  # bytes of input per task
 FAN_IN = 16  # forests that one task merges
 Results = Generator[Phase, Sequence[TaskResult], Sequence[TaskResult]]

@@ -42,6 +42,7 @@ class StepInput:
     source: str | None  # the source that the upstream step belongs to, if any
     directory: str
     manifest: Manifest
+    covered: bool = True  # the step's fingerprint covers the input's identity
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Step:
     parameters: dict[str, Any]
     inputs: tuple[StepInput, ...] = ()
     operations: dict[str, Any] = field(default_factory=dict)
+    version: int = 1  # the stage's format version, which the fingerprint covers
 
     def inputs_of(self, role: str) -> list[StepInput]:
         """Return the inputs with this role, in recipe order."""
@@ -257,12 +259,16 @@ class TaskContext:
 
 @dataclass(frozen=True)
 class Output:
-    """A stage's description of its finished step, for the manifest. The `counters` are added to those of the tasks."""
+    """A stage's description of its finished step, for the manifest. The `counters` are added to those of the tasks.
+
+    files: the files that belong to no partition and that `details` does not describe.
+    """
 
     partitions: list[Partition]
     schema: pa.Schema
     counters: dict[str, int] = field(default_factory=dict)
     details: dict[str, Any] = field(default_factory=dict)
+    files: Sequence[OutputFile] = ()
 
 
 def without_tolerances(config: Any) -> dict[str, Any]:
@@ -283,7 +289,13 @@ def resolve(function: str) -> Callable[..., Any]:
 def input_references(step: Step) -> list[InputReference]:
     """List the step's inputs in the form used by its manifest, with paths relative to the step's directory."""
     return [
-        InputReference(item.role, urls.relative(manifest_url(item.directory), step.directory), item.manifest.identity)
+        InputReference(
+            stage=item.role,
+            path=urls.relative(manifest_url(item.directory), step.directory),
+            identity=item.manifest.identity,
+            checksum=item.manifest.checksum,
+            covered=item.covered,
+        )
         for item in step.inputs
     ]
 

@@ -29,6 +29,7 @@ from datakit.cache.layout import (
     STAGE,
     TOKENIZER_FILE,
     ShardFiles,
+    content_of,
     length_histogram,
     shard_name,
 )
@@ -37,6 +38,7 @@ from datakit.cache.writer import Documents, write_shard
 from datakit.cache.written_shards import WrittenShard, cache_details
 from datakit.engine.task import TaskContext
 from datakit.errors import CorruptError, NoInputError, UsageError
+from datakit.recipe import NAME_RULE
 from datakit.storage import atomic, urls
 from datakit.storage.fingerprint import fingerprint
 from datakit.storage.ids import ids_to_arrow
@@ -45,7 +47,7 @@ from datakit.storage.parquet import ShardWriter, columns_of
 from datakit.tokenize.encoders.tokenizer import parse
 from datakit.tokenize.make_contract import make_contract
 
-VERSION = 2
+VERSION = 3
 SHARD_TOKENS = 128 << 20
 BATCH_TOKENS = 4 << 20
 ENCODER = "another program"
@@ -86,6 +88,8 @@ def import_cache(
     tokenizer's usual one. An interrupted import can be restarted; finished shards are kept. Raises UsageError,
     NoInputError, TokenizerError, CorruptError.
     """
+    if not NAME_RULE.fullmatch(source):
+        raise UsageError(f"source name {source!r}: use letters, digits and ._- only; choose another one with --name")
     if find_manifest(directory) is not None:
         raise UsageError(f"{directory} already holds a finished step; choose another directory, or remove this one")
     contract = _settle_contract(directory, tokenizer_url, ends)
@@ -98,9 +102,7 @@ def import_cache(
     if not imported:
         raise NoInputError(f"nothing to import: {source} has no documents")
     parameters = {"imported": layout, "copied": copy, "contract": msgspec.to_builtins(contract)}
-    manifest = _manifest(source, layout, imported, contract, parameters)
-    write_manifest(manifest, directory)
-    return manifest
+    return write_manifest(_manifest(source, layout, imported, contract, parameters), directory)
 
 
 def _settle_contract(directory: str, tokenizer_url: str, ends: tuple[str, str | None, str | None]) -> Contract:
@@ -119,7 +121,7 @@ def _copy(
         with tempfile.TemporaryDirectory(prefix="datakit-import-") as scratch:
             context = TaskContext(directory, Path(scratch), 2)
             documents = _documents(original, first, last, number, contract)
-            shard, _ = write_shard(shard_name(source, number), documents, contract, context)
+            shard, _ = write_shard(source, shard_name(source, number), documents, contract, context)
         yield ImportedShard(shard)
         number += 1
 
@@ -202,7 +204,8 @@ def _manifest(
     details = msgspec.to_builtins(cache_details([entry.shard for entry in imported], contract))
     if imported[0].array is not None:
         details[KEY] = msgspec.to_builtins(_external_shards(layout, imported))
-    mark = fingerprint("import", VERSION, parameters, [f"{entry.xxh3} {entry.tokens}" for entry in partitions])
+    parameters |= {"content": content_of(partitions)}
+    mark = fingerprint(STAGE, VERSION, parameters, [])
     return Manifest(
         stage=STAGE,
         dataset=source,
@@ -216,6 +219,7 @@ def _manifest(
         counters={"import/documents": totals.rows, "import/tokens": totals.tokens or 0},
         quarantine=Quarantine(0),
         details=details,
+        version=VERSION,
     )
 
 

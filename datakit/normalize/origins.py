@@ -26,8 +26,10 @@ from datakit.normalize.readers.base import Chunk
 from datakit.normalize.readers.slices import FileRange
 from datakit.storage import urls
 from datakit.storage.ids import ids_to_arrow
+from datakit.storage.manifest import UNSEALED, Manifest
 from datakit.storage.parquet import ROW_GROUP_ROWS, ShardWriter
 
+DUPLICATES = "duplicates"  # the folder of the lists of exact duplicates
 UNKNOWN = -1  # in the exchange, the file or position of a record that is not known
 SCHEMA = pa.schema([("id", pa.string()), ("file", pa.int32()), ("position", pa.int64()), ("kept", pa.bool_())])
 COUNTED = ("records", "documents", "text_bytes")
@@ -37,6 +39,18 @@ FILES = pa.schema([("file", pa.int32()), ("path", pa.string()), *((name, pa.int6
 def origins_path(name: str = "files.parquet") -> str:
     """Return the path of the origins of partition `name` or, by default, of the list of files."""
     return f"origins/{name}"
+
+
+def duplicates_path(name: str) -> str:
+    """Return the path of the list of exact duplicates of partition `name`."""
+    return f"{DUPLICATES}/{name}"
+
+
+def lists_of_duplicates(manifest: Manifest) -> list[str]:
+    """Return the paths of a normalize step's lists of duplicates. Partitions without duplicates have none."""
+    if manifest.format == UNSEALED:
+        return [entry["path"] for entry in manifest.details.get("duplicates", ())]
+    return [file.path for file in manifest.files if file.path.startswith(f"{DUPLICATES}/")]
 
 
 class FileCounts:

@@ -26,15 +26,15 @@ from pyarrow import types
 from datakit.engine.exchange.exchange import ExchangeWriter
 from datakit.engine.quarantine import SHOWN
 from datakit.engine.task import TaskContext, TaskResult
-from datakit.errors import ColumnError, PartialError
+from datakit.errors import ColumnError
 from datakit.normalize import formats
 from datakit.normalize.config import Config
 from datakit.normalize.origins import FileCounts
 from datakit.normalize.phase_data import RouteArguments, RouteDetails, RouteShared, to_plain
 from datakit.normalize.readers.base import Chunk, ReadContext
 from datakit.normalize.readers.inputs import Inputs
-from datakit.normalize.readers.slices import SLICE_BYTES, find_damage, read_slice
-from datakit.normalize.readers.streams import DamagedStreamError, Streams
+from datakit.normalize.readers.slices import SLICE_BYTES, despite_damage, read_slice
+from datakit.normalize.readers.streams import Streams
 from datakit.normalize.record_counts import IN, PREFIX, RecordCounts
 from datakit.normalize.schema_union import fit_column
 from datakit.normalize.text_rules import apply_rules
@@ -183,15 +183,8 @@ def route_slice(arguments: dict[str, Any], shared: dict[str, Any], task: TaskCon
     """Route one slice. Raises InputError or PartialError."""
     own, common = msgspec.convert(arguments, RouteArguments), msgspec.convert(shared, RouteShared)
     config = config_of(common.config, Config)
-    try:
-        return _route(own, common, config, task, Streams())
-    except (DamagedStreamError, PartialError):  # the bad records of a PartialError may come from a damaged stream
-        task.release()
-        inputs = Inputs(common.base, own.listed)
-        damaged = find_damage(ReadContext(inputs, config, RecordCounts(task.tolerance), task), own.ranges)
-        if not damaged:
-            raise
-    return _route(own, common, config, task, Streams(damaged))
+    context = ReadContext(Inputs(common.base, own.listed), config, RecordCounts(task.tolerance), task)
+    return despite_damage(context, own.ranges, lambda streams: _route(own, common, config, task, streams))
 
 
 def _route(own: RouteArguments, common: RouteShared, config: Config, task: TaskContext, streams: Streams) -> TaskResult:

@@ -19,12 +19,13 @@ import pyarrow as pa
 
 from datakit.engine.exchange.exchange import read_buckets
 from datakit.engine.task import OutputFile, TaskContext, TaskResult
-from datakit.normalize.origins import Origins, write_origins
+from datakit.normalize.origins import Origins, duplicates_path, write_origins
 from datakit.normalize.phase_data import SortDetails, SortShared, to_plain
 from datakit.normalize.route import FILE, HIGH, LOW, POSITION, TEXT, UPSTREAM
 from datakit.normalize.schema_union import fit_column
 from datakit.storage import urls
 from datakit.storage.ids import ids_to_arrow, partition_name, top_bits
+from datakit.storage.manifest import data_path
 from datakit.storage.parquet import ShardInfo, ShardWriter
 from datakit.text.string_buffers import string_buffers
 
@@ -40,13 +41,14 @@ def sort_partition(arguments: dict[str, Any], shared: dict[str, Any], context: T
     order = SortedIds.of(*_columns(tables, HIGH, LOW))
     output = _Output.of(common)
     name = partition_name(number, 1 << common.bits)
-    info, text_bytes = _write(urls.join(context.step_directory, name), output, _gathered(tables, order.kept, output))
+    path = data_path(common.source, name)
+    info, text_bytes = _write(urls.join(context.step_directory, path), output, _gathered(tables, order.kept, output))
     places = _columns(tables, FILE, POSITION)
     high, low, file, position = (values[order.rows] for values in (order.high, order.low, *places))
     origins = write_origins(context, name, Origins(high, low, file, position, order.first))
-    files = [OutputFile(name, info.bytes, info.xxh3, info.rows), origins]
+    files = [OutputFile(path, info.bytes, info.xxh3, info.rows), origins]
     if len(order.duplicates):
-        path, table = f"duplicates/{name}", _duplicates(tables, order, output.upstream.get("source_id"))
+        path, table = duplicates_path(name), _duplicates(tables, order, output.upstream.get("source_id"))
         with ShardWriter(urls.join(context.step_directory, path), DUPLICATES) as writer:
             writer.write(table)
         files.append(OutputFile(path, writer.info.bytes, writer.info.xxh3, writer.info.rows))

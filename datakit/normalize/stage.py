@@ -48,7 +48,7 @@ from datakit.storage.fingerprint import config_of, spelled_out
 from datakit.storage.manifest import Partition
 
 NAME = "normalize"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 EDITED = "edited_id"  # a column that consolidate replaces
 RENAMED = "upstream_"  # prefix for the name of an upstream column that has one of our names
 FIND_TYPES = "datakit.normalize.where.column_types:find_types"
@@ -82,9 +82,8 @@ def plan(step: Step) -> Plan:
     *sorted_, listed = yield _sort_phase(shared, exchanged, files_task)
     _check_conservation([*routed, *sorted_])
     partitions = [_partition(source, result) for result in sorted_]
-    duplicates = [{"path": file.path, "rows": file.rows} for result in sorted_ for file in result.outputs[2:]]
-    written = msgspec.to_builtins([listed.outputs[0], *(result.outputs[1] for result in sorted_)])
-    return Output(partitions, schema, details={"duplicates": duplicates, "origins": written})
+    files = [*listed.outputs, *(file for result in sorted_ for file in result.outputs[1:])]
+    return Output(partitions, schema, files=files)
 
 
 def _where_types(

@@ -125,8 +125,6 @@ def _settings(table: _Table, config: Any) -> Settings:
     content, operations = _without(plain, TOLERANCES), {key: plain[key] for key in TOLERANCES if key in plain}
     if table.stage == normalize.NAME:
         content["source"] = table.source
-        if not content["types"]:
-            del content["types"]  # format 1 of normalize has no such parameter, and its fingerprints must not change
     if table.stage == tokenize.NAME and content["tokenizer"] != TRAIN and not is_custom(content["tokenizer"]):
         operations["tokenizer_path"] = content.pop("tokenizer")
         content["tokenizer_sha256"] = _file_hash(operations["tokenizer_path"])

@@ -13,7 +13,7 @@ the located upstream steps, and assumes that unfinished upstream steps will lose
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -26,6 +26,7 @@ from datakit.engine.task import Step, StepInput
 from datakit.errors import CorruptError, UsageError, suggestion
 from datakit.normalize import stage as normalize
 from datakit.pipeline.configure import Configuration, Settings, configure
+from datakit.pipeline.earlier_steps import EarlierStep, find_earlier
 from datakit.pipeline.resolve_sources import ListingOptions, SourceState, resolve_source
 from datakit.pipeline.root_layout import check_root, step_directory
 from datakit.recipe import Recipe
@@ -76,6 +77,7 @@ class LocatedStep:
     directory: str
     manifest: Manifest | None
     settled: bool
+    earlier: tuple[EarlierStep, ...] = ()  # its predecessors, if it is not done
 
     @property
     def identity(self) -> str:
@@ -106,7 +108,18 @@ class Graph:
                 f"{manifest_url(directory)} belongs to step {manifest.fingerprint}, but {number} was expected; was the "
                 "directory renamed? Remove it and run again"
             )
-        return LocatedStep(node, number, directory, manifest, all(above.manifest is not None for above in inputs))
+        settled = all(above.manifest is not None for above in inputs)
+        earlier = () if manifest is not None else _earlier(node, directory, inputs)
+        return LocatedStep(node, number, directory, manifest, settled, earlier)
+
+
+def _earlier(node: Node, directory: str, inputs: Sequence[LocatedStep]) -> tuple[EarlierStep, ...]:
+    remade = {step.identity for above in inputs for step in above.earlier if step.identity is not None}
+    current = {above.identity for above in inputs}
+    content = node.settings.content
+    return tuple(
+        find_earlier(directory, node.stage, node.module.FORMAT_VERSION, content, inputs=current, remade=remade)
+    )
 
 
 def check_workers(workers: int | None) -> None:
@@ -157,7 +170,10 @@ def engine_step(located: LocatedStep, upstream: Mapping[str, LocatedStep]) -> St
     if node.stage == normalize.NAME:
         operations = {**operations, **_reading(inputs[0])}
     read, content = tuple(_step_input(above) for above in inputs), node.settings.content
-    return Step(node.stage, node.dataset, located.directory, located.fingerprint, content, read, operations)
+    return Step(
+        node.stage, node.dataset, located.directory, located.fingerprint, content, read, operations,
+        node.module.FORMAT_VERSION,
+    )  # fmt: skip
 
 
 def _reading(downloaded: LocatedStep) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from datakit.engine.task import Phase, Step, input_references
 from datakit.pipeline import estimate
+from datakit.pipeline.earlier_steps import EarlierStep
 from datakit.pipeline.estimate import Concurrency, Resources
 from datakit.pipeline.graph import Graph, LocatedStep, Node, build, check_workers, engine_step
 from datakit.pipeline.resolve_sources import ListingOptions
@@ -27,7 +28,8 @@ TEXT_STAGES = ("download", "normalize", "consolidate")  # stages whose output is
 class PlannedStep:
     """A step of a plan. Sizes are in bytes, or None if unknown. `settled` means that all inputs are done, so the
     directory is final. Otherwise, the directory will change if an input loses records. `disk` is the size of what
-    remains when the step is done, and `disk_peak` is the space that the step needs while it runs.
+    remains when the step is done, and `disk_peak` is the space that the step needs while it runs. `earlier`: the steps
+    of earlier versions in whose place the step is made again.
     """
 
     stage: str
@@ -45,6 +47,7 @@ class PlannedStep:
     reason: str
     disk: int | None
     disk_peak: int | None
+    earlier: tuple[EarlierStep, ...]
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,9 @@ class _Planner:
         """Return the bytes of text that the step produces (TEXT_STAGES) or processes (other stages)."""
         if located.manifest is not None and (exact := estimate.manifest_text_bytes(located.manifest)) is not None:
             return exact
+        known = [step.text_bytes for step in located.earlier if step.finished and located.node.stage in TEXT_STAGES]
+        if known and known[-1] is not None:
+            return known[-1]
         state = located.node.state
         if state is not None:
             return estimate.raw_text_bytes(state.files) if state.files is not None else None
@@ -142,7 +148,7 @@ def _planned(located: LocatedStep, text: int | None, concurrency: Concurrency) -
         reads=tuple(above.label for above in node.upstream) if node.upstream else _reads(node),
         rows=manifest.totals.rows if manifest is not None else None, text_bytes=text, tasks=concurrency.tasks,
         task_memory=concurrency.task_memory, at_a_time=concurrency.at_a_time, reason=concurrency.reason,
-        disk=disk, disk_peak=disk_peak,
+        disk=disk, disk_peak=disk_peak, earlier=located.earlier,
     )  # fmt: skip
 
 

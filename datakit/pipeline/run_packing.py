@@ -19,7 +19,7 @@ from datakit.engine.scheduler.driver import run_step
 from datakit.engine.task import Step, StepInput
 from datakit.errors import LoaderError, PartialError, UsageError
 from datakit.loader.mixture.config import Mixture
-from datakit.loader.mixture.packing_counts import HOME, CountsStep, counts_step, packed_components
+from datakit.loader.mixture.packing_counts import FORMAT_VERSION, HOME, CountsStep, counts_step, packed_components
 from datakit.loader.sources.cache_source import CacheSource
 from datakit.pipeline.graph import check_workers
 from datakit.pipeline.lazy_executor import LazyExecutor
@@ -115,6 +115,10 @@ def _step(mixture: Mixture, name: str, counted: CountsStep) -> Step:
     epochs = None if simulate is None else [simulate.run_tokens, simulate.target_tokens]
     tokens = PackedTokens(name, source.url, source.source, component.validation_tokens, epochs)
     manifest = read_manifest(source.url)
-    cache = StepInput(manifest.stage, source.source, source.url, manifest)
+    cache = StepInput(
+        manifest.stage, source.source, source.url, manifest, covered=False
+    )  # `parameters` name its tokens
     parameters, operations = asdict(counted.parameters), asdict(tokens)
-    return Step(counted.stage, HOME, counted.directory, counted.fingerprint, parameters, (cache,), operations)
+    return Step(
+        counted.stage, HOME, counted.directory, counted.fingerprint, parameters, (cache,), operations, FORMAT_VERSION
+    )

@@ -157,6 +157,8 @@ class _Run:
         located = self.graph.locate(node, self._done)
         reused, memory = located.manifest is not None, PeakMemory()
         step, observer = engine_step(located, self._done), ObserverGroup([self._observer_for(reused), memory])
+        for earlier in located.earlier:
+            observer.note(earlier.message(node.label))
         manifest = run_step(step, node.module.plan(step), self.executor.get, observer, self.driver)
         self._done[node.label] = replace(located, manifest=manifest)
         seconds = time.monotonic() - started

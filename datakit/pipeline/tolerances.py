@@ -10,6 +10,7 @@ from datakit.engine.quarantine import unlisted
 from datakit.engine.scheduler.finish import read_quarantine
 from datakit.engine.task import Tolerance
 from datakit.errors import InputError
+from datakit.pipeline.earlier_steps import documents_read
 from datakit.pipeline.graph import Node
 from datakit.storage.manifest import Manifest
 
@@ -26,18 +27,12 @@ def check_tolerances(node: Node, directory: str, manifest: Manifest) -> None:
 
 def _check_quarantine(label: str, tolerance: Tolerance, directory: str, manifest: Manifest) -> None:
     records = unlisted(read_quarantine(directory), tolerance) if manifest.quarantine.records else 0
-    if records > tolerance.allowed(_records_in(manifest)):
+    if records > tolerance.allowed(documents_read(manifest)):
         raise InputError(
             f"{label}: {records} records are in quarantine (listed in {directory}/{manifest.quarantine.path}), but "
             f"this recipe allows max_quarantined = {tolerance.limit}; fix or exclude the files listed there, or raise "
             "the limit"
         )
-
-
-def _records_in(manifest: Manifest) -> int:
-    """Return the number of records that the step read."""
-    counts = [count for name, count in manifest.counters.items() if name.endswith(("/records_in", "/documents"))]
-    return max(counts, default=manifest.totals.rows)
 
 
 def _check_removal(label: str, limit: float, directory: str, details: dict[str, Any]) -> None:

@@ -4,23 +4,32 @@ The manifest is written last, so a step without a manifest is unfinished. It is 
 which other steps and programs may rely. Its keys are sorted, its paths are relative to its own directory, and it
 contains no time, host or library version (the ledger has those), so a step's manifest has the same bytes everywhere.
 Every counter that a reader needs is a required field: a missing counter is an error, never a zero.
+
+A manifest holds its own checksum: the xxh3-128 of its bytes without the line of the checksum. It is compared whenever a
+manifest is read. Manifests of format 1 lack this line, the format version of the step, the checksums of the inputs'
+manifests and `files`; they can still be read.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+import xxhash
 
 from datakit.errors import CorruptError, NotFoundError
 from datakit.storage import atomic, urls
-from datakit.storage.fingerprint import canonical_json
+from datakit.storage.fingerprint import canonical_json, fingerprint
 
-FORMAT = "datakit.manifest/1"
+FORMAT = "datakit.manifest/2"
+UNSEALED = "datakit.manifest/1"  # the earlier format, without checksums of manifests
 FILE_NAME = "manifest.json"
 PARTIAL_NAME = "partial.json"
+DATA_FOLDER = "data"
 PIECE = 1000  # number of partitions that are encoded at a time
+CHECKSUM_LINE = re.compile(rb'\n "checksum": "[0-9a-f]{32}",')  # the first line, because keys are sorted
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -30,12 +39,18 @@ class Column(msgspec.Struct, frozen=True):
     type: str
 
 
-class InputReference(msgspec.Struct, frozen=True):
-    """An upstream step: its stage, its identity, and the path of its manifest relative to this manifest's directory."""
+class InputReference(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An upstream step: its stage, its identity, and the path of its manifest relative to this manifest's directory.
+
+    checksum: that of its manifest; empty in format 1. covered: the step's fingerprint covers the identity; otherwise,
+    the parameters determine what is read.
+    """
 
     stage: str
     path: str
     identity: str
+    checksum: str = ""
+    covered: bool = True
 
 
 class Partition(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -50,6 +65,15 @@ class Partition(msgspec.Struct, frozen=True, omit_defaults=True):
     tokens: int | None = None
     first_id: str | None = None
     last_id: str | None = None
+
+
+class StepFile(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A file that belongs to no partition, such as a dataset card or a list of duplicates."""
+
+    path: str
+    bytes: int
+    xxh3: str
+    rows: int = 0
 
 
 class Totals(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -69,7 +93,11 @@ class Quarantine(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A step's result. `details` holds data that only this stage's readers need, in the stage's own format."""
+    """A step's result. `details` holds data that only this stage's readers need, in the stage's own format.
+
+    version: the stage's format version, which the fingerprint covers; None in format 1. files: all files but those that
+    the partitions (or `details`) describe. checksum: in format 1, that of the whole file.
+    """
 
     stage: str
     dataset: str
@@ -84,10 +112,21 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     quarantine: Quarantine
     details: dict[str, Any] = {}
     format: str = FORMAT
+    version: int | None = None
+    files: list[StepFile] = []
+    checksum: str = ""
 
     def partitions_of(self, source: str) -> list[Partition]:
         """Return the partitions of one source, in order."""
         return [partition for partition in self.partitions if partition.source == source]
+
+
+def data_path(source: str, name: str) -> str:
+    """Return the path, in a step's directory, of a source's output file (or shard) `name`.
+
+    Nothing else lies below `data/`, so no name of a source can collide with a file or folder of the step itself.
+    """
+    return f"{DATA_FOLDER}/{source}/{name}"
 
 
 def totals_of(partitions: list[Partition]) -> Totals:
@@ -101,32 +140,64 @@ def totals_of(partitions: list[Partition]) -> Totals:
 
 def pieces(manifest: Manifest) -> Iterator[bytes]:
     """Yield the manifest as canonical JSON, indented for human readers; equal manifests give equal bytes. PIECE
-    partitions are encoded at a time: encoding and indenting 100,000 at once would set the driver's peak memory.
+    partitions or files are encoded at a time: encoding and indenting 100,000 at once would set the driver's peak
+    memory.
     """
-    plain = msgspec.to_builtins(msgspec.structs.replace(manifest, partitions=[])) | {"format": manifest.format}
-    frame = msgspec.json.format(canonical_json(plain), indent=1) + b"\n"
-    if not manifest.partitions:
-        yield frame
-        return
-    before, after = frame.split(b'\n "partitions": []')  # unique: only top-level keys follow a line feed and one space
-    yield before + b'\n "partitions": ['
-    for start in range(0, len(manifest.partitions), PIECE):
-        some = msgspec.json.encode(manifest.partitions[start : start + PIECE], order="sorted")
-        # Remove the list's brackets, and indent the lines one level deeper.
-        lines = msgspec.json.format(some, indent=1)[1:-2].replace(b"\n", b"\n ")
-        yield b"," + lines if start else lines
-    yield b"\n ]" + after
+    lists = {name: entries for name in ("files", "partitions") if (entries := getattr(manifest, name))}
+    plain = msgspec.to_builtins(msgspec.structs.replace(manifest, partitions=[], files=[]))
+    plain |= {"format": manifest.format} | {name: [] for name in lists}
+    rest = msgspec.json.format(canonical_json(plain), indent=1) + b"\n"
+    for name, entries in lists.items():
+        # The place is unique: only top-level keys follow a line feed and one space.
+        before, rest = rest.split(b'\n "%s": []' % name.encode())
+        yield before + b'\n "%s": [' % name.encode()
+        for start in range(0, len(entries), PIECE):
+            some = msgspec.json.encode(entries[start : start + PIECE], order="sorted")
+            # Remove the list's brackets, and indent the lines one level deeper.
+            lines = msgspec.json.format(some, indent=1)[1:-2].replace(b"\n", b"\n ")
+            yield b"," + lines if start else lines
+        yield b"\n ]"
+    yield rest
+
+
+def sealed(manifest: Manifest) -> Manifest:
+    """Return the manifest with its own checksum."""
+    digest = xxhash.xxh3_128()
+    for piece in pieces(msgspec.structs.replace(manifest, checksum="")):
+        digest.update(piece)
+    return msgspec.structs.replace(manifest, checksum=digest.hexdigest())
+
+
+def computed_fingerprint(manifest: Manifest) -> str | None:
+    """Return the fingerprint that follows from the rest of the manifest, or None for a manifest of format 1."""
+    if manifest.version is None:
+        return None
+    inputs = [entry.identity for entry in manifest.inputs if entry.covered]
+    return fingerprint(manifest.stage, manifest.version, manifest.parameters, inputs)
 
 
 def decode(data: bytes, url: str) -> Manifest:
-    """Decode a manifest. Raises CorruptError if it cannot be parsed or has a different format."""
+    """Decode a manifest. Raises CorruptError if it cannot be parsed, was altered, or has a different format."""
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
     except msgspec.DecodeError as error:
         raise CorruptError(f"{url} is not a manifest that this version can read: {error}") from error
-    if manifest.format != FORMAT:
-        raise CorruptError(f"{url} has format {manifest.format!r}; this version reads {FORMAT!r}")
-    return manifest
+    if manifest.format not in (FORMAT, UNSEALED):
+        raise CorruptError(f"{url} has format {manifest.format!r}; this version reads {FORMAT!r} and {UNSEALED!r}")
+    checksum = _checksum(data)
+    if manifest.format == FORMAT and manifest.checksum != checksum:
+        raise CorruptError(
+            f"{url} was altered after it was written: it has the checksum {checksum}, but says {manifest.checksum!r}; "
+            "restore the file, or remove this directory and run again"
+        )
+    return msgspec.structs.replace(manifest, checksum=checksum)
+
+
+def _checksum(data: bytes) -> str:
+    line = CHECKSUM_LINE.match(data, 1)
+    digest = xxhash.xxh3_128(data[:1])
+    digest.update(memoryview(data)[line.end() if line else 1 :])
+    return digest.hexdigest()
 
 
 def manifest_url(directory: str) -> str:
@@ -148,10 +219,14 @@ def find_manifest(directory: str) -> Manifest | None:
         return None
 
 
-def write_manifest(manifest: Manifest, directory: str) -> None:
-    """Create the manifest, which completes the step. Raises DivergentOutputError if a different one exists."""
-    url = manifest_url(directory)
+def write_manifest(manifest: Manifest, directory: str) -> Manifest:
+    """Create the manifest, which completes the step, and return it with its checksum.
+
+    Raises DivergentOutputError if a different one exists.
+    """
+    url, complete = manifest_url(directory), sealed(manifest)
     with atomic.staging(url) as path:
         with path.open("wb") as file:
-            file.writelines(pieces(manifest))
+            file.writelines(pieces(complete))
         atomic.commit_file(path, url)
+    return complete

@@ -34,7 +34,7 @@ from datakit.tokenize.encoders.custom import describe, is_custom
 from datakit.tokenize.tasks import LOAD
 
 NAME = STAGE
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 MEMORY = {  # bytes of memory per byte of text, by the type of the tokens
     "uint16": 3.0,  # half a token per byte of text, at 2 bytes per token, held three times
     "uint32": 6.0,

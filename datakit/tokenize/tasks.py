@@ -49,7 +49,7 @@ def encode(arguments: dict[str, Any], shared: dict[str, Any], context: TaskConte
         check = encoding.verification(partition.rows, partition.text_bytes, partition.dataset)
         guard = PartitionGuard(partition.name, context)
         documents = encoded_documents(partition, config, encoding, check, guard, counters=counters)
-        shard, files = write_shard(partition.shard, documents, contract, context)
+        shard, files = write_shard(partition.source, partition.shard, documents, contract, context)
         text_bytes = partition.text_bytes - guard.quarantined_bytes
         shard = msgspec.structs.replace(shard, text_bytes=text_bytes, quarantined=len(guard.quarantined))
         outputs += files

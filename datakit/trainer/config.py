@@ -26,7 +26,7 @@ from datakit.trainer.norms import check_watch
 from datakit.trainer.optimizer import Optimizer
 
 STAGE = "train"
-VERSION = 1
+VERSION = 2
 RUNS = Path(__file__).with_name("runs")
 
 

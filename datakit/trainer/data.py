@@ -69,7 +69,13 @@ class Data:
     def inputs(self, directory: str) -> list[InputReference]:
         """Return references to the caches, for the manifest of the run in `directory`."""
         return [
-            InputReference("tokenize", _relative(manifest_url(cache), directory), opened.manifest.identity)
+            InputReference(
+                "tokenize",
+                _relative(manifest_url(cache), directory),
+                opened.manifest.identity,
+                opened.manifest.checksum,
+                covered=False,
+            )
             for cache, opened in sorted(self.caches.items())
         ]
 

@@ -24,7 +24,7 @@ from datakit.storage.fingerprint import SHOWN_DIGITS, short
 from datakit.storage.manifest import InputReference, Manifest, Partition, Quarantine, Totals, write_manifest
 from datakit.trainer import scaling
 from datakit.trainer.checkpoints.candidates import Candidate
-from datakit.trainer.config import STAGE, Run
+from datakit.trainer.config import STAGE, VERSION, Run
 from datakit.trainer.metrics.step_metrics import Outline, training_flops
 from datakit.trainer.models import load_model
 
@@ -106,6 +106,7 @@ def finish(
             totals=Totals(counts["sequences"], sum(file.bytes for file in files), tokens=counts["tokens"]),
             counters={f"{STAGE}/{name}": count for name, count in sorted(counts.items())},
             quarantine=Quarantine(0),
+            version=VERSION,
             details={"mixture": mixture, "code": code_version(run.kind), "origin": checkpoint.marker.origin, **outcome},
         ),
         place.directory,

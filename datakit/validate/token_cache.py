@@ -1,16 +1,16 @@
-"""Compares every file of a token cache with its manifest, and document lengths with token counts; lists all damage.
+"""Compares a token cache with its manifest: every file, the contract, and what each shard says of its documents and
+tokens; lists all damage.
 
-Every byte is read, at the speed of the disk or the network; xxh3 takes 0.1 s of CPU time per GB. Damage does not stop
-the comparison, so a single pass lists every damaged file. Without pyarrow, only the checksums of the lists of documents
-are checked, not their content.
+Every byte is read once for its checksum, and the tokens are then decoded again, to check that all ids are in the
+vocabulary, that each document has the contract's tokens around it, and that loss masks have the recorded sums. Without
+pyarrow, only the checksums of the lists of documents are checked, not their content.
 """
 
 from __future__ import annotations
 
-import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -25,88 +25,81 @@ from datakit.cache.layout import (
     TOKENIZER_FILE,
     CacheDetails,
     ShardFiles,
+    length_histogram,
 )
-from datakit.cache.lengths import LENGTHS_SUFFIX, TYPE, disagreement, lengths_bytes
-from datakit.cache.reader import Cache
-from datakit.errors import CorruptError, NotFoundError
-from datakit.storage import atomic, urls
-from datakit.storage.manifest import Manifest, Partition
+from datakit.cache.lengths import LENGTHS_SUFFIX, TYPE, disagreement, lengths_bytes, starts_of
+from datakit.cache.read_ahead import block_ranges
+from datakit.cache.reader import Cache, Shard
+from datakit.errors import CorruptError
+from datakit.storage import urls
+from datakit.storage.manifest import UNSEALED, Manifest, Partition, manifest_url
+from datakit.validate.contract_claims import contract_damage
+from datakit.validate.files import READERS, Damage, DescribedFile, Progress, compare_files
+from datakit.validate.manifest_claims import manifest_damage, undescribed_files
 
-READERS = 4
-ReadList = Callable[[str], np.ndarray]
+ReadList = Callable[[str], tuple[np.ndarray, list[str]]]  # url -> (lengths, ids)
 LISTS = (LENGTHS_SUFFIX, DOCUMENTS_SUFFIX)
+TOKENIZER_REMEDY = "restore the tokenizer.json that the cache was made with, or make the cache again"
 
 
-@dataclass(frozen=True)
-class CacheFile:
-    """A file of a cache: its absolute URL, its size and its xxh3-128 hash (for the tokenizer, a sha256 hash)."""
-
-    url: str
-    bytes: int | None
-    xxh3: str | None = None
-    sha256: str | None = None
-
-
-@dataclass(frozen=True)
-class Damage:
-    """A file that differs from what was written: its URL, the difference, and the remedy."""
-
-    url: str
-    difference: str
-    remedy: str = REMEDY
-
-    def __str__(self) -> str:
-        return f"{self.url} {self.difference}; {self.remedy}"
-
-
-def cache_files(directory: str, manifest: Manifest, details: CacheDetails) -> Iterator[CacheFile]:
+def cache_files(directory: str, manifest: Manifest, details: CacheDetails) -> Iterator[DescribedFile]:
     """Yield every file of a cache except its manifest, including original files that an import left in place."""
-    yield CacheFile(urls.join(directory, TOKENIZER_FILE), None, sha256=details.contract.tokenizer_sha256)
+    tokenizer, sha256 = urls.join(directory, TOKENIZER_FILE), details.contract.tokenizer_sha256
+    yield DescribedFile(tokenizer, None, sha256=sha256, remedy=TOKENIZER_REMEDY)
+    for file in manifest.files:
+        yield DescribedFile(urls.join(directory, file.path), file.bytes, file.xxh3, remedy=REMEDY)
     external = read_external(directory, manifest)
     seen = set()
     for index, (partition, files) in enumerate(zip(manifest.partitions, details.shards, strict=True)):
         place = urls.join(directory, partition.path)
-        yield CacheFile(place + DOCUMENTS_SUFFIX, files.documents_bytes, files.documents_xxh3)
-        yield CacheFile(place + LENGTHS_SUFFIX, lengths_bytes(partition.rows), files.lengths_xxh3)
+        yield _own(place + DOCUMENTS_SUFFIX, files.documents_bytes, files.documents_xxh3)
+        yield _own(place + LENGTHS_SUFFIX, lengths_bytes(partition.rows), files.lengths_xxh3)
         if external is None:
-            yield from _own_files(place, partition, files)
+            yield from _own_arrays(place, partition, files)
             continue
-        array = array_directory(directory, external.shards[index])
-        if array not in seen:
-            seen.add(array)
-            yield from (CacheFile(urls.join(array, f.path), f.bytes, f.xxh3) for f in external.shards[index].files)
+        place = array_directory(directory, external.shards[index])
+        if place not in seen:
+            seen.add(place)
+            yield from (_own(urls.join(place, f.path), f.bytes, f.xxh3) for f in external.shards[index].files)
 
 
-def _own_files(place: str, partition: Partition, files: ShardFiles) -> Iterator[CacheFile]:
+def _own(url: str, size: int, xxh3: str) -> DescribedFile:
+    return DescribedFile(url, size, xxh3, remedy=REMEDY)
+
+
+def _own_arrays(place: str, partition: Partition, files: ShardFiles) -> Iterator[DescribedFile]:
     if partition.tokens:
-        yield CacheFile(urls.join(place, DATA_FILE), partition.bytes, partition.xxh3)
-        yield CacheFile(urls.join(place, METADATA_FILE), files.metadata_bytes, files.metadata_xxh3)
+        yield _own(urls.join(place, DATA_FILE), partition.bytes, partition.xxh3)
+        yield _own(urls.join(place, METADATA_FILE), files.metadata_bytes, files.metadata_xxh3)
         if files.loss_mask is not None:
             mask, place = files.loss_mask, place + LOSS_MASK_SUFFIX
-            yield CacheFile(urls.join(place, DATA_FILE), mask.bytes, mask.xxh3)
-            yield CacheFile(urls.join(place, METADATA_FILE), mask.metadata_bytes, mask.metadata_xxh3)
+            yield _own(urls.join(place, DATA_FILE), mask.bytes, mask.xxh3)
+            yield _own(urls.join(place, METADATA_FILE), mask.metadata_bytes, mask.metadata_xxh3)
 
 
 def find_damage(
-    directory: str,
-    manifest: Manifest,
-    details: CacheDetails,
-    progress: Callable[[int, int], None] = lambda files, size: None,
+    directory: str, manifest: Manifest, details: CacheDetails, progress: Progress = lambda files, size: None
 ) -> tuple[int, list[Damage]]:
-    """Compare every file with the manifest; return (bytes read, damage). Calls `progress` with the numbers of
-    files and bytes compared so far.
+    """Compare every file and every statement of the manifest; return (bytes read, damage). Calls `progress` with the
+    numbers of files and bytes compared so far.
     """
-    files, total, damaged = list(cache_files(directory, manifest, details)), 0, []
+    files = list(cache_files(directory, manifest, details))
+    total, damaged = compare_files(files, progress)
+    broken = {damage.url for damage in damaged}
+    damaged += manifest_damage(directory, manifest)
+    damaged += _undescribed(directory, manifest, details, {file.url for file in files})
+    if urls.join(directory, TOKENIZER_FILE) not in broken:
+        damaged += contract_damage(directory, manifest, details)
+    cache = Cache(directory, manifest)
+    places = [urls.join(directory, partition.path) for partition in manifest.partitions]
     with ThreadPoolExecutor(READERS, thread_name_prefix="datakit-validate") as pool:
-        for number, (size, damage) in enumerate(pool.map(_compare, files), start=1):
-            total += size
-            damaged += [damage] if damage is not None else []
-            progress(number, total)
-        broken = {damage.url for damage in damaged}
-        shards = [(urls.join(directory, partition.path), partition) for partition in manifest.partitions]
-        whole = [(place, shard) for place, shard in shards if not broken & {place + suffix for suffix in LISTS}]
-        compare = partial(_compare_lists, read_list=_reader_of_lists())
+        whole = [shard for shard, place in zip(cache.shards, places, strict=True)
+                 if not broken & {place + suffix for suffix in LISTS}]  # fmt: skip
+        compare = partial(_compare_lists, cache, read_list=_reader_of_lists())
         damaged += [damage for damage in pool.map(compare, whole) if damage is not None]
+        if not damaged:  # a wrong contract would be reported for every shard, and damaged files cannot be decoded
+            damaged += [damage for damage in pool.map(partial(_compare_tokens, cache), whole) if damage is not None]
+            damaged += _compare_histogram(cache)
     return total, damaged
 
 
@@ -121,48 +114,89 @@ def require_intact(cache: Cache) -> int:
     return total
 
 
-def _compare(file: CacheFile) -> tuple[int, Damage | None]:
-    """Compare one file with the manifest; return (bytes read, damage or None)."""
-    try:
-        if file.sha256 is not None:
-            return _compare_tokenizer(file.url, file.sha256)
-        found, size = atomic.hash_url(file.url)
-    except NotFoundError:
-        return 0, Damage(file.url, "is missing" + (f"; it had {file.bytes} bytes" if file.bytes is not None else ""))
-    if size != file.bytes:
-        return size, Damage(file.url, f"has {size} bytes; the manifest says {file.bytes}")
-    if found != file.xxh3:
-        return size, Damage(file.url, f"has the same size, but xxh3 {found}; the manifest says {file.xxh3}")
-    return size, None
+def _undescribed(directory: str, manifest: Manifest, details: CacheDetails, described: set[str]) -> Iterator[Damage]:
+    """Yield files that no entry of the manifest describes, such as a loss mask whose entry is gone.
+
+    In a manifest of format 1, outputs do not have a folder of their own, so only loss masks are looked for.
+    """
+    yield from undescribed_files(directory, described)
+    for partition, files in zip(manifest.partitions, details.shards, strict=True):
+        mask = urls.join(directory, partition.path + LOSS_MASK_SUFFIX, METADATA_FILE)
+        if manifest.format == UNSEALED and files.loss_mask is None and urls.exists(mask):
+            yield Damage(mask, "is not in the manifest", REMEDY)
 
 
-def _compare_lists(shard: tuple[str, Partition], read_list: ReadList | None) -> Damage | None:
-    """Compare a shard's document lengths, from undamaged files, with its token count and its list of documents."""
-    place, partition = shard
+def _compare_lists(cache: Cache, shard: Shard, read_list: ReadList | None) -> Damage | None:
+    """Compare a shard's document lengths and ids, from undamaged files, with one another and with the manifest."""
+    place, partition = urls.join(cache.directory, shard.path), cache.manifest.partitions[shard.index]
     data = urls.read_bytes(place + LENGTHS_SUFFIX)
     difference = disagreement(data, partition)
-    listed = read_list(place + DOCUMENTS_SUFFIX) if read_list is not None and difference is None else None
-    if listed is not None and not np.array_equal(listed, np.frombuffer(data, TYPE)):
+    if difference is not None or read_list is None:
+        return Damage(place + LENGTHS_SUFFIX, difference, REMEDY) if difference is not None else None
+    lengths, ids = read_list(place + DOCUMENTS_SUFFIX)
+    if not np.array_equal(lengths, np.frombuffer(data, TYPE)):
         difference = f"and {place + DOCUMENTS_SUFFIX} list different document lengths"
-    return Damage(place + LENGTHS_SUFFIX, difference) if difference is not None else None
+        return Damage(place + LENGTHS_SUFFIX, difference, REMEDY)
+    said = [partition.first_id, partition.last_id]
+    if said != (ids or [None, None]):
+        difference = (
+            f"says that the ids of {shard.path} are from {said[0]} to {said[1]}; they are from {' to '.join(ids)}"
+        )
+        return Damage(manifest_url(cache.directory), difference, REMEDY)
+    return None
 
 
 def _reader_of_lists() -> ReadList | None:
-    """Return a function that reads the lengths from a list of documents, or None if pyarrow is missing. This is called
-    once rather than in each thread: if several threads import a module and the import fails, some of them may see a
-    half-initialized module instead of the error.
+    """Return a function that reads a list of documents, or None if pyarrow is missing. This is called once rather than
+    in each thread: if several threads import a module and the import fails, some of them may see a half-initialized
+    module instead of the error.
     """
     try:
         from datakit.storage.parquet import read_shard
     except ModuleNotFoundError:
         return None
-    return lambda url: read_shard(url, ["tokens"]).column("tokens").to_numpy()
+
+    def read(url: str) -> tuple[np.ndarray, list[str]]:
+        table = read_shard(url, ["id", "tokens"])
+        ends = [0, table.num_rows - 1] if table.num_rows else []
+        return table["tokens"].to_numpy(), table["id"].take(ends).to_pylist()
+
+    return read
 
 
-def _compare_tokenizer(url: str, sha256: str) -> tuple[int, Damage | None]:
-    data = urls.read_bytes(url)
-    found = hashlib.sha256(data).hexdigest()
-    if found == sha256:
-        return len(data), None
-    remedy = "restore the tokenizer.json that the cache was made with, or make the cache again"
-    return len(data), Damage(url, f"has sha256 {found}; the cache was made with {sha256}", remedy)
+def _compare_tokens(cache: Cache, shard: Shard) -> Damage | None:
+    """Check that ids are in the vocabulary, that documents begin and end as promised, and the sum of the loss mask."""
+    contract, base = cache.contract, shard.token_start
+    starts = starts_of(cache.document_lengths(shard.index))
+    expected = [(special, places) for special, places in ((contract.bos, starts[:-1]), (contract.eos, starts[1:] - 1))
+                if special is not None]  # fmt: skip
+    largest = targets = 0
+    for first, last in block_ranges(shard.tokens):
+        block = cache.read(base + first, base + last)
+        largest = max(largest, int(block.max()))
+        for special, places in expected:
+            inside = places[slice(*np.searchsorted(places, [first, last]))] - first
+            if not (block[inside] == special.id).all():
+                return _shard_damage(cache, shard, f"holds a document without {special.token!r} ({special.id})")
+        if shard.files.loss_mask is not None:
+            targets += int(cache.read_loss_mask(base + first, base + last).sum())
+    if largest >= contract.vocabulary_size:
+        return _shard_damage(cache, shard, f"holds the id {largest}; the vocabulary has {contract.vocabulary_size} ids")
+    if shard.files.loss_mask is not None and targets != shard.files.loss_mask.sum:
+        return _shard_damage(cache, shard, f"has {targets} targets; the manifest says {shard.files.loss_mask.sum}")
+    return None
+
+
+def _shard_damage(cache: Cache, shard: Shard, difference: str) -> Damage:
+    return Damage(urls.join(cache.directory, shard.path), difference, REMEDY)
+
+
+def _compare_histogram(cache: Cache) -> list[Damage]:
+    found = Counter[str]()
+    for shard in cache.shards:
+        found.update(length_histogram(cache.document_lengths(shard.index)))
+    if found == Counter(cache.details.lengths):
+        return []
+    return [
+        Damage(manifest_url(cache.directory), "has a histogram of lengths that differs from the documents'", REMEDY)
+    ]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from datakit.cache.reader import Cache, open_cache
 from datakit.errors import CorruptError, UsageError
 from datakit.storage.manifest import read_manifest, totals_of
+from tests.support.caches import random_cache
 from tests.support.paths import FIXTURES
 
 
@@ -42,6 +44,19 @@ def test_disagreeing_sums_are_named(small: Path) -> None:
     details = {**manifest.details, "lengths": {"2": 1}}
     with pytest.raises(CorruptError, match=r"documents in the shards and in the histogram of lengths: 211 and 1"):
         Cache("somewhere", msgspec.structs.replace(manifest, details=details))
+
+
+def test_altered_source_or_loss_mask_is_refused(tmp_path: Path) -> None:
+    directory, _ = random_cache(tmp_path, np.uint16, [100, 5000, 300], masks=True)
+    manifest = read_manifest(str(directory))
+    renamed = [msgspec.structs.replace(manifest.partitions[0], source="other"), *manifest.partitions[1:]]
+    with pytest.raises(CorruptError, match="shards, documents, tokens, bytes of text and targets of 'other'"):
+        Cache("somewhere", msgspec.structs.replace(manifest, partitions=renamed))
+    shards = [{**entry, "loss_mask": None} for entry in manifest.details["shards"]]
+    with pytest.raises(CorruptError, match="and targets of 'web'"):
+        Cache("somewhere", msgspec.structs.replace(manifest, details={**manifest.details, "shards": shards}))
+    with pytest.raises(CorruptError, match="loss masks of the shards and their form: True and False"):
+        Cache("somewhere", msgspec.structs.replace(manifest, details={**manifest.details, "loss_mask": None}))
 
 
 def test_older_format_is_refused_with_next_step() -> None:

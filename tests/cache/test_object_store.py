@@ -55,7 +55,7 @@ def test_cache_on_s3_equals_the_local_one(store: str, small: Path, tmp_path: Pat
             document.id for document in open_cache(str(small)).documents()
         ]
         assert require_intact(cache) == require_intact(open_cache(str(small)))
-        urls.remove(f"{root}/cache/novels/shard-00000/c/0")
+        urls.remove(f"{root}/cache/data/novels/shard-00000/c/0")
         with pytest.raises(CorruptError, match="missing or damaged"):
             open_cache(f"{root}/cache").read(0, 10)
 

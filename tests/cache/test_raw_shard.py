@@ -67,6 +67,6 @@ def test_raw_file_truncated_while_open_is_an_error(tmp_path: Path) -> None:
     directory, _ = random_cache(tmp_path, np.uint16, [50_000])
     cache = open_cache(str(directory))
     cache.read(0, 10)
-    os.truncate(directory / "web/shard-00000/c/0", 1000)
+    os.truncate(directory / "data/web/shard-00000/c/0", 1000)
     with pytest.raises(CorruptError, match=r"shard-00000/c/0 ends at byte 1000: it was truncated"):
         cache.read(0, 10_000)

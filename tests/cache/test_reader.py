@@ -174,7 +174,7 @@ def test_ten_thousand_shards_open_by_manifest_in_little_memory(tmp_path: Path) -
     """Less than 100 MB at the peak, interpreter and libraries included."""
     marks = [f"{n:032x}" for n in range(10_000)]
     partitions = [
-        Partition(f"web/shard-{n:05d}", "web", 5000, 1 << 22, mark, 1 << 23, 1 << 21, mark, mark)
+        Partition(f"data/web/shard-{n:05d}", "web", 5000, 1 << 22, mark, 1 << 23, 1 << 21, mark, mark)
         for n, mark in enumerate(marks)
     ]
     details = CacheDetails(
@@ -182,7 +182,7 @@ def test_ten_thousand_shards_open_by_manifest_in_little_memory(tmp_path: Path) -
         contract=Contract("0" * 64, "none", 50_000, None, None, []),
         array=array_form(np.dtype(np.uint16)),
         shards=[ShardFiles(700, mark, 90_000, mark, mark) for mark in marks],
-        sources={"web": SourceSums(10_000, 50_000_000, 10_000 << 21, 0)},
+        sources={"web": SourceSums(10_000, 50_000_000, 10_000 << 21, 10_000 << 23)},
         lengths={"512": 50_000_000},
     )
     write_cache_manifest(tmp_path, partitions, details)

@@ -26,7 +26,7 @@ def test_raw_block_is_one_request_compressed_at_most_six(tmp_path: Path) -> None
 
 
 def test_missing_or_resized_data_file_is_refused(copied: Path) -> None:
-    data = copied / "novels" / "shard-00000" / "c" / "0"
+    data = copied / "data" / "novels" / "shard-00000" / "c" / "0"
     whole = data.read_bytes()
     for altered in (whole[:-1], whole + b"x", None):
         data.unlink()
@@ -40,7 +40,7 @@ def test_missing_or_resized_data_file_is_refused(copied: Path) -> None:
 
 def test_altered_compressed_shard_is_an_error(tmp_path: Path) -> None:
     directory, _ = random_cache(tmp_path, np.uint32, [50_000])
-    data = directory / "web/shard-00000/c/0"
+    data = directory / "data/web/shard-00000/c/0"
     whole = data.read_bytes()
     data.write_bytes(whole[:-10] + bytes([whole[-10] ^ 1]) + whole[-9:])
     with pytest.raises(CorruptError, match=r"shard-00000 is missing or damaged \(.*\); run `datakit validate`"):
@@ -66,7 +66,7 @@ def test_loss_masks_are_read_like_tokens(random_caches: dict[str, tuple[Path, np
 
 def test_resized_loss_mask_is_refused(tmp_path: Path) -> None:
     directory, _ = random_cache(tmp_path, np.uint16, [100, 5000], masks=True)
-    mask = directory / "web/shard-00001.loss_mask/c/0"
+    mask = directory / "data/web/shard-00001.loss_mask/c/0"
     mask.write_bytes(mask.read_bytes()[:-1])
     with pytest.raises(CorruptError, match=r"shard-00001.loss_mask/c/0 has"):
         open_cache(str(directory)).read_loss_mask(0, 200)

@@ -40,12 +40,12 @@ def test_intact_cache_is_valid(cache: str, capsys: pytest.CaptureFixture[str]) -
 
 def test_all_damage_is_listed_with_remedies(cache: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     copy = Path(shutil.copytree(cache, tmp_path / "copy"))
-    data, listed = copy / "laws/shard-00000/c/0", copy / "novels/shard-00001.docs.parquet"
+    data, listed = copy / "data/laws/shard-00000/c/0", copy / "data/novels/shard-00001.docs.parquet"
     data.write_bytes(b"\xff" + data.read_bytes()[1:])
     listed.unlink()
     code, out, err = run_command(capsys, "validate", str(copy))
     assert code == 2
-    assert "2 damaged files" in err
+    assert "2 differences in" in err
     lines = out.splitlines()[1:]
     assert [str(copy) in line and "make the cache again" in line for line in lines] == [True, True]
     code, out, _ = run_command(capsys, "validate", str(copy), "--json")
@@ -54,9 +54,9 @@ def test_all_damage_is_listed_with_remedies(cache: str, tmp_path: Path, capsys: 
     assert {Path(entry["url"]) for entry in found["damaged"]} == {data, listed}
     (copy / "manifest.json").unlink()
     code, out, err = run_command(capsys, "validate", str(copy))
-    assert (code, "no finished token cache" in err) == (2, True)
+    assert (code, "no finished step" in err) == (2, True)
     code, out, _ = run_command(capsys, "validate", str(copy), "--json")
-    assert (code, "no finished token cache" in json.loads(out)["refused"]) == (2, True)
+    assert (code, "no finished step" in json.loads(out)["refused"]) == (2, True)
 
 
 def test_exported_cache_is_imported_back(cache: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

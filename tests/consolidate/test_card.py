@@ -16,6 +16,6 @@ def test_card_shows_counts_and_lineage(tmp_path: Path) -> None:
     run_plan_inline(plan(step(tmp_path / "out", NAME, inputs)), str(tmp_path / "out"))
     card = (tmp_path / "out" / "README.md").read_text()
     assert card.startswith('---\npretty_name: "test"\n')
-    assert 'path: "novels/part-*.parquet"' in card
+    assert 'path: "data/novels/part-*.parquet"' in card
     assert "| novels | 1 | 30 | 0 | 1 | 29 |" in card
     assert "| normalize | novels | " in card and "`../n/novels` |" in card

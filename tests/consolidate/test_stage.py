@@ -52,7 +52,7 @@ def test_only_named_documents_are_removed(tmp_path: Path) -> None:
 def test_partitions_keep_names_and_have_metadata(tmp_path: Path) -> None:
     output, _ = consolidate(tmp_path, [normalized(tmp_path / "n", "laws", words(2, 200), bits=2)])
     assert [part.path for part in output.partitions] == [
-        f"laws/part-{index:05d}-of-00004.parquet" for index in range(4)
+        f"data/laws/part-{index:05d}-of-00004.parquet" for index in range(4)
     ]
     for part in output.partitions:
         table = pq.read_table(tmp_path / "out" / part.path)

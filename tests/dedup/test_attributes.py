@@ -52,8 +52,8 @@ def test_every_partition_has_a_sorted_file(tmp_path: Path) -> None:
     sources = [write_source(tmp_path, "a", texts[:20], bits=3), write_source(tmp_path, "b", texts[15:], bits=1)]
     result = deduplicate(tmp_path, sources)
     assert [partition.path for partition in result.manifest.partitions] == [
-        *(f"a/part-{i:05d}-of-00008.parquet" for i in range(8)),
-        *(f"b/part-{i:05d}-of-00002.parquet" for i in range(2)),
+        *(f"data/a/part-{i:05d}-of-00008.parquet" for i in range(8)),
+        *(f"data/b/part-{i:05d}-of-00002.parquet" for i in range(2)),
     ]
     for source, bits in (("a", 3), ("b", 1)):
         for index, partition in enumerate(result.manifest.partitions_of(source)):

@@ -95,7 +95,7 @@ def test_skipped_record_leaves_no_trace_in_output(tmp_path: Path) -> None:
     (tmp_path / "calm").mkdir()
     lines(tmp_path / "calm" / "in.jsonl", TEXTS)
     normalize(tmp_path, tmp_path / "calm" / "in.jsonl", 0, "calm-out")
-    ours, others = ((tmp_path / name / "normalize").glob("*.parquet") for name in ("poisoned", "calm-out"))
+    ours, others = ((tmp_path / name / "normalize").rglob("part-*.parquet") for name in ("poisoned", "calm-out"))
     assert [path.read_bytes() for path in sorted(ours)] == [path.read_bytes() for path in sorted(others)]
 
 

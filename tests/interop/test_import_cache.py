@@ -12,6 +12,7 @@ import tokenizers
 from datakit.cache.reader import open_cache
 from datakit.errors import CorruptError, TokenizerError, UsageError
 from datakit.interop import import_cache as import_cache_module
+from datakit.interop.levanter import read_levanter
 from datakit.validate.token_cache import require_intact
 from tests.support.tokens.external_caches import (
     assert_documents,
@@ -45,6 +46,19 @@ def test_altered_original_is_found(tmp_path: Path, tokenizer: str) -> None:
     data.write_bytes(whole[:-1])
     with pytest.raises(CorruptError, match=rf"data/c/0 has {len(whole) - 1} bytes, but the manifest says {len(whole)}"):
         open_cache(str(tmp_path / "new")).read(0, 10)
+
+
+def test_name_that_is_no_folder_name_is_refused(tmp_path: Path, tokenizer: str) -> None:
+    original = consolidated(tmp_path / "old", documents(3, 50))
+    with pytest.raises(UsageError, match=r"source name '\.\./web': use letters, digits and \._- only; .*--name"):
+        import_cache_module.import_cache(
+            read_levanter(str(original)),
+            str(tmp_path / "new"),
+            tokenizer,
+            layout="levanter",
+            source="../web",
+            copy=True,
+        )
 
 
 def test_copied_shards_end_at_documents(tmp_path: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ def test_consolidated_cache_is_imported(tmp_path: Path, tokenizer: str, copy: bo
     before = contents(original)
     assert_documents(imported(original, tmp_path / "new", tokenizer, copy), rows)
     assert contents(original) == before
-    assert (tmp_path / "new/old/shard-00000/c/0").exists() == copy
+    assert (tmp_path / "new/data/old/shard-00000/c/0").exists() == copy
 
 
 @pytest.mark.parametrize("copy", [False, True])

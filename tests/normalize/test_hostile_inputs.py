@@ -144,7 +144,7 @@ def test_unreadable_file_is_refused_by_name(tmp_path: Path, hostile: Path, file:
     with pytest.raises(error) as caught:
         normalize(tmp_path, hostile / file, max_quarantined=TOLERATED)
     assert words in str(caught.value)
-    assert not list(tmp_path.glob("normalize/*.parquet")), "no partial file is visible"
+    assert not list(tmp_path.glob("normalize/**/*.parquet")), "no partial file is visible"
 
 
 @pytest.mark.parametrize("file", CUT)

@@ -20,7 +20,7 @@ from datakit.normalize.readers import slices
 from datakit.normalize.stage import output_schema, partition_bits
 from datakit.normalize.upstream_columns import LEADING
 from tests.support.data import need_data
-from tests.support.normalize.sources import check_contract, normalize, write_lines
+from tests.support.normalize.sources import SOURCE, check_contract, normalize, write_lines
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_partition_count_follows_text_bytes() -> None:
 def test_normalizing_again_changes_nothing(tmp_path: Path) -> None:
     write_lines(tmp_path / "in.jsonl", *({"id": f"d{n}", "text": f"text {n % 40}", "n": n} for n in range(50)))
     once = normalize(tmp_path / "once", tmp_path / "in.jsonl")
-    again = normalize(tmp_path / "again", f"{once.directory}/part-*.parquet")
+    again = normalize(tmp_path / "again", f"{once.directory}/data/{SOURCE}/part-*.parquet")
     assert again.rows() == once.rows()
     assert again.duplicates() == [], "no duplicates are left"
 

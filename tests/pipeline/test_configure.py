@@ -33,7 +33,7 @@ CONFIGS = {
 def test_every_default_is_in_the_fingerprint(shelf: Path, stage: str, source: str | None) -> None:
     settings = configure(load_recipe(shelf))[stage][source]
     names = {entry.name for entry in fields(CONFIGS[stage, source])}
-    assert set(settings.content) - {"source"} == names - set(TOLERANCES) - {"types"}
+    assert set(settings.content) - {"source"} == names - set(TOLERANCES)
     assert set(settings.operations) == names & set(TOLERANCES)
 
 

@@ -68,7 +68,7 @@ def old_step() -> Iterator[tuple[str, str]]:
     lines = [DriverLine(driver, begun, {}), PhaseLine("encode", ["a", "b"], [1, 1], begun), done]
     root = "memory://gc-of-a-store"
     directory = f"{root}/shelf/tokenize-0123456789ab"
-    atomic.commit_bytes(b"abc", f"{directory}/novels/shard-00000/c/0")
+    atomic.commit_bytes(b"abc", f"{directory}/data/novels/shard-00000/c/0")
     atomic.commit_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines), f"{directory}/ledger/{driver}-0")
     set_times(root, begun)
     yield root, directory

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from datakit.storage.manifest import computed_fingerprint, read_manifest
 from tests.support.loader.mixture_files import MIXTURE, cache, called, mixture
 from tests.support.paths import FIXTURES
 from tests.support.small_shelf import changes, step, tree
@@ -45,6 +46,8 @@ def test_root_with_packing_still_shows_its_dataset(tmp_path: Path, capsys: pytes
     after = tree(root)
     assert {name: after[name] for name in before} == before
     assert {name.split("/")[0] for name in set(after) - set(before)} == {"packing"}
+    manifest = read_manifest(str(step(root, "packing/packing-64-truncate-*")))
+    assert computed_fingerprint(manifest) == manifest.fingerprint
     for directory, stage in ((root, "tokenize"), (step(root, "packing/packing-64-truncate-*"), "packing-64-truncate")):
         capsys.readouterr()
         assert called("inspect", str(directory), "--json") == 0

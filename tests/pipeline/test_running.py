@@ -18,16 +18,23 @@ import xxhash
 import datakit
 from datakit.engine.ledger.ledger import AttemptLine, read_ledger
 from datakit.engine.worker import local_executor
-from datakit.pipeline import lazy_executor
+from datakit.pipeline import find_leftovers, lazy_executor
 from datakit.recipe import Recipe, load_recipe
 from datakit.storage import urls
 from datakit.storage.ids import ids_from_arrow, partition_range, strictly_ascending
-from datakit.storage.manifest import Manifest
+from datakit.storage.manifest import Manifest, computed_fingerprint, read_manifest
 from datakit.storage.parquet import read_shard
 from tests.support.paths import REPOSITORY
 from tests.support.processes import ended
+from tests.support.small_shelf import prose, write_lines
 from tests.support.stdlib_shelf import write_shelf
 from tests.support.trees import manifests, only, tree
+
+NAMES = (
+    *("data", "duplicates", "exchange", "ledger", "manifest.json", "partial.json", "quarantine", "raw", "runs"),
+    *("sources", "tokenizer.json", "README.md"),
+)
+TABLES = '[dedup]\n[tokenize]\ntokenizer = "train"\n[tokenize.train]\nvocabulary = 300\n'
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +56,24 @@ def test_four_workers_write_the_bytes_of_one(recipe: Path, undisturbed: str, tmp
     assert tree(str(tmp_path)) == tree(undisturbed)
 
 
+def test_source_may_have_the_name_of_any_file_of_a_step(tmp_path: Path) -> None:
+    sources = ""
+    for number, name in enumerate(NAMES):
+        write_lines(tmp_path / "texts" / name / "ledger.jsonl", [prose(100 * number + row) for row in range(5)])
+        sources += f'[[sources]]\nname = "{name}"\nurl = "texts/{name}"\n'
+    (tmp_path / "named.toml").write_text(f'name = "named"\n{sources}{TABLES}')
+    result = datakit.run(tmp_path / "named.toml", tmp_path / "root", workers=2)
+    for stage, rows in (("consolidate", 5), ("tokenize", 5), ("dedup", 0)):
+        (step,) = result.steps_of(stage)
+        assert {part.source: part.rows for part in step.manifest.partitions} == dict.fromkeys(NAMES, rows)
+    assert result.cache is not None
+    cache = datakit.open_cache(result.cache)
+    assert len(list(cache.documents())) == 5 * len(NAMES)
+    assert find_leftovers(str(tmp_path / "root"), 0.0) == []
+    assert {step.directory for step in datakit.status(tmp_path / "root")} == {step.directory for step in result.steps}
+    assert datakit.run(tmp_path / "named.toml", tmp_path / "root").reused
+
+
 def test_second_run_changes_nothing_and_starts_no_process(recipe: Path, undisturbed: str) -> None:
     before = tree(undisturbed)
     children = len(psutil.Process().children(recursive=True))
@@ -56,6 +81,19 @@ def test_second_run_changes_nothing_and_starts_no_process(recipe: Path, undistur
     assert result.reused
     assert len(psutil.Process().children(recursive=True)) == children
     assert tree(undisturbed) == before
+
+
+def test_manifests_hash_every_file_and_allow_to_compute_the_fingerprint(undisturbed: str) -> None:
+    for path, manifest in manifests(undisturbed).items():
+        assert computed_fingerprint(manifest) == manifest.fingerprint
+        described = {part.path for part in manifest.partitions} | {file.path for file in manifest.files}
+        described |= {"manifest.json"} | ({"tokenizer.json"} if manifest.stage == "tokenize" else set())
+        inside = {info.path for info in urls.listing(urls.join(undisturbed, path))}
+        for name in (name for name in inside - described if not name.startswith("ledger/")):
+            assert manifest.stage == "tokenize", f"{path}: no checksum of {name}"  # `details` has those of the shards
+        for reference in manifest.inputs:
+            above = read_manifest(urls.parent(urls.join(undisturbed, path, reference.path)))
+            assert (reference.checksum, reference.identity) == (above.checksum, above.identity)
 
 
 def test_every_document_is_kept_or_counted(undisturbed: str) -> None:

@@ -16,13 +16,21 @@ import pyarrow.parquet as pq
 import tokenizers
 
 from datakit.cache.contract import Contract
-from datakit.cache.layout import STAGE, CacheDetails
+from datakit.cache.layout import STAGE, CacheDetails, shard_name
 from datakit.cache.writer import Documents, write_shard
 from datakit.cache.written_shards import cache_details
 from datakit.engine.task import Step, StepInput, TaskContext
 from datakit.storage import urls
 from datakit.storage.atomic import commit_bytes
-from datakit.storage.manifest import Manifest, Partition, Quarantine, read_manifest, totals_of, write_manifest
+from datakit.storage.manifest import (
+    Manifest,
+    Partition,
+    Quarantine,
+    data_path,
+    read_manifest,
+    totals_of,
+    write_manifest,
+)
 from datakit.tokenize import stage
 from datakit.tokenize.encoders.tokenizer import Tokenizer, parse
 from datakit.tokenize.make_contract import make_contract
@@ -88,7 +96,7 @@ def reference_tokens(directory: Path) -> np.ndarray:
     tokenizer, tokens = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json")), []
     for partition in read_manifest(str(directory)).partitions:
         name = f"part-{int(partition.path[-5:]):05d}-of-00002.parquet"
-        for text in pq.read_table(directory.parent / "clean" / partition.source / name)["text"].to_pylist():
+        for text in pq.read_table(directory.parent / "clean" / data_path(partition.source, name))["text"].to_pylist():
             tokens += [*tokenizer.encode(text).ids, 0]
     return np.array(tokens, np.uint16)
 
@@ -110,7 +118,9 @@ def random_cache(
         ids = pa.array([f"{number:016x}{row:016x}" for row in range(len(sizes))])
         mask = (tokens % 3 == 0).astype(np.uint8) if masks and number % 2 else None
         context = TaskContext(str(directory), folder, 1)
-        shard, _ = write_shard(f"web/shard-{number:05d}", [Documents(ids, tokens, sizes, mask)], contract, context)
+        shard, _ = write_shard(
+            "web", shard_name("web", number), [Documents(ids, tokens, sizes, mask)], contract, context
+        )
         written.append(shard)
     write_cache_manifest(directory, [shard.partition for shard in written], cache_details(written, contract))
     return directory, np.concatenate(every)

@@ -13,7 +13,7 @@ import xxhash
 from datakit.engine.task import Step, StepInput
 from datakit.storage import fingerprint
 from datakit.storage.ids import ids_from_arrow, partition_name
-from datakit.storage.manifest import Manifest, Partition, Quarantine, totals_of
+from datakit.storage.manifest import Manifest, Partition, Quarantine, data_path, totals_of
 from datakit.storage.parquet import ShardWriter, columns_of
 
 ATTRIBUTES = pa.schema(
@@ -66,7 +66,7 @@ def dataset(
         homes = partition_of(ids_from_arrow(table["id"])[0], bits)
         for index in range(1 << bits):
             name = partition_name(index, 1 << bits)
-            path = name if one else f"{source}/{name}"
+            path = data_path(source, name)
             part = table.filter(pa.array(homes == index))
             with ShardWriter(str(directory / path), table.schema) as writer:
                 writer.write(part)
@@ -114,7 +114,7 @@ def attributes(root: Path, marks: dict[str, dict[str, str]], bits: dict[str, int
 
 def step(directory: Path, stage: str, inputs: Sequence[StepInput], **parameters: Any) -> Step:
     """A step of a test recipe."""
-    mark = fingerprint.fingerprint(stage, 1, {}, [entry.manifest.identity for entry in inputs])
+    mark = fingerprint.fingerprint(stage, 1, parameters, [entry.manifest.identity for entry in inputs])
     return Step(stage, "test", str(directory), mark, parameters, tuple(inputs))
 
 

@@ -29,8 +29,8 @@ def test_counts_are_conserved(tmp_path: Path) -> None:
     assert manifest.totals.text_bytes == source.manifest.totals.text_bytes == manifest.counters["tokenize/text_bytes"]
     assert manifest.totals.tokens == manifest.counters["tokenize/tokens"]
     assert [part.path for part in manifest.partitions][:5] == [
-        *(f"novels/shard-{index:05d}" for index in range(4)),
-        "laws/shard-00000",
+        *(f"data/novels/shard-{index:05d}" for index in range(4)),
+        "data/laws/shard-00000",
     ]
     sums = manifest.details["sources"]
     assert {name: sums[name]["documents"] for name in sums} == {"novels": 200, "laws": 100}
@@ -74,7 +74,7 @@ def test_manifests_of_equal_steps_are_equal(tmp_path: Path) -> None:
 def test_partition_without_documents_has_no_shard(tmp_path: Path) -> None:
     texts = [text for text in words(1, 40) if identity(text)[0] in "0123"]  # all in the first quarter
     cache = open_cache(str(make_cache(tmp_path, {"web": texts}, bits=2)))
-    assert [shard.path for shard in cache.shards] == ["web/shard-00000"]
+    assert [shard.path for shard in cache.shards] == ["data/web/shard-00000"]
     assert cache.documents_count == len(texts)
     with pytest.raises(EmptyStageError, match="no document"):
         make_cache(tmp_path / "none", {"web": []})

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from datakit.storage.manifest import computed_fingerprint, read_manifest
 from datakit.trainer.train import train
 from tests.support.trainer_runs import STEPS, TextBytes, saving_run, stopped
 
@@ -16,6 +17,7 @@ def test_the_manifest_records_what_ran(finished: str) -> None:
     directory = Path(finished)
     manifest = json.loads((directory / "manifest.json").read_text())
     assert manifest["stage"] == "train"
+    assert computed_fingerprint(read_manifest(finished)) == manifest["fingerprint"]
     assert manifest["parameters"]["model"]["hidden"] == 32
     assert manifest["details"]["mixture"]["stages"] == [[0, {"text": 1.0}]]
     assert set(manifest["details"]["code"]) == {"version", "sources"}

@@ -29,10 +29,10 @@ def copied(intact: Path, tmp_path: Path) -> Path:
 
 def test_altered_and_missing_files_are_found(copied: Path) -> None:
     files = [
-        "novels/shard-00000/c/0",
-        "novels/shard-00000/zarr.json",
-        "laws/shard-00001.docs.parquet",
-        "laws/shard-00001.lengths",
+        "data/novels/shard-00000/c/0",
+        "data/novels/shard-00000/zarr.json",
+        "data/laws/shard-00001.docs.parquet",
+        "data/laws/shard-00001.lengths",
         "tokenizer.json",
     ]
     for name in files:
@@ -49,8 +49,8 @@ def test_altered_and_missing_files_are_found(copied: Path) -> None:
 
 def test_lengths_that_contradict_the_documents_are_found(copied: Path) -> None:
     """Even if the manifest has the checksum of the altered file."""
-    url = copied / "laws" / "shard-00000.lengths"
-    index = next(shard.index for shard in open_cache(str(copied)).shards if shard.path == "laws/shard-00000")
+    url = copied / "data" / "laws" / "shard-00000.lengths"
+    index = next(shard.index for shard in open_cache(str(copied)).shards if shard.path == "data/laws/shard-00000")
     lengths = np.fromfile(url, "<u4")
     shifted = lengths + np.array([1, *[0] * (len(lengths) - 2), -1], "<i4").astype("<u4")
     for altered, refused in ((lengths[:-1], "has .* bytes"), (lengths + 1, "tokens in total"), (shifted, None)):
@@ -72,13 +72,13 @@ def put_checksum(directory: Path, index: int) -> None:
     manifest = read_manifest(str(directory))
     place = directory / f"{manifest.partitions[index].path}.lengths"
     manifest.details["shards"][index]["lengths_xxh3"] = hash_file(place)[0]
-    (directory / "manifest.json").write_bytes(b"".join(manifests.pieces(manifest)))
+    (directory / "manifest.json").write_bytes(b"".join(manifests.pieces(manifests.sealed(manifest))))
 
 
 def test_damaged_loss_mask_is_found(tmp_path: Path) -> None:
     directory, _ = random_cache(tmp_path, np.uint16, [100, 5000], masks=True)
     require_intact(open_cache(str(directory)))
-    mask = directory / "web/shard-00001.loss_mask/c/0"
+    mask = directory / "data/web/shard-00001.loss_mask/c/0"
     mask.write_bytes(mask.read_bytes()[:-1])
     with pytest.raises(CorruptError, match=r"shard-00001.loss_mask/c/0 has \d+ bytes"):
         require_intact(open_cache(str(directory)))

@@ -44,12 +44,12 @@ from datakit.errors import CorruptError
 from datakit.storage import urls
 from datakit.storage.fingerprint import config_of
 from datakit.storage.ids import ids_from_arrow, strictly_ascending
-from datakit.storage.manifest import Partition
+from datakit.storage.manifest import Partition, data_path
 from datakit.storage.parquet import ShardWriter, open_shard, read_group
 from datakit.text.unicode_words import UNICODE_VERSION
 
 NAME = "signatures"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 PRELOADS = (Preload("datakit.dedup.warm_kernels", "datakit.dedup.warm_kernels:warm"),)
 LIMITS = {"bands": (1, 100), "rows": (1, 100), "ngram": (1, 64), "seed": (0, 2**63 - 1), "min_shingles": (1, 1000)}
 
@@ -94,7 +94,10 @@ def plan(step: Step) -> Plan:
         Task(
             key=f"{number:05d}",
             function="datakit.dedup.minhash.signatures_stage:sign_partition",
-            arguments={"documents": f"{here}/{partition.path}", "path": partition.path},
+            arguments={
+                "documents": f"{here}/{partition.path}",
+                "path": data_path(partition.source, urls.name(partition.path)),
+            },
             input_bytes=partition.text_bytes or partition.bytes,
         )
         for number, partition in enumerate(source.manifest.partitions)

@@ -67,11 +67,15 @@ class AttemptLine(msgspec.Struct, tag="attempt", tag_field="kind", frozen=True, 
 
 
 class DriverLine(msgspec.Struct, tag="driver", tag_field="kind", frozen=True):
-    """The start of a driver, with the versions of its libraries, which are never written to a manifest."""
+    """The start of a driver, with the versions of its libraries, which are never written to a manifest.
+
+    version: the stage's format version; None in ledgers of earlier versions.
+    """
 
     driver: str
     time: float
     versions: dict[str, str]
+    version: int | None = None
 
 
 SHARED_FIELDS = tuple(name for name in AttemptLine.__struct_fields__ if name in Outcome.__dataclass_fields__)
@@ -107,6 +111,7 @@ class LedgerWriter:
 
     directory: str
     driver: str
+    version: int | None = None  # the stage's format version
     _pending: list[bytes] = field(default_factory=list)
     _segment: int = 0
     _flushed: float = field(default_factory=time.monotonic)
@@ -114,7 +119,7 @@ class LedgerWriter:
 
     def start(self) -> None:
         """Append the line that records the start of this driver."""
-        self.append(DriverLine(self.driver, time.time(), versions()))
+        self.append(DriverLine(self.driver, time.time(), versions(), self.version))
 
     def append(self, line: Line) -> None:
         """Add a line; it is written to storage by `flush`, or by `tick` once a flush is due."""

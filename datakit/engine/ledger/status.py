@@ -126,12 +126,19 @@ def _state(directory: str) -> str:
 
 
 def step_directories(directory: str) -> list[str]:
-    """List the step directories at or below `directory`: those with a manifest, a ledger or a list of failures."""
-    found = set()
+    """List the step directories at or below `directory`: those with a manifest, a ledger or a list of failures.
+
+    Files inside a step, such as copies of a source's files, may have the same names, but no step is inside another.
+    """
+    found: set[str] = set()
     for info in urls.listing(directory):
         parts = info.path.split("/")
         if parts[-1] in (FILE_NAME, PARTIAL_NAME):
             found.add(urls.join(directory, *parts[:-1]))
         elif len(parts) > 1 and parts[-2] == "ledger":
             found.add(urls.join(directory, *parts[:-2]))
-    return sorted(found)
+    steps: list[str] = []
+    for place in sorted(found, key=lambda place: f"{place}/"):
+        if not steps or not f"{place}/".startswith(f"{steps[-1]}/"):
+            steps.append(place)
+    return steps

@@ -43,6 +43,9 @@ class EventLog(Observer):
         if self._remote:
             atomic.replace_bytes(b"".join(self._remote), self.url)
 
+    def note(self, text: str) -> None:
+        self._write("note", text=text)
+
     def step_started(self, step: Step) -> None:
         self._write("step_started", stage=step.stage, dataset=step.dataset, directory=step.directory)
 

@@ -16,6 +16,9 @@ from datakit.storage.manifest import Manifest
 class Observer:
     """Receives the events of a run, in order, and ignores them; subclasses override the methods that they need."""
 
+    def note(self, text: str) -> None:
+        """Something that the user should know, in one sentence."""
+
     def step_started(self, step: Step) -> None:
         """A step has started."""
 
@@ -35,7 +38,7 @@ class Observer:
         """A step has ended without a manifest."""
 
 
-EVENTS = ("step_started", "phase_started", "attempt_ended", "tick", "step_ended", "step_failed")
+EVENTS = ("note", "step_started", "phase_started", "attempt_ended", "tick", "step_ended", "step_failed")
 
 
 class PeakMemory(Observer):

@@ -130,6 +130,9 @@ class TableView(StepViews):
     def __exit__(self, *error: object) -> None:
         self._live.stop()
 
+    def note(self, text: str) -> None:
+        self._live.console.print(text, markup=False, highlight=False)
+
     def _table(self):
         from rich.table import Table
 
@@ -178,6 +181,9 @@ class LineView(StepViews):
     def _say(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
         self._printed = time.monotonic()
+
+    def note(self, text: str) -> None:
+        self._say(text)
 
     def step_started(self, step: Step) -> None:
         super().step_started(step)

@@ -45,7 +45,7 @@ def run_step(
         observer.step_ended(step, existing, True)
         return existing
     observer.step_started(step)
-    run = StepRun(step, executor, LedgerWriter(step.directory, driver or driver_name()), observer)
+    run = StepRun(step, executor, LedgerWriter(step.directory, driver or driver_name(), step.version), observer)
     try:
         manifest = run.run(plan)
     except OvertakenError as overtaken:

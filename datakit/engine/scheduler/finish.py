@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 import msgspec
 
 from datakit.engine.scheduler.retry_policy import TaskHistory
-from datakit.engine.task import Output, QuarantinedRecord, Step, TaskResult, input_references
+from datakit.engine.task import Output, OutputFile, QuarantinedRecord, Step, TaskResult, input_references
 from datakit.errors import CorruptError, NotFoundError, RootError
 from datakit.storage import atomic, stale_files, urls
 from datakit.storage.fingerprint import identity
-from datakit.storage.manifest import PARTIAL_NAME, Manifest, Quarantine, totals_of, write_manifest
+from datakit.storage.manifest import PARTIAL_NAME, Manifest, Quarantine, StepFile, totals_of, write_manifest
 from datakit.storage.parquet import columns_of
 
 QUARANTINE_FILE = "quarantine/records.jsonl"
@@ -56,9 +56,7 @@ def finish_step(step: Step, output: Output, tally: Tally) -> Manifest:
     counters = Counter(output.counters)
     counters.update(tally.counters)  # not `+`, which would drop counters that are zero
     quarantined = sorted(tally.quarantined, key=lambda record: (record.file, record.position, record.reason))
-    if quarantined:
-        lines = msgspec.json.Encoder().encode_lines(quarantined)
-        atomic.commit_bytes(lines, urls.join(step.directory, QUARANTINE_FILE))
+    files = [*output.files, *([_write_quarantine(step, quarantined)] if quarantined else [])]
     manifest = Manifest(
         stage=step.stage,
         dataset=step.dataset,
@@ -72,9 +70,11 @@ def finish_step(step: Step, output: Output, tally: Tally) -> Manifest:
         counters=dict(sorted(counters.items())),
         quarantine=Quarantine(sum(record.records for record in quarantined)),
         details=output.details,
+        version=step.version,
+        files=[StepFile(file.path, file.bytes, file.xxh3, file.rows) for file in files],
     )
     atomic.sync_directories(sorted(folders))
-    write_manifest(manifest, step.directory)
+    manifest = write_manifest(manifest, step.directory)
     atomic.sync_directories([step.directory, urls.parent(step.directory)])
     urls.remove(urls.join(step.directory, PARTIAL_NAME))
     remove_exchange(step)
@@ -132,6 +132,12 @@ def read_quarantine(directory: str) -> list[QuarantinedRecord]:
 def remove_exchange(step: Step) -> None:
     """Remove the step's intermediate files."""
     urls.remove_tree(urls.join(step.directory, EXCHANGE_FOLDER))
+
+
+def _write_quarantine(step: Step, records: Sequence[QuarantinedRecord]) -> OutputFile:
+    lines = msgspec.json.Encoder().encode_lines(records)
+    committed = atomic.commit_bytes(lines, urls.join(step.directory, QUARANTINE_FILE))
+    return OutputFile(QUARANTINE_FILE, committed.bytes, committed.xxh3, len(records))
 
 
 def write_partial(step: Step, phase: str, failed: dict[str, TaskHistory]) -> None:

@@ -1,16 +1,17 @@
 """Cuts a source's files into slices of about equal work, one per routing task, estimates the size of each, and calls
-the reader for each format. Finds the damaged compressed files of a slice. Plain JSON Lines files are cut into byte
-ranges and Parquet files into ranges of row groups, about 64 MiB each. Files in other formats and compressed files
-cannot be cut. Small files are grouped in path order, so that a hundred thousand files do not become a hundred thousand
-tasks. Slices depend only on the listing, the configured format, and Parquet footers. They are in the order of the
-records: by path, then by position.
+the reader for each format. Repeats the work on a slice whose compressed files turn out to be damaged. Plain JSON Lines
+files are cut into byte ranges and Parquet files into ranges of row groups, about 64 MiB each. Files in other formats
+and compressed files cannot be cut. Small files are grouped in path order, so that a hundred thousand files do not
+become a hundred thousand tasks. Slices depend only on the listing, the configured format, and Parquet footers. They are
+in the order of the records: by path, then by position.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 from datakit.errors import UnreadableError
 from datakit.normalize import formats
@@ -19,7 +20,7 @@ from datakit.normalize.readers.base import Chunks, ReadContext
 from datakit.normalize.readers.csv import read_csv
 from datakit.normalize.readers.json import read_json
 from datakit.normalize.readers.parquet_arrow import open_parquet, read_arrow, read_parquet
-from datakit.normalize.readers.streams import DamagedError, DamagedStreamError, decompressed
+from datakit.normalize.readers.streams import DamagedError, DamagedStreamError, Streams, decompressed
 from datakit.normalize.readers.text import read_texts
 from datakit.storage import urls
 
@@ -28,6 +29,7 @@ TEXT_SLICE_BYTES = 16 << 20  # per slice of one-document files; smaller, since t
 EXPANSION = 4  # approximate bytes of text per byte of a compressed file
 FILE_OVERHEAD = 64 << 10  # opening a file costs about as much as reading this many bytes
 FOOTER_THREADS = 16  # each footer in an object store takes one small request
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,22 @@ def read_range(context: ReadContext, part: FileRange) -> Chunks:
     return read_csv(context, part.path, part.format)
 
 
-def find_damage(context: ReadContext, ranges: Sequence[FileRange]) -> dict[str, tuple[int, str]]:
+def despite_damage(context: ReadContext, ranges: Sequence[FileRange], work: Callable[[Streams], T]) -> T:
+    """Return `work(streams)`. If it fails and a stream is damaged, repeat it without that stream and what follows it.
+
+    Any error may come from the content of a damaged stream, which is used until the damage is noticed.
+    """
+    try:
+        return work(Streams())
+    except Exception:
+        context.task.release()
+        damaged = _find_damage(context, ranges)
+        if not damaged:
+            raise
+    return work(Streams(damaged))
+
+
+def _find_damage(context: ReadContext, ranges: Sequence[FileRange]) -> dict[str, tuple[int, str]]:
     """Decompress every compressed file of a slice; return the value of `Streams.damaged` for these files.
 
     Files that hold one document each are left out, because their reader never uses a part of a file.

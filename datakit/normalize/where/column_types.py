@@ -17,7 +17,8 @@ from datakit.normalize.config import Config
 from datakit.normalize.phase_data import RouteArguments, RouteShared, TypesDetails, to_plain
 from datakit.normalize.readers.base import ReadContext
 from datakit.normalize.readers.inputs import Inputs
-from datakit.normalize.readers.slices import read_slice
+from datakit.normalize.readers.slices import despite_damage, read_slice
+from datakit.normalize.readers.streams import Streams
 from datakit.normalize.record_counts import IN, RecordCounts
 from datakit.normalize.transform import Transform
 from datakit.normalize.upstream_columns import UpstreamColumns
@@ -28,18 +29,27 @@ UNLIMITED = 1 << 62  # what is unusable is counted, and limited, when the record
 
 
 def find_types(arguments: dict[str, Any], shared: dict[str, Any], task: TaskContext) -> TaskResult:
-    """Find the types of the columns of one slice. Raises InputError."""
+    """Find the types of the columns of one slice, without its damaged streams. Raises InputError."""
     own, common = msgspec.convert(arguments, RouteArguments), msgspec.convert(shared, RouteShared)
-    config, inputs = config_of(common.config, Config), Inputs(common.base, own.listed)
-    counts = RecordCounts(Tolerance(UNLIMITED))
+    config = config_of(common.config, Config)
+
+    def context(streams: Streams) -> ReadContext:
+        counts = RecordCounts(Tolerance(UNLIMITED))
+        return ReadContext(Inputs(common.base, own.listed), config, counts, task, streams)
+
+    return despite_damage(context(Streams()), own.ranges, lambda streams: _find_types(context(streams), own))
+
+
+def _find_types(context: ReadContext, own: RouteArguments) -> TaskResult:
+    config, counts, task = context.config, context.counts.counters, context.task
     transform = Transform(config.transform) if config.transform else None
     columns, bytes_read = UpstreamColumns(config), 0
-    for chunk in read_slice(ReadContext(inputs, config, counts, task), own.ranges):
+    for chunk in read_slice(context, own.ranges):
         task.hold(chunk.file, int(chunk.positions[0]), chunk.table.num_rows)
         columns.add(chunk.file, transform.apply(chunk.table) if transform else chunk.table)
         bytes_read += chunk.bytes_read
-        task.report(counts.counters[IN], bytes_read)
+        task.report(counts[IN], bytes_read)
         task.release()
-    inputs.check()
+    context.inputs.check()
     details = to_plain(TypesDetails(columns.schemas(), list(columns.largest.items())))
-    return TaskResult(details=details, records=counts.counters[IN], bytes_read=bytes_read)
+    return TaskResult(details=details, records=counts[IN], bytes_read=bytes_read)

@@ -9,7 +9,7 @@ from typing import Any
 from datakit.errors import NotFoundError, UsageError
 from datakit.pipeline.lineage import finished_step
 from datakit.storage import urls
-from datakit.storage.manifest import Manifest, Partition, find_manifest
+from datakit.storage.manifest import Manifest, find_manifest
 from datakit.storage.parquet import find_rows
 
 
@@ -30,11 +30,6 @@ class Finished:
                 for row, values in find_rows(self.url(partition.path) + suffix, identity, columns):
                     return partition.path, row, values
         return None
-
-    def beside(self, entries: Any, partition: Partition) -> str | None:
-        """Return the URL of the file in `entries` (of the manifest's details) that belongs to a partition, if any."""
-        name = urls.name(partition.path)
-        return next((self.url(entry["path"]) for entry in entries or () if urls.name(entry["path"]) == name), None)
 
     def url(self, path: str) -> str:
         """Return the URL of one of the step's files."""

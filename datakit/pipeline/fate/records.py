@@ -9,9 +9,10 @@ from typing import Any
 import pyarrow.compute as pc
 
 from datakit.normalize.formats import ARROW, AUTO, PARQUET, format_of
-from datakit.normalize.origins import origins_path
+from datakit.normalize.origins import duplicates_path, lists_of_duplicates, origins_path
 from datakit.pipeline.fate.behind import Finished
-from datakit.storage.manifest import Partition
+from datakit.storage import urls
+from datakit.storage.manifest import UNSEALED, Partition
 from datakit.storage.parquet import find_rows, iterate_shard
 
 Report = Callable[
@@ -38,17 +39,19 @@ def records_of(step: Finished, identity: str) -> list[Record]:
     for partition in step.manifest.partitions:
         found = partition.rows and find_rows(step.url(partition.path), identity, ["source_id"])
         if found:
-            copies = _rows(step.beside(step.manifest.details.get("duplicates"), partition), identity, ["source_id"])
+            listed = duplicates_path(urls.name(partition.path))
+            copies = (
+                _rows(step, listed, identity, ["source_id"]) if listed in lists_of_duplicates(step.manifest) else []
+            )
             ids = [row["source_id"] for row in (found[0][1], *copies)]
             return _records(step, partition, identity, ids)
     return []
 
 
 def _records(step: Finished, partition: Partition, identity: str, source_ids: Sequence[str | None]) -> list[Record]:
-    entries = step.manifest.details.get("origins", [])
-    origins = _rows(step.beside(entries, partition), identity, ["file", "position"])
-    if not origins:  # written by an earlier version
+    if step.manifest.format == UNSEALED:  # earlier versions recorded no origins
         return [Record(None, None, "byte", name, number == 0) for number, name in enumerate(source_ids)]
+    origins = _rows(step, origins_path(urls.name(partition.path)), identity, ["file", "position"])
     paths = _paths(step, {row["file"] for row in origins})
     return [
         Record(path := paths.get(row["file"]), row["position"], _unit(step, path), name, number == 0)
@@ -56,8 +59,8 @@ def _records(step: Finished, partition: Partition, identity: str, source_ids: Se
     ]
 
 
-def _rows(url: str | None, identity: str, columns: list[str]) -> list[dict[str, Any]]:
-    return [values for _, values in find_rows(url, identity, columns)] if url else []
+def _rows(step: Finished, path: str, identity: str, columns: list[str]) -> list[dict[str, Any]]:
+    return [values for _, values in find_rows(step.url(path), identity, columns)]
 
 
 def _paths(step: Finished, numbers: set[int | None]) -> dict[int, str]:
@@ -76,8 +79,7 @@ def _unit(step: Finished, path: str | None) -> str:
 
 def documents_with(step: Finished, source_id: str, report: Report) -> Iterator[str]:
     """Yield the ids of the documents whose text a record with this upstream id has. Reads all upstream ids."""
-    parts, duplicates = step.manifest.partitions, step.manifest.details.get("duplicates", [])
-    files = [part.path for part in parts if part.rows] + [entry["path"] for entry in duplicates]
+    files = [part.path for part in step.manifest.partitions if part.rows] + lists_of_duplicates(step.manifest)
     for number, path in enumerate(files):
         report(number, len(files), f"{step.manifest.dataset} for source id {source_id!r}")
         for table in iterate_shard(step.url(path), ["id", "source_id"]):

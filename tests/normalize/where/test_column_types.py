@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import time
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -45,6 +46,18 @@ def test_value_of_another_type_is_named_without_its_content(tmp_path: Path) -> N
     with pytest.raises(RecipeError, match=r"'year' of in\.jsonl has a value that is not int64; declare") as caught:
         normalize(tmp_path, tmp_path / "in.jsonl", where="year > 1000", types={"year": "int64"})
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("types", [{}, {"year": "int64"}])
+def test_damaged_stream_decides_no_type(tmp_path: Path, types: dict[str, str]) -> None:
+    """Its values are of another type; as in routing, only the stream as a whole is quarantined."""
+    good = b"".join(b'{"text": "%d", "year": %d}\n' % (year, year) for year in (900, 1900))
+    bad = b'{"text": "x", "year": "n.d."}\n' * 100_000
+    (tmp_path / "in.jsonl.gz").write_bytes(gzip.compress(good) + gzip.compress(bad)[:-8] + bytes(8))
+    result = normalize(tmp_path, tmp_path / "in.jsonl.gz", where="year > 1000", types=types, max_quarantined=1)
+    assert [row["text"] for row in result.rows()] == ["1900"]
+    assert result.table().schema.field("year").type == pa.int64()
+    assert result.quarantined() == [("in.jsonl.gz", len(good))]
 
 
 def test_declared_column_that_where_does_not_read_is_refused(tmp_path: Path) -> None:

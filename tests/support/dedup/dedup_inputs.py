@@ -18,7 +18,7 @@ from datakit.dedup.minhash import signatures_stage
 from datakit.engine.task import Output, Plan, Step, StepInput, TaskResult
 from datakit.storage.fingerprint import fingerprint, spelled_out
 from datakit.storage.ids import partition_name
-from datakit.storage.manifest import Manifest, Partition, Quarantine, totals_of
+from datakit.storage.manifest import Manifest, Partition, Quarantine, data_path, totals_of
 from datakit.storage.parquet import ShardWriter, columns_of, read_shard
 from tests.support.engine.inline import run_plan_inline
 from tests.support.partitions import partition_of
@@ -51,7 +51,7 @@ def write_source(
     for index in range(1 << bits):
         mine = [ids[i] for i in np.flatnonzero(numbers == index)]
         columns = [mine, [by_id[one][0] for one in mine], [name] * len(mine), [by_id[one][1] for one in mine]]
-        path = partition_name(index, 1 << bits)
+        path = data_path(name, partition_name(index, 1 << bits))
         with ShardWriter(str(directory / path), schema) as writer:
             writer.write(pa.table(columns[: len(schema)], schema=schema))
         text_bytes = sum(len(by_id[one][0].encode()) for one in mine)

@@ -17,8 +17,9 @@ from datakit.download import stage as download_stage
 from datakit.download.listing import list_source, listing_digest, source_base
 from datakit.engine.task import Output, Plan, Step, StepInput, TaskResult
 from datakit.normalize import stage as normalize_stage
+from datakit.normalize.origins import lists_of_duplicates, origins_path
 from datakit.storage import urls
-from datakit.storage.manifest import Manifest
+from datakit.storage.manifest import Manifest, StepFile
 from datakit.storage.parquet import read_shard
 from tests.support.engine.inline import finish_inline, run_plan_inline, run_task_inline
 
@@ -43,21 +44,24 @@ class Normalized:
 
     def duplicates(self) -> list[dict[str, Any]]:
         """The rows of `duplicates/`."""
-        files = self.manifest.details["duplicates"]
-        return [row for file in files for row in read_shard(urls.join(self.directory, file["path"])).to_pylist()]
+        files = lists_of_duplicates(self.manifest)
+        return [row for file in files for row in read_shard(urls.join(self.directory, file)).to_pylist()]
 
     def origins(self) -> list[dict[str, Any]]:
         """The rows of the origins of all partitions, each with the path of its file."""
-        listed, *files = (
-            read_shard(urls.join(self.directory, each["path"])) for each in self.manifest.details["origins"]
-        )
+        listed, *files = (read_shard(urls.join(self.directory, file.path)) for file in self._origins_files())
         paths = [*listed["path"].to_pylist(), None]
         rows = [row for table in files for row in table.to_pylist()]
         return [{**row, "path": paths[-1 if row["file"] is None else row["file"]]} for row in rows]
 
+    def _origins_files(self) -> list[StepFile]:
+        names = [origins_path(urls.name(part.path)) for part in self.manifest.partitions]
+        listed = {file.path: file for file in self.manifest.files}
+        return [listed[path] for path in (origins_path(), *names)]
+
     def file_counts(self) -> dict[str, tuple[int, int, int]]:
         """(records, documents, bytes of text) of each file."""
-        table = read_shard(urls.join(self.directory, self.manifest.details["origins"][0]["path"]))
+        table = read_shard(urls.join(self.directory, origins_path()))
         return {row["path"]: (row["records"], row["documents"], row["text_bytes"]) for row in table.to_pylist()}
 
     def quarantined(self) -> list[tuple[str, int]]:
@@ -139,9 +143,9 @@ def check_contract(result: Normalized) -> None:
     origins, duplicates = result.origins(), result.duplicates()
     assert all(before["id"] <= after["id"] for before, after in pairwise(origins))
     assert len(origins) == result["records_out"] + result["duplicates"]
-    for file in manifest.details["origins"]:
-        stored = urls.read_bytes(urls.join(result.directory, file["path"]))
-        assert (file["bytes"], file["xxh3"]) == (len(stored), xxhash.xxh3_128_hexdigest(stored))
+    for file in manifest.files:
+        stored = urls.read_bytes(urls.join(result.directory, file.path))
+        assert (file.bytes, file.xxh3) == (len(stored), xxhash.xxh3_128_hexdigest(stored))
     ids, texts = table.column("id").to_pylist(), table.column("text").to_pylist()
     assert table.schema.names[:4] == ["id", "text", "source", "source_id"]
     assert table.schema.types[:4] == [pa.string(), pa.large_string(), pa.string(), pa.string()]
@@ -152,7 +156,7 @@ def check_contract(result: Normalized) -> None:
     count = len(manifest.partitions)
     assert count & (count - 1) == 0
     for number, part in enumerate(manifest.partitions):
-        assert part.path == f"part-{number:05d}-of-{count:05d}.parquet"
+        assert part.path == f"data/{SOURCE}/part-{number:05d}-of-{count:05d}.parquet"
         rows = pq.read_table(f"{result.directory}/{part.path}")
         stored = rows.column("id").to_pylist()
         assert [int(document[:8], 16) * count >> 32 for document in stored] == [number] * len(stored)

@@ -1,0 +1,126 @@
+"""Finds the steps in a root that an earlier version made or began and that this version makes again, and says why.
+
+A step of an earlier version has another fingerprint, so it is not found done. It counts as the predecessor of a planned
+step if it belongs to the same stage and the same source or dataset, if all parameters that both have are equal, and if
+it read inputs that the planned step reads, or predecessors of them. An unfinished step records no parameters: it counts
+if its ledger shows that an earlier version began it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from datakit.engine.ledger.ledger import FOLDER, DriverLine
+from datakit.pipeline.root_layout import steps_in
+from datakit.storage import urls
+from datakit.storage.manifest import Manifest, find_manifest
+
+LAYOUT = "outputs lie below data/<source>/"
+WHY = {  # (stage, format version) -> what changed in that version
+    ("normalize", 2): f"{LAYOUT}; origins are recorded; "
+    "where, sample, large integers, quotes in CSV files and damaged streams changed",
+    ("signatures", 2): LAYOUT,
+    ("dedup", 2): LAYOUT,
+    ("consolidate", 2): LAYOUT,
+    ("tokenize", 4): f"{LAYOUT}; chats, loss masks of prebuilt tokens and long documents changed",
+}
+INPUTS = "its inputs are made again"
+
+
+@dataclass(frozen=True)
+class EarlierStep:
+    """A step of an earlier version. version: its stage's format version; None if it was not recorded yet.
+
+    documents, bytes: the number of documents it read and the size of its output; None if it is unfinished.
+    """
+
+    directory: str
+    finished: bool
+    version: int | None
+    now: int
+    why: str
+    documents: int | None = None
+    bytes: int | None = None
+    text_bytes: int | None = None
+    identity: str | None = None
+
+    def message(self, label: str) -> str:
+        """Return what a run that makes the step again tells its user; `datakit plan` says why."""
+        place = urls.name(self.directory)
+        if self.finished:
+            return f"{label}: made again; {place} is of an earlier version"
+        return (
+            f"{label}: {place} was begun by an earlier version\n"
+            "  It cannot be continued, so the step starts anew; `datakit gc` lists it."
+        )
+
+
+def find_earlier(
+    directory: str,
+    stage: str,
+    version: int,
+    parameters: dict[str, Any],
+    *,
+    inputs: Collection[str],
+    remade: Collection[str],
+) -> list[EarlierStep]:
+    """Return the predecessors of the step in `directory`, which is not done.
+
+    inputs: the identities of the step's inputs. remade: those of the predecessors of its inputs.
+    """
+    home, found = urls.parent(directory), []
+    for place in steps_in(home):
+        if place == directory or urls.name(place).rpartition("-")[0] != stage:
+            continue
+        manifest = find_manifest(place)
+        if manifest is None:
+            begun = list(_begun_versions(place))
+            if begun and not any(one is not None and one >= version for one in begun):
+                why = WHY.get((stage, version), INPUTS)
+                found.append(EarlierStep(place, False, begun[0], version, why))
+        elif _precedes(manifest, version, parameters, inputs, remade):
+            found.append(_finished(place, manifest, version))
+    return found
+
+
+def _begun_versions(directory: str) -> Iterator[int | None]:
+    """Yield the format version in the first line of each of the step's ledgers, if that line is complete."""
+    for segment in urls.listing(urls.join(directory, FOLDER)):
+        try:
+            yield msgspec.json.decode(urls.read_bytes(segment.url).partition(b"\n")[0], type=DriverLine).version
+        except msgspec.DecodeError:  # a later part of a ledger in an object store, or a driver died while it wrote
+            continue
+
+
+def _precedes(
+    manifest: Manifest, version: int, parameters: dict[str, Any], inputs: Collection[str], remade: Collection[str]
+) -> bool:
+    read = [entry.identity for entry in manifest.inputs]
+    changed = manifest.version is None or manifest.version < version or any(one in remade for one in read)
+    same = all(parameters[name] == value for name, value in manifest.parameters.items() if name in parameters)
+    return changed and same and all(one in inputs or one in remade for one in read)
+
+
+def _finished(directory: str, manifest: Manifest, version: int) -> EarlierStep:
+    raised = manifest.version is None or manifest.version < version
+    return EarlierStep(
+        directory,
+        True,
+        manifest.version,
+        version,
+        WHY.get((manifest.stage, version), INPUTS) if raised else INPUTS,
+        documents_read(manifest),
+        manifest.totals.bytes,
+        manifest.totals.text_bytes,
+        manifest.identity,
+    )
+
+
+def documents_read(manifest: Manifest) -> int:
+    """Return the number of records or documents that the step read."""
+    names = ("/records_in", "/documents", "/documents_in")
+    return max((n for name, n in manifest.counters.items() if name.endswith(names)), default=manifest.totals.rows)

@@ -1,0 +1,67 @@
+"""Makes a cache's contract again from its tokenizer.json and the step's parameters, and compares the two.
+
+The name and the version of the encoder and its way with long texts depend on the installed libraries, so they are not
+compared. The contract is compared only where its tokenizer can be loaded: a custom tokenizer must be installed in the
+same version, and a training machine may not have the library `tokenizers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from datakit.cache.contract import AS_TEXT, Contract
+from datakit.cache.layout import REMEDY, TOKENIZER_FILE, CacheDetails, content_of
+from datakit.errors import TokenizerError
+from datakit.storage import urls
+from datakit.storage.manifest import Manifest, manifest_url
+from datakit.validate.files import Damage
+
+COMPARED = ("vocabulary_size", "bos", "eos", "golden", "special_strings")
+
+
+def contract_damage(directory: str, manifest: Manifest, details: CacheDetails) -> Iterator[Damage]:
+    """Yield each part of the contract that the tokenizer does not have. The tokenizer.json must be undamaged."""
+    url, contract, parameters = manifest_url(directory), details.contract, manifest.parameters
+    if "imported" in parameters:
+        if msgspec.convert(parameters["contract"], Contract) != contract:
+            yield Damage(url, "has two different contracts", REMEDY)
+        if parameters.get("content", computed := content_of(manifest.partitions)) != computed:
+            yield Damage(url, "describes other shards than those that were imported", REMEDY)
+    sha256 = parameters.get("tokenizer_sha256", contract.tokenizer_sha256)
+    if sha256 != contract.tokenizer_sha256:
+        yield Damage(url, f"says that the tokenizer's sha256 is {contract.tokenizer_sha256} and {sha256}", REMEDY)
+    try:
+        made = _made_again(urls.join(directory, TOKENIZER_FILE), contract, parameters)
+    except TokenizerError as error:
+        yield Damage(url, f"has a contract that its tokenizer cannot fulfill: {error}", REMEDY)
+        return
+    for name in COMPARED if made is not None else ():
+        said, found = getattr(contract, name), getattr(made, name)
+        if said != found:
+            yield Damage(url, f"says that the contract's {name} is {said}; its tokenizer gives {found}", REMEDY)
+
+
+def _made_again(place: str, contract: Contract, parameters: dict[str, Any]) -> Contract | None:
+    """Return the contract that follows from the tokenizer and the parameters; None if the tokenizer cannot be loaded.
+
+    The parameters of an imported cache do not say which tokens are added; there, the contract's own tokens are used.
+    """
+    try:
+        from datakit.tokenize.encoders.tokenizer import Tokenizer, parse
+        from datakit.tokenize.make_contract import make_contract
+    except ModuleNotFoundError:
+        return None
+    try:
+        tokenizer = parse(urls.read_bytes(place), place)
+    except TokenizerError:  # a custom tokenizer that is not installed, or a file that only another program can read
+        return None
+    bos, eos = (special.token if special is not None else None for special in (contract.bos, contract.eos))
+    add = {(True, True): "both", (True, False): "bos", (False, True): "eos"}.get((bool(bos), bool(eos)), "none")
+    special = "text" if contract.special_strings == AS_TEXT else "keep"
+    ends = {"add": add, "bos": bos, "eos": eos, "special_strings": special}
+    ends |= {name: parameters[name] for name in ends if name in parameters}
+    encoder = tokenizer.encoder("tokenizers" if isinstance(tokenizer, Tokenizer) else "auto")
+    return make_contract(tokenizer, encoder, **ends)

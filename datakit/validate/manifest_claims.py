@@ -1,0 +1,139 @@
+"""Recomputes what a manifest says: fingerprint, identity, totals, order and sources of its partitions; and compares the
+checksums of its inputs' manifests and the files that lie in the step's directory.
+
+An altered manifest is refused whenever it is read, because it holds its own checksum. These checks find an alteration
+that also renewed the checksum. In a manifest of format 1, what needs the format version or checksums is not checked. An
+input that is no longer there is not compared, because a step may be moved without its inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby, pairwise
+
+import msgspec
+
+from datakit.errors import CorruptError, NotFoundError
+from datakit.storage import atomic, urls
+from datakit.storage.fingerprint import identity
+from datakit.storage.manifest import (
+    DATA_FOLDER,
+    UNSEALED,
+    InputReference,
+    Manifest,
+    Partition,
+    computed_fingerprint,
+    data_path,
+    manifest_url,
+    read_manifest,
+    totals_of,
+)
+from datakit.validate.files import Damage
+
+RECORDS = "records.jsonl"
+PARTITIONED = ("normalize", "signatures", "dedup", "consolidate", "tokenize")  # stages with outputs below `data/`
+TEXTS = ("normalize", "consolidate")  # stages whose order of sources later stages keep
+
+
+def manifest_damage(directory: str, manifest: Manifest) -> Iterator[Damage]:
+    """Yield every statement of a step's manifest that does not follow from the rest, its inputs or the other files."""
+    url = manifest_url(directory)
+    expected = computed_fingerprint(manifest)
+    if expected not in (None, manifest.fingerprint):
+        yield _wrong(url, "fingerprint", manifest.fingerprint, "its version, parameters and inputs", expected)
+    yield from _identity_damage(directory, manifest)
+    if manifest.stage in PARTITIONED:
+        if manifest.totals != totals_of(manifest.partitions):
+            yield _wrong(url, "totals", manifest.totals, "its partitions", totals_of(manifest.partitions))
+        yield from (Damage(url, difference) for difference in _partition_differences(manifest))
+    inputs: list[Manifest] = []
+    for reference in manifest.inputs:
+        yield from _input_damage(directory, reference, inputs)
+    if len(inputs) == len(manifest.inputs) and manifest.stage in PARTITIONED:
+        yield from _order_damage(url, manifest, inputs)
+
+
+def _wrong(url: str, what: str, said: object, basis: str, computed: object) -> Damage:
+    return Damage(url, f"says that the {what} is {said}, but {basis} give {computed}")
+
+
+def _identity_damage(directory: str, manifest: Manifest) -> Iterator[Damage]:
+    url, records, quarantined = manifest_url(directory), 0, []
+    if manifest.quarantine.records:
+        listed = urls.join(directory, manifest.quarantine.path, RECORDS)
+        try:
+            entries = [msgspec.json.decode(line) for line in urls.read_bytes(listed).splitlines()]
+        except (NotFoundError, msgspec.DecodeError):
+            yield Damage(listed, f"is missing or damaged; the manifest says {manifest.quarantine.records} records")
+            return
+        quarantined = [f"{entry['file']}:{entry['position']}" for entry in entries]
+        records = sum(entry.get("records", 1) for entry in entries)
+    if records != manifest.quarantine.records:
+        yield _wrong(url, "number of quarantined records", manifest.quarantine.records, "their list does", records)
+    expected = identity(manifest.fingerprint, quarantined)
+    if expected != manifest.identity:
+        yield _wrong(url, "identity", manifest.identity, "its fingerprint and quarantined records", expected)
+
+
+def _partition_differences(manifest: Manifest) -> Iterator[str]:
+    """Yield the partitions whose source is not that of their path, or that are not in order."""
+    for partition in manifest.partitions:
+        if partition.path.rpartition("/")[0] not in _folders(manifest, partition.source):
+            yield f"says that {partition.path} belongs to source {partition.source!r}"
+    groups = [(source, list(parts)) for source, parts in groupby(manifest.partitions, key=lambda part: part.source)]
+    if len({source for source, _ in groups}) < len(groups):
+        yield "lists partitions of other sources between those of one source"
+    for _, parts in groups:
+        for before, after in pairwise(parts):
+            if _number(before) >= _number(after):
+                yield f"lists {after.path} after {before.path}"
+        known = [part for part in parts if part.first_id is not None and part.last_id is not None]
+        for before, after in pairwise(known):
+            if (before.last_id or "") >= (after.first_id or ""):
+                yield f"says that {after.path} begins at or before the end of {before.path}"
+
+
+def _folders(manifest: Manifest, source: str) -> tuple[str, ...]:
+    """Return the folders that may hold a source's partitions: in format 1, without `data/` or without the source."""
+    now = data_path(source, "").rstrip("/")
+    return (now, source, "") if manifest.format == UNSEALED else (now,)
+
+
+def _number(partition: Partition) -> tuple[int, str]:
+    name = urls.name(partition.path)
+    return len(name), name
+
+
+def _input_damage(directory: str, reference: InputReference, found: list[Manifest]) -> Iterator[Damage]:
+    """Compare an input's manifest with the reference, and append it to `found` if it is there."""
+    url = urls.join(directory, reference.path)
+    try:
+        above = read_manifest(urls.parent(url))
+    except NotFoundError:
+        return
+    except CorruptError as error:
+        yield Damage(url, f"cannot be used: {error}")
+        return
+    found.append(above)
+    for what, is_now, was in (
+        ("identity", above.identity, reference.identity),
+        ("checksum", above.checksum, reference.checksum or above.checksum),
+    ):
+        if is_now != was:
+            yield Damage(url, f"has the {what} {is_now}; the step was made from {was}")
+
+
+def _order_damage(url: str, manifest: Manifest, inputs: list[Manifest]) -> Iterator[Damage]:
+    """Compare the order of the sources with that of the inputs, some of whose sources may have no documents."""
+    above = dict.fromkeys(part.source for one in inputs if one.stage in TEXTS for part in one.partitions)
+    ours = dict.fromkeys(part.source for part in manifest.partitions)
+    expected = [source for source in above if source in ours]
+    if above and list(ours) != expected:
+        yield _wrong(url, "order of the sources", ", ".join(ours), "its inputs", ", ".join(expected))
+
+
+def undescribed_files(directory: str, described: set[str]) -> Iterator[Damage]:
+    """Yield the files below `data/` that the manifest does not describe. `described` holds URLs."""
+    for info in urls.listing(urls.join(directory, DATA_FOLDER)):
+        if info.url not in described and not urls.name(info.path).startswith(atomic.TEMPORARY_PREFIX):
+            yield Damage(info.url, "is not in the manifest", "restore the manifest, or remove the file")
