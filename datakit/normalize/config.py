@@ -30,11 +30,11 @@ class Config:
     transform_version: int | str | None = None  # to be changed whenever the transform's code changes
     quoting: str = AUTO  # fields in quotes: `rfc4180`: allowed; `none`: a quote is text; `auto`: CSV rfc4180, TSV none
     drop: tuple[str, ...] = ()  # upstream columns to leave out
-    max_document_bytes: int = 256 << 20  # a longer document is quarantined
+    max_document_bytes: int = 256 << 20  # a longer document or record is quarantined
     max_field_bytes: int = 16 << 20  # a longer quoted field of a CSV or TSV file means that its quote was never closed
     max_field_lines: int = 10_000  # so does a quoted field with more line ends
     whitespace_run: int = 128  # a longer run of white-space characters is cut to this length
-    partition_bytes: int | None = None  # limit on a partition's mean text size; None: 32 MiB to 1 GiB, by total size
+    partition_bytes: int | None = None  # limit on a partition's mean size; None: 32 MiB to 1 GiB, by total size
     max_quarantined: int | float = 0  # how many unusable records may be left out: a number (integer) or a share (float)
     quarantine: tuple[str, ...] = ()  # records ("file:position") that may be left out in addition to max_quarantined
 

@@ -47,13 +47,14 @@ class RouteDetails(msgspec.Struct, frozen=True):
     schemas: (file, schema as Arrow IPC in hex) pairs; in hex because the ledger is JSON.
     large: the largest absolute value at each path that has an integer above 2**53.
     documents: True if all records of the slice are documents that datakit wrote.
+    value_bytes: the size of all documents, with their upstream columns.
     """
 
     runs: list[str]
     schemas: list[tuple[str, str]]
     large: list[tuple[tuple[str, ...], int]]
     documents: bool
-    text_bytes: int
+    value_bytes: int
 
 
 class OutputColumn(msgspec.Struct, frozen=True):

@@ -44,6 +44,7 @@ from datakit.normalize.upstream_columns import UpstreamColumns
 from datakit.normalize.where.predicate import Predicate
 from datakit.storage.fingerprint import config_of
 from datakit.storage.ids import ids_from_digests, top_bits
+from datakit.storage.row_size import value_bytes
 from datakit.text.string_buffers import string_buffers
 
 PHASE = "route"
@@ -56,33 +57,34 @@ Texts: TypeAlias = "pa.LargeStringArray | pa.LargeBinaryArray"
 
 
 class Router:
-    """Routes the chunks of one slice, in order. text_bytes: the total size of the texts written so far."""
+    """Routes the chunks of one slice, in order. value_bytes: the size of all values written so far."""
 
     def __init__(self, config: Config, counts: RecordCounts, buckets: int, where_types: bytes) -> None:
         self._config, self._counts, self._buckets = config, counts, buckets
         self._where = Predicate(config.where, where_types) if config.where else None
         self._transform = Transform(config.transform) if config.transform else None
         self.columns = UpstreamColumns(config)
-        self.text_bytes = 0
+        self.value_bytes = 0
 
     def route(self, chunk: Chunk, write: Callable[[pa.Table, np.ndarray], None]) -> None:
         """Pass the documents of one chunk and the bucket of each to `write`. Raises InputError, PartialError."""
-        rows = self._transformed(chunk)
-        self.columns.add(rows.file, rows.table)
+        records = self._transformed(chunk)
+        self.columns.add(records.file, records.table)
         if self._where is not None:
-            kept = self._where.matches(rows.table, rows.file)
+            kept = self._where.matches(records.table, records.file)
             self._count(where_dropped=len(kept) - int(kept.sum()))
-            rows = rows.filter(kept)
-        rows, texts = self._texts(rows)
-        table, texts = self._apply_rules(rows.table, texts)
+            records = records.filter(kept)
+        records, texts = self._texts(records)
+        table, texts = self._apply_rules(records.table, texts)
         high, low = hash_texts(texts)
         if self._config.sample < 1:
             kept = low < np.uint64(int(self._config.sample * 2.0**64))  # bits of the id that choose no partition
             self._count(sample_dropped=len(kept) - int(kept.sum()))
             mask = pa.array(kept)
             table, texts, high, low = table.filter(mask), texts.filter(mask), high[kept], low[kept]
-        write(_exchange_rows(table, self.columns.union, texts, high, low), top_bits(high, self._buckets))
-        self.text_bytes += int(np.diff(string_buffers(texts)[1]).sum())
+        rows = _exchange_rows(table, self.columns.union, texts, high, low)
+        self.value_bytes += value_bytes(rows)
+        write(rows, top_bits(high, self._buckets))
 
     def _transformed(self, chunk: Chunk) -> Chunk:
         """Apply the transform. If this changes the number of rows, all rows get the chunk's first position."""
@@ -204,7 +206,7 @@ def _route(own: RouteArguments, common: RouteShared, config: Config, task: TaskC
     columns = router.columns
     columns.check_text()
     large = list(columns.largest.items())
-    details = to_plain(RouteDetails(writer.runs, columns.schemas(), large, columns.documents, router.text_bytes))
+    details = to_plain(RouteDetails(writer.runs, columns.schemas(), large, columns.documents, router.value_bytes))
     records, quarantined = counts.counters[IN], tuple(counts.quarantined)
     return TaskResult(writer.outputs, dict(counts.counters), details, quarantined, records, bytes_read)
 

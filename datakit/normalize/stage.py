@@ -5,10 +5,10 @@ columns, and determines in which cases a source without documents is an error.
     sort    one task per partition: sort by id, keep the first of equal texts, write
 
 The result consists of Parquet files of documents, sorted by the hash of the text, without exact duplicates. Between the
-two phases, when the columns and the bytes of text of all slices are known, the plan unites the columns and derives the
-number of partitions. Partition i of 2**k holds the ids whose top k bits are i. Therefore the partitions of two sources
-nest, and every later join is a merge. Every record read is either written or counted under the reason for its removal;
-otherwise the step fails.
+two phases, when the columns of all slices and the size of their values are known, the plan unites the columns and
+derives the number of partitions. Partition i of 2**k holds the ids whose top k bits are i. Therefore the partitions of
+two sources nest, and every later join is a merge. Every record read is either written or counted under the reason for
+its removal; otherwise the step fails.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def plan(step: Step) -> Plan:
     union = _united(details, config)
     _check_not_empty(step, config, routed)
     schema, columns = output_schema(union, config, again=all(entry.documents for entry in details))
-    bits = partition_bits(sum(entry.text_bytes for entry in details), config.partition_bytes)
+    bits = partition_bits(sum(entry.value_bytes for entry in details), config.partition_bytes)
     runs = [run for entry in details for run in entry.runs]
     runs = yield from merged(step, route.PHASE, runs, readers=1 << bits)
     source, serialized = step.parameters["source"], schema.serialize().to_pybytes()
@@ -144,16 +144,18 @@ def _bucket_bits(slices: Sequence[Sequence[FileRange]], config: Config) -> int:
     return max(partition_bits(size, config.partition_bytes) for size in sizes)
 
 
-def partition_bits(text_bytes: int, partition_bytes: int | None = None) -> int:
-    """Return the smallest k (at most MOST_BITS) for which the mean text size of 2**k partitions is below the limit.
+def partition_bits(value_bytes: int, partition_bytes: int | None = None) -> int:
+    """Return the smallest k (at most MOST_BITS) for which the mean size of 2**k partitions is below the limit.
+
+    value_bytes: the size of all values, in all columns.
 
     >>> [partition_bits(size) for size in (0, 32 << 20, 1 << 30, (1 << 30) + 1, (1 << 40) + 1)]
     [0, 1, 6, 4, 11]
     """
     if partition_bytes is None:
-        partition_bytes = 32 << 20 if text_bytes <= 1 << 30 else 128 << 20 if text_bytes <= 1 << 40 else 1 << 30
+        partition_bytes = 32 << 20 if value_bytes <= 1 << 30 else 128 << 20 if value_bytes <= 1 << 40 else 1 << 30
     bits = 0
-    while text_bytes >= partition_bytes << bits and bits < MOST_BITS:
+    while value_bytes >= partition_bytes << bits and bits < MOST_BITS:
         bits += 1
     return bits
 

@@ -31,7 +31,7 @@ def test_sample_is_selected_by_id(tmp_path: Path) -> None:
 
 def test_sample_fills_partitions_evenly(tmp_path: Path) -> None:
     write_lines(tmp_path / "in.jsonl", *({"text": f"document {n} {'x' * 40}"} for n in range(8000)))
-    some = normalize(tmp_path, tmp_path / "in.jsonl", sample=0.05, partition_bytes=6000)
+    some = normalize(tmp_path, tmp_path / "in.jsonl", sample=0.05, partition_bytes=8000)
     check_contract(some)
     rows = [partition.rows for partition in some.manifest.partitions]
     assert len(rows) == 4

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from unittest.mock import patch
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import xxhash
 
+from datakit.engine.exchange import exchange
+from datakit.normalize import sort
 from datakit.normalize.readers import slices
 from tests.support.normalize.sources import check_contract, normalize, write_lines
 
@@ -38,3 +43,48 @@ def test_first_of_equal_texts_is_kept(tmp_path: Path) -> None:
         {"id": same, "source_id": "b1", "kept_source_id": "a2"},
     ]
     assert result["duplicates"] == 2
+
+
+def many_columns(directory: Path) -> Path:
+    """A source with strings, lists, maps and duplicates."""
+    letters = "abcdefghij"
+    rows = [
+        {
+            "id": f"r{number}",
+            "text": f"text {number % 150}",
+            "html": letters * (number % 17),
+            "tags": list(letters[: number % 5]),
+            "map": [(letter, number) for letter in letters[: number % 3]],
+        }
+        for number in range(200)
+    ]
+    directory.mkdir()
+    kinds = [pa.string(), pa.string(), pa.string(), pa.list_(pa.string()), pa.map_(pa.string(), pa.int64())]
+    schema = pa.schema(list(zip(rows[0], kinds, strict=True)))
+    for name, part in (("a", rows[:90]), ("b", rows[90:])):
+        pq.write_table(pa.Table.from_pylist(part, schema), directory / f"{name}.parquet", row_group_size=20)
+    return directory
+
+
+def test_bytes_do_not_depend_on_the_pieces_in_memory(tmp_path: Path) -> None:
+    """A column of strings cannot hold more than 2 GiB, so the rows of a partition are held in pieces."""
+    source = many_columns(tmp_path / "in")
+    whole = normalize(tmp_path / "whole", source)
+    with ExitStack() as limits:
+        for name, value in {"PIECE_BYTES": 900, "CONVERTED_ROWS": 7, "GATHER_BYTES": 500}.items():
+            limits.enter_context(patch.object(sort, name, value))
+        limits.enter_context(patch.object(exchange, "MOST_RUN_BYTES", 700))
+        pieces = normalize(tmp_path / "pieces", source)
+    check_contract(pieces)
+    assert pieces["duplicates"] == 50
+    assert pieces.files() == whole.files()
+    runs = [sum(".index" not in file.path for file in done.outputs) for done in pieces.results]
+    assert max(runs) > 5, "no run may exceed the limit"
+
+
+def test_partitions_are_sized_by_all_columns(tmp_path: Path) -> None:
+    source = many_columns(tmp_path / "in")
+    with_html = normalize(tmp_path / "html", source, partition_bytes=8_000)
+    without = normalize(tmp_path / "text", source, partition_bytes=8_000, drop=("html",))
+    assert (len(with_html.manifest.partitions), len(without.manifest.partitions)) == (4, 1)
+    check_contract(with_html)

@@ -1,12 +1,12 @@
 """Shuffles rows through files: decides where a map task's runs end, and writes and reads their rows ordered by bucket.
 
 Map tasks write runs, and each reducer reads the byte ranges of its buckets in all of them. Only file names pass through
-the driver. A run ends when its rows reach `budget_bytes / 2` bytes (at most 1 GiB) or when the schema changes. Within a
-bucket, rows are ordered by run; within a run, they keep the order in which they were written. Run boundaries depend
-only on the rows, not on how the rows were divided into tables, so a task that is rerun with smaller batches writes the
-same bytes. A run is committed as soon as the input of its rows is known to be sound (see `InputState`). Until then,
-it is a temporary file: beside its final place on a disk, or in the temporary directory if the step is in an object
-store.
+the driver. A run ends when its rows reach `budget_bytes / 2` bytes (at most 1 GiB), when the schema changes, or before
+a row with which a column could exceed 2 GiB. Within a bucket, rows are ordered by run; within a run, they keep the
+order in which they were written. Run boundaries depend only on the rows, not on how the rows were divided into tables,
+so a task that is rerun with smaller batches writes the same bytes. A run is committed as soon as the input of its rows
+is known to be sound (see `InputState`). Until then, it is a temporary file: beside its final place on a disk, or in the
+temporary directory if the step is in an object store.
 
 Memory: in addition to the table being written, a writer holds about `budget_bytes` (measured: 1.1 times `budget_bytes`,
 regardless of skew). One half holds the waiting rows, plus 10 bytes per row for its bucket number and position. The
@@ -39,6 +39,7 @@ from datakit.storage.row_size import row_sizes
 __all__ = ["ExchangeWriter", "merged", "read_buckets"]
 
 ROW_OVERHEAD = 10  # bytes per waiting row, for its bucket number and its position
+MOST_RUN_BYTES = (1 << 31) - 1  # what 32-bit offsets can address
 WINDOW_BYTES = 4 << 20  # bytes of rows gathered at a time; a larger bucket is written as several record batches
 
 Fetched = tuple[RunIndex, pa.Buffer | None, str]  # index, the buckets' bytes (None if there are none), URL of the run
@@ -134,11 +135,16 @@ class ExchangeWriter:
         start, base = 0, 0
         while start < table.num_rows:
             stop = min(int(np.searchsorted(ends, base + self._run_bytes - self._bytes)) + 1, table.num_rows)
+            too_large = self._bytes + int(ends[stop - 1]) - base > MOST_RUN_BYTES
+            if too_large and self._tables and stop == start + 1:
+                self._flush()
+                continue
+            stop -= too_large and stop > start + 1
             self._tables.append(table.slice(start, stop - start))
             self._pending.append(narrow[start:stop])
             self._bytes += int(ends[stop - 1]) - base
             start, base = stop, int(ends[stop - 1])
-            if self._bytes >= self._run_bytes:
+            if too_large or self._bytes >= self._run_bytes:
                 self._flush()
 
     def _flush(self) -> None:
