@@ -38,6 +38,7 @@ TRIES = {
 }
 DEATHS = (Cause.CRASH, Cause.HANG, Cause.MEMORY)
 MEMORY_STEP, MEMORY_LEVELS = 2, 3  # the declared memory x1, x2, x4
+ALL_MEMORY = 1 << 50  # more than a machine has, so the attempt gets what the machine has
 NARROWINGS = 4  # deaths that may be spent on identifying a record; they cause a retry whatever TRIES says
 BREAKER_TASKS = 5  # the phase stops if this many tasks have failed with the same error and none has succeeded
 BACKOFF_SECONDS = 0.5  # wait after the first lost worker, doubled for each further one
@@ -117,7 +118,7 @@ def _judge_death(history: TaskHistory, outcome: Outcome, exhausted: bool) -> Ver
     return None
 
 
-def _is_known(history: TaskHistory, batch: RecordRange) -> bool:
+def _is_known(history: TaskHistory, batch: RecordRange | QuarantinedRecord) -> bool:
     return any((tried.file, tried.position) == (batch.file, batch.position) for tried in history.try_singly)
 
 
@@ -140,12 +141,17 @@ def skip_proposed(history: TaskHistory) -> None:
 
 
 def next_attempt(attempt: Attempt, history: TaskHistory, memory_bytes: int) -> Attempt:
-    """Return the next attempt at a task for which the phase declares `memory_bytes` of memory."""
+    """Return the next attempt at a task for which the phase declares `memory_bytes` of memory.
+
+    If the last attempt ran out of memory at a record to be skipped, its reader had to pass over that record. The next
+    attempt may then use all of a machine's memory, once.
+    """
+    passes = history.memory_level == 1 and any(_is_known(history, gone) for gone in history.skip)
     return replace(
         attempt,
         number=history.attempts + 1,
-        memory_bytes=memory_bytes * MEMORY_STEP**history.memory_level,
-        exclusive=history.memory_level == MEMORY_LEVELS - 1,
+        memory_bytes=ALL_MEMORY if passes else memory_bytes * MEMORY_STEP**history.memory_level,
+        exclusive=passes or history.memory_level == MEMORY_LEVELS - 1,
         try_singly=tuple(history.try_singly),
         skip=tuple(history.skip),
     )

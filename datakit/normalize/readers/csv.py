@@ -5,7 +5,8 @@ By default, the fields of CSV files may be quoted as in RFC 4180, and those of T
 definition; `quoting` chooses otherwise. A quote that is never closed would silently turn the rest of the file into one
 field. Therefore a quoted field that exceeds `max_field_bytes` or `max_field_lines`, or that is still open at the end of
 the file, is an error: its record and what follows it are lost and quarantined as one entry. If text follows a closing
-quote, that record is quarantined up to the end of the line.
+quote, that record is quarantined up to the end of the line. A record that is longer than `max_document_bytes` is
+quarantined; its fields are dropped as they are read.
 
 Every column is a string, because the format has no types, and guessed types would differ between chunks. A compiled
 pass finds the ends of the records, so that chunks consist of whole records at known offsets; pyarrow then parses the
@@ -51,8 +52,8 @@ class _Records(NamedTuple):
 def read_csv(context: ReadContext, path: str, format: str) -> Chunks:
     """Yield the records of a file. format: CSV or TSV. Raises ColumnError, UnreadableError."""
     dialect = dialect_of(format, context.config)
-    cutter = _RecordCutter(dialect, context.config)
     parser = _ChunkParser(path, dialect, context)
+    cutter = _RecordCutter(dialect, context.config, parser.too_long)
     with context.inputs.open(path) as file:
         parts = decompressed(file, path, streams=context.streams)
         try:
@@ -86,12 +87,15 @@ def dialect_of(format: str, config: Config) -> Dialect:
 
 
 class _RecordCutter:
-    """Cuts a stream of bytes into chunks of whole records. `position` is the offset of the next byte to yield."""
+    """Cuts a stream of bytes into chunks of whole records. `position` is the offset of the next byte to yield.
 
-    def __init__(self, dialect: Dialect, config: Config) -> None:
+    too_long: called for each record that is longer than the limit, with its offset.
+    """
+
+    def __init__(self, dialect: Dialect, config: Config, too_long: Callable[[int], None] = lambda offset: None) -> None:
         self._dialect, self._field_limits = dialect, (config.max_field_bytes, config.max_field_lines)
-        self._limit, self.position = max(config.max_document_bytes, CHUNK_BYTES), 0
-        self._buffer = bytearray()
+        self._limit, self.position, self._too_long = longest_record(config), 0, too_long
+        self._buffer, self._skipping = bytearray(), False
 
     def chunks(self, parts: Iterator[bytes]) -> Iterator[_Records]:
         """Yield every chunk of the stream `parts`; the last record may lack a line end. Raises DamagedError."""
@@ -102,8 +106,10 @@ class _RecordCutter:
                 cuts = list(self._cut(wanted))
                 yield from cuts
                 if not cuts and wanted > self._limit:
-                    raise DamagedError(f"a record is longer than max_document_bytes ({self._limit})")
-                wanted = CHUNK_BYTES if cuts else 2 * wanted
+                    self._skip(wanted)
+                    wanted = max(CHUNK_BYTES, len(self._buffer) + 1)
+                else:
+                    wanted = CHUNK_BYTES if cuts else 2 * wanted
         yield from self._cut(len(self._buffer), final=True)
 
     def whole_records(self) -> Iterator[_Records]:
@@ -111,17 +117,37 @@ class _RecordCutter:
         with suppress(DamagedError):
             yield from self._cut(len(self._buffer))
 
+    def _skip(self, length: int) -> None:
+        """Drop the first `length` bytes, which belong to one record, except what the rest of it depends on.
+
+        This is its last field if that is open or may be (its last byte is a quote). What is kept is not empty, so it
+        is found as a record, which `_cut` drops.
+        """
+        if not self._skipping:
+            self._too_long(self.position)
+            self._skipping = True
+        data = bytes(memoryview(self._buffer)[:length])
+        *_, opened, _, field = self._find_records(data)
+        if opened >= 0 or data.endswith(b'"'):
+            dropped = max(0, field - 1)
+        else:
+            dropped = length - 2
+            self._buffer[dropped] = ord("x")  # the field goes on, so a quote that follows opens nothing
+        del self._buffer[:dropped]
+        self.position += dropped
+
     def _cut(self, length: int, final: bool = False) -> Iterator[_Records]:
         """Yield the whole records in the first `length` bytes. final: the file ends there.
 
         Raises DamagedError after them if the next record has a quoted field that is too long or that never ends.
         """
         data = bytes(memoryview(self._buffer)[:length])
-        starts, sound, end, opened, too_long = self._find_records(data)
+        starts, sound, end, opened, too_long, _ = self._find_records(data)
         end = length if final and opened < 0 else end
         if end:
             quote = self.position + opened
-            whole = starts < end
+            whole = (starts < end) & ((starts > 0) | (not self._skipping))
+            self._skipping = False
             yield _Records(self.position, data[:end], starts[whole], sound[whole])
             del self._buffer[:end]
             self.position += end
@@ -134,15 +160,20 @@ class _RecordCutter:
         within = f"within max_field_bytes ({most}) and max_field_lines ({lines})" if too_long else "in the file"
         return f"the quote at byte {place} is not closed {within} (quoting = {UNQUOTED!r} if quotes mean nothing here)"
 
-    def _find_records(self, data: bytes) -> tuple[np.ndarray, np.ndarray, int, int, bool]:
+    def _find_records(self, data: bytes) -> tuple[np.ndarray, np.ndarray, int, int, bool, int]:
         from datakit.normalize import kernels  # imported only here, because it imports numba, which only tasks need
 
         starts = np.zeros(data.count(b"\n") + data.count(b"\r") + 1, np.int64)
         sound = np.zeros(len(starts), np.bool_)
         dialect = ord(self._dialect.delimiter), ord('"') if self._dialect.quoted else -1
         octets = np.frombuffer(data, np.uint8)
-        count, end, opened, too_long = kernels.find_records(octets, dialect, self._field_limits, starts, sound)
-        return starts[:count], sound[:count], int(end), int(opened), bool(too_long)
+        count, end, opened, too_long, field = kernels.find_records(octets, dialect, self._field_limits, starts, sound)
+        return starts[:count], sound[:count], int(end), int(opened), bool(too_long), int(field)
+
+
+def longest_record(config: Config) -> int:
+    """Return the maximum length of a record in bytes."""
+    return max(config.max_document_bytes, CHUNK_BYTES)
 
 
 def warm() -> None:
@@ -176,10 +207,21 @@ class _ChunkParser:
             header = data[starts[0] : starts[1]] if len(starts) > 1 else data[starts[0] :]
             self._names = _header(header, self._dialect, self._path)
             starts, sound = starts[1:], sound[1:]
-        for position in (offset + starts[~sound]).tolist():
+        short = np.diff(starts, append=len(data)) <= longest_record(self._context.config)
+        for position in (offset + starts[~short]).tolist():
+            self.too_long(position)
+        for position in (offset + starts[short & ~sound]).tolist():
             self._context.counts.unreadable(self._path, position, "text follows a closing quote")
+        sound = sound & short
         if sound.any():
             yield self._parse(len(data), *_selected(data, starts, offset + starts, sound))
+
+    def too_long(self, position: int) -> None:
+        """Quarantine the record at this offset. Raises UnreadableError if it is the header."""
+        limit = longest_record(self._context.config)
+        if not self._names:
+            raise UnreadableError(f"{self._path} has a header of more than max_document_bytes ({limit}); exclude it")
+        self._context.counts.unreadable(self._path, position, f"longer than max_document_bytes ({limit})")
 
     def _parse(self, size: int, data: bytes, starts: np.ndarray, positions: np.ndarray) -> Chunk:
         counts, config = self._context.counts, self._context.config

@@ -6,8 +6,9 @@ to decode, its remaining rows are lost; if the footer is unreadable, all rows of
 quarantine entry gives the number of the first lost row. A row that is larger than `max_document_bytes` is quarantined.
 
 A few bytes of a Parquet file may expand to a cell of many GB. If decoding a row group exhausts the memory, the rows are
-decoded one by one, so that the row is identified. pyarrow cannot pass over such a row without decoding it, so the rows
-behind it in its row group are quarantined with it. A column in `drop` is not decoded at all.
+decoded one by one, so that the row is identified. pyarrow cannot pass over such a row without decoding it. If all the
+memory of the machine does not suffice for that, the rows behind it in its row group are quarantined with it. A column
+in `drop` is not decoded at all.
 
 Neither format guarantees that strings are valid UTF-8, so invalid ones are repaired here, except in the text column,
 for which the text rules do this.
@@ -97,7 +98,7 @@ def _row_group(context: ReadContext, path: str, file: pq.ParquetFile, group: int
 
 
 class _ImpassableError(Exception):
-    """A row that must be skipped killed an attempt that tried to decode past it."""
+    """A row that must be skipped killed two attempts that tried to decode past it."""
 
     def __init__(self, row: int) -> None:
         super().__init__(row)
@@ -106,7 +107,7 @@ class _ImpassableError(Exception):
 
 def _table(*batches: pa.RecordBatch) -> pa.Table:
     table = pa.Table.from_batches(batches)
-    return table if len(batches) == 1 else table.combine_chunks()
+    return table.combine_chunks() if len(batches) > 1 and table.nbytes < 2 * SINGLY_BYTES else table
 
 
 def _one_by_one(
@@ -114,12 +115,12 @@ def _one_by_one(
 ) -> Iterator[pa.Table]:
     """Announce and decode the rows in `places` one by one; yield tables of `rows` rows, or of fewer if they are large.
 
-    Raises _ImpassableError at a row to be skipped if no row follows, or if an attempt died while it was decoded.
+    Raises _ImpassableError at a row to be skipped if no row follows, or if two attempts died while it was decoded.
     """
     pending: list[pa.RecordBatch] = []
     size = 0
     for place in places:
-        if (path, place) in task.skip and (place == places[-1] or (path, place) in task.try_singly):
+        if (path, place) in task.skip and (place == places[-1] or {(path, place), ALL} <= task.try_singly):
             if pending:
                 yield _table(*pending)
             raise _ImpassableError(place)

@@ -182,7 +182,8 @@ def test_row_that_kills_the_reader_costs_as_few_rows_as_can_be_decoded(tmp_path:
     passed, counts, held = read_group(tmp_path, set(), {place: "memory"})
     assert (120, 30) in held, "announced with the rows behind it, so that this death is told from the first one"
     assert passed == RECORDS and not counts.quarantined, "route leaves it out"
-    found, counts, _ = read_group(tmp_path, {place}, {place: "memory"})
+    assert read_group(tmp_path, {place}, {place: "memory"})[0] == RECORDS, "tried again, with more memory"
+    found, counts, _ = read_group(tmp_path, {place, parquet_arrow.ALL}, {place: "memory"})
     assert found == RECORDS[:120] + RECORDS[150:]
     (one, rest) = counts.quarantined
     assert (one.position, one.records, one.reason) == (120, 1, "memory")
