@@ -120,19 +120,21 @@ class _RecordCutter:
     def _skip(self, length: int) -> None:
         """Drop the first `length` bytes, which belong to one record, except what the rest of it depends on.
 
-        This is its last field if that is open or may be (its last byte is a quote). What is kept is not empty, so it
-        is found as a record, which `_cut` drops.
+        This is its last field if that is open or may be (its last byte is a quote), else its last byte. In front of
+        that byte, a few others bring `find_records` into the same state: within a field, in which a quote opens
+        nothing, or behind text that follows a closing quote. What is kept is found as a record, which `_cut` drops.
         """
         if not self._skipping:
             self._too_long(self.position)
             self._skipping = True
         data = bytes(memoryview(self._buffer)[:length])
-        *_, opened, _, field = self._find_records(data)
-        if opened >= 0 or data.endswith(b'"'):
+        _, sound, _, opened, _, field = self._find_records(data)
+        if sound[0] and (opened >= 0 or data.endswith(b'"')):
             dropped = max(0, field - 1)
         else:
-            dropped = length - 2
-            self._buffer[dropped] = ord("x")  # the field goes on, so a quote that follows opens nothing
+            state = b"x" if sound[0] else b'""x'
+            dropped = length - 1 - len(state)
+            self._buffer[dropped : length - 1] = state
         del self._buffer[:dropped]
         self.position += dropped
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datakit.errors import ColumnError
+from datakit.errors import ColumnError, UnreadableError
 from datakit.normalize.readers import csv as csv_reader
 from datakit.normalize.readers.streams import DamagedStreamError
 from tests.support.normalize.readers import read, reasons, rows
@@ -130,3 +130,41 @@ def test_every_published_record_is_one_that_strict_rfc4180_reads(
     places = [int(place) for part in found for place in part.positions]
     for place, row in zip(places, rows(found), strict=True):
         assert next(csv.reader(io.StringIO(data[place:], newline=""), strict=True)) == [row["id"], row["text"]]
+
+
+cell_of_a_long_record = st.sampled_from(
+    ["", "a", "bb", '"c"', '"d""e"', '"f\n\r\ng"', '""""', "h" * 40, '"i"j', "k" * 90]
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    long=st.lists(cell_of_a_long_record, min_size=30, max_size=60).map(",".join),
+    end=st.sampled_from(["\n", "\r\n", "\r"]),
+    block=st.integers(4, 60),
+    tabs=st.booleans(),
+)
+def test_record_that_is_too_long_costs_one_record(
+    tmp_path_factory: pytest.TempPathFactory, long: str, end: str, block: int, tabs: bool
+) -> None:
+    """Wherever the fields of the long record end in the buffer."""
+    if tabs or '"i"j' in long:  # behind text that follows a closing quote, a quote opens nothing
+        long = long.replace("\n", "").replace("\r", "")
+    if tabs:
+        long = long.replace(",", "\t")
+    folder, name, mark = tmp_path_factory.mktemp("csv"), "in.tsv" if tabs else "in.csv", "\t" if tabs else ","
+    long += mark + "z" * 130
+    rows_of = [f"id{mark}text", f"1{mark}before", long, f"2{mark}after", f"3{mark}last"]
+    (folder / name).write_bytes((end.join(rows_of) + end).encode())
+    with patch.object(csv_reader, "CHUNK_BYTES", block):
+        found, counts = read(folder, name, max_document_bytes=120)
+    assert [row["text"] for row in rows(found)] == ["before", "after", "last"]
+    assert reasons(counts) == [
+        (len(rows_of[0]) + len(rows_of[1]) + 2 * len(end), "longer than max_document_bytes (120)")
+    ]
+
+
+def test_header_that_is_too_long_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text(",".join(f"column{n}" for n in range(50)) + "\n1,2\n")
+    with patch.object(csv_reader, "CHUNK_BYTES", 40), pytest.raises(UnreadableError, match="a header of more than"):
+        read(tmp_path, "in.csv", max_document_bytes=100)
