@@ -1,7 +1,7 @@
 """Routes a slice: turns its records into documents with ids, samples them, quarantines unusable texts, and writes each
 document to the exchange bucket for its id.
 
-Each chunk is processed in columnar form, in this order: transform, predicate, text column, text rules, hash, sample.
+Each chunk is processed in columnar form, in this order: transform, text column, predicate, text rules, hash, sample.
 The top bits of a document's id determine its bucket. A row in the exchange has the id as two integers, the text, and
 every upstream column under a prefixed name. In this phase, the types of columns are united only across the files of a
 slice. The sort phase converts them to the common types of the whole source.
@@ -32,13 +32,13 @@ from datakit.errors import ColumnError, PartialError
 from datakit.normalize import formats
 from datakit.normalize.config import Config
 from datakit.normalize.phase_data import RouteArguments, RouteDetails, RouteShared, to_plain
-from datakit.normalize.readers.base import Chunk, ReadContext
+from datakit.normalize.readers.base import Chunk, ReadContext, without_columns
 from datakit.normalize.readers.inputs import Inputs
 from datakit.normalize.readers.slices import SLICE_BYTES, find_damage, read_slice
 from datakit.normalize.readers.streams import DamagedStreamError, Streams
 from datakit.normalize.record_counts import IN, PREFIX, RecordCounts
 from datakit.normalize.schema_union import fit_column
-from datakit.normalize.text_rules import apply_rules
+from datakit.normalize.text_rules import apply_rules, valid_strings
 from datakit.normalize.transform import Transform
 from datakit.normalize.upstream_columns import UpstreamColumns
 from datakit.normalize.where.predicate import Predicate
@@ -70,11 +70,11 @@ class Router:
         """Pass the documents of one chunk and the bucket of each to `write`. Raises InputError, PartialError."""
         records = self._transformed(chunk)
         self.columns.add(records.file, records.table)
-        if self._where is not None:
-            kept = self._where.matches(records.table, records.file)
-            self._count(where_dropped=len(kept) - int(kept.sum()))
-            records = records.filter(kept)
         records, texts = self._texts(records)
+        if self._where is not None:
+            kept = self._where.matches(self._seen_by_where(records.table, texts), records.file)
+            self._count(where_dropped=len(kept) - int(kept.sum()))
+            records, texts = records.filter(kept), texts.filter(pa.array(kept))
         table, texts = self._apply_rules(records.table, texts)
         high, low = hash_texts(texts)
         if self._config.sample < 1:
@@ -85,6 +85,13 @@ class Router:
         rows = _exchange_rows(table, self.columns.union, texts, high, low)
         self.value_bytes += value_bytes(rows)
         write(rows, top_bits(high, self._buckets))
+
+    def _seen_by_where(self, table: pa.Table, texts: Texts) -> pa.Table:
+        """Return the table with its text column as valid strings, if `where` reads it."""
+        name = self._config.text
+        if self._where is None or name not in self._where.columns:
+            return table
+        return without_columns(table, [name]).append_column(name, valid_strings(texts))
 
     def _transformed(self, chunk: Chunk) -> Chunk:
         """Apply the transform. If this changes the number of rows, all rows get the chunk's first position."""

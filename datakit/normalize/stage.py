@@ -92,8 +92,12 @@ def _where_types(
     extra = next((name for name in config.types if name not in columns), None)
     if extra is not None:
         raise RecipeError(f"types: where does not read the column {extra!r}; {suggestion(extra, columns)}")
+    if config.types.get(config.text, "string") != "string":
+        raise RecipeError(f"types: {config.text!r} is the text, which is always a string; cast it in where")
     kinds = {name: pa.type_for_alias(DECLARED[kind]) for name, kind in config.types.items()}
-    undeclared = [name for name in columns if name not in kinds and name != config.text]
+    if config.text in columns:
+        kinds[config.text] = pa.large_string()
+    undeclared = [name for name in columns if name not in kinds]
     if undeclared:
         phase = _route_phase(step, config, slices, 1, b"")
         tasks = tuple(replace(task, function=FIND_TYPES) for task in phase.tasks)
