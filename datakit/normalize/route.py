@@ -53,6 +53,7 @@ UPSTREAM = "."  # prefix for the names of upstream columns in the exchange
 BUDGET_BYTES = 256 << 20  # for the exchange writer; a decompressed slice of 64 MiB usually makes one run
 WHOLE_SLICE_BYTES = SLICE_BYTES // 2  # a task gives up at the end of its slice only if the slice is at least this large
 
+Damage: TypeAlias = dict[str, tuple[int, str]]  # see Streams.damaged
 Texts: TypeAlias = "pa.LargeStringArray | pa.LargeBinaryArray"
 
 
@@ -186,17 +187,30 @@ def route_slice(arguments: dict[str, Any], shared: dict[str, Any], task: TaskCon
     own, common = msgspec.convert(arguments, RouteArguments), msgspec.convert(shared, RouteShared)
     config = config_of(common.config, Config)
     try:
-        return _route(own, common, config, task, Streams())
+        return _route(own, common, config, task, {})
     except (DamagedStreamError, PartialError):  # the bad records of a PartialError may come from a damaged stream
         task.release()
-        inputs = Inputs(common.base, own.listed)
-        damaged = find_damage(ReadContext(inputs, config, RecordCounts(task.tolerance), task), own.ranges)
+        damaged = _damage(own, common, task, {})
         if not damaged:
             raise
-    return _route(own, common, config, task, Streams(damaged))
+    return _route(own, common, config, task, damaged)
 
 
-def _route(own: RouteArguments, common: RouteShared, config: Config, task: TaskContext, streams: Streams) -> TaskResult:
+def _damage(
+    own: RouteArguments, common: RouteShared, task: TaskContext, known: Damage, path: str | None = None
+) -> Damage:
+    """Return the damage, beyond what is known, in the compressed files of the slice, or in the one at `path`."""
+    inputs, config = Inputs(common.base, own.listed), config_of(common.config, Config)
+    ranges = [part for part in own.ranges if path in (None, part.path)]
+    return find_damage(ReadContext(inputs, config, RecordCounts(task.tolerance), task, Streams(known)), ranges)
+
+
+def _route(own: RouteArguments, common: RouteShared, config: Config, task: TaskContext, damaged: Damage) -> TaskResult:
+    def check(path: str) -> None:
+        for start, reason in _damage(own, common, task, damaged, path).values():
+            raise DamagedStreamError(path, start, reason)
+
+    streams = Streams(damaged, check=check)
     inputs, counts = Inputs(common.base, own.listed), RecordCounts(task.tolerance)
     context = ReadContext(inputs, config, counts, replace(task, hold=_hold_or_give_up(counts, task)), streams)
     router, bytes_read = Router(config, counts, common.buckets, common.where_types), 0

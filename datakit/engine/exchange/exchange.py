@@ -6,7 +6,8 @@ a row with which a column could exceed 2 GiB. Within a bucket, rows are ordered 
 order in which they were written. Run boundaries depend only on the rows, not on how the rows were divided into tables,
 so a task that is rerun with smaller batches writes the same bytes. A run is committed as soon as the input of its rows
 is known to be sound (see `InputState`). Until then, it is a temporary file: beside its final place on a disk, or in the
-temporary directory if the step is in an object store.
+temporary directory if the step is in an object store. If more than STAGED_BYTES wait in the temporary directory, the
+input is verified ahead.
 
 Memory: in addition to the table being written, a writer holds about `budget_bytes` (measured: 1.1 times `budget_bytes`,
 regardless of skew). One half holds the waiting rows, plus 10 bytes per row for its bucket number and position. The
@@ -40,6 +41,7 @@ __all__ = ["ExchangeWriter", "merged", "read_buckets"]
 
 ROW_OVERHEAD = 10  # bytes per waiting row, for its bucket number and its position
 MOST_RUN_BYTES = (1 << 31) - 1  # what 32-bit offsets can address
+STAGED_BYTES = 1 << 30  # of uncommitted runs in the temporary directory, per writer
 WINDOW_BYTES = 4 << 20  # bytes of rows gathered at a time; a larger bucket is written as several record batches
 
 Fetched = tuple[RunIndex, pa.Buffer | None, str]  # index, the buckets' bytes (None if there are none), URL of the run
@@ -159,6 +161,12 @@ class ExchangeWriter:
             index = _write_run(local, table, bucket, self._buckets, most)
             self._staged.append(_StagedRun(path, local, index, self._input.begun, stack.pop_all()))
         self._commit_sound()
+        if not urls.is_local(self._directory) and self._staged_bytes() > STAGED_BYTES:
+            self._input.verify()
+            self._commit_sound()
+
+    def _staged_bytes(self) -> int:
+        return sum(run.local.stat().st_size for run in self._staged)
 
     def _commit_sound(self) -> None:
         """Commit the runs, in order, up to the first whose input is not yet known to be sound."""

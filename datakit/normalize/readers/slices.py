@@ -20,7 +20,7 @@ from datakit.normalize.readers.base import Chunks, ReadContext
 from datakit.normalize.readers.csv import read_csv
 from datakit.normalize.readers.json import read_json
 from datakit.normalize.readers.parquet_arrow import open_parquet, read_arrow, read_parquet
-from datakit.normalize.readers.streams import DamagedError, DamagedStreamError, decompressed
+from datakit.normalize.readers.streams import DamagedError, DamagedStreamError, Streams, decompressed
 from datakit.normalize.readers.text import read_texts
 from datakit.storage import urls
 
@@ -125,7 +125,8 @@ def read_range(context: ReadContext, part: FileRange) -> Chunks:
 def find_damage(context: ReadContext, ranges: Sequence[FileRange]) -> dict[str, tuple[int, str]]:
     """Decompress every compressed file of a slice; return the value of `Streams.damaged` for these files.
 
-    Files that hold one document each are left out, because their reader never uses a part of a file.
+    Damage that `context.streams` knows is not reported. Files that hold one document each are left out, because their
+    reader never uses a part of a file.
     """
     damaged: dict[str, tuple[int, str]] = {}
     for part in ranges:
@@ -142,6 +143,6 @@ def find_damage(context: ReadContext, ranges: Sequence[FileRange]) -> dict[str, 
 def _decompress_all(context: ReadContext, path: str) -> None:
     done = 0
     with context.inputs.open(path) as file:
-        for data in decompressed(file, path):
+        for data in decompressed(file, path, streams=Streams(context.streams.damaged)):
             done += len(data)
             context.task.report(0, done)
