@@ -13,6 +13,7 @@ from datakit.normalize.formats import AUTO, FORMATS
 
 QUOTED, UNQUOTED = "rfc4180", "none"
 QUOTINGS = (AUTO, QUOTED, UNQUOTED)
+LARGEST_DOCUMENT = 1 << 30  # the parsers of JSON and CSV read a record at a time, and state its size in 32 bits
 TYPES = ("bool", "int64", "float64", "string", "date")
 
 
@@ -61,4 +62,6 @@ class Config:
         for name in ("max_document_bytes", "max_field_bytes", "max_field_lines", "whitespace_run", "partition_bytes"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise RecipeError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.max_document_bytes > LARGEST_DOCUMENT:
+            raise RecipeError(f"max_document_bytes is {self.max_document_bytes}; it must be at most {LARGEST_DOCUMENT}")
         check_limit(self.max_quarantined)

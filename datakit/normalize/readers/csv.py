@@ -1,5 +1,5 @@
-"""Reads CSV and TSV files: finds the header and the ends of records (fields may contain quoted line ends), and
-quarantines records with a wrong number of fields or wrong quotes.
+"""Reads CSV and TSV files: finds the header, and quarantines records that are too long or have a wrong number of fields
+or wrong quotes.
 
 By default, the fields of CSV files may be quoted as in RFC 4180, and those of TSV files are never quoted, as in IANA's
 definition; `quoting` chooses otherwise. A quote that is never closed would silently turn the rest of the file into one
@@ -8,9 +8,9 @@ the file, is an error: its record and what follows it are lost and quarantined a
 quote, that record is quarantined up to the end of the line. A record that is longer than `max_document_bytes` is
 quarantined; its fields are dropped as they are read.
 
-Every column is a string, because the format has no types, and guessed types would differ between chunks. A compiled
-pass finds the ends of the records, so that chunks consist of whole records at known offsets; pyarrow then parses the
-chunks. A quarantined record is listed with its offset.
+Every column is a string, because the format has no types, and guessed types would differ between chunks.
+csv_records.py cuts the file into chunks of whole records at known offsets; pyarrow then parses the chunks. A
+quarantined record is listed with its offset.
 
 Cost: about 300 MB/s per core.
 """
@@ -20,7 +20,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,31 +29,26 @@ import pyarrow.csv as pc
 from datakit.errors import UnreadableError
 from datakit.normalize.config import QUOTED, UNQUOTED, Config
 from datakit.normalize.formats import AUTO, CSV
-from datakit.normalize.readers.base import Chunk, Chunks, ReadContext, require_unique_columns, without_columns
+from datakit.normalize.readers.base import (
+    Chunk,
+    Chunks,
+    ReadContext,
+    longest_record,
+    require_unique_columns,
+    without_columns,
+)
+from datakit.normalize.readers.csv_records import Dialect, RecordCutter, Records
 from datakit.normalize.readers.json import BYTE_ORDER_MARK
-from datakit.normalize.readers.line_chunks import CHUNK_BYTES
 from datakit.normalize.readers.sound_arrays import check_arrays
 from datakit.normalize.readers.streams import DamagedError, decompressed
 from datakit.normalize.readers.valid_strings import with_valid_strings
-
-
-class _Records(NamedTuple):
-    """Whole records: their bytes `data`, the file offset of `data`, and the start of each record in `data` (int64).
-
-    sound: bool [records], False for a record in which text follows a closing quote.
-    """
-
-    offset: int
-    data: bytes
-    starts: np.ndarray
-    sound: np.ndarray
 
 
 def read_csv(context: ReadContext, path: str, format: str) -> Chunks:
     """Yield the records of a file. format: CSV or TSV. Raises ColumnError, UnreadableError."""
     dialect = dialect_of(format, context.config)
     parser = _ChunkParser(path, dialect, context)
-    cutter = _RecordCutter(dialect, context.config, parser.too_long)
+    cutter = RecordCutter(dialect, context.config, parser.too_long)
     with context.inputs.open(path) as file:
         parts = decompressed(file, path, streams=context.streams)
         try:
@@ -73,114 +68,10 @@ def _finish_stream(parts: Iterator[bytes], context: ReadContext) -> None:
             context.task.release()
 
 
-class Dialect(NamedTuple):
-    """The delimiter of a file, and whether its fields may be quoted."""
-
-    delimiter: str
-    quoted: bool
-
-
 def dialect_of(format: str, config: Config) -> Dialect:
     """Return the dialect of a format under a source's settings."""
     quoting = config.quoting if config.quoting != AUTO else QUOTED if format == CSV else UNQUOTED
     return Dialect("," if format == CSV else "\t", quoting == QUOTED)
-
-
-class _RecordCutter:
-    """Cuts a stream of bytes into chunks of whole records. `position` is the offset of the next byte to yield.
-
-    too_long: called for each record that is longer than the limit, with its offset.
-    """
-
-    def __init__(self, dialect: Dialect, config: Config, too_long: Callable[[int], None] = lambda offset: None) -> None:
-        self._dialect, self._field_limits = dialect, (config.max_field_bytes, config.max_field_lines)
-        self._limit, self.position, self._too_long = longest_record(config), 0, too_long
-        self._buffer, self._skipping = bytearray(), False
-
-    def chunks(self, parts: Iterator[bytes]) -> Iterator[_Records]:
-        """Yield every chunk of the stream `parts`; the last record may lack a line end. Raises DamagedError."""
-        wanted = CHUNK_BYTES
-        for part in parts:
-            self._buffer += part
-            while len(self._buffer) >= wanted:
-                cuts = list(self._cut(wanted))
-                yield from cuts
-                if not cuts and wanted > self._limit:
-                    self._skip(wanted)
-                    wanted = max(CHUNK_BYTES, len(self._buffer) + 1)
-                else:
-                    wanted = CHUNK_BYTES if cuts else 2 * wanted
-        yield from self._cut(len(self._buffer), final=True)
-
-    def whole_records(self) -> Iterator[_Records]:
-        """Yield the whole records that were still buffered when the stream broke off."""
-        with suppress(DamagedError):
-            yield from self._cut(len(self._buffer))
-
-    def _skip(self, length: int) -> None:
-        """Drop the first `length` bytes, which belong to one record, except what the rest of it depends on.
-
-        This is its last field if that is open or may be (its last byte is a quote), else its last byte. In front of
-        that byte, a few others bring `find_records` into the same state: within a field, in which a quote opens
-        nothing, or behind text that follows a closing quote. What is kept is found as a record, which `_cut` drops.
-        """
-        if not self._skipping:
-            self._too_long(self.position)
-            self._skipping = True
-        data = bytes(memoryview(self._buffer)[:length])
-        _, sound, _, opened, _, field = self._find_records(data)
-        if sound[0] and (opened >= 0 or data.endswith(b'"')):
-            dropped = max(0, field - 1)
-        else:
-            state = b"x" if sound[0] else b'""x'
-            dropped = length - 1 - len(state)
-            self._buffer[dropped : length - 1] = state
-        del self._buffer[:dropped]
-        self.position += dropped
-
-    def _cut(self, length: int, final: bool = False) -> Iterator[_Records]:
-        """Yield the whole records in the first `length` bytes. final: the file ends there.
-
-        Raises DamagedError after them if the next record has a quoted field that is too long or that never ends.
-        """
-        data = bytes(memoryview(self._buffer)[:length])
-        starts, sound, end, opened, too_long, _ = self._find_records(data)
-        end = length if final and opened < 0 else end
-        if end:
-            quote = self.position + opened
-            whole = (starts < end) & ((starts > 0) | (not self._skipping))
-            self._skipping = False
-            yield _Records(self.position, data[:end], starts[whole], sound[whole])
-            del self._buffer[:end]
-            self.position += end
-            opened = quote - self.position if opened >= 0 else -1
-        if too_long or (final and opened >= 0):
-            raise DamagedError(self._open_quote(self.position + opened, too_long))
-
-    def _open_quote(self, place: int, too_long: bool) -> str:
-        most, lines = self._field_limits
-        within = f"within max_field_bytes ({most}) and max_field_lines ({lines})" if too_long else "in the file"
-        return f"the quote at byte {place} is not closed {within} (quoting = {UNQUOTED!r} if quotes mean nothing here)"
-
-    def _find_records(self, data: bytes) -> tuple[np.ndarray, np.ndarray, int, int, bool, int]:
-        from datakit.normalize import kernels  # imported only here, because it imports numba, which only tasks need
-
-        starts = np.zeros(data.count(b"\n") + data.count(b"\r") + 1, np.int64)
-        sound = np.zeros(len(starts), np.bool_)
-        dialect = ord(self._dialect.delimiter), ord('"') if self._dialect.quoted else -1
-        octets = np.frombuffer(data, np.uint8)
-        count, end, opened, too_long, field = kernels.find_records(octets, dialect, self._field_limits, starts, sound)
-        return starts[:count], sound[:count], int(end), int(opened), bool(too_long), int(field)
-
-
-def longest_record(config: Config) -> int:
-    """Return the maximum length of a record in bytes."""
-    return max(config.max_document_bytes, CHUNK_BYTES)
-
-
-def warm() -> None:
-    """Compile the kernel, or load it from numba's cache on disk."""
-    _RecordCutter(Dialect(",", True), Config())._find_records(b"a,b\n")
 
 
 def _header(record: bytes, dialect: Dialect, path: str) -> list[str]:
@@ -202,7 +93,7 @@ class _ChunkParser:
         self._path, self._dialect, self._context = path, dialect, context
         self._names: list[str] = []
 
-    def parse(self, records: _Records) -> Chunks:
+    def parse(self, records: Records) -> Chunks:
         """Yield the records of a chunk, if it has any. The first record of the file is the header."""
         offset, data, starts, sound = records
         if len(starts) and not self._names:

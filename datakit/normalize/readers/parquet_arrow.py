@@ -31,7 +31,14 @@ import pyarrow.parquet as pq
 from datakit.engine.task import ALL_RECORDS, TaskContext
 from datakit.errors import ColumnError, StorageError
 from datakit.normalize.formats import ARROW, PARQUET, check_head
-from datakit.normalize.readers.base import Chunk, Chunks, ReadContext, require_unique_columns, without_columns
+from datakit.normalize.readers.base import (
+    Chunk,
+    Chunks,
+    ReadContext,
+    longest_record,
+    require_unique_columns,
+    without_columns,
+)
 from datakit.normalize.readers.sound_arrays import check_arrays
 from datakit.normalize.readers.streams import HEAD_BYTES
 from datakit.normalize.readers.valid_strings import with_valid_strings
@@ -223,7 +230,7 @@ def _chunk(context: ReadContext, path: str, table: pa.Table, row: int) -> Chunks
     require_unique_columns(path, table.column_names)
     table = plain(without_columns(table, context.config.drop))
     positions = row + np.arange(table.num_rows)
-    limit = context.config.max_document_bytes
+    limit = longest_record(context.config)
     if size > limit:
         long = row_sizes(table) > limit
         for position in positions[long].tolist():

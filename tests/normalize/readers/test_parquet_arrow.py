@@ -15,7 +15,7 @@ from pyarrow import feather
 from datakit.engine.task import TaskContext, Tolerance
 from datakit.errors import ColumnError
 from datakit.normalize.config import Config
-from datakit.normalize.readers import parquet_arrow
+from datakit.normalize.readers import base, parquet_arrow
 from datakit.normalize.readers.base import ReadContext
 from datakit.normalize.readers.inputs import Inputs
 from datakit.normalize.readers.slices import FileRange, cut_slices, read_range
@@ -169,7 +169,8 @@ def read_group(
 
 def test_rows_are_decoded_one_by_one_after_a_death(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist(RECORDS), tmp_path / "in.parquet", row_group_size=50)
-    found, counts, held = read_group(tmp_path, {("in.parquet", 100)}, {})
+    with patch.object(parquet_arrow, "SINGLY_BYTES", 900):
+        found, counts, held = read_group(tmp_path, {("in.parquet", 100)}, {})
     assert found == RECORDS and not counts.quarantined
     assert {place for place, records in held if records == 1} >= set(range(100, 150))
     assert not {place for place, records in held if records == 1} & set(range(49))
@@ -201,7 +202,8 @@ def test_one_large_cell_costs_one_row(tmp_path: Path, suffix: str) -> None:
         pq.write_table(table, tmp_path / "in.parquet")
     else:
         feather.write_feather(table, str(tmp_path / "in.arrow"))
-    found, counts = read(tmp_path, f"in.{suffix}", max_document_bytes=1000)
+    with patch.object(base, "CHUNK_BYTES", 1000):
+        found, counts = read(tmp_path, f"in.{suffix}", max_document_bytes=1)
     assert [row["text"] for row in rows(found)] == [f"t{n}" for n in range(9) if n != 4]
     assert reasons(counts) == [(4, "longer than max_document_bytes (1000)")]
     assert counts.counters["normalize/records_in"] == 9
