@@ -52,6 +52,7 @@ EDITED = "edited_id"  # a column that consolidate replaces
 RENAMED = "upstream_"  # prefix for the name of an upstream column that has one of our names
 FIND_TYPES = "datakit.normalize.where.column_types:find_types"
 DECLARED = {"bool": "bool", "int64": "int64", "float64": "float64", "string": "string", "date": "date32"}
+RECORD_COPIES = 4  # the bytes as read, the parsed columns, the text, and the rows of a run
 MOST_BITS = 20  # a million partitions; at 1 GiB each, they would hold more text than exists
 PRELOADS = (Preload(__name__), Preload("datakit.normalize.warm_kernels", "datakit.normalize.warm_kernels:warm"))
 
@@ -116,10 +117,19 @@ def _route_phase(
         tuple(_route_task(number, ranges, listed) for number, ranges in enumerate(slices)),
         to_plain(RouteShared(step.operations["base"], spelled_out(config), buckets, where_types)),
         PRELOADS,
+        memory_bytes=route_memory(config),
         memory_per_input_byte=0.0,
         tolerance=tolerance_of(step),
         hang_seconds=BATCH_HANG_SECONDS,
     )
+
+
+def route_memory(config: Config) -> int:
+    """Return the memory of a routing task, which holds several copies of a record of the longest permitted size.
+
+    With the default limit, the exchange writer's budget and the copies of an ordinary chunk dominate.
+    """
+    return (1 << 30) + RECORD_COPIES * max(0, config.max_document_bytes - Config.max_document_bytes)
 
 
 def _route_task(number: int, ranges: Sequence[FileRange], listed: Mapping[str, tuple[int, int, str]]) -> Task:
