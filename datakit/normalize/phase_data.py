@@ -48,6 +48,7 @@ class RouteDetails(msgspec.Struct, frozen=True):
     large: the largest absolute value at each path that has an integer above 2**53.
     documents: True if all records of the slice are documents that datakit wrote.
     value_bytes: the size of all documents, with their upstream columns.
+    heavy: (bucket, bytes) of each bucket with a large share of the slice.
     """
 
     runs: list[str]
@@ -55,6 +56,7 @@ class RouteDetails(msgspec.Struct, frozen=True):
     large: list[tuple[tuple[str, ...], int]]
     documents: bool
     value_bytes: int
+    heavy: list[tuple[int, int]]
 
 
 class OutputColumn(msgspec.Struct, frozen=True):

@@ -226,10 +226,10 @@ def _route(own: RouteArguments, common: RouteShared, config: Config, task: TaskC
         counts.give_up_if_hopeless(SHOWN)
     columns = router.columns
     columns.check_text()
-    large = list(columns.largest.items())
-    details = to_plain(RouteDetails(writer.runs, columns.schemas(), large, columns.documents, router.value_bytes))
+    large, heavy = list(columns.largest.items()), sorted(writer.heavy.items())
+    details = RouteDetails(writer.runs, columns.schemas(), large, columns.documents, router.value_bytes, heavy)
     records, quarantined = counts.counters[IN], tuple(counts.quarantined)
-    return TaskResult(writer.outputs, dict(counts.counters), details, quarantined, records, bytes_read)
+    return TaskResult(writer.outputs, dict(counts.counters), to_plain(details), quarantined, records, bytes_read)
 
 
 def _hold_or_give_up(counts: RecordCounts, task: TaskContext) -> Callable[[str, int, int], None]:

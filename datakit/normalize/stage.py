@@ -78,7 +78,8 @@ def plan(step: Step) -> Plan:
     runs = yield from merged(step, route.PHASE, runs, readers=1 << bits)
     source, serialized = step.parameters["source"], schema.serialize().to_pybytes()
     shared = SortShared(runs, bits, bucket_bits, source, serialized, columns)
-    sorted_ = yield _sort_phase(shared, sum(output.bytes for result in routed for output in result.outputs))
+    heavy = heavy_partitions([entry for one in details for entry in one.heavy], bits, bucket_bits)
+    sorted_ = yield _sort_phase(shared, sum(output.bytes for result in routed for output in result.outputs), heavy)
     _check_conservation([*routed, *sorted_])
     partitions = [_partition(source, result) for result in sorted_]
     duplicates = [{"path": file.path, "rows": file.rows} for result in sorted_ for file in result.outputs[1:]]
@@ -140,12 +141,27 @@ def _route_task(number: int, ranges: Sequence[FileRange], listed: Mapping[str, t
     return Task(key, "datakit.normalize.route:route_slice", arguments, input_bytes=sum(part.weight for part in ranges))
 
 
-def _sort_phase(shared: SortShared, exchange_bytes: int) -> Phase:
-    size, function = exchange_bytes >> shared.bits, "datakit.normalize.sort:sort_partition"
+def _sort_phase(shared: SortShared, exchange_bytes: int, heavy: Mapping[int, int]) -> Phase:
+    mean, function = exchange_bytes >> shared.bits, "datakit.normalize.sort:sort_partition"
     tasks = tuple(
-        Task(f"{number:05d}", function, {"partition": number}, input_bytes=size) for number in range(1 << shared.bits)
+        Task(f"{number:05d}", function, {"partition": number}, input_bytes=max(mean, heavy.get(number, 0)))
+        for number in range(1 << shared.bits)
     )
     return Phase(sort.PHASE, tasks, to_plain(shared), PRELOADS, memory_bytes=512 << 20, memory_per_input_byte=4.0)
+
+
+def heavy_partitions(heavy: Sequence[tuple[int, int]], bits: int, bucket_bits: int) -> Counter[int]:
+    """Return the bytes that partitions hold in heavy buckets. Such a partition may be much larger than the mean.
+
+    >>> heavy_partitions([(5, 100), (4, 10)], 2, 3), heavy_partitions([(1, 7)], 2, 1)
+    (Counter({2: 110}), Counter({2: 7, 3: 7}))
+    """
+    found = Counter[int]()
+    for bucket, size in heavy:
+        first = bucket >> (bucket_bits - bits) if bits <= bucket_bits else bucket << (bits - bucket_bits)
+        for number in range(first, first + (1 << max(0, bits - bucket_bits))):
+            found[number] += size
+    return found
 
 
 def _bucket_bits(slices: Sequence[Sequence[FileRange]], config: Config) -> int:

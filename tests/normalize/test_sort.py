@@ -13,9 +13,12 @@ import pyarrow.parquet as pq
 import xxhash
 
 from datakit.engine.exchange import exchange
+from datakit.engine.task import Phase, Plan
 from datakit.normalize import sort
+from datakit.normalize import stage as normalize_stage
 from datakit.normalize.readers import slices
-from tests.support.normalize.sources import check_contract, normalize, write_lines
+from tests.support.engine.inline import run_plan_inline
+from tests.support.normalize.sources import check_contract, normalize, normalize_step, write_lines
 
 
 def test_partitions_may_share_a_bucket(tmp_path: Path) -> None:
@@ -80,6 +83,30 @@ def test_bytes_do_not_depend_on_the_pieces_in_memory(tmp_path: Path) -> None:
     assert pieces.files() == whole.files()
     runs = [sum(".index" not in file.path for file in done.outputs) for done in pieces.results]
     assert max(runs) > 5, "no run may exceed the limit"
+
+
+def test_budget_of_a_partition_covers_the_copies_of_one_text(tmp_path: Path) -> None:
+    """All copies are in one partition, which is much larger than the mean."""
+    copies = [{"id": f"r{number}", "text": "the same"} for number in range(5_000)]
+    write_lines(tmp_path / "in.jsonl", *copies, *({"text": f"text {number}"} for number in range(500)))
+    step = normalize_step(tmp_path / "out", str(tmp_path / "in.jsonl"), partition_bytes=20_000)
+    phases: list[Phase] = []
+
+    def watched(plan: Plan) -> Plan:
+        results = None
+        while True:
+            try:
+                phases.append(plan.send(results))  # pyright: ignore[reportArgumentType]
+            except StopIteration as stop:
+                return stop.value
+            results = yield phases[-1]
+
+    _, results = run_plan_inline(watched(normalize_stage.plan(step)), step.directory)
+    (sorting,) = (phase for phase in phases if phase.name == sort.PHASE)
+    largest = max(sorting.tasks, key=lambda task: task.input_bytes)
+    held = {task.key: done.records for task, done in zip(sorting.tasks, results[-len(sorting.tasks) :], strict=True)}
+    assert held[largest.key] > 5_000, "the partition with the copies"
+    assert largest.input_bytes > 5_000 * 20 > 3 * min(task.input_bytes for task in sorting.tasks)
 
 
 def test_partitions_are_sized_by_all_columns(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ the rows, and two files. The throughput is 500 MB (narrow rows) to 900 MB per CP
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -42,6 +42,7 @@ __all__ = ["ExchangeWriter", "merged", "read_buckets"]
 ROW_OVERHEAD = 10  # bytes per waiting row, for its bucket number and its position
 MOST_RUN_BYTES = (1 << 31) - 1  # what 32-bit offsets can address
 STAGED_BYTES = 1 << 30  # of uncommitted runs in the temporary directory, per writer
+HEAVY_SHARE = 1 / 8  # of a run in one bucket, which then has far more rows than others (such as copies of one text)
 WINDOW_BYTES = 4 << 20  # bytes of rows gathered at a time; a larger bucket is written as several record batches
 
 Fetched = tuple[RunIndex, pa.Buffer | None, str]  # index, the buckets' bytes (None if there are none), URL of the run
@@ -62,7 +63,7 @@ class ExchangeWriter:
     """Writes runs to `exchange/<phase>/<key>-<number>.arrow` below the step's directory.
 
     outputs: all files written, for TaskResult.outputs. runs: the relative paths of the runs, for
-    TaskResult.details["runs"].
+    TaskResult.details["runs"]. heavy: the bytes of each bucket that holds more than HEAVY_SHARE of a run.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class ExchangeWriter:
         self._staged: deque[_StagedRun] = deque()
         self._outputs: list[OutputFile] = []
         self.runs: list[str] = []
+        self.heavy = Counter[int]()
 
     @property
     def outputs(self) -> tuple[OutputFile, ...]:
@@ -160,6 +162,10 @@ class ExchangeWriter:
             local = stack.enter_context(atomic.staging(urls.join(self._directory, path)))
             index = _write_run(local, table, bucket, self._buckets, most)
             self._staged.append(_StagedRun(path, local, index, self._input.begun, stack.pop_all()))
+        sizes = np.diff(index.offsets)
+        self.heavy.update(
+            {int(bucket): int(sizes[bucket]) for bucket in np.flatnonzero(sizes > HEAVY_SHARE * sizes.sum())}
+        )
         self._commit_sound()
         if not urls.is_local(self._directory) and self._staged_bytes() > STAGED_BYTES:
             self._input.verify()
