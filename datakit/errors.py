@@ -90,6 +90,10 @@ class TaskError(DatakitError):
     """A refusal by a task function to process its input, for the reason that the message gives."""
 
 
+class UserCodeError(DatakitError):
+    """An exception in a user's transform or tokenizer. The message has its traceback and what the code received."""
+
+
 class StepFailedError(DatakitError):
     """A step that cannot continue, for example because its first tasks all fail with the same error."""
 

@@ -26,6 +26,7 @@ from datakit.storage.fingerprint import canonical_json
 from datakit.storage.globs import Place
 from datakit.storage.urls import FileInfo
 
+LONGEST_NAME = 255  # bytes per component of a path on a disk; a key of an object store may have longer ones
 HASHING_THREADS = 4  # xxh3 is faster than most disks, and a few concurrent reads suffice to keep a disk busy
 
 
@@ -105,6 +106,13 @@ def _check_name(info: FileInfo) -> None:
         raise UnreadableError(
             f"the file name {os.fsencode(info.url)!r} is not valid UTF-8; rename or exclude the file"
         ) from error
+    parts = info.path.split("/")
+    if "" in parts or max(len(part.encode()) for part in parts) > LONGEST_NAME:
+        why = "has an empty component (//)" if "" in parts else f"has a component of more than {LONGEST_NAME} bytes"
+        raise UnreadableError(
+            f"the key {info.path!r} {why}, so its copy can have no file name; copy the object to another key, or "
+            "exclude it"
+        )
 
 
 def _listed(info: FileInfo, cache: HashCache | None) -> SourceFile:

@@ -13,6 +13,7 @@ from datakit.normalize.formats import AUTO, FORMATS
 
 QUOTED, UNQUOTED = "rfc4180", "none"
 QUOTINGS = (AUTO, QUOTED, UNQUOTED)
+LARGEST_DOCUMENT = 1 << 30  # the parsers of JSON and CSV read a record at a time, and state its size in 32 bits
 TYPES = ("bool", "int64", "float64", "string", "date")
 
 
@@ -30,11 +31,11 @@ class Config:
     transform_version: int | str | None = None  # to be changed whenever the transform's code changes
     quoting: str = AUTO  # fields in quotes: `rfc4180`: allowed; `none`: a quote is text; `auto`: CSV rfc4180, TSV none
     drop: tuple[str, ...] = ()  # upstream columns to leave out
-    max_document_bytes: int = 256 << 20  # a longer document is quarantined
+    max_document_bytes: int = 256 << 20  # a longer document or record is quarantined
     max_field_bytes: int = 16 << 20  # a longer quoted field of a CSV or TSV file means that its quote was never closed
     max_field_lines: int = 10_000  # so does a quoted field with more line ends
     whitespace_run: int = 128  # a longer run of white-space characters is cut to this length
-    partition_bytes: int | None = None  # limit on mean text bytes per partition; None: chosen from 32 MiB to 1 GiB
+    partition_bytes: int | None = None  # limit on mean bytes per partition; None: chosen from 32 MiB to 1 GiB
     max_quarantined: int | float = 0  # how many unusable records may be left out: a number (integer) or a share (float)
     quarantine: tuple[str, ...] = ()  # records ("file:position") that may be left out in addition to max_quarantined
 
@@ -61,4 +62,6 @@ class Config:
         for name in ("max_document_bytes", "max_field_bytes", "max_field_lines", "whitespace_run", "partition_bytes"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise RecipeError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.max_document_bytes > LARGEST_DOCUMENT:
+            raise RecipeError(f"max_document_bytes is {self.max_document_bytes}; it must be at most {LARGEST_DOCUMENT}")
         check_limit(self.max_quarantined)

@@ -160,12 +160,13 @@ def find_records(data, dialect, limits, starts, sound):  # pragma: no cover - co
     ends in a quoted field.
 
     Return the number of records written; the end of the last record that has a line end; the place of the quote that
-    opens a field that exceeds a limit or does not end in `data`, or -1; and whether a limit was exceeded.
+    opens a field that exceeds a limit or does not end in `data`, or -1; whether a limit was exceeded; and the start of
+    the last field.
     """
     delimiter, quote = dialect
     most_bytes, most_lines = limits
     count = 0
-    start = end = 0
+    start = end = field = 0
     opened, lines = -1, 0
     field_begins, closed, bad = True, False, False
     i = 0
@@ -180,16 +181,16 @@ def find_records(data, dialect, limits, starts, sound):  # pragma: no cover - co
                 else:
                     opened, closed = -1, True
             elif i - opened > most_bytes or lines > most_lines:
-                return count, end, opened, True
+                return count, end, opened, True, field
         elif octet == quote and field_begins and not bad:
             opened, lines, field_begins = i, 0, False
         elif octet == delimiter:
-            field_begins, closed = True, False
+            field_begins, closed, field = True, False, i + 1
         elif breaks:
             if i - start - (octet == 10 and i > start and data[i - 1] == 13) > 0:
                 starts[count], sound[count] = start, not bad
                 count += 1
-            start = end = i + 1
+            start = end = field = i + 1
             field_begins, closed, bad = True, False, False
         else:
             bad = bad or (closed and octet != 13)
@@ -198,4 +199,4 @@ def find_records(data, dialect, limits, starts, sound):  # pragma: no cover - co
     if start < len(data):
         starts[count], sound[count] = start, not bad
         count += 1
-    return count, end, opened, False
+    return count, end, opened, False, field

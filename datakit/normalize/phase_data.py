@@ -50,6 +50,8 @@ class RouteDetails(msgspec.Struct, frozen=True):
     schemas: (file, schema as Arrow IPC in hex) pairs; in hex because the ledger is JSON.
     large: the largest absolute value at each path that has an integer above 2**53.
     documents: True if all records of the slice are documents that datakit wrote.
+    value_bytes: the size of all documents, with their upstream columns.
+    heavy: (bucket, bytes) of each bucket with a large share of the slice.
     files: the values of `origins.COUNTED` for each file of the slice.
     """
 
@@ -57,7 +59,8 @@ class RouteDetails(msgspec.Struct, frozen=True):
     schemas: list[tuple[str, str]]
     large: list[tuple[tuple[str, ...], int]]
     documents: bool
-    text_bytes: int
+    value_bytes: int
+    heavy: list[tuple[int, int]]
     files: list[list[int]]
 
 

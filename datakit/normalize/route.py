@@ -1,8 +1,8 @@
 """Routes a slice: turns its records into documents with ids, samples them, quarantines unusable texts, and writes each
-document to the exchange bucket for its id. Each chunk is processed in columnar form, in this order: transform,
-predicate, text column, text rules, hash, sample. The top bits of a document's id determine its bucket. A row in the
-exchange has the id as two integers, the text, and every upstream column under a prefixed name. In this phase, the types
-of columns are united only across the files of a slice. The sort phase converts them to the source's common types.
+document to the exchange bucket for its id. Each chunk is processed in columnar form, in this order: transform, text
+column, predicate, text rules, hash, sample. The top bits of a document's id determine its bucket. A row in the exchange
+has the id as two integers, the text, and every upstream column under a prefixed name. In this phase, the types of
+columns are united only across the files of a slice. The sort phase converts them to the source's common types.
 
 A slice whose compressed file turns out to be damaged is routed again, without the damaged stream and what follows it.
 No run is committed before the streams that its rows come from were decoded to the end.
@@ -31,18 +31,19 @@ from datakit.normalize import formats
 from datakit.normalize.config import Config
 from datakit.normalize.origins import FileCounts
 from datakit.normalize.phase_data import RouteArguments, RouteDetails, RouteShared, to_plain
-from datakit.normalize.readers.base import Chunk, ReadContext
+from datakit.normalize.readers.base import Chunk, ReadContext, without_columns
 from datakit.normalize.readers.inputs import Inputs
 from datakit.normalize.readers.slices import SLICE_BYTES, despite_damage, read_slice
 from datakit.normalize.readers.streams import Streams
 from datakit.normalize.record_counts import IN, PREFIX, RecordCounts
 from datakit.normalize.schema_union import fit_column
-from datakit.normalize.text_rules import apply_rules
+from datakit.normalize.text_rules import apply_rules, valid_strings
 from datakit.normalize.transform import Transform
 from datakit.normalize.upstream_columns import UpstreamColumns
 from datakit.normalize.where.predicate import Predicate
 from datakit.storage.fingerprint import config_of
 from datakit.storage.ids import ids_from_digests, top_bits
+from datakit.storage.row_size import value_bytes
 from datakit.text.string_buffers import string_buffers
 
 PHASE = "route"
@@ -57,7 +58,7 @@ Texts: TypeAlias = "pa.LargeStringArray | pa.LargeBinaryArray"
 class Router:
     """Routes the chunks of one slice, in order.
 
-    text_bytes: the total size of the texts written so far. files: what was read from, and written for, each file.
+    value_bytes: the size of all values written so far. files: what was read from, and written for, each file.
     """
 
     def __init__(self, own: RouteArguments, common: RouteShared, config: Config, counts: RecordCounts) -> None:
@@ -66,30 +67,37 @@ class Router:
         self._transform = Transform(config.transform) if config.transform else None
         self.columns = UpstreamColumns(config)
         self.files = FileCounts((part.path for part in own.ranges), own.first_file)
-        self.text_bytes = 0
+        self.value_bytes = 0
 
     def route(self, chunk: Chunk, write: Callable[[pa.Table, np.ndarray], None]) -> None:
         """Pass the documents of one chunk and the bucket of each to `write`. Raises InputError or PartialError."""
         self.files.add_records(chunk)
-        rows = self._transformed(chunk)
-        self.columns.add(rows.file, rows.table)
+        records = self._transformed(chunk)
+        self.columns.add(records.file, records.table)
+        records, texts = self._texts(records)
         if self._where is not None:
-            kept = self._where.matches(rows.table, rows.file)
+            kept = self._where.matches(self._seen_by_where(records.table, texts), records.file)
             self._count(where_dropped=len(kept) - int(kept.sum()))
-            rows = rows.filter(kept)
-        rows, texts = self._texts(rows)
-        rows, texts = self._apply_rules(rows, texts)
+            records, texts = records.filter(kept), texts.filter(pa.array(kept))
+        records, texts = self._apply_rules(records, texts)
         high, low = hash_texts(texts)
         if self._config.sample < 1:
             kept = low < np.uint64(int(self._config.sample * 2.0**64))  # bits of the id that choose no partition
             self._count(sample_dropped=len(kept) - int(kept.sum()))
-            rows, texts, high, low = rows.filter(kept), texts.filter(pa.array(kept)), high[kept], low[kept]
-        files, positions = self.files.origins(rows)
+            records, texts, high, low = records.filter(kept), texts.filter(pa.array(kept)), high[kept], low[kept]
+        files, positions = self.files.origins(records)
+        self.files.add_documents(files, np.diff(string_buffers(texts)[1]))
         ours = {HIGH: high, LOW: low, TEXT: texts, FILE: files, POSITION: positions}
-        write(_exchange_rows(ours, rows.table, self.columns.union), top_bits(high, self._buckets))
-        sizes = np.diff(string_buffers(texts)[1])
-        self.files.add_documents(files, sizes)
-        self.text_bytes += int(sizes.sum())
+        rows = _exchange_rows(ours, records.table, self.columns.union)
+        self.value_bytes += value_bytes(rows.drop_columns([FILE, POSITION]))
+        write(rows, top_bits(high, self._buckets))
+
+    def _seen_by_where(self, table: pa.Table, texts: Texts) -> pa.Table:
+        """Return the table with its text column as valid strings, if `where` reads it."""
+        name = self._config.text
+        if self._where is None or name not in self._where.columns:
+            return table
+        return without_columns(table, [name]).append_column(name, valid_strings(texts))
 
     def _transformed(self, chunk: Chunk) -> Chunk:
         """Apply the transform. If this changes the number of rows, all rows get the chunk's first file and position."""
@@ -203,10 +211,11 @@ def _route(own: RouteArguments, common: RouteShared, config: Config, task: TaskC
         counts.give_up_if_hopeless(SHOWN)
     columns = router.columns
     columns.check_text()
-    large = list(columns.largest.items())
+    large, heavy = list(columns.largest.items()), sorted(writer.heavy.items())
     found = RouteDetails(
-        writer.runs, columns.schemas(), large, columns.documents, router.text_bytes, router.files.counts.tolist()
-    )
+        writer.runs, columns.schemas(), large, columns.documents, router.value_bytes, heavy,
+        router.files.counts.tolist(),
+    )  # fmt: skip
     records, quarantined = counts.counters[IN], tuple(counts.quarantined)
     return TaskResult(writer.outputs, dict(counts.counters), to_plain(found), quarantined, records, bytes_read)
 

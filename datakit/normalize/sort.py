@@ -1,7 +1,8 @@
 """Sorts one partition by id, keeps the first of each set of equal texts, writes the kept rows as Parquet, and lists the
 exact duplicates. The rows of a range of ids are read from the exchange (memory-mapped) in source order and sorted by id
 with a stable sort. Therefore, of several equal texts, the one with the first position is kept, and the other texts are
-never read. The output is cut into row groups while it is gathered.
+never read. The output is cut into row groups while it is gathered. The rows are held in pieces of 1 GiB, because a
+column of one Arrow array cannot hold more than 2 GiB of strings.
 
 Cost: mostly zstd (150 to 250 MB/s of text per core). Memory: one copy of the partition's kept rows, or two if
 duplicates or rows of other partitions had to be dropped.
@@ -18,19 +19,23 @@ import numpy as np
 import pyarrow as pa
 
 from datakit.engine.exchange.exchange import read_buckets
+from datakit.engine.exchange.run_file import windows
 from datakit.engine.task import OutputFile, TaskContext, TaskResult
 from datakit.normalize.origins import Origins, duplicates_path, write_origins
 from datakit.normalize.phase_data import SortDetails, SortShared, to_plain
 from datakit.normalize.route import FILE, HIGH, LOW, POSITION, TEXT, UPSTREAM
 from datakit.normalize.schema_union import fit_column
 from datakit.storage import urls
-from datakit.storage.ids import ids_to_arrow, partition_name, top_bits
+from datakit.storage.ids import HEX_DIGITS, ids_to_arrow, partition_name, top_bits
 from datakit.storage.manifest import data_path
 from datakit.storage.parquet import ShardInfo, ShardWriter
+from datakit.storage.row_size import row_sizes
 from datakit.text.string_buffers import string_buffers
 
 PHASE = "sort"
 GATHER_BYTES = 16 << 20  # bytes of rows gathered at once; limits the size of the copy that is made for writing
+PIECE_BYTES = 1 << 30  # bytes of rows in one array per column; half of what 32-bit offsets can address
+CONVERTED_ROWS = 1 << 23  # rows converted at once: their ids and source names fit into 32-bit offsets
 DUPLICATES = pa.schema([("id", pa.string()), ("source_id", pa.string()), ("kept_source_id", pa.string())])
 
 
@@ -48,9 +53,10 @@ def sort_partition(arguments: dict[str, Any], shared: dict[str, Any], context: T
     origins = write_origins(context, name, Origins(high, low, file, position, order.first))
     files = [OutputFile(path, info.bytes, info.xxh3, info.rows), origins]
     if len(order.duplicates):
-        path, table = duplicates_path(name), _duplicates(tables, order, output.upstream.get("source_id"))
+        path = duplicates_path(name)
         with ShardWriter(urls.join(context.step_directory, path), DUPLICATES) as writer:
-            writer.write(table)
+            for table in _duplicates(tables, order, output.upstream.get("source_id")):
+                writer.write(table)
         files.append(OutputFile(path, writer.info.bytes, writer.info.xxh3, writer.info.rows))
     ids = order.ids(order.kept[[0, -1]]).to_pylist() if info.rows else [None, None]
     counters = {"normalize/records_out": info.rows, "normalize/duplicates": len(order.duplicates)}
@@ -139,14 +145,36 @@ def _columns(tables: list[pa.Table], *names: str) -> list[np.ndarray]:
 
 
 def _gathered(tables: list[pa.Table], kept: np.ndarray, output: _Output) -> Iterator[pa.Table]:
-    """Yield the kept rows as output rows, in the order of `kept`, about 16 MiB at a time."""
+    """Yield the kept rows as output rows, in the order of `kept`, at most 16 MiB or one row at a time."""
     if not len(kept):
         return
     parts, places = _only(tables, kept)
-    whole = pa.concat_tables([output.rows(part) for part in parts]).combine_chunks()
-    rows = max(1, GATHER_BYTES * len(kept) // max(1, whole.nbytes))
-    for start in range(0, len(kept), rows):
-        yield whole.take(pa.array(places[start : start + rows]))
+    pieces, sizes = _pieces(parts, output)
+    for first, stop in windows(sizes[places], GATHER_BYTES):
+        yield _taken(pieces, places[first:stop])
+
+
+def _pieces(parts: list[pa.Table], output: _Output) -> tuple[list[pa.Table], np.ndarray]:
+    """Return the rows as output rows, in tables of at most PIECE_BYTES or one row, and the size of each row."""
+    slices = [part.slice(at, CONVERTED_ROWS) for part in parts for at in range(0, part.num_rows, CONVERTED_ROWS)]
+    rows = pa.concat_tables([output.rows(part) for part in slices])
+    sizes = row_sizes(rows)
+    spans = windows(sizes, PIECE_BYTES)
+    return [rows.slice(first, stop - first).combine_chunks() for first, stop in spans], sizes
+
+
+def _taken(pieces: list[pa.Table], rows: np.ndarray) -> pa.Table:
+    """Return these rows of the concatenated pieces, in the order given."""
+    if len(pieces) == 1:
+        return pieces[0].take(pa.array(rows))
+    starts = np.cumsum([0, *(piece.num_rows for piece in pieces)])
+    order = np.argsort(rows, kind="stable")
+    cuts = np.searchsorted(rows[order], starts[1:-1])
+    wanted = zip(pieces, starts[:-1], np.split(rows[order], cuts), strict=True)
+    found = pa.concat_tables([piece.take(pa.array(mine - start)) for piece, start, mine in wanted]).combine_chunks()
+    back = np.empty(len(rows), np.int64)
+    back[order] = np.arange(len(rows))
+    return found.take(pa.array(back))
 
 
 def _only(tables: list[pa.Table], kept: np.ndarray) -> tuple[list[pa.Table], np.ndarray]:
@@ -170,16 +198,19 @@ def _write(url: str, output: _Output, documents: Iterator[pa.Table]) -> tuple[Sh
     return writer.info, text_bytes
 
 
-def _duplicates(tables: list[pa.Table], order: SortedIds, source_id: str | None) -> pa.Table:
-    """Return a table of the duplicates, sorted by id and position: id, source_id, source_id of the kept document."""
+def _duplicates(tables: list[pa.Table], order: SortedIds, source_id: str | None) -> Iterator[pa.Table]:
+    """Yield the duplicates, sorted by id and position: id, source_id, source_id of the kept document."""
     name = UPSTREAM + source_id if source_id is not None else None
     parts = [
-        fit_column(table.column(name), pa.string())
+        fit_column(table.column(name), pa.large_string())
         if name is not None and name in table.column_names
-        else pa.chunked_array([pa.nulls(table.num_rows, pa.string())])
+        else pa.chunked_array([pa.nulls(table.num_rows, pa.large_string())])
         for table in tables
     ]
-    names = pa.chunked_array([chunk for part in parts for chunk in part.chunks], pa.string()).combine_chunks()
-    kept = names.take(pa.array(order.kept_for_duplicates))
-    columns = [order.ids(order.duplicates), names.take(pa.array(order.duplicates)), kept]
-    return pa.table(columns, schema=DUPLICATES)
+    names = pa.chunked_array([chunk for part in parts for chunk in part.chunks], pa.large_string()).combine_chunks()
+    lengths = np.diff(string_buffers(names)[1])
+    sizes = HEX_DIGITS + lengths[order.duplicates] + lengths[order.kept_for_duplicates]
+    for first, stop in windows(sizes, GATHER_BYTES):
+        mine, kept = order.duplicates[first:stop], order.kept_for_duplicates[first:stop]
+        columns = [order.ids(mine), *(names.take(pa.array(rows)).cast(pa.string()) for rows in (mine, kept))]
+        yield pa.table(columns, schema=DUPLICATES)

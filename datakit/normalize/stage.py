@@ -5,16 +5,16 @@ columns, and determines in which cases a source without documents is an error.
     sort    one task per partition: sort by id, keep the first of equal texts, write
 
 The result consists of Parquet files of documents, sorted by the hash of the text, without exact duplicates. Between the
-two phases, when the columns and the bytes of text of all slices are known, the plan unites the columns and derives the
-number of partitions. Partition i of 2**k holds the ids whose top k bits are i. Therefore the partitions of two sources
-nest, and every later join is a merge. Every record read is either written or counted under the reason for its removal;
-otherwise the step fails.
+two phases, when the columns of all slices and the size of their values are known, the plan unites the columns and
+derives the number of partitions. Partition i of 2**k holds the ids whose top k bits are i. Therefore the partitions of
+two sources nest, and every later join is a merge. Every record read is either written or counted under the reason for
+its removal; otherwise the step fails.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -53,6 +53,7 @@ EDITED = "edited_id"  # a column that consolidate replaces
 RENAMED = "upstream_"  # prefix for the name of an upstream column that has one of our names
 FIND_TYPES = "datakit.normalize.where.column_types:find_types"
 DECLARED = {"bool": "bool", "int64": "int64", "float64": "float64", "string": "string", "date": "date32"}
+RECORD_COPIES = 4  # the bytes as read, the parsed columns, the text, and the rows of a run
 MOST_BITS = 20  # a million partitions; at 1 GiB each, they would hold more text than exists
 PRELOADS = (Preload(__name__), Preload("datakit.normalize.warm_kernels", "datakit.normalize.warm_kernels:warm"))
 
@@ -73,13 +74,14 @@ def plan(step: Step) -> Plan:
     union = _united(details, config)
     _check_not_empty(step, config, routed)
     schema, columns = output_schema(union, config, again=all(entry.documents for entry in details))
-    bits = partition_bits(sum(entry.text_bytes for entry in details), config.partition_bytes)
+    bits = partition_bits(sum(entry.value_bytes for entry in details), config.partition_bytes)
     runs = yield from merged(step, route.PHASE, [run for entry in details for run in entry.runs], readers=1 << bits)
     source, serialized = step.parameters["source"], schema.serialize().to_pybytes()
     shared = SortShared(runs, bits, bucket_bits, source, serialized, columns)
     exchanged = sum(output.bytes for result in routed for output in result.outputs)
+    heavy = heavy_partitions([entry for one in details for entry in one.heavy], bits, bucket_bits)
     files_task = origins.files_task(slices, [entry.files for entry in details])
-    *sorted_, listed = yield _sort_phase(shared, exchanged, files_task)
+    *sorted_, listed = yield _sort_phase(shared, exchanged, heavy, files_task)
     _check_conservation([*routed, *sorted_])
     partitions = [_partition(source, result) for result in sorted_]
     files = [*listed.outputs, *(file for result in sorted_ for file in result.outputs[1:])]
@@ -94,8 +96,12 @@ def _where_types(
     extra = next((name for name in config.types if name not in columns), None)
     if extra is not None:
         raise RecipeError(f"types: where does not read the column {extra!r}; {suggestion(extra, columns)}")
+    if config.types.get(config.text, "string") != "string":
+        raise RecipeError(f"types: {config.text!r} is the text, which is always a string; cast it in where")
     kinds = {name: pa.type_for_alias(DECLARED[kind]) for name, kind in config.types.items()}
-    undeclared = [name for name in columns if name not in kinds and name != config.text]
+    if config.text in columns:
+        kinds[config.text] = pa.large_string()
+    undeclared = [name for name in columns if name not in kinds]
     if undeclared:
         phase = _route_phase(step, config, slices, 1, b"")
         tasks = tuple(replace(task, function=FIND_TYPES) for task in phase.tasks)
@@ -114,10 +120,19 @@ def _route_phase(
         tuple(_route_task(number, ranges, first[number], listed) for number, ranges in enumerate(slices)),
         to_plain(RouteShared(step.operations["base"], spelled_out(config), buckets, where_types)),
         PRELOADS,
+        memory_bytes=route_memory(config),
         memory_per_input_byte=0.0,
         tolerance=tolerance_of(step),
         hang_seconds=BATCH_HANG_SECONDS,
     )
+
+
+def route_memory(config: Config) -> int:
+    """Return the memory of a routing task, which holds several copies of a record of the longest permitted size.
+
+    With the default limit, the exchange writer's budget and the copies of an ordinary chunk dominate.
+    """
+    return (1 << 30) + RECORD_COPIES * max(0, config.max_document_bytes - Config.max_document_bytes)
 
 
 def _route_task(number: int, ranges: Sequence[FileRange], first_file: int, listed: Listed) -> Task:
@@ -128,13 +143,29 @@ def _route_task(number: int, ranges: Sequence[FileRange], first_file: int, liste
     return Task(key, "datakit.normalize.route:route_slice", arguments, input_bytes=sum(part.weight for part in ranges))
 
 
-def _sort_phase(shared: SortShared, exchange_bytes: int, files_task: Task) -> Phase:
-    size, function = exchange_bytes >> shared.bits, "datakit.normalize.sort:sort_partition"
-    numbers = range(1 << shared.bits)
-    tasks = [Task(f"{number:05d}", function, {"partition": number}, input_bytes=size) for number in numbers]
+def _sort_phase(shared: SortShared, exchange_bytes: int, heavy: Mapping[int, int], files_task: Task) -> Phase:
+    mean, function = exchange_bytes >> shared.bits, "datakit.normalize.sort:sort_partition"
+    tasks = [
+        Task(f"{number:05d}", function, {"partition": number}, input_bytes=max(mean, heavy.get(number, 0)))
+        for number in range(1 << shared.bits)
+    ]
     return Phase(
         sort.PHASE, (*tasks, files_task), to_plain(shared), PRELOADS, memory_bytes=512 << 20, memory_per_input_byte=4.0
     )
+
+
+def heavy_partitions(heavy: Sequence[tuple[int, int]], bits: int, bucket_bits: int) -> Counter[int]:
+    """Return the bytes that partitions hold in heavy buckets. Such a partition may be much larger than the mean.
+
+    >>> heavy_partitions([(5, 100), (4, 10)], 2, 3), heavy_partitions([(1, 7)], 2, 1)
+    (Counter({2: 110}), Counter({2: 7, 3: 7}))
+    """
+    found = Counter[int]()
+    for bucket, size in heavy:
+        first = bucket >> (bucket_bits - bits) if bits <= bucket_bits else bucket << (bits - bucket_bits)
+        for number in range(first, first + (1 << max(0, bits - bucket_bits))):
+            found[number] += size
+    return found
 
 
 def _bucket_bits(slices: Sequence[Sequence[FileRange]], config: Config) -> int:
@@ -146,16 +177,18 @@ def _bucket_bits(slices: Sequence[Sequence[FileRange]], config: Config) -> int:
     return max(partition_bits(size, config.partition_bytes) for size in sizes)
 
 
-def partition_bits(text_bytes: int, partition_bytes: int | None = None) -> int:
-    """Return the smallest k (at most MOST_BITS) for which the mean text size of 2**k partitions is below the limit.
+def partition_bits(value_bytes: int, partition_bytes: int | None = None) -> int:
+    """Return the smallest k (at most MOST_BITS) for which the mean size of 2**k partitions is below the limit.
+
+    value_bytes: the size of all values, in all columns.
 
     >>> [partition_bits(size) for size in (0, 32 << 20, 1 << 30, (1 << 30) + 1, (1 << 40) + 1)]
     [0, 1, 6, 4, 11]
     """
     if partition_bytes is None:
-        partition_bytes = 32 << 20 if text_bytes <= 1 << 30 else 128 << 20 if text_bytes <= 1 << 40 else 1 << 30
+        partition_bytes = 32 << 20 if value_bytes <= 1 << 30 else 128 << 20 if value_bytes <= 1 << 40 else 1 << 30
     bits = 0
-    while text_bytes >= partition_bytes << bits and bits < MOST_BITS:
+    while value_bytes >= partition_bytes << bits and bits < MOST_BITS:
         bits += 1
     return bits
 

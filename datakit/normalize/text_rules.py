@@ -59,6 +59,21 @@ def apply_rules(texts: pa.LargeStringArray | pa.LargeBinaryArray, longest_run: i
     return Ruled(result, ~blank, int(invalid.sum()), int((flags[rows] & kernels.NUL != 0).sum()), runs)
 
 
+def valid_strings(texts: pa.LargeStringArray | pa.LargeBinaryArray) -> pa.LargeStringArray:
+    """Return the texts as strings, with invalid UTF-8 replaced; nulls stay."""
+    validity, offsets, data = texts.buffers()
+    empty = pa.py_buffer(b"")
+    strings = pa.LargeStringArray.from_buffers(
+        len(texts), offsets or empty, data or empty, validity, texts.null_count, texts.offset
+    )
+    try:
+        strings.validate(full=True)
+    except pa.ArrowInvalid:
+        values = texts.cast(pa.large_binary()).to_pylist()
+        return pa.array([value and value.decode("utf-8", "replace") for value in values], pa.large_string())
+    return strings
+
+
 def warm() -> None:
     """Compile the kernels, or load them from numba's cache on disk, so that no task has to compile them."""
     apply_rules(pa.array(["a", "  "], pa.large_string()), 128)

@@ -1,5 +1,5 @@
-"""Applies a source's `transform`, a user's function that changes records, and refuses a result that is not a valid
-record batch.
+"""Applies a source's `transform`, a user's function that changes records, reports its exceptions with its own
+traceback, and refuses a result that is not a valid record batch.
 """
 
 from __future__ import annotations
@@ -7,8 +7,12 @@ from __future__ import annotations
 import pyarrow as pa
 
 from datakit.engine.task import resolve
-from datakit.errors import RecipeError
+from datakit.engine.user_code import describe, user_code
+from datakit.errors import DatakitError, RecipeError
+from datakit.normalize import schema_union
 from datakit.normalize.readers.sound_arrays import check_arrays
+
+SHOWN_COLUMNS = 20
 
 
 class Transform:
@@ -18,13 +22,23 @@ class Transform:
         self._name = name
         try:
             self._function = resolve(name)
-        except (ImportError, AttributeError) as error:
-            raise RecipeError(f"transform {name!r} cannot be imported: {error}") from error
+        except DatakitError:
+            raise
+        except Exception as error:
+            raise RecipeError(f"transform {name!r} cannot be imported\n{describe(error)}") from error
 
     def apply(self, table: pa.Table) -> pa.Table:
-        """Apply the function to one chunk. Raises RecipeError if the function does not return a record batch."""
-        batch = table.combine_chunks().to_batches()
-        result = self._function(batch[0] if batch else pa.RecordBatch.from_pylist([], table.schema))
+        """Apply the function to one chunk, as one record batch.
+
+        Raises UserCodeError if the function fails, and RecipeError if it does not return a record batch.
+        """
+        batches = table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]
+        tables = [self._applied(batch) for batch in batches]  # several if a column has more than 2 GiB
+        return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+
+    def _applied(self, batch: pa.RecordBatch) -> pa.Table:
+        with user_code(f"transform {self._name!r}", _described(batch), batch.schema.names):
+            result = self._function(batch)
         if not isinstance(result, pa.RecordBatch):
             raise RecipeError(f"transform {self._name!r} returned a {type(result).__name__}, not a pyarrow.RecordBatch")
         changed = pa.Table.from_batches([result])
@@ -33,3 +47,11 @@ class Transform:
         except pa.ArrowInvalid as error:
             raise RecipeError(f"transform {self._name!r} returned an invalid record batch: {error}") from error
         return changed
+
+
+def _described(batch: pa.RecordBatch) -> str:
+    fields = [f"{schema_union.shown(field.name)}: {schema_union.describe(field.type)}" for field in batch.schema]
+    more = f", and {len(fields) - SHOWN_COLUMNS} more" if len(fields) > SHOWN_COLUMNS else ""
+    columns = ", ".join(fields[:SHOWN_COLUMNS]) + more
+    rows = "1 row" if batch.num_rows == 1 else f"{batch.num_rows} rows"
+    return f"a pyarrow.RecordBatch of {rows} with the columns {columns or '(none)'}"

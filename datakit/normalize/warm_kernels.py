@@ -5,11 +5,11 @@ no task has to do so.
 from __future__ import annotations
 
 from datakit.normalize import text_rules
-from datakit.normalize.readers import csv, json_lines
+from datakit.normalize.readers import csv_records, json_lines
 
 
 def warm() -> None:
     """Call every kernel with the argument types that tasks use."""
     text_rules.warm()
     json_lines.warm()
-    csv.warm()
+    csv_records.warm()

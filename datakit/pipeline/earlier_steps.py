@@ -22,7 +22,7 @@ from datakit.storage.manifest import Manifest, find_manifest
 LAYOUT = "outputs lie below data/<source>/"
 WHY = {  # (stage, format version) -> what changed in that version
     ("normalize", 2): f"{LAYOUT}; origins are recorded; "
-    "where, sample, large integers, quotes in CSV files and damaged streams changed",
+    "where, sample, large integers, quotes in CSV files, damaged streams and the size of partitions changed",
     ("signatures", 2): LAYOUT,
     ("dedup", 2): LAYOUT,
     ("consolidate", 2): LAYOUT,

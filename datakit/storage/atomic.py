@@ -108,7 +108,9 @@ def commit_file(path: Path, url: str) -> Committed:
     if existing != xxh3:
         raise DivergentOutputError(
             f"{url} exists with different content ({existing_length} bytes, xxh3 {existing}; this attempt wrote "
-            f"{length} bytes, xxh3 {xxh3}): the task that writes it is not deterministic; the first version is kept"
+            f"{length} bytes, xxh3 {xxh3}); the first version is kept. If a library was upgraded since the step began, "
+            "remove the step's directory and run again, or install the earlier version; otherwise, the task that "
+            "writes the file is not deterministic"
         )
     return Committed(url, length, xxh3, created)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import types
 
 from datakit.errors import ColumnError
@@ -23,6 +24,28 @@ def row_sizes(table: pa.Table) -> np.ndarray:
             total[start : start + len(chunk)] += _sizes(chunk, name)
             start += len(chunk)
     return total
+
+
+def value_bytes(table: pa.Table) -> int:
+    """Return the size of all values in bytes: strings by their length, other values as 8 bytes, nulls as nothing.
+
+    A column without values counts as nothing, so the size does not depend on which other rows are in the table.
+    """
+    return sum(_value_bytes(chunk) for column in table.columns for chunk in column.chunks)
+
+
+def _value_bytes(array: pa.Array) -> int:
+    kind = array.type
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or types.is_large_binary(kind):
+        return pc.call_function("sum", [pc.call_function("binary_length", [array])]).as_py() or 0
+    if types.is_struct(kind):
+        return sum(map(_value_bytes, array.flatten()))
+    if types.is_map(kind):
+        first, last = _offsets(array)[[0, -1]].tolist()
+        return sum(_value_bytes(part.slice(first, last - first)) for part in (array.keys, array.items))
+    if types.is_nested(kind):
+        return _value_bytes(array.flatten())
+    return 8 * (len(array) - array.null_count)
 
 
 def _sizes(array: pa.Array, name: str) -> np.ndarray:

@@ -14,8 +14,10 @@ import pytest
 import xxhash
 import zstandard
 
+from datakit.engine.exchange import exchange
 from datakit.normalize import route
 from datakit.normalize.readers import line_chunks, streams
+from datakit.storage import urls
 from tests.support.normalize.sources import check_contract, normalize, write_lines
 
 
@@ -31,7 +33,7 @@ def test_sample_is_selected_by_id(tmp_path: Path) -> None:
 
 def test_sample_fills_partitions_evenly(tmp_path: Path) -> None:
     write_lines(tmp_path / "in.jsonl", *({"text": f"document {n} {'x' * 40}"} for n in range(8000)))
-    some = normalize(tmp_path, tmp_path / "in.jsonl", sample=0.05, partition_bytes=6000)
+    some = normalize(tmp_path, tmp_path / "in.jsonl", sample=0.05, partition_bytes=8000)
     check_contract(some)
     rows = [partition.rows for partition in some.manifest.partitions]
     assert len(rows) == 4
@@ -116,3 +118,33 @@ def test_every_damaged_file_of_a_slice_is_found_at_once(tmp_path: Path) -> None:
     assert routed.call_count == 2
     assert result.manifest.totals.rows == 4000
     assert result.quarantined() == [(f"{number}.jsonl.gz", 0) for number in (1, 3, 5, 7)]
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+@pytest.mark.parametrize("damaged", [False, True])
+def test_runs_of_a_stream_do_not_fill_the_temporary_directory(tmp_path: Path, suffix: str, damaged: bool) -> None:
+    """In an object store, runs are committed before a stream ends, once the rest of it was read ahead."""
+    packed = bytearray(PACKERS[suffix](json_lines(500, 3000)))
+    if damaged:
+        packed[int(len(packed) * 0.9)] ^= 0x10
+    (tmp_path / f"in.jsonl.{suffix}").write_bytes(PACKERS[suffix](json_lines(0, 500)) + bytes(packed))
+    staged: list[int] = []
+    measure = exchange.ExchangeWriter._staged_bytes
+
+    def measured(writer: exchange.ExchangeWriter) -> int:
+        staged.append(measure(writer))
+        return staged[-1]
+
+    small = (patch.object(streams, "_OPENERS", SMALL_READS), patch.object(streams, "OUTPUT_BYTES", 4096))
+    limits = (patch.object(exchange, "STAGED_BYTES", 40_000), patch.object(route, "BUDGET_BYTES", 9_000))
+    chunks = patch.object(line_chunks, "CHUNK_BYTES", 4096)
+    watch = patch.object(exchange.ExchangeWriter, "_staged_bytes", measured)
+    root = f"memory://staged-{suffix}-{damaged}"
+    try:
+        with small[0], small[1], limits[0], limits[1], chunks, watch:
+            result = normalize(root, tmp_path / f"in.jsonl.{suffix}", max_quarantined=1)
+        assert result.manifest.totals.rows == (500 if damaged else 3500)
+        assert 40_000 < max(staged) < 60_000
+        assert 1 <= sum(size > 40_000 for size in staged) <= 1 + damaged, "each pass reads the file ahead once"
+    finally:
+        urls.remove_tree(root)

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import gzip
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from unittest.mock import patch
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import xxhash
 
+from datakit.engine.exchange import exchange
+from datakit.engine.task import Phase, Plan
+from datakit.normalize import sort
+from datakit.normalize import stage as normalize_stage
 from datakit.normalize.readers import slices
-from tests.support.normalize.sources import check_contract, normalize, write_lines
+from tests.support.engine.inline import run_plan_inline
+from tests.support.normalize.sources import check_contract, normalize, normalize_step, write_lines
 
 
 def test_partitions_may_share_a_bucket(tmp_path: Path) -> None:
@@ -38,3 +46,73 @@ def test_first_of_equal_texts_is_kept(tmp_path: Path) -> None:
         {"id": same, "source_id": "b1", "kept_source_id": "a2"},
     ]
     assert result["duplicates"] == 2
+
+
+def many_columns(directory: Path) -> Path:
+    """A source with strings, lists, maps and duplicates."""
+    letters = "abcdefghij"
+    rows = [
+        {
+            "id": f"r{number}",
+            "text": f"text {number % 150}",
+            "html": letters * (number % 17),
+            "tags": list(letters[: number % 5]),
+            "map": [(letter, number) for letter in letters[: number % 3]],
+        }
+        for number in range(200)
+    ]
+    directory.mkdir()
+    kinds = [pa.string(), pa.string(), pa.string(), pa.list_(pa.string()), pa.map_(pa.string(), pa.int64())]
+    schema = pa.schema(list(zip(rows[0], kinds, strict=True)))
+    for name, part in (("a", rows[:90]), ("b", rows[90:])):
+        pq.write_table(pa.Table.from_pylist(part, schema), directory / f"{name}.parquet", row_group_size=20)
+    return directory
+
+
+def test_bytes_do_not_depend_on_the_pieces_in_memory(tmp_path: Path) -> None:
+    """A column of strings cannot hold more than 2 GiB, so the rows of a partition are held in pieces."""
+    source = many_columns(tmp_path / "in")
+    whole = normalize(tmp_path / "whole", source)
+    with ExitStack() as limits:
+        for name, value in {"PIECE_BYTES": 900, "CONVERTED_ROWS": 7, "GATHER_BYTES": 500}.items():
+            limits.enter_context(patch.object(sort, name, value))
+        limits.enter_context(patch.object(exchange, "MOST_RUN_BYTES", 700))
+        pieces = normalize(tmp_path / "pieces", source)
+    check_contract(pieces)
+    assert pieces["duplicates"] == 50
+    assert pieces.files() == whole.files()
+    runs = [sum(".index" not in file.path for file in done.outputs) for done in pieces.results]
+    assert max(runs) > 5, "no run may exceed the limit"
+
+
+def test_budget_of_a_partition_covers_the_copies_of_one_text(tmp_path: Path) -> None:
+    """All copies are in one partition, which is much larger than the mean."""
+    copies = [{"id": f"r{number}", "text": "the same"} for number in range(5_000)]
+    write_lines(tmp_path / "in.jsonl", *copies, *({"text": f"text {number}"} for number in range(500)))
+    step = normalize_step(tmp_path / "out", str(tmp_path / "in.jsonl"), partition_bytes=20_000)
+    phases: list[Phase] = []
+
+    def watched(plan: Plan) -> Plan:
+        results = None
+        while True:
+            try:
+                phases.append(plan.send(results))  # pyright: ignore[reportArgumentType]
+            except StopIteration as stop:
+                return stop.value
+            results = yield phases[-1]
+
+    _, results = run_plan_inline(watched(normalize_stage.plan(step)), step.directory)
+    (sorting,) = (phase for phase in phases if phase.name == sort.PHASE)
+    *tasks, _ = sorting.tasks  # the last task writes the list of files
+    largest = max(tasks, key=lambda task: task.input_bytes)
+    held = {task.key: done.records for task, done in zip(tasks, results[-len(tasks) - 1 : -1], strict=True)}
+    assert held[largest.key] > 5_000, "the partition with the copies"
+    assert largest.input_bytes > 5_000 * 20 > 3 * min(task.input_bytes for task in tasks)
+
+
+def test_partitions_are_sized_by_all_columns(tmp_path: Path) -> None:
+    source = many_columns(tmp_path / "in")
+    with_html = normalize(tmp_path / "html", source, partition_bytes=8_000)
+    without = normalize(tmp_path / "text", source, partition_bytes=8_000, drop=("html",))
+    assert (len(with_html.manifest.partitions), len(without.manifest.partitions)) == (4, 1)
+    check_contract(with_html)

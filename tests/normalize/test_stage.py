@@ -17,7 +17,7 @@ import zstandard
 from datakit.errors import ColumnError, EmptyStageError
 from datakit.normalize.config import Config
 from datakit.normalize.readers import slices
-from datakit.normalize.stage import output_schema, partition_bits
+from datakit.normalize.stage import output_schema, partition_bits, route_memory
 from datakit.normalize.upstream_columns import LEADING
 from tests.support.data import need_data
 from tests.support.normalize.sources import SOURCE, check_contract, normalize, write_lines
@@ -43,6 +43,11 @@ def _records(path: Path) -> list[dict[str, Any]]:
     data = path.read_bytes()
     raw = gzip.decompress(data) if path.suffix == ".gz" else zstandard.ZstdDecompressor().stream_reader(data).read()
     return [json.loads(line) for line in raw.splitlines()]
+
+
+def test_memory_follows_the_longest_permitted_record() -> None:
+    assert route_memory(Config()) == 1 << 30
+    assert route_memory(Config(max_document_bytes=1 << 30)) == (1 << 30) + 4 * (768 << 20)
 
 
 def test_partition_count_follows_text_bytes() -> None:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
+import datakit
+from datakit.errors import RecipeError, StepFailedError
+from datakit.normalize.transform import Transform
+from datakit.recipe import parse_recipe
 from tests.support.normalize.sources import check_contract, normalize, write_lines
 
 
@@ -22,3 +27,32 @@ def test_transform_changes_records(tmp_path: Path) -> None:
     assert sorted(row["text"] for row in result.rows()) == ["b0!", "b2!", "new 0", "new 1"]
     assert result["transform_added"] == 1
     check_contract(result)
+
+
+def misspelled(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.select(["bdy"])
+
+
+def test_failing_transform_shows_its_traceback_and_what_it_received(tmp_path: Path) -> None:
+    """Through the pipeline, whose worker processes import the transform."""
+    write_lines(tmp_path / "in.jsonl", *({"body": f"secret {n}", "n": n} for n in range(3)))
+    source = {"name": "web", "url": str(tmp_path / "in.jsonl"), "transform": f"{__name__}:misspelled"}
+    recipe = parse_recipe({"name": "made", "sources": [{**source, "transform_version": 1}]}, "test", tmp_path)
+    with pytest.raises(StepFailedError) as caught:
+        datakit.run(recipe, root=str(tmp_path / "root"), workers=1)
+    said = str(caught.value)
+    assert f"transform '{__name__}:misspelled' failed" in said
+    assert "a pyarrow.RecordBatch of 1 row with the columns 'body': string, 'n': int64" in said
+    assert 'return batch.select(["bdy"])' in said
+    assert 'KeyError: Field "bdy" does not exist in schema' in said
+    assert "while processing in.jsonl:0" in said, "the second attempt tried the records one by one"
+    assert "secret" not in said
+
+
+def test_transform_whose_module_fails_is_refused_with_its_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_filters.py").write_text("words = 5\nwords.split()\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(RecipeError, match=r"line 2[\s\S]*'int' object has no attribute 'split'"):
+        Transform("broken_filters:keep")

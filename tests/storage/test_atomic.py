@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -32,9 +33,8 @@ def test_equal_second_commit_is_accepted(root: str) -> None:
 def test_different_second_commit_is_refused(root: str) -> None:
     url = urls.join(root, "file.bin")
     atomic.commit_bytes(b"first", url)
-    with pytest.raises(
-        DivergentOutputError, match=r"file\.bin exists with different content \(5 bytes.* not deterministic"
-    ):
+    said = r"file\.bin exists with different content \(5 bytes.* remove the step's directory and run again.* not determ"
+    with pytest.raises(DivergentOutputError, match=said):
         atomic.commit_bytes(b"second", url)
     assert urls.read_bytes(url) == b"first"
     assert names(root) == ["file.bin"]
@@ -152,3 +152,11 @@ print(peak() - before)
 def test_names_may_be_as_long_as_the_file_system_allows(tmp_path: Path, name: str) -> None:
     atomic.commit_bytes(b"content", str(tmp_path / name))
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_names_as_long_as_the_disk_allows_are_written(tmp_path: Path) -> None:
+    """The name of the temporary file states the host and the process, yet is never longer than 255 bytes."""
+    name = "é" * 127
+    with patch.object(atomic, "process_space", lambda: "h" * atomic.SHOWN_BYTES + ".01234567.4026531836"):
+        assert atomic.commit_bytes(b"content", str(tmp_path / name)).created
+    assert names(str(tmp_path)) == [name]

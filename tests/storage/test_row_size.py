@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from datakit.errors import ColumnError
-from datakit.storage.row_size import row_sizes
+from datakit.storage.row_size import row_sizes, value_bytes
 
 
 def test_row_sizes_count_values_at_any_depth() -> None:
@@ -25,5 +25,7 @@ def test_row_sizes_count_values_at_any_depth() -> None:
     np.testing.assert_array_equal(row_sizes(table), sizes)
     np.testing.assert_array_equal(row_sizes(table.slice(1, 2)), sizes[1:])
     np.testing.assert_array_equal(row_sizes(pa.concat_tables([table.slice(2), table])), sizes[[2, 0, 1, 2]])
+    assert value_bytes(table) == (3 + 2) + 2 * 8 + (2 + 0 + 8) + 3 + 4 * 8
+    assert value_bytes(table.slice(1, 2)) == 2 + (0 + 0) + 0 + 2 * 8
     with pytest.raises(ColumnError, match="'v' has type string_view"):
         row_sizes(pa.table({"v": pa.array(["x"], pa.string_view())}))

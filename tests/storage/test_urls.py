@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from datakit.errors import NotFoundError, RootError
 from datakit.storage import atomic, urls
 from datakit.storage.parquet import open_shard
+from tests.support.s3 import s3_root
 
 
 def names(root: str) -> list[str]:
@@ -23,6 +25,16 @@ def test_listing_is_deep_sorted_without_dot_files(root: str) -> None:
     assert [info.size for info in found] == [1, 3, 3, 5]
     assert [urls.read_bytes(info.url) for info in found] == [b"a", b"b/1", b"b/2", b"c/d/e"]
     assert urls.listing(urls.join(root, "nothing")) == []
+
+
+def test_listing_and_removal_go_beyond_a_page(tmp_path: Path) -> None:
+    """S3 lists and removes at most 1,000 keys per request."""
+    for number in range(2_005):
+        (tmp_path / f"{number:04d}").touch()
+    with s3_root(holding=str(tmp_path)) as root:
+        assert [info.path for info in urls.listing(root)] == [f"{number:04d}" for number in range(2_005)]
+        urls.remove_tree(root)
+        assert urls.listing(root) == []
 
 
 def test_ranges_are_exact_and_end_with_the_file(root: str) -> None:

@@ -2,11 +2,13 @@
 their rows ordered by bucket.
 
 Map tasks write runs, and each reducer reads the byte ranges of its buckets in all of them. Only file names pass through
-the driver. A run ends when its rows reach `budget_bytes / 2` bytes (at most 1 GiB) or the schema changes. Within a
-bucket, rows are ordered by run; within a run, they keep the order in which they were written. Run boundaries depend
-only on the rows, not on their division into tables, so a rerun of a task with smaller batches writes the same bytes. A
-run is committed as soon as the input of its rows is known to be sound (see `InputState`). Until then, it is a temporary
-file: beside its final place on a disk, or in the temporary directory if the step is in an object store.
+the driver. A run ends when its rows reach `budget_bytes / 2` bytes (at most 1 GiB), when the schema changes, or before
+a row with which a column could exceed 2 GiB. Within a bucket, rows are ordered by run; within a run, they keep the
+order in which they were written. Run boundaries depend only on the rows, not on their division into tables, so a rerun
+of a task with smaller batches writes the same bytes. A run is committed as soon as the input of its rows is known to be
+sound (see `InputState`). Until then, it is a temporary file: beside its final place on a disk, or in the temporary
+directory if the step is in an object store. If more than STAGED_BYTES wait in the temporary directory, the input is
+verified ahead.
 
 Memory: besides the table being written, a writer holds about `budget_bytes` (measured: 1.1 times that, regardless of
 skew). One half holds the waiting rows, plus 10 bytes per row for bucket number and position. The other half holds a
@@ -17,7 +19,7 @@ the rows, and two files. The throughput is 500 MB (narrow rows) to 900 MB per CP
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -38,6 +40,9 @@ from datakit.storage.row_size import row_sizes
 __all__ = ["ExchangeWriter", "merged", "read_buckets"]
 
 ROW_OVERHEAD = 10  # bytes per waiting row, for its bucket number and its position
+MOST_RUN_BYTES = (1 << 31) - 1  # what 32-bit offsets can address
+STAGED_BYTES = 1 << 30  # of uncommitted runs in the temporary directory, per writer
+HEAVY_SHARE = 1 / 8  # of a run in one bucket, which then has far more rows than others (such as copies of one text)
 WINDOW_BYTES = 4 << 20  # bytes of rows gathered at a time; a larger bucket is written as several record batches
 
 Fetched = tuple[RunIndex, pa.Buffer | None, str]  # index, the buckets' bytes (None if there are none), URL of the run
@@ -56,7 +61,8 @@ class _StagedRun:
 
 class ExchangeWriter:
     """Writes runs to `exchange/<phase>/<key>-<number>.arrow` below the step's directory. `outputs` lists all files
-    written, for TaskResult.outputs; `runs` lists the runs' relative paths, for TaskResult.details["runs"].
+    written, for TaskResult.outputs; `runs` lists the runs' relative paths, for TaskResult.details["runs"]; `heavy` has
+    the bytes of each bucket that holds more than HEAVY_SHARE of a run.
     """
 
     def __init__(
@@ -87,6 +93,7 @@ class ExchangeWriter:
         self._staged: deque[_StagedRun] = deque()
         self._outputs: list[OutputFile] = []
         self.runs: list[str] = []
+        self.heavy = Counter[int]()
 
     @property
     def outputs(self) -> tuple[OutputFile, ...]:
@@ -127,11 +134,16 @@ class ExchangeWriter:
         start, base = 0, 0
         while start < table.num_rows:
             stop = min(int(np.searchsorted(ends, base + self._run_bytes - self._bytes)) + 1, table.num_rows)
+            too_large = self._bytes + int(ends[stop - 1]) - base > MOST_RUN_BYTES
+            if too_large and self._tables and stop == start + 1:
+                self._flush()
+                continue
+            stop -= too_large and stop > start + 1
             self._tables.append(table.slice(start, stop - start))
             self._pending.append(narrow[start:stop])
             self._bytes += int(ends[stop - 1]) - base
             start, base = stop, int(ends[stop - 1])
-            if self._bytes >= self._run_bytes:
+            if too_large or self._bytes >= self._run_bytes:
                 self._flush()
 
     def _flush(self) -> None:
@@ -145,7 +157,17 @@ class ExchangeWriter:
             local = stack.enter_context(atomic.staging(urls.join(self._directory, path)))
             index = _write_run(local, table, bucket, self._buckets, most)
             self._staged.append(_StagedRun(path, local, index, self._input.begun, stack.pop_all()))
+        sizes = np.diff(index.offsets)
+        self.heavy.update(
+            {int(bucket): int(sizes[bucket]) for bucket in np.flatnonzero(sizes > HEAVY_SHARE * sizes.sum())}
+        )
         self._commit_sound()
+        if not urls.is_local(self._directory) and self._staged_bytes() > STAGED_BYTES:
+            self._input.verify()
+            self._commit_sound()
+
+    def _staged_bytes(self) -> int:
+        return sum(run.local.stat().st_size for run in self._staged)
 
     def _commit_sound(self) -> None:
         """Commit the runs, in order, up to the first whose input is not yet known to be sound."""

@@ -26,6 +26,10 @@ class InputState(Protocol):
         """The number of parts verified so far."""
         ...
 
+    def verify(self) -> None:
+        """Verify all parts begun so far, if need be by reading them ahead. Raises an exception if one is not sound."""
+        ...
+
 
 @dataclass(frozen=True)
 class SoundInput:
@@ -33,6 +37,9 @@ class SoundInput:
 
     begun: int = 0
     sound: int = 0
+
+    def verify(self) -> None:
+        """Do nothing."""
 
 
 SOUND = SoundInput()

@@ -3,14 +3,16 @@
 If each of R reducers reads M runs, they make 2 x M x R requests in total: 8 million for M = R = 2,000. If groups of
 sqrt(M) consecutive runs are merged first, the reducers read only R x sqrt(M) ranges. Record batches are copied as bytes
 without decoding. The order of rows in a bucket (by run, then by row) and the schemas (`run_file.py`) are preserved.
-Cost: one copy of the data.
-Memory: at most two copies of a window of 64 MiB, plus the indexes of the runs.
+Cost: one copy of the data. If the indexes of a group take more than INDEX_BYTES, they are read twice, the second time
+in ranges of buckets.
+Memory: at most two copies of a window of 64 MiB, and INDEX_BYTES for the indexes, whatever the number of runs and
+buckets. A merged run with so many schemas that its own index would take more is written as several runs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,7 +25,8 @@ from datakit.storage import atomic, urls
 
 MOST_READS = 10**6  # chosen because an object store answers this many requests within minutes
 WINDOW_BYTES = 64 << 20
-MEMORY_BYTES = 512 << 20  # two copies of the window, the indexes, and a margin
+INDEX_BYTES = 64 << 20  # for the offsets of the runs to merge, and again for those of the merged run
+MEMORY_BYTES = 512 << 20  # two copies of the window, the offsets with copies for writing, and a margin
 
 
 def merged(step: Step, phase: str, runs: list[str], readers: int) -> Generator[Phase, Sequence[TaskResult], list[str]]:
@@ -46,57 +49,90 @@ def merged(step: Step, phase: str, runs: list[str], readers: int) -> Generator[P
 def merge_runs(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """Merge one group of runs into the run `exchange/<phase>/<key>.arrow`. This is a task function."""
     sources = [urls.join(context.step_directory, run) for run in arguments["runs"]]
-    indexes = [read_index(url) for url in sources]
-    if len({index.buckets for index in indexes}) != 1:
-        raise CorruptError(
-            f"the runs of {arguments['phase']} differ in their number of buckets; remove the step's folder exchange/ "
-            f"and run again"
-        )
-    path = f"exchange/{arguments['phase']}/{arguments['key']}.arrow"
-    url = urls.join(context.step_directory, path)
-    with atomic.staging(url) as local:
-        index = _merge(local, sources, indexes)
-        data = atomic.commit_file(local, url)
-    sidecar = atomic.commit_bytes(index.encode(), url + INDEX_SUFFIX)
-    outputs = (
-        OutputFile(path, data.bytes, data.xxh3, index.rows),
-        OutputFile(path + INDEX_SUFFIX, sidecar.bytes, sidecar.xxh3),
-    )
-    return TaskResult(outputs, details={"runs": [path]}, records=index.rows, bytes_read=data.bytes)
+    outputs: list[OutputFile] = []
+    paths: list[str] = []
+    while sources:
+        total = _Total(arguments["phase"], sources)
+        path = f"exchange/{arguments['phase']}/{arguments['key']}{f'-{len(paths)}' if paths else ''}.arrow"
+        url = urls.join(context.step_directory, path)
+        with atomic.staging(url) as local:
+            index = _merge(local, total)
+            data = atomic.commit_file(local, url)
+        sidecar = atomic.commit_bytes(index.encode(), url + INDEX_SUFFIX)
+        outputs.append(OutputFile(path, data.bytes, data.xxh3, index.rows))
+        outputs.append(OutputFile(path + INDEX_SUFFIX, sidecar.bytes, sidecar.xxh3))
+        paths.append(path)
+        sources = sources[len(total.sources) :]
+    records, size = sum(file.rows for file in outputs), sum(file.bytes for file in outputs[::2])
+    return TaskResult(tuple(outputs), details={"runs": paths}, records=records, bytes_read=size)
 
 
-def _merge(local: Path, sources: list[str], indexes: list[RunIndex]) -> RunIndex:
-    schemas, places = _segments(indexes)
-    buckets = indexes[0].buckets
-    sizes = np.zeros((buckets, len(schemas)), np.int64)
-    for index, mapping in zip(indexes, places, strict=True):
-        lengths = np.diff(index.offsets).reshape(buckets, index.segments)
-        for segment, place in enumerate(mapping):
-            sizes[:, place] += lengths[:, segment]
+class _Total:
+    """The sum of the indexes of the first runs in a list, as many as one merged run may have.
+
+    schemas: a new one at each change. sizes: for each schema, the number of bytes in each bucket, int64 [buckets].
+    indexes: the indexes, or None if they take more than INDEX_BYTES.
+    """
+
+    def __init__(self, phase: str, sources: list[str]) -> None:
+        self.schemas: list[bytes] = []
+        self.sizes: list[np.ndarray] = []
+        self.indexes: list[RunIndex] | None = []
+        self.buckets = self.rows = self.segments = 0
+        for number, url in enumerate(sources):
+            index = read_index(url)
+            if self.buckets not in (0, index.buckets):
+                raise CorruptError(
+                    f"the runs of {phase} differ in their number of buckets; remove the step's folder exchange/ "
+                    "and run again"
+                )
+            self.buckets = index.buckets
+            if number and (len(self.schemas) + index.segments) * self.buckets * 8 > INDEX_BYTES:
+                sources = sources[:number]
+                break
+            self._add(index)
+        self.sources = sources
+
+    def _add(self, index: RunIndex) -> None:
+        lengths = np.diff(index.offsets).reshape(self.buckets, index.segments)
+        for segment, schema in enumerate(index.schemas):
+            if not self.schemas or self.schemas[-1] != schema:
+                self.schemas.append(schema)
+                self.sizes.append(np.zeros(self.buckets, np.int64))
+            self.sizes[-1] += lengths[:, segment]
+        self.rows, self.segments = self.rows + index.rows, self.segments + index.segments
+        if self.indexes is not None:
+            self.indexes.append(index)
+            if self.segments * self.buckets * 8 > INDEX_BYTES:
+                self.indexes = None
+
+    def parts(self) -> Iterator[tuple[int, int, list[RunIndex]]]:
+        """Yield ranges of buckets [first, stop) with the indexes of all runs for this range."""
+        if self.indexes is not None:
+            yield 0, self.buckets, self.indexes
+            return
+        step = max(1, INDEX_BYTES // (8 * self.segments))
+        for first in range(0, self.buckets, step):
+            stop = min(first + step, self.buckets)
+            yield first, stop, [read_index(url, first, stop) for url in self.sources]
+
+
+def _merge(local: Path, total: _Total) -> RunIndex:
+    whole = np.sum(total.sizes, axis=0)
     with open(local, "wb", buffering=1 << 20) as sink:
-        sink.write(schemas[0])
-        for first, stop in windows(sizes.sum(axis=1), WINDOW_BYTES):
-            _copy_window(sink, sources, indexes, first, stop)
+        sink.write(total.schemas[0])
+        for start, end, indexes in total.parts():
+            for first, stop in windows(whole[start:end], WINDOW_BYTES):
+                _copy_window(sink, total.sources, indexes, first, stop)
         sink.write(END_OF_STREAM)
-    offsets = len(schemas[0]) + np.concatenate([[0], np.cumsum(sizes.reshape(-1))])
-    return RunIndex(buckets, sum(index.rows for index in indexes), tuple(schemas), offsets)
-
-
-def _segments(indexes: list[RunIndex]) -> tuple[list[bytes], list[list[int]]]:
-    """Return the merged run's schemas (a new one at each change) and the new positions of each input run's segments."""
-    schemas: list[bytes] = []
-    places: list[list[int]] = []
-    for index in indexes:
-        places.append([])
-        for schema in index.schemas:
-            if not schemas or schemas[-1] != schema:
-                schemas.append(schema)
-            places[-1].append(len(schemas) - 1)
-    return schemas, places
+    offsets = len(total.schemas[0]) + np.concatenate([[0], np.cumsum(np.stack(total.sizes, axis=1).reshape(-1))])
+    return RunIndex(total.buckets, total.rows, tuple(total.schemas), offsets)
 
 
 def _copy_window(sink: BinaryIO, sources: list[str], indexes: list[RunIndex], first: int, stop: int) -> None:
-    """Copy buckets [first, stop) of all runs in bucket order: one request per run, several for a large bucket."""
+    """Copy buckets [first, stop) of all runs in bucket order: one request per run, several for a large bucket. Bucket 0
+    is the first that the indexes cover.
+    """
     spans = [(int(i.offsets[first * i.segments]), int(i.offsets[stop * i.segments])) for i in indexes]
     if stop == first + 1:
         for url, (begin, end) in zip(sources, spans, strict=True):

@@ -37,6 +37,7 @@ TRIES = {
 }
 DEATHS = (Cause.CRASH, Cause.HANG, Cause.MEMORY)
 MEMORY_STEP, MEMORY_LEVELS = 2, 3  # the declared memory x1, x2, x4
+ALL_MEMORY = 1 << 50  # more than a machine has, so the attempt gets what the machine has
 NARROWINGS = 4  # deaths that may be spent on identifying a record; they cause a retry whatever TRIES says
 BREAKER_TASKS = 5  # the phase stops if this many tasks have failed with the same error and none has succeeded
 BACKOFF_SECONDS = 0.5  # wait after the first lost worker, doubled for each further one
@@ -91,8 +92,8 @@ def _plan_single_tries(history: TaskHistory, outcome: Outcome) -> None:
     """Make the next attempt try the records of the batch in progress one by one. After a death with no batch in
     progress, or in a batch whose records were already tried one by one, the next attempt does so for all records.
     """
-    batch, tried = outcome.in_progress, [(known.file, known.position) for known in history.try_singly]
-    if batch is not None and (batch.file, batch.position) not in tried:
+    batch = outcome.in_progress
+    if batch is not None and not _is_known(history, batch):
         history.try_singly.append(batch)
     elif outcome.cause in DEATHS and (outcome.cause is not Cause.MEMORY or history.memory_level == MEMORY_LEVELS - 1):
         history.try_singly.append(ALL_RECORDS)
@@ -114,6 +115,10 @@ def _judge_death(history: TaskHistory, outcome: Outcome, exhausted: bool) -> Ver
     return None
 
 
+def _is_known(history: TaskHistory, batch: RecordRange | QuarantinedRecord) -> bool:
+    return any((tried.file, tried.position) == (batch.file, batch.position) for tried in history.try_singly)
+
+
 def may_repeat(history: TaskHistory, outcome: Outcome) -> bool:
     """Count an outcome that is neither a death nor a result, and thus says nothing about the input. Returns True if a
     retry is allowed.
@@ -132,12 +137,17 @@ def skip_proposed(history: TaskHistory) -> None:
 
 
 def next_attempt(attempt: Attempt, history: TaskHistory, memory_bytes: int) -> Attempt:
-    """Return the next attempt at a task for which the phase declares `memory_bytes` of memory."""
+    """Return the next attempt at a task for which the phase declares `memory_bytes` of memory.
+
+    If the last attempt ran out of memory at a record to be skipped, its reader had to pass over that record. The next
+    attempt may then use all of a machine's memory, once.
+    """
+    passes = history.memory_level == 1 and any(_is_known(history, gone) for gone in history.skip)
     return replace(
         attempt,
         number=history.attempts + 1,
-        memory_bytes=memory_bytes * MEMORY_STEP**history.memory_level,
-        exclusive=history.memory_level == MEMORY_LEVELS - 1,
+        memory_bytes=ALL_MEMORY if passes else memory_bytes * MEMORY_STEP**history.memory_level,
+        exclusive=passes or history.memory_level == MEMORY_LEVELS - 1,
         try_singly=tuple(history.try_singly),
         skip=tuple(history.skip),
     )

@@ -45,7 +45,7 @@ FASTEST_GROWTH = 16 << 30  # bytes per second: four times the growth of the fast
 LATENESS_SECONDS = 0.1  # delay of a measurement on a busy machine; with 0.02, fast growth was often taken for slow
 HARD_LIMIT_SECONDS = 0.25  # a hard limit stays this long after fast growth: the child may only be waiting for a CPU
 NEAR_LIMIT = 0.95  # share of the first limit; if a child reserved more, failed allocations are attributed to that limit
-ENTRIES = 4096  # far more than the children of one fork server at any time
+ENTRIES = 4096  # far more than the children of one fork server at any time; a ring, in which used entries are skipped
 CHILD = struct.Struct("<qqqq")  # a _Child, written by the fork server
 OBSERVED = struct.Struct("<qq??")  # an _Observed, written by the watcher
 ENTRY_BYTES = 64
@@ -119,7 +119,11 @@ class MemoryWatcher:
 
     def add(self, pid: int, budget: int) -> int:
         """Start watching a child that has no work yet, and return the number of its entry."""
-        entry, self._next = self._next, (self._next + 1) % ENTRIES
+        candidates = ((self._next + step) % ENTRIES for step in range(ENTRIES))
+        entry = next((number for number in candidates if not self._table.child(number).pid), None)
+        if entry is None:
+            raise RuntimeError(f"the fork server has {ENTRIES} children; it cannot watch more")
+        self._next = (entry + 1) % ENTRIES
         self._table.set_observed(entry, _Observed())
         self._table.set_child(entry, _Child(pid, budget, *used_memory(pid)))
         os.write(self.descriptor, ENTRY_NUMBER.pack(entry))

@@ -16,6 +16,7 @@ from datakit.engine.task import TaskContext, Tolerance
 from datakit.errors import ColumnError
 from datakit.normalize.config import Config
 from datakit.normalize.readers.inputs import Inputs
+from datakit.normalize.readers.line_chunks import CHUNK_BYTES
 from datakit.normalize.readers.streams import Streams
 from datakit.normalize.record_counts import RecordCounts
 from datakit.normalize.schema_union import shown
@@ -86,6 +87,11 @@ class Chunk:
 
 
 Chunks = Iterator[Chunk]
+
+
+def longest_record(config: Config) -> int:
+    """Return the maximum size of a record with all its columns, in bytes."""
+    return max(config.max_document_bytes, CHUNK_BYTES)
 
 
 def without_columns(table: pa.Table, names: Sequence[str]) -> pa.Table:

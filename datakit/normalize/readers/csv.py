@@ -1,14 +1,14 @@
-"""Reads CSV and TSV files: finds the header and the ends of records (quoted fields may contain line ends), and
-quarantines records with a wrong number of fields or wrong quotes. By default, the fields of CSV files may be quoted as
-in RFC 4180, and those of TSV files are never quoted, as in IANA's definition; `quoting` chooses otherwise. A quote that
-is never closed would silently turn the rest of the file into one field. Therefore a quoted field that exceeds
-`max_field_bytes` or `max_field_lines`, or that is still open at the end of the file, is an error: its record and what
-follows it are lost and quarantined as one entry. If text follows a closing quote, that record is quarantined up to the
-end of the line.
+"""Reads CSV and TSV files: finds the header, and quarantines records that are too long or have a wrong number of fields
+or wrong quotes. By default, the fields of CSV files may be quoted as in RFC 4180, and those of TSV files are never
+quoted, as in IANA's definition; `quoting` chooses otherwise. A quote that is never closed would silently turn the rest
+of the file into one field. Therefore a quoted field that exceeds `max_field_bytes` or `max_field_lines`, or that is
+still open at the end of the file, is an error: its record and what follows it are lost and quarantined as one entry. If
+text follows a closing quote, that record is quarantined up to the end of the line. A record that is longer than
+`max_document_bytes` is quarantined; its fields are dropped as they are read.
 
-Every column is a string, because the format has no types, and guessed types would differ between chunks. A compiled
-pass finds the ends of the records, so that chunks consist of whole records at known offsets; pyarrow then parses the
-chunks. A quarantined record is listed with its offset. Cost: about 300 MB/s per core.
+Every column is a string, because the format has no types, and guessed types would differ between chunks.
+csv_records.py cuts the file into chunks of whole records at known offsets; pyarrow then parses the chunks. A
+quarantined record is listed with its offset. Cost: about 300 MB/s per core.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,31 +25,26 @@ import pyarrow.csv as pc
 from datakit.errors import UnreadableError
 from datakit.normalize.config import QUOTED, UNQUOTED, Config
 from datakit.normalize.formats import AUTO, CSV
-from datakit.normalize.readers.base import Chunk, Chunks, ReadContext, require_unique_columns, without_columns
+from datakit.normalize.readers.base import (
+    Chunk,
+    Chunks,
+    ReadContext,
+    longest_record,
+    require_unique_columns,
+    without_columns,
+)
+from datakit.normalize.readers.csv_records import Dialect, RecordCutter, Records
 from datakit.normalize.readers.json import BYTE_ORDER_MARK
-from datakit.normalize.readers.line_chunks import CHUNK_BYTES
 from datakit.normalize.readers.sound_arrays import check_arrays
 from datakit.normalize.readers.streams import DamagedError, decompressed
 from datakit.normalize.readers.valid_strings import with_valid_strings
 
 
-class _Records(NamedTuple):
-    """Whole records: their bytes `data`, the file offset of `data`, and the start of each record in `data` (int64).
-
-    sound: bool [records], False for a record in which text follows a closing quote.
-    """
-
-    offset: int
-    data: bytes
-    starts: np.ndarray
-    sound: np.ndarray
-
-
 def read_csv(context: ReadContext, path: str, format: str) -> Chunks:
     """Yield the records of a file. format: CSV or TSV. Raises ColumnError or UnreadableError."""
     dialect = dialect_of(format, context.config)
-    cutter = _RecordCutter(dialect, context.config)
     parser = _ChunkParser(path, dialect, context)
+    cutter = RecordCutter(dialect, context.config, parser.too_long)
     with context.inputs.open(path) as file:
         parts = decompressed(file, path, streams=context.streams)
         try:
@@ -69,82 +64,10 @@ def _finish_stream(parts: Iterator[bytes], context: ReadContext) -> None:
             context.task.release()
 
 
-class Dialect(NamedTuple):
-    """The delimiter of a file, and whether its fields may be quoted."""
-
-    delimiter: str
-    quoted: bool
-
-
 def dialect_of(format: str, config: Config) -> Dialect:
     """Return the dialect of a format under a source's settings."""
     quoting = config.quoting if config.quoting != AUTO else QUOTED if format == CSV else UNQUOTED
     return Dialect("," if format == CSV else "\t", quoting == QUOTED)
-
-
-class _RecordCutter:
-    """Cuts a stream of bytes into chunks of whole records. `position` is the offset of the next byte to yield."""
-
-    def __init__(self, dialect: Dialect, config: Config) -> None:
-        self._dialect, self._field_limits = dialect, (config.max_field_bytes, config.max_field_lines)
-        self._limit, self.position = max(config.max_document_bytes, CHUNK_BYTES), 0
-        self._buffer = bytearray()
-
-    def chunks(self, parts: Iterator[bytes]) -> Iterator[_Records]:
-        """Yield every chunk of the stream `parts`; the last record may lack a line end. Raises DamagedError."""
-        wanted = CHUNK_BYTES
-        for part in parts:
-            self._buffer += part
-            while len(self._buffer) >= wanted:
-                cuts = list(self._cut(wanted))
-                yield from cuts
-                if not cuts and wanted > self._limit:
-                    raise DamagedError(f"a record is longer than max_document_bytes ({self._limit})")
-                wanted = CHUNK_BYTES if cuts else 2 * wanted
-        yield from self._cut(len(self._buffer), final=True)
-
-    def whole_records(self) -> Iterator[_Records]:
-        """Yield the whole records that were still buffered when the stream broke off."""
-        with suppress(DamagedError):
-            yield from self._cut(len(self._buffer))
-
-    def _cut(self, length: int, final: bool = False) -> Iterator[_Records]:
-        """Yield the whole records in the first `length` bytes. final: the file ends there.
-
-        Raises DamagedError after them if the next record has a quoted field that is too long or that never ends.
-        """
-        data = bytes(memoryview(self._buffer)[:length])
-        starts, sound, end, opened, too_long = self._find_records(data)
-        end = length if final and opened < 0 else end
-        if end:
-            quote = self.position + opened
-            whole = starts < end
-            yield _Records(self.position, data[:end], starts[whole], sound[whole])
-            del self._buffer[:end]
-            self.position += end
-            opened = quote - self.position if opened >= 0 else -1
-        if too_long or (final and opened >= 0):
-            raise DamagedError(self._open_quote(self.position + opened, too_long))
-
-    def _open_quote(self, place: int, too_long: bool) -> str:
-        most, lines = self._field_limits
-        within = f"within max_field_bytes ({most}) and max_field_lines ({lines})" if too_long else "in the file"
-        return f"the quote at byte {place} is not closed {within} (quoting = {UNQUOTED!r} if quotes mean nothing here)"
-
-    def _find_records(self, data: bytes) -> tuple[np.ndarray, np.ndarray, int, int, bool]:
-        from datakit.normalize import kernels  # imported only here, because it imports numba, which only tasks need
-
-        starts = np.zeros(data.count(b"\n") + data.count(b"\r") + 1, np.int64)
-        sound = np.zeros(len(starts), np.bool_)
-        dialect = ord(self._dialect.delimiter), ord('"') if self._dialect.quoted else -1
-        octets = np.frombuffer(data, np.uint8)
-        count, end, opened, too_long = kernels.find_records(octets, dialect, self._field_limits, starts, sound)
-        return starts[:count], sound[:count], int(end), int(opened), bool(too_long)
-
-
-def warm() -> None:
-    """Compile the kernel, or load it from numba's cache on disk."""
-    _RecordCutter(Dialect(",", True), Config())._find_records(b"a,b\n")
 
 
 def _header(record: bytes, dialect: Dialect, path: str) -> list[str]:
@@ -166,17 +89,28 @@ class _ChunkParser:
         self._path, self._dialect, self._context = path, dialect, context
         self._names: list[str] = []
 
-    def parse(self, records: _Records) -> Chunks:
+    def parse(self, records: Records) -> Chunks:
         """Yield the records of a chunk, if it has any. The first record of the file is the header."""
         offset, data, starts, sound = records
         if len(starts) and not self._names:
             header = data[starts[0] : starts[1]] if len(starts) > 1 else data[starts[0] :]
             self._names = _header(header, self._dialect, self._path)
             starts, sound = starts[1:], sound[1:]
-        for position in (offset + starts[~sound]).tolist():
+        short = np.diff(starts, append=len(data)) <= longest_record(self._context.config)
+        for position in (offset + starts[~short]).tolist():
+            self.too_long(position)
+        for position in (offset + starts[short & ~sound]).tolist():
             self._context.counts.unreadable(self._path, position, "text follows a closing quote")
+        sound = sound & short
         if sound.any():
             yield self._parse(len(data), *_selected(data, starts, offset + starts, sound))
+
+    def too_long(self, position: int) -> None:
+        """Quarantine the record at this offset. Raises UnreadableError if it is the header."""
+        limit = longest_record(self._context.config)
+        if not self._names:
+            raise UnreadableError(f"{self._path} has a header of more than max_document_bytes ({limit}); exclude it")
+        self._context.counts.unreadable(self._path, position, f"longer than max_document_bytes ({limit})")
 
     def _parse(self, size: int, data: bytes, starts: np.ndarray, positions: np.ndarray) -> Chunk:
         counts, config = self._context.counts, self._context.config

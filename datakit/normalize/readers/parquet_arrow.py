@@ -1,8 +1,14 @@
 """Reads Parquet and Arrow files, decides how many rows are decoded at once, and quarantines damaged row groups and
 files. The number of rows is chosen so that a batch takes about 8 MiB, according to the file's metadata. If a row group
 fails to decode, its remaining rows are lost; if the footer is unreadable, all rows of the file are lost. In either
-case, a quarantine entry gives the number of the first lost row. Neither format guarantees that strings are valid UTF-8,
-so invalid ones are repaired here, except in the text column, for which the text rules do this.
+case, a quarantine entry gives the number of the first lost row. A row that is larger than `max_document_bytes` is
+quarantined.
+
+A few bytes of a Parquet file may expand to a cell of many GB. If decoding a row group exhausts the memory, the rows are
+decoded one by one, so that the row is identified. pyarrow cannot pass over such a row without decoding it. If all the
+memory of the machine does not suffice for that, the rows behind it in its row group are quarantined with it. A column
+in `drop` is not decoded at all. Neither format guarantees that strings are valid UTF-8, so invalid ones are repaired
+here, except in the text column, for which the text rules do this.
 
 Cost: Parquet is decoded at 500 to 900 MB/s of text per core; Arrow files are memory-mapped.
 """
@@ -12,25 +18,39 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from datakit.engine.task import ALL_RECORDS, TaskContext
 from datakit.errors import ColumnError, StorageError
 from datakit.normalize.formats import ARROW, PARQUET, check_head
-from datakit.normalize.readers.base import Chunk, Chunks, ReadContext, require_unique_columns, without_columns
+from datakit.normalize.readers.base import (
+    Chunk,
+    Chunks,
+    ReadContext,
+    longest_record,
+    require_unique_columns,
+    without_columns,
+)
 from datakit.normalize.readers.sound_arrays import check_arrays
 from datakit.normalize.readers.streams import HEAD_BYTES
 from datakit.normalize.readers.valid_strings import with_valid_strings
 from datakit.normalize.schema_union import plain
 from datakit.storage import urls
+from datakit.storage.row_size import row_sizes
 
 BATCH_BYTES = 8 << 20  # about the size of a decoded batch; equal to two chunks of JSON Lines
+SINGLY_BYTES = (
+    64 << 20
+)  # the most bytes of rows decoded one by one; more than a batch, since the metadata may understate
 MOST_ROWS = 65_536  # per batch; pyarrow's own default for iter_batches
 STREAM_HEAD = b"\xff\xff\xff\xff"
 STREAM_END = STREAM_HEAD + bytes(4)
+ALL = (ALL_RECORDS.file, ALL_RECORDS.position)
 _DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)  # the last one is raised for a column name that is not UTF-8
 
 
@@ -53,23 +73,71 @@ def read_parquet(context: ReadContext, path: str, start: int = 0, stop: int | No
 
 
 def _row_group(context: ReadContext, path: str, file: pq.ParquetFile, group: int, row: int) -> Chunks:
-    info = file.metadata.row_group(group)
+    info, task = file.metadata.row_group(group), context.task
     end = row + info.num_rows
-    if info.num_rows == 1 and (path, row) in context.task.skip:  # decoding this very row may kill the task
-        context.counts.unreadable(path, row, context.task.skip[path, row])
-        return
-    batches = file.iter_batches(_rows(info.total_byte_size, info.num_rows), row_groups=[group], use_threads=False)
-    context.task.hold(path, row, info.num_rows)
+    rows = _rows(info.total_byte_size, info.num_rows)
+    places = [*task.try_singly, *task.skip]
+    singly = ALL in task.try_singly or any(name == path and row <= place < end for name, place in places)
+    columns = [name for name in file.schema_arrow.names if name not in context.config.drop]
+    decode = partial(file.iter_batches, row_groups=[group], columns=columns or None, use_threads=False)
+    tables = _one_by_one(task, path, decode(1), range(row, end), rows) if singly else map(_table, decode(rows))
+    task.hold(path, row, info.num_rows)
     try:
-        for batch in batches:
-            yield _chunk(context, path, batch, row)
-            row += batch.num_rows
-            context.task.hold(path, row, end - row)
+        for table in tables:
+            size = table.num_rows
+            yield from _chunk(context, path, table, row)
+            row += size
+            task.hold(path, row, end - row)
         if row != end:  # if columns differ in length, pyarrow stops at the end of the shortest one without an error
             raise pa.ArrowInvalid(f"{end - row} rows missing")
+    except _ImpassableError as error:
+        context.counts.unreadable(path, error.row, task.skip[path, error.row])
+        if error.row + 1 < end:
+            reason = f"behind row {error.row}, whose row group cannot be decoded past it; drop can leave out its column"
+            context.counts.unreadable(path, error.row + 1, reason, end - error.row - 1)
     except _DAMAGE as error:
         _raise_unless_damage(error, path)
         context.counts.unreadable(path, row, f"row group {group} cannot be decoded to its end", max(1, end - row))
+
+
+class _ImpassableError(Exception):
+    """A row that must be skipped killed two attempts that tried to decode past it."""
+
+    def __init__(self, row: int) -> None:
+        super().__init__(row)
+        self.row = row
+
+
+def _table(*batches: pa.RecordBatch) -> pa.Table:
+    table = pa.Table.from_batches(batches)
+    return table.combine_chunks() if len(batches) > 1 and table.nbytes < 2 * SINGLY_BYTES else table
+
+
+def _one_by_one(
+    task: TaskContext, path: str, batches: Iterator[pa.RecordBatch], places: range, rows: int
+) -> Iterator[pa.Table]:
+    """Announce and decode the rows in `places` one by one; yield tables of `rows` rows, or of fewer if they are large.
+
+    Raises _ImpassableError at a row to be skipped if no row follows, or if two attempts died while it was decoded.
+    """
+    pending: list[pa.RecordBatch] = []
+    size = 0
+    for place in places:
+        if (path, place) in task.skip and (place == places[-1] or {(path, place), ALL} <= task.try_singly):
+            if pending:
+                yield _table(*pending)
+            raise _ImpassableError(place)
+        task.hold(path, place, places[-1] + 1 - place if (path, place) in task.skip else 1)
+        batch = next(batches, None)
+        if batch is None:
+            break
+        pending.append(batch)
+        size += batch.nbytes
+        if len(pending) == rows or size >= SINGLY_BYTES:
+            yield _table(*pending)
+            pending, size = [], 0
+    if pending:
+        yield _table(*pending)
 
 
 def open_parquet(source: BinaryIO, path: str) -> pq.ParquetFile | None:
@@ -103,9 +171,10 @@ def read_arrow(context: ReadContext, path: str) -> Chunks:
             for batch in _arrow_batches(_mapped(context, path, source), head):
                 _require_columns(path, batch.num_rows, batch.num_columns)
                 for start in range(0, batch.num_rows, step := _rows(batch.nbytes, batch.num_rows)):
-                    part = batch.slice(start, step)
-                    yield _chunk(context, path, part, row)
-                    row += part.num_rows
+                    part = _table(batch.slice(start, step))
+                    size = part.num_rows
+                    yield from _chunk(context, path, part, row)
+                    row += size
         except _DAMAGE as error:
             _raise_unless_damage(error, path)
             context.counts.unreadable(path, row, "what follows cannot be decoded")
@@ -149,11 +218,19 @@ def _raise_unless_damage(error: BaseException, path: str) -> None:
         raise StorageError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _chunk(context: ReadContext, path: str, batch: pa.RecordBatch, row: int) -> Chunk:
-    table = pa.Table.from_batches([batch])
+def _chunk(context: ReadContext, path: str, table: pa.Table, row: int) -> Chunks:
+    """Yield the rows, of which the first is number `row`, as one chunk. Quarantine rows that are too long."""
+    size = table.nbytes
     check_arrays(table)
     require_unique_columns(path, table.column_names)
-    table = without_columns(table, context.config.drop)
-    context.counts.add_read(table.num_rows)
-    table = with_valid_strings(path, plain(table), context.config.text, context.counts)
-    return Chunk(path, table, row + np.arange(table.num_rows), batch.nbytes)
+    table = plain(without_columns(table, context.config.drop))
+    positions = row + np.arange(table.num_rows)
+    limit = longest_record(context.config)
+    if size > limit:
+        long = row_sizes(table) > limit
+        for position in positions[long].tolist():
+            context.counts.unreadable(path, position, f"longer than max_document_bytes ({limit})")
+        table, positions = table.filter(pa.array(~long)), positions[~long]
+    if table.num_rows:
+        context.counts.add_read(table.num_rows)
+        yield Chunk(path, with_valid_strings(path, table, context.config.text, context.counts), positions, size)

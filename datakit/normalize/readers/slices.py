@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import TypeAlias, TypeVar
 
 from datakit.errors import UnreadableError
 from datakit.normalize import formats
@@ -30,6 +30,7 @@ EXPANSION = 4  # approximate bytes of text per byte of a compressed file
 FILE_OVERHEAD = 64 << 10  # opening a file costs about as much as reading this many bytes
 FOOTER_THREADS = 16  # each footer in an object store takes one small request
 T = TypeVar("T")
+Damage: TypeAlias = dict[str, tuple[int, str]]  # see Streams.damaged
 
 
 @dataclass(frozen=True)
@@ -129,21 +130,31 @@ def despite_damage(context: ReadContext, ranges: Sequence[FileRange], work: Call
     Any error may come from the content of a damaged stream, which is used until the damage is noticed.
     """
     try:
-        return work(Streams())
+        return work(_streams(context, ranges, {}))
     except Exception:
         context.task.release()
         damaged = _find_damage(context, ranges)
         if not damaged:
             raise
-    return work(Streams(damaged))
+    return work(_streams(context, ranges, damaged))
 
 
-def _find_damage(context: ReadContext, ranges: Sequence[FileRange]) -> dict[str, tuple[int, str]]:
+def _streams(context: ReadContext, ranges: Sequence[FileRange], damaged: Damage) -> Streams:
+    def check(path: str) -> None:
+        known = replace(context, streams=Streams(damaged))
+        for start, reason in _find_damage(known, [part for part in ranges if part.path == path]).values():
+            raise DamagedStreamError(path, start, reason)
+
+    return Streams(damaged, check=check)
+
+
+def _find_damage(context: ReadContext, ranges: Sequence[FileRange]) -> Damage:
     """Decompress every compressed file of a slice; return the value of `Streams.damaged` for these files.
 
-    Files that hold one document each are left out, because their reader never uses a part of a file.
+    Damage that `context.streams` knows is not reported. Files that hold one document each are left out, because their
+    reader never uses a part of a file.
     """
-    damaged: dict[str, tuple[int, str]] = {}
+    damaged: Damage = {}
     for part in ranges:
         if part.format in (formats.JSON, formats.CSV, formats.TSV) and formats.compression_of(part.path):
             try:
@@ -158,6 +169,6 @@ def _find_damage(context: ReadContext, ranges: Sequence[FileRange]) -> dict[str,
 def _decompress_all(context: ReadContext, path: str) -> None:
     done = 0
     with context.inputs.open(path) as file:
-        for data in decompressed(file, path):
+        for data in decompressed(file, path, streams=Streams(context.streams.damaged)):
             done += len(data)
             context.task.report(0, done)

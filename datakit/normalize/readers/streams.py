@@ -59,11 +59,31 @@ class Streams:
     damaged: path -> (offset in the decompressed file at which to stop, reason), for the files that are known to be
     damaged.
     begun, sound: the first `sound` of the `begun` streams were decoded to their end, or to the end of a truncated file.
+    check: decodes a file to its end and raises DamagedStreamError if one of its streams has wrong content.
     """
 
     damaged: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     begun: int = 0
     sound: int = 0
+    check: Callable[[str], None] = lambda path: None
+    _path: str = field(default="", init=False)
+    _checked: str | None = field(default=None, init=False)
+
+    def begin(self, path: str) -> None:
+        """Count a stream of this file. It is known to be sound if the file was checked."""
+        self.begun, self._path = self.begun + 1, path
+        if path == self._checked:
+            self.sound = self.begun
+
+    def verify(self) -> None:
+        """Check the file that is being read, once, so that all its streams are known to be sound.
+
+        Raises DamagedStreamError.
+        """
+        if self._checked != self._path:
+            self.check(self._path)
+            self._checked = self._path
+        self.sound = self.begun
 
 
 class _ZstdStream:
@@ -132,7 +152,7 @@ def _decompress(file: BinaryIO, path: str, compression: str, streams: Streams) -
 
 def _sound_or_refused(outputs: Iterator[bytes], path: str, start: int, streams: Streams) -> Iterator[bytes]:
     """Yield the content of one stream and count the stream. Raises DamagedError, DamagedStreamError."""
-    streams.begun += 1
+    streams.begin(path)
     used = False
     try:
         for output in outputs:

@@ -9,7 +9,8 @@
 
 Code cannot be hashed like a file, so the declared version takes the place of a hash. The tokenizer.json that is written
 next to the cache states the tokenizer's function, name, version, vocabulary size and special tokens; the contract holds
-the hash of this file. Loading the file checks that the installed tokenizer matches it.
+the hash of this file. Loading the file checks that the installed tokenizer matches it. If the package's code fails, the
+error shows its traceback.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from datakit.errors import TokenizerError
+from datakit.engine.user_code import describe as describe_error
+from datakit.engine.user_code import user_code
+from datakit.errors import DatakitError, TokenizerError
 from datakit.tokenize.encoders.base import Encoder
 from datakit.tokenize.encoders.long_texts import LongTexts
 
@@ -68,6 +71,36 @@ class ByteTokenizer:
 
 
 @dataclass(frozen=True)
+class CheckedEncoder:
+    """Calls a custom tokenizer. Raises UserCodeError if it fails, TokenizerError if its result breaks the protocol."""
+
+    inner: TextTokenizer
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    @property
+    def version(self) -> str:
+        return self.inner.version
+
+    def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        with user_code(f"tokenizer {self.name!r}", f"a {type(texts).__name__} of {len(texts)} strings"):
+            ids, lengths = self.inner.encode_batch(texts)
+            counts = int(np.sum(lengths)), len(lengths), int(np.max(ids, initial=0))
+        for kind, value in (("uint32", ids), ("int64", lengths)):
+            if not isinstance(value, np.ndarray) or value.dtype != kind or value.ndim != 1:
+                found = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
+                raise TokenizerError(f"tokenizer {self.name!r} returned {found} instead of a numpy array, {kind} [N]")
+        if counts[:2] != (len(ids), len(texts)) or counts[2] >= self.inner.vocabulary_size:
+            raise TokenizerError(
+                f"tokenizer {self.name!r} returned {len(ids)} ids up to {counts[2]} and {counts[1]} lengths that add "
+                f"up to {counts[0]}, for {len(texts)} texts and a vocabulary of {self.inner.vocabulary_size}"
+            )
+        return ids, lengths
+
+
+@dataclass(frozen=True)
 class CustomTokenizer:
     """A TextTokenizer with the interface of a loaded tokenizer.json. There is no reference to compare it with."""
 
@@ -106,7 +139,7 @@ class CustomTokenizer:
             raise TokenizerError(
                 f"tokenize.encoder is {wanted!r}, but the custom tokenizer {self.inner.name!r} is its own encoder"
             )
-        return self.inner
+        return CheckedEncoder(self.inner)
 
     def reference_encoder(self, special_strings: str = "keep") -> None:
         return
@@ -124,13 +157,15 @@ def is_custom(tokenizer: str) -> bool:
 
 
 def resolve(function: str) -> TextTokenizer:
-    """Call `package.module:function` and return its tokenizer. Raises TokenizerError if the import fails."""
+    """Call `package.module:function` and return its tokenizer. Raises TokenizerError if that fails."""
     module, _, name = BUILT_IN.get(function, function).partition(":")
     try:
         return getattr(importlib.import_module(module), name)()
-    except (ImportError, AttributeError) as error:
+    except DatakitError:
+        raise
+    except Exception as error:
         raise TokenizerError(
-            f"cannot load the tokenizer {function!r}: {error}; check that its package is installed"
+            f"cannot load the tokenizer {function!r}; check that its package is installed\n{describe_error(error)}"
         ) from error
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from datakit.engine.exchange import merge
 from datakit.engine.exchange.exchange import ExchangeWriter, merged, read_buckets
 from datakit.engine.task import Step, TaskContext
 from datakit.errors import CorruptError
@@ -90,3 +91,46 @@ def test_runs_of_different_shuffles_are_not_merged(tmp_path: Path) -> None:
         runs += writer.runs
     with pytest.raises(CorruptError, match="the runs of route-merge differ in their number of buckets"):
         merge_inline_always(str(tmp_path), runs)
+
+
+def test_memory_for_indexes_does_not_grow_with_runs_and_buckets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Indexes that do not fit are read again in ranges of buckets, and the merged run is the same."""
+    runs, held = [], []
+    for number in range(40):
+        table, bucket = some_rows(30, number)
+        with ExchangeWriter(TaskContext(str(tmp_path), tmp_path), "route", f"{number:05d}", 32) as writer:
+            writer.write(table, bucket)
+        runs += writer.runs
+    files = [Path(tmp_path, path).read_bytes() for path in merge_inline_always(str(tmp_path), runs)]
+    read_index = merge.read_index
+
+    def counted(url: str, first: int = 0, stop: int | None = None):
+        index = read_index(url, first, stop)
+        held.append(len(index.offsets) * 8)
+        return index
+
+    monkeypatch.setattr(merge, "read_index", counted)
+    monkeypatch.setattr(merge, "INDEX_BYTES", 800)
+    for path in Path(tmp_path, "exchange/route-merge").iterdir():
+        path.unlink()
+    again = merge_inline_always(str(tmp_path), runs)
+    assert [Path(tmp_path, path).read_bytes() for path in again] == files
+    size = math.isqrt(len(runs) - 1) + 1
+    assert sum(sorted(held)[:size]) <= 800 + 8 * size, "a range of each index in a group at once"
+
+
+def test_merged_run_of_many_schemas_is_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = []
+    for number in range(12):
+        table, bucket = some_rows(30, number)
+        table = table.rename_columns(["n", f"text{number}"])
+        with ExchangeWriter(TaskContext(str(tmp_path), tmp_path), "route", f"{number:05d}", 32) as writer:
+            writer.write(table, bucket)
+        runs += writer.runs
+    expected = list(read_buckets(str(tmp_path), runs, 3, 9, tmp_path))
+    monkeypatch.setattr(merge, "INDEX_BYTES", 2 * 32 * 8)
+    merged_runs = merge_inline_always(str(tmp_path), runs)
+    assert merged_runs[:2] == ["exchange/route-merge/00000.arrow", "exchange/route-merge/00000-1.arrow"]
+    assert list(read_buckets(str(tmp_path), merged_runs, 3, 9, tmp_path)) == expected

@@ -10,9 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from datakit.consolidate import stage as consolidate
-from datakit.engine.executor import Cause
+from datakit.engine.executor import Attempt, Cause, Outcome, Verdict
 from datakit.engine.scheduler.finish import read_quarantine
-from datakit.engine.task import Tolerance
+from datakit.engine.scheduler.retry_policy import ALL_MEMORY, TaskHistory, judge, next_attempt
+from datakit.engine.task import ALL_RECORDS, QuarantinedRecord, RecordRange, Task, Tolerance
 from datakit.errors import PartialError, StepFailedError
 from datakit.normalize import stage as normalize
 from datakit.storage import parquet
@@ -66,3 +67,18 @@ def test_single_document_row_group_that_kills_is_skipped(tmp_path: Path) -> None
     assert manifest.totals.rows == 7
     (skipped,) = read_quarantine(made.directory)
     assert (skipped.file, skipped.position, skipped.reason) == ("long.parquet", 3, "crash")
+
+
+def test_memory_death_at_a_skipped_record_gets_the_whole_machine_once() -> None:
+    """Its reader has to decode the record to pass over it; if that fails, the reader is told to give up."""
+    first = Attempt(Task("a", "module:function", {}), "route", "step", 1, 1, 100)
+    history = TaskHistory(skip=[QuarantinedRecord("in.parquet", 5, "memory")])
+    died = Outcome.of(first, Cause.MEMORY, in_progress=RecordRange("in.parquet", 5, 7))
+    assert judge(history, died) is Verdict.RETRY
+    again = next_attempt(first, history, 100)
+    assert (again.memory_bytes, again.exclusive) == (ALL_MEMORY, True)
+    assert judge(history, died) is Verdict.RETRY
+    last = next_attempt(again, history, 100)
+    assert (last.memory_bytes, last.exclusive) == (400, True)
+    assert {RecordRange("in.parquet", 5, 7), ALL_RECORDS} == set(last.try_singly)
+    assert judge(history, died) is Verdict.FAIL

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import psutil
@@ -92,3 +93,19 @@ def running_watchers() -> list[psutil.Process]:
     name = memory_watcher.PROCESS_NAME.decode()
     children = psutil.Process().children(recursive=True)
     return [process for process in children if not ended(process) and process.name() == name]
+
+
+def test_entry_of_a_long_running_child_is_not_given_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table is a ring, which thousands of short tasks go around while a long one runs."""
+    monkeypatch.setattr(memory_watcher, "ENTRIES", 3)
+    watcher = object.__new__(memory_watcher.MemoryWatcher)  # without the watcher process
+    watcher._table, watcher._next, watcher.descriptor = memory_watcher._Table(), 0, os.open(os.devnull, os.O_WRONLY)
+    long = watcher.add(os.getpid(), 1 << 40)
+    for _ in range(7):
+        watcher.remove(watcher.add(os.getpid(), 1))
+    assert watcher._table.child(long).budget == 1 << 40
+    watcher.add(os.getpid(), 1)
+    watcher.add(os.getpid(), 1)
+    with pytest.raises(RuntimeError, match="has 3 children; it cannot watch more"):
+        watcher.add(os.getpid(), 1)
+    os.close(watcher.descriptor)

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datakit.errors import ColumnError
-from datakit.normalize.readers import csv as csv_reader
+from datakit.errors import ColumnError, UnreadableError
+from datakit.normalize.readers import base, csv_records
 from datakit.normalize.readers.streams import DamagedStreamError
 from tests.support.normalize.readers import read, reasons, rows
 
@@ -42,7 +42,7 @@ def test_records_round_trip(
     directory = tmp_path_factory.mktemp("csv")
     name = "in.tsv" if tabs else "in.csv"
     (directory / name).write_bytes(as_csv(records, "\t" if tabs else ",", end))
-    with patch.object(csv_reader, "CHUNK_BYTES", block):
+    with patch.object(csv_records, "CHUNK_BYTES", block), patch.object(base, "CHUNK_BYTES", block):
         found, counts = read(directory, name, quoting="rfc4180")
     assert rows(found) == records and not counts.quarantined
 
@@ -69,7 +69,7 @@ def test_overlong_quoted_field_ends_the_file(tmp_path: Path, limit: dict[str, in
     for name, end in (("closed", b'"\n4,d\n'), ("open", b"")):
         data = b'id,text\n1,a\n2,"' + within + b'"\n3,"' + over + end
         (tmp_path / f"{name}.csv.gz").write_bytes(gzip.compress(data))
-        with patch.object(csv_reader, "CHUNK_BYTES", block):
+        with patch.object(csv_records, "CHUNK_BYTES", block), patch.object(base, "CHUNK_BYTES", block):
             found, counts = read(tmp_path, f"{name}.csv.gz", **limit)
         assert [row["text"] for row in rows(found)] == ["a", within.decode()]
         assert [place for place, _ in reasons(counts)] == [data.index(b"3,")]
@@ -81,7 +81,7 @@ def test_overlong_quoted_field_ends_the_file(tmp_path: Path, limit: dict[str, in
 def test_text_after_a_closing_quote_spoils_only_its_record(tmp_path: Path, block: int) -> None:
     data = b'id,text\n1,a\n2,"open\n3,"hello","x"\n4,"b"\n5,"c" ,d\n6,"e""f"\r\n7,"g"'
     (tmp_path / "in.csv").write_bytes(data)
-    with patch.object(csv_reader, "CHUNK_BYTES", block):
+    with patch.object(csv_records, "CHUNK_BYTES", block), patch.object(base, "CHUNK_BYTES", block):
         found, counts = read(tmp_path, "in.csv")
     assert [row["text"] for row in rows(found)] == ["a", "b", 'e"f', "g"]
     expected = [(data.index(start), "text follows a closing quote") for start in (b"2,", b"5,")]
@@ -125,8 +125,50 @@ def test_every_published_record_is_one_that_strict_rfc4180_reads(
     directory = tmp_path_factory.mktemp("csv")
     data = "\n".join(["id,text", *raw]) + "\n"
     (directory / "in.csv").write_text(data)
-    with patch.object(csv_reader, "CHUNK_BYTES", block):
+    with patch.object(csv_records, "CHUNK_BYTES", block), patch.object(base, "CHUNK_BYTES", block):
         found, _ = read(directory, "in.csv")
     places = [int(place) for part in found for place in part.positions]
     for place, row in zip(places, rows(found), strict=True):
         assert next(csv.reader(io.StringIO(data[place:], newline=""), strict=True)) == [row["id"], row["text"]]
+
+
+cell_of_a_long_record = st.sampled_from(
+    ["", "a", "bb", '"c"', '"d""e"', '"f\n\r\ng"', '""""', "h" * 40, '"i"j', "k" * 90]
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    long=st.lists(cell_of_a_long_record, min_size=30, max_size=60).map(",".join),
+    end=st.sampled_from(["\n", "\r\n", "\r"]),
+    block=st.integers(4, 60),
+    tabs=st.booleans(),
+)
+def test_record_that_is_too_long_costs_one_record(
+    tmp_path_factory: pytest.TempPathFactory, long: str, end: str, block: int, tabs: bool
+) -> None:
+    """Wherever the fields of the long record end in the buffer."""
+    if tabs or '"i"j' in long:  # behind text that follows a closing quote, a quote opens nothing
+        long = long.replace("\n", "").replace("\r", "")
+    if tabs:
+        long = long.replace(",", "\t")
+    folder, name, mark = tmp_path_factory.mktemp("csv"), "in.tsv" if tabs else "in.csv", "\t" if tabs else ","
+    long += mark + "z" * 130
+    rows_of = [f"id{mark}text", f"1{mark}before", long, f"2{mark}after", f"3{mark}last"]
+    (folder / name).write_bytes((end.join(rows_of) + end).encode())
+    with patch.object(csv_records, "CHUNK_BYTES", block), patch.object(base, "CHUNK_BYTES", block):
+        found, counts = read(folder, name, max_document_bytes=120)
+    assert [row["text"] for row in rows(found)] == ["before", "after", "last"]
+    assert reasons(counts) == [
+        (len(rows_of[0]) + len(rows_of[1]) + 2 * len(end), "longer than max_document_bytes (120)")
+    ]
+
+
+def test_header_that_is_too_long_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text(",".join(f"column{n}" for n in range(50)) + "\n1,2\n")
+    with (
+        patch.object(csv_records, "CHUNK_BYTES", 40),
+        patch.object(base, "CHUNK_BYTES", 40),
+        pytest.raises(UnreadableError, match="a header of more than"),
+    ):
+        read(tmp_path, "in.csv", max_document_bytes=100)

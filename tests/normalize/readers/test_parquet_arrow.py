@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import feather
 
-from datakit.engine.task import Tolerance
+from datakit.engine.task import TaskContext, Tolerance
 from datakit.errors import ColumnError
 from datakit.normalize.config import Config
-from datakit.normalize.readers import parquet_arrow
+from datakit.normalize.readers import base, parquet_arrow
 from datakit.normalize.readers.base import ReadContext
 from datakit.normalize.readers.inputs import Inputs
-from datakit.normalize.readers.slices import cut_slices, read_range
+from datakit.normalize.readers.slices import FileRange, cut_slices, read_range
 from datakit.normalize.record_counts import RecordCounts
 from tests.support.normalize.readers import RECORDS, read, reasons, rows
 
@@ -153,3 +153,69 @@ def test_rows_without_columns_are_refused(tmp_path: Path) -> None:
     for name in ("in.parquet", "in.arrow"):
         with pytest.raises(ColumnError, match=f"{name} has 3 rows but no columns"):
             read(tmp_path, name)
+
+
+def read_group(
+    folder: Path, died: set[tuple[str, int]], skip: dict[tuple[str, int], str]
+) -> tuple[list[Any], RecordCounts, list[tuple[int, int]]]:
+    """Read in.parquet after deaths at some places; return the rows, the counts and what was announced."""
+    held: list[tuple[int, int]] = []
+    task = TaskContext("", folder, try_singly=frozenset(died), skip=skip)
+    task.hold = lambda file, position, records: held.append((position, records))
+    counts = RecordCounts(Tolerance(1000))
+    context = ReadContext(Inputs(str(folder)), Config(), counts, task)
+    return rows(list(read_range(context, FileRange("in.parquet", "parquet", 0)))), counts, held
+
+
+def test_rows_are_decoded_one_by_one_after_a_death(tmp_path: Path) -> None:
+    pq.write_table(pa.Table.from_pylist(RECORDS), tmp_path / "in.parquet", row_group_size=50)
+    with patch.object(parquet_arrow, "SINGLY_BYTES", 900):
+        found, counts, held = read_group(tmp_path, {("in.parquet", 100)}, {})
+    assert found == RECORDS and not counts.quarantined
+    assert {place for place, records in held if records == 1} >= set(range(100, 150))
+    assert not {place for place, records in held if records == 1} & set(range(49))
+
+
+def test_row_that_kills_the_reader_costs_as_few_rows_as_can_be_decoded(tmp_path: Path) -> None:
+    """A row to be skipped is decoded and left out later; if that kills again, the rest of its row group is lost."""
+    pq.write_table(pa.Table.from_pylist(RECORDS), tmp_path / "in.parquet", row_group_size=50)
+    place = ("in.parquet", 120)
+    passed, counts, held = read_group(tmp_path, set(), {place: "memory"})
+    assert (120, 30) in held, "announced with the rows behind it, so that this death is told from the first one"
+    assert passed == RECORDS and not counts.quarantined, "route leaves it out"
+    assert read_group(tmp_path, {place}, {place: "memory"})[0] == RECORDS, "tried again, with more memory"
+    found, counts, _ = read_group(tmp_path, {place, parquet_arrow.ALL}, {place: "memory"})
+    assert found == RECORDS[:120] + RECORDS[150:]
+    (one, rest) = counts.quarantined
+    assert (one.position, one.records, one.reason) == (120, 1, "memory")
+    assert (rest.position, rest.records) == (121, 29) and "behind row 120" in rest.reason
+    last = ("in.parquet", 149)
+    found, counts, _ = read_group(tmp_path, set(), {last: "memory"})
+    assert found == RECORDS[:149] + RECORDS[150:] and [entry.records for entry in counts.quarantined] == [1]
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_one_large_cell_costs_one_row(tmp_path: Path, suffix: str) -> None:
+    """A list of many equal numbers takes a few bytes in a Parquet file."""
+    table = pa.table({"text": [f"t{n}" for n in range(9)], "v": [[7] * (100_000 if n == 4 else 1) for n in range(9)]})
+    if suffix == "parquet":
+        pq.write_table(table, tmp_path / "in.parquet")
+    else:
+        feather.write_feather(table, str(tmp_path / "in.arrow"))
+    with patch.object(base, "CHUNK_BYTES", 1000):
+        found, counts = read(tmp_path, f"in.{suffix}", max_document_bytes=1)
+    assert [row["text"] for row in rows(found)] == [f"t{n}" for n in range(9) if n != 4]
+    assert reasons(counts) == [(4, "longer than max_document_bytes (1000)")]
+    assert counts.counters["normalize/records_in"] == 9
+
+
+def test_dropped_columns_are_not_decoded(tmp_path: Path) -> None:
+    table = pa.table({"text": ["good"] * 50, "broken": [f"value {n}" for n in range(50)]})
+    pq.write_table(table, tmp_path / "in.parquet", compression="NONE", use_dictionary=False)
+    data = (tmp_path / "in.parquet").read_bytes()
+    (tmp_path / "in.parquet").write_bytes(
+        data.replace(b"value 7", b"\xff" * 7, 1).replace(b"\7\0\0\0value", b"\xff" * 9)
+    )
+    assert read(tmp_path, "in.parquet")[1].quarantined
+    found, counts = read(tmp_path, "in.parquet", drop=("broken",))
+    assert len(rows(found)) == 50 and not counts.quarantined

@@ -12,9 +12,11 @@ from unittest.mock import patch
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from datakit.errors import RecipeError
-from datakit.normalize.readers import slices
+from datakit.errors import InputError, RecipeError
+from datakit.normalize.readers import line_chunks, slices
 from tests.support.normalize.sources import check_contract, normalize, write_lines
 
 OLD = {"text": "old", "year": 900}
@@ -76,3 +78,58 @@ def test_time_is_utc_on_every_machine(tmp_path: Path, monkeypatch: pytest.Monkey
     assert kept(tmp_path, tmp_path / "in.parquet", where="year(seen) = 2019 AND seen = '2019-12-31 23:00:00'") == {"a"}
     monkeypatch.undo()
     time.tzset()
+
+
+def outcome(root: Path, source: Path, chunk: int, where: str) -> set[str] | str:
+    """The documents kept when the file is read in chunks of this size, or the error."""
+    with patch.object(line_chunks, "CHUNK_BYTES", chunk):
+        try:
+            return {row["text"] for row in normalize(root, source, where=where, max_quarantined=99).rows()}
+        except InputError as error:
+            return type(error).__name__
+
+
+SCALAR = st.sampled_from([None, 5, 5.0, 5.5, "5", True, 2**60, -1])
+NESTED = st.fixed_dictionaries({}, optional={"a": SCALAR, "b": st.lists(SCALAR, max_size=2)})
+RECORD = st.fixed_dictionaries({}, optional={"m": st.none() | NESTED, "s": SCALAR})
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    records=st.lists(RECORD, min_size=1, max_size=6),
+    where=st.sampled_from(["m.a = '5'", "len(m.b) > 1", "m.a IS NOT NULL", "m.b[1] = '5'", "s = '5' OR m.a = s"]),
+)
+def test_structs_do_not_depend_on_chunks(
+    tmp_path_factory: pytest.TempPathFactory, records: list[dict[str, Any]], where: str
+) -> None:
+    folder = tmp_path_factory.mktemp("structs")
+    write_lines(folder / "in.jsonl", *({**record, "text": f"t{n}"} for n, record in enumerate(records)))
+    found = [outcome(folder / str(chunk), folder / "in.jsonl", chunk, where) for chunk in (1, 60, 1 << 20)]
+    assert found[0] == found[1] == found[2]
+
+
+def test_text_is_a_string_in_every_chunk(tmp_path: Path) -> None:
+    """Records whose text is a number are quarantined, also if `where` reads them in a chunk of numbers only."""
+    write_lines(tmp_path / "in.jsonl", {"text": "10"}, {"text": 7}, {"text": 30}, {"text": "9"}, {"text": None})
+    for chunk in (1, 1 << 20):
+        with patch.object(line_chunks, "CHUNK_BYTES", chunk):
+            result = normalize(tmp_path / str(chunk), tmp_path / "in.jsonl", where="text > '2'", max_quarantined=9)
+        assert [row["text"] for row in result.rows()] == ["9"]
+        assert (result["quarantined"], result["where_dropped"]) == (2, 2)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()])
+def test_where_sees_text_of_any_type_as_valid_strings(tmp_path: Path, kind: pa.DataType) -> None:
+    large = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
+    raw = pa.array([b"abc", b"x\xff", None, "é".encode()], pa.large_binary() if large else pa.binary())
+    texts = raw.view(kind)
+    pq.write_table(pa.table({"text": texts}), tmp_path / "in.parquet")
+    result = normalize(tmp_path, tmp_path / "in.parquet", where="length(text) < 3 OR text IS NULL")
+    assert {row["text"] for row in result.rows()} == {"x\ufffd", "é"}
+    assert (result["where_dropped"], result["blank"]) == (1, 1)
+
+
+def test_text_cannot_be_declared_a_number(tmp_path: Path) -> None:
+    write_lines(tmp_path / "in.jsonl", OLD)
+    with pytest.raises(RecipeError, match="'text' is the text, which is always a string; cast it in where"):
+        normalize(tmp_path, tmp_path / "in.jsonl", where="text > 1", types={"text": "int64"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import pytest
 import datakit
 from datakit.cache.contract import Special
 from datakit.cache.reader import Cache, open_cache
-from datakit.errors import TokenizerError
+from datakit.errors import TokenizerError, UserCodeError
 from datakit.recipe import parse_recipe
+from datakit.tokenize.encoders.custom import CheckedEncoder
 from datakit.validate.token_cache import require_intact
 from tests.support.caches import CHOICES, clean, run
 from tests.support.partitions import step
@@ -64,3 +66,27 @@ def test_recipe_names_a_custom_tokenizer(tmp_path: Path) -> None:
 def test_custom_tokenizer_of_another_version_is_refused(tmp_path: Path, version: str | None, message: str) -> None:
     with pytest.raises(TokenizerError, match=message):
         tokenize_with(tmp_path, ["ACGT"], CODONS, tokenizer_version=version, eos="<eos>")
+
+
+class Broken(Codons):
+    """A tokenizer whose result depends on the text: a failure, ids out of range, or a list."""
+
+    def encode_batch(self, texts: Sequence[str]) -> tuple[Any, np.ndarray]:
+        if "fail" in texts:
+            raise ValueError(f"no codon in {texts[0]!r}")
+        ids = np.array([99 if "high" in texts else 1] * len(texts), np.uint32)
+        return ids.tolist() if "list" in texts else ids, np.ones(len(texts), np.int64)
+
+
+@pytest.mark.parametrize(
+    ("texts", "error", "message"),
+    [
+        (["secret", "fail"], UserCodeError, r"received a list of 2 strings\n[\s\S]*ValueError: no codon in \.\.\. \("),
+        (["high"], TokenizerError, "1 ids up to 99 and 1 lengths that add up to 1, for 1 texts and a vocabulary of 66"),
+        (["list"], TokenizerError, r"returned list instead of a numpy array, uint32 \[N\]"),
+    ],
+)
+def test_faults_of_a_custom_tokenizer_are_described(texts: list[str], error: type, message: str) -> None:
+    with pytest.raises(error, match=message) as caught:
+        CheckedEncoder(Broken()).encode_batch(texts)
+    assert "secret" not in str(caught.value)

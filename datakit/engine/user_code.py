@@ -1,0 +1,71 @@
+"""Runs a user's own code (a transform, a tokenizer) and reports its exceptions with their traceback, what the code
+received, and no document text.
+
+The messages of other libraries are hidden, because they may quote documents (`worker/child.py`). A user's code is not a
+document: its author needs the lines that failed and the message. In the message, a quoted part is shown only if it is a
+column, a type, a file or a part of the code shown; from the first other quotation on, the message is hidden.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+import re
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from datakit.errors import DatakitError, UserCodeError
+
+SHOWN_FRAMES = 10
+_OURS = str(Path(__file__).parents[1])
+_QUOTED = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""", re.DOTALL)
+_LIBRARY_TYPES = ("pyarrow.", "numpy.", "pandas.", "datetime.")
+
+
+@contextmanager
+def user_code(name: str, received: str, columns: Iterable[str] = ()) -> Iterator[None]:
+    """Raise UserCodeError, with the user's own traceback, if the code in the `with` block raises an exception.
+
+    name: the code, such as "transform 'filters:keep'". received: what it was called with. columns: names that may be
+    shown. Errors that datakit itself raises, and failed allocations, are left as they are.
+    """
+    try:
+        yield
+    except (DatakitError, MemoryError):
+        raise
+    except Exception as error:
+        raise UserCodeError(f"{name} failed; it received {received}\n{describe(error, columns)}") from error
+
+
+def describe(error: Exception, columns: Iterable[str] = ()) -> str:
+    """Describe an exception of a user's code by its traceback, without our own frames, and its message."""
+    if os.environ.get("DATAKIT_DEBUG"):
+        return "".join(traceback.format_exception(error)).rstrip()
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if not frame.filename.startswith((_OURS, "<frozen "))][-SHOWN_FRAMES:]
+    lines = traceback.format_list([frame for frame in theirs if frame.line] or frames[-1:])  # compiled code has none
+    if isinstance(error, SyntaxError):
+        return "".join([*lines, *traceback.format_exception_only(error)]).rstrip()
+    known = {*columns, *(str(name) for name in (getattr(error, "filename", None),) if name)}
+    code = "\n".join(frame.line or "" for frame in theirs)
+    return "".join(lines) + f"{type(error).__name__}: {_shown(_message(error, theirs), known, code)}"
+
+
+def _message(error: Exception, frames: list[traceback.FrameSummary]) -> str:
+    """Return the message. A KeyError of pyarrow has a sentence as its key, which `str` would quote."""
+    by_pyarrow = bool(frames) and frames[-1].filename.endswith((".pxi", ".pyx"))
+    return str(error.args[0]) if by_pyarrow and isinstance(error, KeyError) and error.args else str(error)
+
+
+def _shown(message: str, known: set[str], code: str) -> str:
+    for quotation in _QUOTED.finditer(message):
+        quoted = quotation.group()[1:-1]
+        if not (quoted in known or quoted in code or hasattr(builtins, quoted) or quoted.startswith(_LIBRARY_TYPES)):
+            hidden = len(message) - quotation.start()
+            return (
+                f"{message[: quotation.start()]}... ({hidden} more characters, which may quote a document, are shown "
+                "with DATAKIT_DEBUG=1)"
+            )
+    return message

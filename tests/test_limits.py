@@ -1,0 +1,311 @@
+"""Every size constant, lowered until a small run crosses it: the result is the same, or the error is clear.
+
+`SAME` holds the constants that decide how the work is done, with the values to which they are lowered: the run must
+write the same bytes. `CUTS` holds those that decide where files are cut or what a manifest counts: the documents and
+their tokens must be the same. `ELSEWHERE` names the tests of constants that such a run cannot cross, `BUDGETS` lists
+memory, and `NOT_SIZES` the numbers that are not limits. A constant that is in none of the tables fails the last test.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import gzip
+import importlib
+import inspect
+import json
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from pyarrow import feather
+
+import datakit
+from datakit.cache.reader import open_cache
+from datakit.download import transfer
+from datakit.download.listing import list_source
+from datakit.errors import ColumnError
+from datakit.normalize import schema_union
+from datakit.normalize.readers import streams
+from datakit.pipeline import lazy_executor
+from datakit.recipe import parse_recipe
+from datakit.tokenize.encoders import long_words
+from tests.support.caches import load_tokenizer, trained
+from tests.support.engine.inline_executor import InlineExecutor
+from tests.support.normalize.readers import read, reasons
+from tests.support.paths import REPOSITORY
+from tests.support.small_shelf import prose
+
+ROOMS = ("storage", "engine", "download", "normalize", "dedup", "consolidate", "tokenize", "cache", "text")
+SMALLEST = 256  # smaller numbers are counts of things to show, of tries or of threads
+SAME: dict[str, dict[str, int]] = {
+    "storage": {"storage.atomic:HASH_CHUNK": 7, "storage.manifest:PIECE": 1, "engine.ledger.ledger:OBJECT_LINES": 1},
+    "exchange": {
+        "engine.exchange.exchange:MOST_RUN_BYTES": 3_000,
+        "engine.exchange.exchange:WINDOW_BYTES": 100,
+        "engine.exchange.merge:MOST_READS": 0,
+        "engine.exchange.merge:WINDOW_BYTES": 300,
+        "engine.exchange.merge:INDEX_BYTES": 40,
+        "engine.exchange.run_file:HEAD_BYTES": 64,
+        "engine.exchange.run_file:PIECE_BYTES": 90,
+        "normalize.route:BUDGET_BYTES": 4_000,
+    },
+    "readers": {
+        "normalize.readers.line_chunks:CHUNK_BYTES": 300,
+        "normalize.readers.parquet_arrow:BATCH_BYTES": 500,
+        "normalize.readers.parquet_arrow:MOST_ROWS": 3,
+        "normalize.readers.slices:SLICE_BYTES": 2_000,
+        "normalize.readers.slices:TEXT_SLICE_BYTES": 600,
+        "normalize.readers.slices:FILE_OVERHEAD": 1,
+        "normalize.readers.streams:OUTPUT_BYTES": 70,
+        "normalize.record_counts:ENOUGH": 1,
+    },
+    "sort and dedup": {
+        "normalize.sort:GATHER_BYTES": 500,
+        "normalize.sort:PIECE_BYTES": 2_000,
+        "normalize.sort:CONVERTED_ROWS": 5,
+        "engine.partition_grouping:SMALLEST": 10,
+        "engine.partition_grouping:LARGEST": 1_000,
+        "dedup.clusters.bands:FOLD_ROWS": 16,
+        "dedup.exact_duplicates:TARGET_BYTES": 200,
+        "dedup.stage:TASK_BYTES": 500,
+    },
+    "tokens": {
+        "tokenize.text_batches:BATCH_BYTES": 300,
+        "tokenize.encoders.base:REFERENCE_BYTES": 100,
+        "tokenize.reference_check:SMALLEST_WINDOW": 16,
+        "cache.read_ahead:BLOCK_TOKENS": 50,
+        "cache.reader:CACHE_BYTES": 100,
+        "cache.shard_arrays:OPEN_ARRAYS": 1,
+    },
+}
+CUTS = {
+    "storage.parquet:ROW_GROUP_BYTES": 900,
+    "storage.parquet:ROW_GROUP_ROWS": 5,
+    "cache.layout:CHUNK_TOKENS": 128,
+    "tokenize.reference_check:WINDOW_BYTES": 64,  # how much is verified, which the manifest counts
+}
+ELSEWHERE = {
+    "storage.atomic:S3_PART_BYTES": "storage/test_atomic.py",
+    "storage.atomic:S3_MOST_PARTS": "storage/test_atomic.py",
+    "engine.exchange.exchange:STAGED_BYTES": "normalize/test_route.py",
+    "engine.worker.memory_watcher:ENTRIES": "engine/worker/test_memory_watcher.py",
+    "engine.worker.exit_causes:TAIL_BYTES": "engine/worker/test_exit_causes.py",
+    "download.transfer:READ_BYTES": "test_limits.py",
+    "normalize.config:LARGEST_DOCUMENT": "normalize/test_config.py",
+    "normalize.readers.inputs:READ_AGAIN_BYTES": "normalize/readers/test_inputs.py",
+    "normalize.readers.parquet_arrow:SINGLY_BYTES": "normalize/readers/test_parquet_arrow.py",
+    "normalize.readers.streams:INPUT_BYTES": "normalize/test_route.py",
+    "normalize.readers.streams:ZSTD_INPUT_BYTES": "normalize/test_route.py",
+    "normalize.readers.streams:LARGEST_WINDOW": "test_limits.py",
+    "normalize.route:WHOLE_SLICE_BYTES": "normalize/test_record_counts.py",
+    "normalize.schema_union:MOST_FIELDS": "test_limits.py",
+    "tokenize.encoders.long_texts:PART_BYTES": "tokenize/encoders/test_long_texts.py",
+    "tokenize.encoders.long_words:WINDOW_BYTES": "tokenize/encoders/test_long_texts.py",
+    "tokenize.encoders.long_words:LOOK_CHARACTERS": "tokenize/encoders/test_long_texts.py",
+    "tokenize.encoders.long_words:FLUSH_CHARACTERS": "test_limits.py",
+    "tokenize.encoders.long_words:FLUSH_WORDS": "test_limits.py",
+    "tokenize.encoders.long_words:RENEW_BYTES": "test_limits.py",
+    "tokenize.encoders.normalizing:PIECE_CHARACTERS": "tokenize/encoders/test_normalizing.py",
+    "tokenize.split_check:WHOLE_BYTES": "tokenize/test_split_check.py",
+    "tokenize.split_check:WINDOW_BYTES": "tokenize/test_split_check.py",
+}
+BUDGETS = {  # crossing one is a memory failure, which tests/engine/worker/test_memory_watcher.py provokes, or a retry
+    "engine.exchange.merge:MEMORY_BYTES",
+    "engine.scheduler.retry_policy:ALL_MEMORY",
+    "engine.scheduler.task_estimates:SMALLEST_BUDGET",
+    "engine.worker.memory:BACKSTOP_MARGIN",
+    "engine.worker.memory:SMALL_BUDGET",
+    "engine.worker.memory_watcher:FASTEST_GROWTH",
+}
+NOT_SIZES = {
+    "engine.scheduler.task_estimates:REMEMBERED": "the number of tasks from which budgets are estimated",
+    "engine.scheduler.task_estimates:BATCH_TASKS": "the number of tiny tasks in one child",
+    "engine.worker.heartbeat:NAME_BYTES": "the longest path on Linux",
+    "engine.worker.heartbeat:SIZE": "the size of a structure",
+    "engine.worker.memory:PAGE": "a property of the machine",
+    "tokenize.reference_check:PERIOD": "the share of text that is verified",
+    "engine.observe.progress:MEGABYTE": "a unit",
+    "engine.observe.progress:MEBIBYTE": "a unit",
+    "engine.ray_backend.connection:OBJECT_STORE_BYTES": "Ray's minimum",
+    "download.hashes:SETTLED_NS": "a time",
+    "normalize.inspect:TOLERATED": "stands for no limit",
+    "normalize.where.column_types:UNLIMITED": "stands for no limit",
+    "normalize.number_types:LARGEST_EXACT": "a property of float64",
+    "normalize.number_types:LARGEST_INT64": "a property of int64",
+    "normalize.readers.json_rows:_LARGEST": "a property of int64",
+    "tokenize.encode_documents:CHAT_STRIDE": "the share of messages that are verified",
+    "tokenize.encoders.custom:BYTE_VALUES": "the number of bytes",
+    "tokenize.make_contract:SAMPLED_TOKENS": "the number of tokens in a probe",
+    "tokenize.train_stage:ALPHABET": "the number of bytes",
+    "cache.contract:SMALL_VOCABULARY": "a property of uint16",
+    "text.shingle_kernels:BLOCK": "a constant of compiled code",
+    "text.unicode_words:CODE_POINTS": "a property of Unicode",
+}
+
+
+def write_sources(folder: Path) -> None:
+    """Two sources: one with a file of every format, and one with exact and near duplicates of it."""
+    rows = [{"id": f"r{n}", "text": prose(n, 20 + n % 30), "n": str(n)} for n in range(120)]
+    rows[7]["text"] = "".join(random.Random(1).choices("abcdefgh", k=3000))
+    mixed = folder / "mixed"
+    mixed.mkdir(parents=True)
+    lines = [json.dumps({**row, "tags": ["a"] * (n % 4), "meta": {"k": n}}) + "\n" for n, row in enumerate(rows)]
+    (mixed / "a.jsonl").write_text("".join(lines[:30]))
+    (mixed / "b.jsonl.gz").write_bytes(gzip.compress("".join(lines[30:50]).encode(), mtime=0))
+    (mixed / "c.jsonl.zst").write_bytes(zstandard.compress("".join(lines[50:60]).encode()))
+    for name, delimiter, part in (("d.csv", ",", rows[60:75]), ("e.tsv", "\t", rows[75:90])):
+        with open(mixed / name, "w", newline="") as sink:
+            writer = csv.DictWriter(sink, list(rows[0]), delimiter=delimiter)
+            writer.writeheader()
+            writer.writerows(part)
+    pq.write_table(pa.Table.from_pylist(rows[90:105]), mixed / "f.parquet", row_group_size=6)
+    feather.write_feather(pa.Table.from_pylist(rows[105:115]), str(mixed / "g.arrow"))
+    for row in rows[115:]:
+        (mixed / f"{row['id']}.txt").write_text(row["text"])
+    (folder / "copies").mkdir()
+    copies = [{"text": rows[n]["text"] + " end" * (n % 2)} for n in range(0, 60, 3)]
+    (folder / "copies" / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in copies))
+
+
+def run(folder: Path, root: Path) -> tuple[dict[str, bytes], dict[str, list[int]]]:
+    """Run the whole pipeline in this process. Return every file of the steps, and the tokens of every document."""
+    (folder / "tokenizer.json").write_bytes(trained())
+    table = {
+        "name": "limits",
+        "sources": [{"name": name, "url": str(folder / name)} for name in ("mixed", "copies")],
+        "normalize": {"where": "n IS NULL OR n != '3'", "partition_bytes": 9_000},
+        "dedup": {},
+        "tokenize": {"tokenizer": str(folder / "tokenizer.json")},
+    }
+    table["sources"][1]["where"] = "true"
+    with patch.object(lazy_executor, "LocalExecutor", InlineExecutor):
+        result = datakit.run(parse_recipe(table, "test", folder), root=str(root))
+    assert result.cache is not None
+    steps = [Path(step.directory) for step in result.steps]
+    paths = [path for step in steps for path in step.rglob("*") if path.is_file() and "ledger" not in path.parts]
+    documents = {str(document.id): document.tokens.tolist() for document in open_cache(result.cache).documents()}
+    return {str(path.relative_to(root)): path.read_bytes() for path in paths}, documents
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    folder = tmp_path_factory.mktemp("limits")
+    write_sources(folder)
+    yield folder, *run(folder, folder / "root")
+
+
+def lowered(stack: ExitStack, constant: str, value: int) -> None:
+    """Patch a constant where it is defined and where it is imported."""
+    name, _, attribute = constant.partition(":")
+    definer = importlib.import_module(f"datakit.{name}")
+    assert value < getattr(definer, attribute)
+    stack.enter_context(patch.object(definer, attribute, value))
+    for module in [module for other, module in sys.modules.items() if other.startswith("datakit.")]:
+        if module is not definer and attribute in vars(module):
+            source = inspect.getsource(module)
+            if f"from datakit.{name} import" in source and f"\n{attribute} =" not in source:
+                stack.enter_context(patch.object(module, attribute, value))
+
+
+def check(expected: Any, root: Path, constants: dict[str, int], same_bytes: bool) -> None:
+    folder, files, documents = expected
+    with ExitStack() as stack:
+        for constant, value in constants.items():
+            lowered(stack, constant, value)
+        found_files, found_documents = run(folder, root)
+    assert found_documents == documents
+    if same_bytes:
+        assert found_files.keys() == files.keys()
+        assert [path for path in files if found_files[path] != files[path]] == []
+    else:
+        assert found_files != files, "the limit was crossed"
+
+
+@pytest.mark.parametrize("room", SAME)
+def test_limits_on_work_do_not_change_a_byte(expected: Any, tmp_path: Path, room: str) -> None:
+    check(expected, tmp_path / "root", SAME[room], same_bytes=True)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("constant", [constant for room in SAME.values() for constant in room])
+def test_each_limit_on_work_does_not_change_a_byte(expected: Any, tmp_path: Path, constant: str) -> None:
+    value = next(room[constant] for room in SAME.values() if constant in room)
+    check(expected, tmp_path / "root", {constant: value}, same_bytes=True)
+
+
+@pytest.mark.parametrize("constant", CUTS)
+def test_limits_on_files_do_not_change_a_document(expected: Any, tmp_path: Path, constant: str) -> None:
+    check(expected, tmp_path / "root", {constant: CUTS[constant]}, same_bytes=False)
+
+
+def test_too_many_columns_are_refused(expected: Any, tmp_path: Path) -> None:
+    folder, *_ = expected
+    with patch.object(schema_union, "MOST_FIELDS", 3), pytest.raises(ColumnError, match="different columns above 3"):
+        run(folder, tmp_path / "root")
+
+
+def test_zstd_window_above_the_limit_is_reported(tmp_path: Path) -> None:
+    parameters = zstandard.ZstdCompressionParameters(window_log=17, write_content_size=False)
+    text = prose(1, 20_000)
+    packed = zstandard.ZstdCompressor(compression_params=parameters).compress(json.dumps({"text": text}).encode())
+    (tmp_path / "in.jsonl.zst").write_bytes(packed)
+    with patch.object(streams, "LARGEST_WINDOW", 1 << 12):
+        found, counts = read(tmp_path, "in.jsonl.zst")
+    assert not found
+    assert [(place, "too much memory" in reason) for place, reason in reasons(counts)] == [(0, True)]
+
+
+def test_long_words_in_small_batches_have_the_same_ids() -> None:
+    made = load_tokenizer()
+    text = " ".join([prose(1), "x" * 900, "<|endoftext|>", prose(2), "abc" * 300]) * 3
+    parts = made.long_texts(made.encoder(), part_bytes=64)
+    parts.words.window = 100
+    expected = parts.encode_text(text).tolist()
+    assert expected == made.reference_encoder().encode_batch([text])[0].tolist()
+    with ExitStack() as stack:
+        for name in ("FLUSH_CHARACTERS", "FLUSH_WORDS", "RENEW_BYTES"):
+            stack.enter_context(patch.object(long_words, name, 3))
+        assert parts.encode_text(text).tolist() == expected
+
+
+def test_downloads_in_small_reads_are_the_same(tmp_path: Path) -> None:
+    data = prose(1).encode()
+    fsspec.filesystem("memory").pipe_file("/limits/a.txt", data)
+    (listed,) = list_source("memory://limits/a.txt", (), ())
+    with patch.object(transfer, "READ_BYTES", 7):
+        transfer.fetch("memory://limits/a.txt", str(tmp_path / "a"), len(data), listed.checksum, lambda done: None)
+    assert (tmp_path / "a").read_bytes() == data
+
+
+def size_constants() -> set[str]:
+    found = set()
+    for room in ROOMS:
+        for path in sorted((REPOSITORY / "datakit" / room).rglob("*.py")):
+            module = ".".join(path.relative_to(REPOSITORY / "datakit").with_suffix("").parts)
+            for statement in ast.parse(path.read_text()).body:
+                for target in statement.targets if isinstance(statement, ast.Assign) else ():
+                    names = target.elts if isinstance(target, ast.Tuple) else [target]
+                    for name in (name.id for name in names if isinstance(name, ast.Name) and name.id.isupper()):
+                        value = getattr(importlib.import_module(f"datakit.{module}"), name)
+                        if type(value) is int and value >= SMALLEST:
+                            found.add(f"{module}:{name}")
+    return found
+
+
+def test_table_of_limits_is_complete() -> None:
+    tables = [*SAME.values(), CUTS, ELSEWHERE, BUDGETS, NOT_SIZES]
+    listed = [constant for table in tables for constant in table]
+    assert len(listed) == len(set(listed))
+    assert set(listed) == size_constants()
+    for constant, test in ELSEWHERE.items():
+        assert (REPOSITORY / "tests" / test).exists(), constant
