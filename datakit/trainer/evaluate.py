@@ -42,6 +42,7 @@ from datakit.trainer.step import Trainer
 
 AVERAGED = "ema"  # eval/ema/ is the prefix of the metrics of the averaged weights
 BatchesOf = Callable[[], Iterable[HostBatch]]
+EvaluationsAt = Callable[[int], Mapping[str, BatchesOf]]  # the validation sets by tag, after a number of steps
 
 
 @dataclass(frozen=True)

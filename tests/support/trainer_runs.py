@@ -20,7 +20,7 @@ from datakit.errors import DatakitError
 from datakit.loader import ArraySource, Component, Mixture, Packing, Schedule
 from datakit.trainer.checkpoints.checkpoint import Candidate, Checkpoints, candidates, restore
 from datakit.trainer.config import Evaluation, Log, Run
-from datakit.trainer.metrics.trackers import read_metrics
+from datakit.trainer.metrics.json_lines import read_metrics
 from datakit.trainer.models import grug
 from datakit.trainer.optimizer import Optimizer
 from datakit.trainer.train import train, trainer_of

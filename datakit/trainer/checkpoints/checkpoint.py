@@ -36,6 +36,7 @@ from etils import epath
 from datakit.errors import CheckpointError, UsageError
 from datakit.storage import urls
 from datakit.trainer.checkpoints.compatibility import check_fit
+from datakit.trainer.checkpoints.failures import keep_failures_short, reason
 from datakit.trainer.models.weights import Tree
 from datakit.trainer.multihost import is_first
 
@@ -182,6 +183,7 @@ class Writer:
 
     def __post_init__(self) -> None:
         self._saver = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
+        keep_failures_short()
 
     def due(self, step: int) -> bool:
         """Return True if the state after `step` steps should be saved now."""
@@ -213,7 +215,7 @@ class Writer:
             self._thread = None
         failure, self._failure = self._failure, None
         if failure is not None:
-            raise CheckpointError(f"a checkpoint could not be written: {failure}") from failure
+            raise CheckpointError(f"a checkpoint could not be written: {reason(failure)}") from failure
 
     def close(self) -> None:
         """Wait for the current save, and stop the background threads."""
