@@ -14,7 +14,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from datakit.errors import UsageError
 from datakit.storage.io_errors import storage_errors
@@ -34,26 +34,30 @@ class JsonLines:
 
     def __init__(self, folder: str, start: int, say: Callable[[str], None]) -> None:
         Path(folder).mkdir(parents=True, exist_ok=True)
-        paths = [Path(folder) / name for name in (FILE_NAME, HISTOGRAMS)]
-        self._folder = folder
+        self._folder, self._files = folder, dict[str, TextIO]()
         with storage_errors(folder):
-            for path in paths:
-                if path.exists():
-                    _move_aside(path, start, say)
-            self._numbers, self._arrays = (path.open("a", encoding="utf-8") for path in paths)
+            for name in (FILE_NAME, HISTOGRAMS):
+                if (Path(folder) / name).exists():
+                    _move_aside(Path(folder) / name, start, say)
+            self._open(FILE_NAME)
 
     def log(self, step: int, row: Mapping[str, Any]) -> None:
         arrays = {name: value for name, value in row.items() if isinstance(value, list)}
         numbers = {name: _finite(value) for name, value in row.items() if name not in arrays}
         with storage_errors(self._folder):
-            for file, values in ((self._numbers, numbers), (self._arrays, arrays)):
+            for name, values in ((FILE_NAME, numbers), (HISTOGRAMS, arrays)):
                 if values:
+                    file = self._files.get(name) or self._open(name)
                     file.write(json.dumps({STEP: step, **values}, sort_keys=True) + "\n")
                     file.flush()
 
     def close(self) -> None:
-        self._numbers.close()
-        self._arrays.close()
+        for file in self._files.values():
+            file.close()
+
+    def _open(self, name: str) -> TextIO:
+        self._files[name] = (Path(self._folder) / name).open("a", encoding="utf-8")
+        return self._files[name]
 
 
 def _finite(value: Any) -> Any:
