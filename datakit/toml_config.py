@@ -67,6 +67,18 @@ def read_toml(path: Path, advice: str, error: type[InputError] = RecipeError) ->
         raise error(f"{path} is not valid TOML: {problem}") from problem
 
 
+def check_idle(table: str, settings: Any, idle: Iterable[Mapping[str, str]]) -> None:
+    """Raise UsageError for a setting that differs from its default where it has no effect.
+
+    `idle` gives, for settings without effect, the circumstance, e.g. {"decay": "unless the schedule is trapezoid"}.
+    """
+    defaults = {one.name: one.default for one in fields(settings)}
+    for name, circumstance in (pair for group in idle for pair in group.items()):
+        value = getattr(settings, name)
+        if value != defaults[name]:
+            raise UsageError(f"{table}.{name} = {value!r} has no effect {circumstance}; remove this setting")
+
+
 def assign(table: dict[str, Any], keys: Sequence[str], text: str, place: str, error: type[InputError]) -> None:
     """Set the key at the path `keys` in a table to the value that a user typed as `text`. Raises `error`."""
     for key in keys[:-1]:

@@ -21,7 +21,7 @@ import datakit
 from benchmarks.trainer.ngram import Counts, bits_per_byte, score
 from datakit.plots.training import plot_run
 from datakit.trainer.commands import load_run, train_file
-from datakit.trainer.metrics.trackers import read_metrics
+from datakit.trainer.metrics.json_lines import read_metrics
 
 HERE = Path(__file__).parent
 RUN = HERE / "train_text.toml"
@@ -51,7 +51,7 @@ def compare(root: str, overrides: list[str], figures: dict[str, Any]) -> list[di
     with data.loader() as loader:
         counts = Counts.of(loader.iterate(0, run.steps), run.model.vocabulary)
     rows = []
-    for tag, batches in data.evaluations.items():
+    for tag, batches in data.evaluations(run.steps).items():
         baselines = score(counts, batches(), data.token_bytes)
         unigram, bigram = (bits_per_byte(baselines[name][0]) for name in ("unigram", "bigram"))
         rows.append(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from datakit.plots import files
-from datakit.trainer.metrics.trackers import read_metrics
+from datakit.trainer.metrics.json_lines import read_metrics
 
 SMOOTHED_OVER = 50  # the loss is averaged over a 50th of the run, so that the curve of a short run does not lag
 

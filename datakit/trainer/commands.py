@@ -77,7 +77,7 @@ def evaluate_file(
     with data.loader() as loader:
         directory = run_place(root, run, loader.record()).directory
     found = _checkpoints(run, directory, checkpoint, say)
-    if not data.evaluations:
+    if not data.evaluations(0):
         raise UsageError(
             f"{path}: nothing to evaluate; set validation_tokens for a component, or add a [data.evaluation.x] table"
         )
@@ -87,7 +87,8 @@ def evaluate_file(
         parts = ("params", "model", *(("ema",) if run.optimizer.ema else ()))
         like = {name: trainer.like()[name] for name in parts}
         state, restored = restore_newest(found, like, say, whole=False)
-        metrics = evaluate_all(trainer, state, data.evaluations, data.token_bytes, run.evaluation.batches)
+        tags = data.evaluations(restored.marker.step)
+        metrics = evaluate_all(trainer, state, tags, data.token_bytes, run.evaluation.batches)
     return Evaluated(str(restored.path), restored.marker.step, metrics)
 
 

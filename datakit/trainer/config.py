@@ -2,10 +2,12 @@
 `[data]`, and decides what enters the fingerprint. `docs/trainer.md` shows a run file.
 
 Of the other tables, `[optimizer]` has the fields of `optimizer.Optimizer`, `[checkpoint]` those of
-`checkpoint.Checkpoints`, and `[model]` a `kind` ("grug" or, e.g., "my_package.mine") and the fields of its `Config`.
+`checkpoint.Checkpoints`, and `[model]` a `kind` ("grug", or e.g. "mine" for mine.py beside the run file) and the fields
+of its `Config`.
 
 The fingerprint covers the settings that decide the result: model, optimizer, steps, seed, mixture, `initialize_from`
-and `resume_from`. It does not cover how the run is executed (devices, checkpoints, evaluation, logging).
+and `resume_from`. It does not cover how the run is executed (devices, checkpoints, evaluation, logging, and the
+settings of a model that only decide on memory and speed, such as `remat`).
 """
 
 from __future__ import annotations
@@ -19,9 +21,10 @@ from typing import Any
 from datakit.errors import UsageError
 from datakit.recipe import NAME_RULE
 from datakit.storage.fingerprint import fingerprint
-from datakit.toml_config import check_keys, convert, decoded, load_toml, names_of
+from datakit.toml_config import check_idle, check_keys, convert, decoded, load_toml, names_of
 from datakit.trainer.checkpoints.checkpoint import Checkpoints
 from datakit.trainer.models import grug, load_model
+from datakit.trainer.models.protocol import operation_settings
 from datakit.trainer.norms import check_watch
 from datakit.trainer.optimizer import Optimizer
 
@@ -49,6 +52,7 @@ class Log:
     """Settings for the metrics and traces that a run logs."""
 
     every: int = 1  # number of steps from one row to the next
+    histograms_every: int = 100  # number of steps from one row of histograms to the next; the last step has one too
     trackers: tuple[str, ...] = ()  # trackers to use in addition to the JSON lines
     project: str = "datakit"
     watch: tuple[str, ...] = ()  # kinds of norms to log, a subset of norms.WATCHABLE
@@ -58,8 +62,15 @@ class Log:
 
     def __post_init__(self) -> None:
         check_watch(self.watch)
-        if min(self.every, self.watch_every) < 1:
-            raise UsageError("log.every and log.watch_every must be at least 1 step")
+        for name in ("every", "histograms_every", "watch_every"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"log.{name} is {getattr(self, name)}; use at least 1 step")
+        if not self.progress_seconds >= 0:
+            raise UsageError(f"log.progress_seconds is {self.progress_seconds}; use at least 0")
+        if not self.watch:
+            check_idle("log", self, [{"watch_every": "without log.watch"}])
+        if not {"trackio", "wandb"} & {*self.trackers}:
+            check_idle("log", self, [{"project": "without the tracker trackio or wandb"}])
         if self.profile is not None and not 0 <= self.profile[0] < self.profile[1]:
             raise UsageError(f"log.profile is {list(self.profile)}; give the first step and the one after the last")
 
@@ -102,14 +113,26 @@ class Run:
                 f"run {self.name!r}: peak_flops is {self.peak_flops}; give a positive number of FLOP/s, or remove this "
                 "setting"
             )
+        if self.log.profile is not None and self.log.profile[0] >= self.steps:
+            raise UsageError(
+                f"run {self.name!r}: log.profile starts at step {self.log.profile[0]}, but the run has only "
+                f"{self.steps} steps; give earlier steps, or remove this setting"
+            )
+        if self.initialize_from is not None and self.resume_from is not None:
+            raise UsageError(
+                f"run {self.name!r}: initialize_from has no effect with resume_from, which continues with all of that "
+                "run's state; remove one of them"
+            )
         if not isinstance(self.model, load_model(self.kind).Config):
             raise UsageError(f"run {self.name!r}: `model` is not an instance of the Config class of {self.kind!r}")
 
     def content(self, mixture: dict[str, Any]) -> dict[str, Any]:
         """Return all settings that decide the result, with defaults; `mixture` is the loader's description."""
+        operation = operation_settings(self.model)
+        model = {name: value for name, value in dataclasses.asdict(self.model).items() if name not in operation}
         return {
             "kind": self.kind,
-            "model": dataclasses.asdict(self.model),
+            "model": model,
             "optimizer": dataclasses.asdict(self.optimizer),
             "steps": self.steps,
             "seed": self.seed,
@@ -134,7 +157,7 @@ class RunFile:
     def run(self, vocabulary: int) -> Run:
         """Return the run. If its model sets no vocabulary, it gets `vocabulary`. Raises RecipeError and UsageError."""
         model = {"vocabulary": vocabulary, **self.run_tables.get("model", {})}
-        return parse_run({**self.run_tables, "model": model}, str(self.path))
+        return parse_run({**self.run_tables, "model": model}, str(self.path), self.path.resolve().parent)
 
 
 def read_run_file(name_or_path: str | Path, overrides: Iterable[str] = ()) -> RunFile:
@@ -145,13 +168,16 @@ def read_run_file(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Ru
     return RunFile(path, document, data)
 
 
-def parse_run(document: dict[str, Any], place: str) -> Run:
-    """Decode all tables of a run file except `[data]`. Raises RecipeError for an unknown key at any level."""
+def parse_run(document: dict[str, Any], place: str, folder: Path | None = None) -> Run:
+    """Decode all tables of a run file except `[data]`; `folder` may hold the file of its model.
+
+    Raises RecipeError for an unknown key at any level.
+    """
     check_keys(document, (name for name in names_of(Run) if name != "kind"), place)
     model = dict(document.get("model", {}))
     kind = model.pop("kind", "grug")
     tables = {**document, "model": model}
-    types = {**TABLES, "model": load_model(kind).Config}
+    types = {**TABLES, "model": load_model(kind, folder).Config}
     decoded_tables = {name: decoded(tables.get(name, {}), table, f"{place}, [{name}]") for name, table in types.items()}
     return convert({**document, **decoded_tables, "kind": kind}, Run, place)
 

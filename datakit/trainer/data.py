@@ -37,7 +37,7 @@ from datakit.recipe import absolute
 from datakit.storage import urls
 from datakit.storage.manifest import InputReference, find_manifest, manifest_url
 from datakit.toml_config import decoded
-from datakit.trainer.evaluate import BatchesOf, check_tags, token_byte_lengths
+from datakit.trainer.evaluate import BatchesOf, EvaluationsAt, check_tags, token_byte_lengths
 
 ROOT = "{root}/"
 MULTIPLE = 128  # default vocabulary sizes are rounded up to a multiple of this, as matrix units use blocks of 128
@@ -56,7 +56,7 @@ class Data:
     """The data of a run."""
 
     mixture: Mixture
-    evaluations: Mapping[str, BatchesOf]
+    evaluations: EvaluationsAt
     token_bytes: np.ndarray | None  # the length of each token in bytes [V]; None: unknown
     vocabulary: int  # the tokenizer's vocabulary size, rounded up
     caches: Mapping[str, Cache]  # by directory
@@ -94,7 +94,8 @@ def open_data(table: Mapping[str, Any], file: Path, root: str = "./data") -> Dat
         first.contract.require(cache.contract.tokenizer_sha256, first.directory)
     token_bytes, notes = _token_bytes(first)
     vocabulary = -(-first.contract.vocabulary_size // MULTIPLE) * MULTIPLE
-    return Data(mixture, _evaluations(mixture, sets), token_bytes, vocabulary, caches, notes)
+    check_tags(_evaluations(mixture, sets, 0))
+    return Data(mixture, partial(_evaluations, mixture, sets), token_bytes, vocabulary, caches, notes)
 
 
 def _with_places(table: Mapping[str, Any], file: Path, root: str) -> tuple[dict[str, Any], dict[str, EvaluationTable]]:
@@ -144,8 +145,10 @@ def find_cache(directory: str) -> str:
     raise UsageError(f"{directory} holds {len(finished)} finished token caches; name one of them: {names}")
 
 
-def _evaluations(mixture: Mixture, sets: Mapping[str, CacheSource]) -> dict[str, BatchesOf]:
-    length, rows = mixture.lengths.at(0), mixture.batches.at(0)
+def _evaluations(mixture: Mixture, sets: Mapping[str, CacheSource], step: int) -> dict[str, BatchesOf]:
+    """Return the validation sets in batches of the shape of the last of the first `step` training batches."""
+    last = max(step - 1, 0)
+    length, rows = mixture.lengths.at(last), mixture.batches.at(last)
     passes = {
         name: held_out_mixture(mixture, name, sequence_length=length, batch_size=rows)
         for name, component in mixture.components.items()
@@ -159,7 +162,6 @@ def _evaluations(mixture: Mixture, sets: Mapping[str, CacheSource]) -> dict[str,
         passes[tag] = one_pass(
             mixture, tag, Component(source, shuffle=Shuffle("none")), sequence_length=length, batch_size=rows
         )
-    check_tags(passes)
     return {tag: partial(_read_once, one) for tag, one in passes.items()}
 
 

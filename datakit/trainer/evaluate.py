@@ -40,6 +40,7 @@ from datakit.trainer.step import Trainer
 AVERAGED = "ema"  # eval/ema/ is the prefix of the metrics of the averaged weights
 BatchesOf = Callable[[], Iterable[HostBatch]]
 Tags = Mapping[str, BatchesOf]
+EvaluationsAt = Callable[[int], Tags]  # the validation sets by tag, after a number of steps
 Lengths = np.ndarray | None  # the length of each token in bytes [V]; None: unknown
 
 

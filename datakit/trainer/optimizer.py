@@ -24,11 +24,24 @@ import jax.numpy as jnp
 import optax
 
 from datakit.errors import UsageError
+from datakit.toml_config import check_idle
 from datakit.trainer.models.shapes import Array, Float, Int
 from datakit.trainer.models.weights import Group, Tree, Weight, leaves
 from datakit.trainer.norms import norms_by
 
 FAMILIES: dict[Group, str] = {"adam": "adam", "router": "adam", "adamh": "adamh", "adamh_expert": "adamh_expert"}
+NO_DECAY = {"decay": "unless the schedule is trapezoid"}
+IDLE: dict[str, dict[str, str]] = {  # value of `kind` or `schedule` -> settings without effect, and the reason
+    "adamh": {"weight_decay": "with adamh, whose matrices keep their norm"},
+    "adamw": dict.fromkeys(
+        ("adam_learning_rate", "expert_learning_rate", "router_learning_rate"),
+        "with adamw, where all weights have learning_rate",
+    ),
+    "linear": NO_DECAY,
+    "cosine": NO_DECAY,
+    "constant": NO_DECAY | {"final": "with a constant schedule"},
+    "trapezoid": {},
+}
 WHOLE = "all"  # the single family of all weights under AdamW
 Multiplier = Callable[[Any], Any]
 
@@ -54,21 +67,23 @@ class Optimizer:
     ema: float | None = None  # decay factor of the averaged weights; None: keep no average
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "adam_learning_rate", "expert_learning_rate", "router_learning_rate", "epsilon"):
+        rates = ("learning_rate", "adam_learning_rate", "expert_learning_rate", "router_learning_rate")
+        for name in (*rates, "epsilon", "weight_decay", "final"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
                 raise UsageError(f"optimizer.{name} is {value}; use a finite number that is not negative")
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise UsageError(f"optimizer.{name} is {getattr(self, name)}; it must be at least 0 and below 1")
-        if not 0 <= self.warmup < 1 or not 0 <= self.decay <= 1 - self.warmup:
+        if not 0 <= self.warmup < 1:
+            raise UsageError(f"optimizer.warmup is {self.warmup}; it must be at least 0 and below 1")
+        if self.schedule == "trapezoid" and not 0 <= self.decay <= 1 - self.warmup:
             raise UsageError(
                 f"optimizer: warmup {self.warmup} and decay {self.decay} must not be negative "
                 "and must add up to at most 1"
             )
-        if self.weight_decay and self.kind == "adamh":
-            raise UsageError("optimizer.weight_decay has no effect with adamh, whose matrices keep their norm; use 0")
-        if self.clip_norm <= 0:
+        check_idle("optimizer", self, [IDLE[self.kind], IDLE[self.schedule]])
+        if not self.clip_norm > 0:
             raise UsageError("optimizer.clip_norm must be positive; to disable clipping, use a huge value")
         if self.ema is not None and not 0 < self.ema < 1:
             raise UsageError(f"optimizer.ema is {self.ema}; it must be above 0 and below 1")

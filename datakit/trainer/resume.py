@@ -5,15 +5,17 @@ weights (`initialize_from`), or starts afresh. One printed line says which.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from datakit.errors import CheckpointError, UsageError
+from datakit.storage.manifest import find_manifest
 from datakit.trainer.checkpoints import select
 from datakit.trainer.checkpoints.candidates import Candidate, Say, candidates
-from datakit.trainer.config import Run
+from datakit.trainer.config import STAGE, Run
 from datakit.trainer.device_feed import BatchSource
 from datakit.trainer.models.weights import Tree
 from datakit.trainer.run_manifest import RunPlace
@@ -46,13 +48,12 @@ def begin(run: Run, place: RunPlace, trainer: Trainer, source: BatchSource, say:
         raise CheckpointError(f"{folders[1]} holds checkpoints of another run; give this run a folder of its own")
     if run.checkpoint.load is False:
         select.set_aside(places, -1, say)
-        return _start_fresh(run, trainer, folders, say)
-    if found:
+    elif found:
         start = _resume(found, trainer, source, folders, say)
         select.set_aside(places, start.step, say)
         return start
     damaged = select.committed(places)
-    if damaged:
+    if damaged and run.checkpoint.load is not False:
         raise select.unreadable(len(damaged), " or ".join(places), START_AFRESH)
     if run.resume_from is not None:
         others = _of_another(run, "resume_from", run.resume_from, say)
@@ -63,13 +64,29 @@ def begin(run: Run, place: RunPlace, trainer: Trainer, source: BatchSource, say:
                 f"{run.steps:,} steps; raise `steps`, or resume from a run with fewer steps"
             )
         return _resume(others, trainer, source, folders, say, "resume_from")
+    if run.checkpoint.load is False:
+        return _start_fresh(run, trainer, folders, say)
     if run.checkpoint.load:
         raise CheckpointError(
             f"checkpoint.load is true, but there is no valid checkpoint in {' or '.join(places)}; check the run's name "
             "and settings (a change to the model, optimizer, steps, seed or mixture makes it a different run), or "
             "remove checkpoint.load to start afresh"
         )
+    _name_unfinished(place, say)
     return _start_fresh(run, trainer, folders, say)
+
+
+def _name_unfinished(place: RunPlace, say: Say) -> None:
+    """Say which unfinished run of the same name has checkpoints, since a changed setting may be an accident."""
+    others = (other for other in Path(place.directory).parent.glob(f"{STAGE}-*") if str(other) != place.directory)
+    found = [
+        other
+        for other in others
+        if select.committed([str(other / select.FOLDER)]) and find_manifest(str(other)) is None
+    ]
+    if found:
+        newest = max(found, key=lambda other: other.stat().st_mtime)
+        say(f"{newest} is an unfinished run with other settings; to continue it, set resume_from to this directory")
 
 
 def refuse_afresh(run: Run, directory: str) -> None:

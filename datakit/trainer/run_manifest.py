@@ -1,8 +1,9 @@
 """Names a run's directory, predicts its metrics before it starts, compares them with the measured ones, and writes the
 manifest that marks it as finished. `docs/trainer.md` lists the files.
 
-The prediction holds the values that the scaling law gives for the run's compute budget, and those in the run's
-`expect`. It is written before the first step and never changed. A run with a manifest is never trained again.
+The prediction holds the values in the run's `expect` and, where the scaling law applies, the values that it gives for
+the run's compute budget. It is written before the first step and never changed. A run with a manifest is never trained
+again.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from datakit.storage import atomic, urls
 from datakit.storage.fingerprint import SHOWN_DIGITS, short
 from datakit.storage.manifest import InputReference, Manifest, Partition, Quarantine, Totals, write_manifest
 from datakit.trainer import scaling
-from datakit.trainer.checkpoints.candidates import Candidate
+from datakit.trainer.checkpoints.candidates import Candidate, Say
 from datakit.trainer.config import STAGE, VERSION, Run
 from datakit.trainer.metrics.step_metrics import Outline, training_flops
 from datakit.trainer.models import load_model
+from datakit.trainer.models.protocol import operation_settings
 
 PREDICTION = "prediction.json"
 
@@ -49,33 +51,52 @@ def predict(run: Run, outline: Outline) -> dict[str, Any]:
     """Predict the metrics that the run will reach with batches of these shapes."""
     tokens = sum(batches * sequences * length for batches, sequences, length in outline)
     law = scaling.predict(training_flops(run, outline, with_head=False))
-    expected = {"eval/macro_loss": law.macro_loss, "eval/macro_bpb": law.bits_per_byte} | run.expect
-    return {"law": dataclasses.asdict(law), "tokens": tokens, "expected": expected, "named": sorted(run.expect)}
+    # A law says nothing about another model, another tokenizer, or a budget outside of its fit.
+    applies = run.kind == "grug" and run.model.vocabulary == scaling.APRIL.vocabulary and not law.extrapolated
+    by_law = {"eval/macro_loss": law.macro_loss, "eval/macro_bpb": law.bits_per_byte} if applies else {}
+    return {
+        "law": dataclasses.asdict(law) | {"applies": applies},
+        "tokens": tokens,
+        "expected": by_law | run.expect,
+        "named": sorted(run.expect),
+    }
 
 
-def write_prediction(directory: str, run: Run, outline: Outline) -> None:
-    """Write the prediction, unless an earlier start of the run has already written it."""
-    url = urls.join(directory, PREDICTION)
-    if not urls.exists(url):
-        data = json.dumps(predict(run, outline), indent=1, sort_keys=True).encode() + b"\n"
-        atomic.commit_bytes(data, url)
+def prediction_of(directory: str, run: Run, outline: Outline, say: Say, write: bool) -> dict[str, Any]:
+    """Return the prediction that an earlier start of the run wrote; if there is none, make it, and write it if asked.
 
-
-def read_prediction(directory: str) -> dict[str, Any]:
-    """Read the prediction that was written before the run started."""
-    return json.loads(urls.read_bytes(urls.join(directory, PREDICTION)))
+    A damaged file is moved aside, with a warning.
+    """
+    path = Path(urls.local_path(directory), PREDICTION)
+    try:
+        found = json.loads(path.read_bytes())
+        if isinstance(found, dict) and found.keys() >= {"law", "expected", "named"}:
+            return found
+        problem = "keys are missing"
+    except FileNotFoundError:
+        problem = None
+    except ValueError as error:
+        problem = f"{error}"
+    prediction = predict(run, outline)
+    if write and problem is not None:
+        aside = path.with_suffix(".set-aside.json")
+        path.replace(aside)
+        say(f"warning: {path} cannot be read ({problem}); moved to {aside.name}, and predicted again")
+    if write:
+        atomic.commit_bytes(json.dumps(prediction, indent=1, sort_keys=True).encode() + b"\n", str(path))
+    return prediction
 
 
 def compare(prediction: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Return, for each expected metric, the expected value, the measured one (None if missing), and their ratio.
-    `extrapolated` is True if the expected value comes from the scaling law and the budget is outside its fitted range.
+    `law` is True if the expected value comes from the scaling law.
     """
     compared = {}
     for name, expected in prediction["expected"].items():
         measured = metrics.get(name)
         ratio = measured / expected if measured is not None and expected else None
-        law = prediction["law"]["extrapolated"] and name not in prediction["named"]
-        compared[name] = {"expected": expected, "measured": measured, "ratio": ratio, "extrapolated": law}
+        law = name not in prediction["named"]
+        compared[name] = {"expected": expected, "measured": measured, "ratio": ratio, "law": law}
     return compared
 
 
@@ -107,7 +128,13 @@ def finish(
             counters={f"{STAGE}/{name}": count for name, count in sorted(counts.items())},
             quarantine=Quarantine(0),
             version=VERSION,
-            details={"mixture": mixture, "code": code_version(run.kind), "origin": checkpoint.marker.origin, **outcome},
+            details={
+                "mixture": mixture,
+                "operation": operation_settings(run.model),
+                "code": code_version(run.kind),
+                "origin": checkpoint.marker.origin,
+                **outcome,
+            },
         ),
         place.directory,
     )

@@ -65,10 +65,21 @@ class Trainer:
         return jax.tree.map(lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), shapes, self.shardings)
 
     @cached_property
-    def advance(self) -> Callable[..., tuple[Tree, dict[str, Any]]]:
-        """The compiled step: (state, batch, watch=False) -> (next state, results). It reuses the buffers of `state`."""
+    def advance(self) -> Any:
+        """The jitted step: (state, batch, watch=False) -> (next state, results). It reuses the buffers of `state`."""
         shardings = (self.shardings, NamedSharding(self.mesh, P()))
         return jax.jit(partial(_advance, self), static_argnames=("watch",), donate_argnums=0, out_shardings=shardings)
+
+    @cached_property
+    def programs(self) -> dict[tuple[tuple[int, ...], bool], Callable[..., tuple[Tree, dict[str, Any]]]]:
+        """The steps compiled so far, by the shape of their batches and by `watch`."""
+        return {}
+
+    def compile(self, state: Tree, batch: Tokens, watch: bool) -> Callable[..., tuple[Tree, dict[str, Any]]]:
+        """Compile `advance` for batches of this shape, without running it."""
+        key = (batch.tokens.shape, watch)
+        self.programs[key] = self.advance.lower(state, batch, watch=watch).compile()
+        return self.programs[key]
 
     def measure_norms(self, params: Tree) -> dict[str, float]:
         """Return the norm of each optimizer group and of the embedding; alarms compare later norms with these."""

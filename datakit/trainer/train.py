@@ -33,18 +33,22 @@ import jax
 from datakit.errors import CheckpointError, DivergedError, UsageError
 from datakit.storage import urls
 from datakit.storage.manifest import InputReference, find_manifest
+from datakit.toml_config import check_idle
 from datakit.trainer import run_manifest
 from datakit.trainer.checkpoints.candidates import Marker, Say, candidates
 from datakit.trainer.checkpoints.checkpoint import Writer
 from datakit.trainer.config import Run
 from datakit.trainer.device_feed import BatchSource, Feed, stage_at
-from datakit.trainer.evaluate import BatchesOf, check_evaluations, check_tags, evaluate_all
+from datakit.trainer.evaluate import BatchesOf, EvaluationsAt, check_evaluations, check_tags, evaluate_all
+from datakit.trainer.metrics.json_lines import has_rows, last_row
 from datakit.trainer.metrics.progress_line import Progress
 from datakit.trainer.metrics.step_metrics import StepMetrics, training_flops
-from datakit.trainer.metrics.trackers import Trackers, check_trackers, has_rows, last_row, open_trackers
+from datakit.trainer.metrics.trackers import Trackers, check_trackers, open_trackers
 from datakit.trainer.models import load_model
+from datakit.trainer.models.protocol import Tokens
 from datakit.trainer.models.weights import Tree, make_mesh, parameter_count
 from datakit.trainer.multihost import any_says, is_first, meet
+from datakit.trainer.norms import WATCHABLE
 from datakit.trainer.resume import Start, begin, refuse_afresh
 from datakit.trainer.run_lock import exclusive
 from datakit.trainer.step import Trainer
@@ -71,13 +75,14 @@ def train(
     source: BatchSource,
     root: str,
     *,
-    evaluations: Mapping[str, BatchesOf] | None = None,
+    evaluations: Mapping[str, BatchesOf] | EvaluationsAt | None = None,
     token_bytes: Any = None,
     inputs: Callable[[str], list[InputReference]] = lambda _: [],
     devices: Sequence[Any] | None = None,
     say: Say = say_on_stderr,
 ) -> Outcome:
     """Train a run to its last step. `inputs` returns the references that the manifest in a given directory records.
+    `evaluations` may be a function of the number of steps done, e.g. to evaluate with sequences that grow.
     Raises DivergedError, CheckpointError and UsageError, and the errors of `source`.
     """
     place = run_manifest.run_place(root, run, source.record())
@@ -92,16 +97,18 @@ def train(
         say(f"{directory} is finished")
         return Outcome(directory, run.steps, done.details["figures"], done.details["comparison"])
     check_trackers(run.log.trackers)
-    outline, tags = source.outline(run.steps), dict(evaluations or {})
-    check_tags(tags)
+    outline = source.outline(run.steps)
+    tags = evaluations if callable(evaluations) else lambda _: evaluations or {}
+    check_tags(tags(0))
+    if not tags(0):
+        check_idle("evaluation", run.evaluation, [dict.fromkeys(("every", "batches"), "without a validation set")])
     use_compilation_cache(run)
     trainer, say = trainer_of(run, devices), say if is_first() else lambda _: None
     with exclusive(directory) if is_first() else nullcontext(), jax.set_mesh(trainer.mesh):
-        check_evaluations(tags, run.evaluation.batches)
+        check_evaluations(tags(0), run.evaluation.batches)
         start = begin(run, place, trainer, source, say)
-        if is_first():
-            run_manifest.write_prediction(directory, run, outline)
-        return _Loop(run, place, trainer, source, start, tags, token_bytes, say).train(references)
+        prediction = run_manifest.prediction_of(directory, run, outline, say, write=is_first())
+        return _Loop(run, place, trainer, source, start, prediction, tags, token_bytes, say).train(references)
 
 
 def trainer_of(run: Run, devices: Sequence[Any] | None = None) -> Trainer:
@@ -126,7 +133,8 @@ class _Loop:
     trainer: Trainer
     source: BatchSource
     start: Start
-    evaluations: dict[str, BatchesOf]
+    prediction: dict[str, Any]
+    evaluations: EvaluationsAt
     token_bytes: Any
     say: Say
     profiling: bool = False
@@ -146,7 +154,7 @@ class _Loop:
         log, parameters = self.run.log, parameter_count(self.trainer.table)
         config = self.run.content(self.mixture) | {"mixture": self.mixture, "parameter_count": parameters}
         name = f"{self.run.name}-{Path(self.directory).name.rpartition('-')[2]}"
-        return open_trackers(self.directory, self.start.step, log.trackers, log.project, name, config)
+        return open_trackers(self.directory, self.start.step, log.trackers, log.project, name, config, self.say)
 
     def train(self, inputs: list[InputReference]) -> Outcome:
         """Run all remaining steps, write the manifest, and return the outcome."""
@@ -171,9 +179,14 @@ class _Loop:
             if placed is None:
                 raise self._ended_early(step, state)
             self._profile(step - 1)
-            started = time.perf_counter()
             watch = bool(self.run.log.watch) and (step - 1) % self.run.log.watch_every == 0
-            state, results = self.trainer.advance(state, placed.batch, watch=watch)
+            advance, compiled = self._compiled(state, placed.batch, watch)
+            if compiled and any_says(stop.is_set())[0]:
+                self._save_before(step, state)
+                raise KeyboardInterrupt
+            started = time.perf_counter()
+            turn = started - feed.waited if compiled else turn  # compilation is no part of the shown rate
+            state, results = advance(state, placed.batch)
             results = jax.device_get(results)
             seconds = {"duration": time.perf_counter() - started, "loading_time": feed.waited}
             row = self.metrics.row(step, results, placed, seconds)
@@ -203,7 +216,7 @@ class _Loop:
         if saves:
             self.writer.save(state, self._marker(state, permanent=last))
         if evaluates and not stopping:  # if the run is stopping, the next start evaluates
-            more = self._evaluate(state)
+            more = self._evaluate(step, state)
         more["throughput/hook_time"] = time.perf_counter() - started
         if logs:
             self.trackers.log(step, row | more)
@@ -218,25 +231,41 @@ class _Loop:
         trained_here = bool(row) or step == self.run.steps
         evaluated = any(name.startswith("eval/") for name in row)
         if any_says(is_first() and self._evaluates_at(step) and trained_here and not evaluated)[0]:
-            row |= self._evaluate(state)
+            row |= self._evaluate(step, state)
             self.trackers.log(step, row)
         return row
 
     def _evaluates_at(self, step: int) -> bool:
         every = self.run.evaluation.every
-        return bool(self.evaluations) and (step == self.run.steps or (every is not None and step % every == 0))
+        return bool(self.evaluations(step)) and (step == self.run.steps or (every is not None and step % every == 0))
+
+    def _compiled(self, state: Tree, batch: Tokens, watch: bool) -> tuple[Callable[..., Any], bool]:
+        """Return the compiled step, and True if it had to be compiled, which may take minutes."""
+        known = self.trainer.programs.get((batch.tokens.shape, watch))
+        if known is not None:
+            return known, False
+        rows, length = batch.tokens.shape
+        self.say(f"compiling the training step for {rows:,} sequences of {length:,} tokens")
+        started = time.perf_counter()
+        advance = self.trainer.compile(state, batch, watch)
+        self.say(f"compiled in {time.perf_counter() - started:.0f} s")
+        return advance, True
+
+    def _save_before(self, step: int, state: Tree) -> None:
+        """Save the state that precedes `step`, unless the run started with it."""
+        if step > self.start.step + 1:
+            self.writer.save(state, self._marker(state, permanent=False))
 
     def _ended_early(self, step: int, state: Tree) -> UsageError:
         """Save the state that precedes `step`, the first step without a batch, and return the error to raise."""
-        if step > self.start.step + 1:
-            self.writer.save(state, self._marker(state, permanent=False))
+        self._save_before(step, state)
         return UsageError(
             f"the data ends before step {step:,} of {self.run.steps:,}; train for fewer steps, or let the data repeat"
         )
 
-    def _evaluate(self, state: Tree) -> dict[str, Any]:
+    def _evaluate(self, step: int, state: Tree) -> dict[str, Any]:
         limit = self.run.evaluation.batches
-        found = evaluate_all(self.trainer, state, self.evaluations, self.token_bytes, limit)
+        found = evaluate_all(self.trainer, state, self.evaluations(step), self.token_bytes, limit)
         bits = f", {found['eval/bpb']:.4f} bits per byte" if "eval/bpb" in found else ""
         self.say(f"evaluation: loss {found['eval/loss']:.4f}{bits}")
         return found
@@ -274,16 +303,15 @@ class _Loop:
         final = next(one for one in candidates(folders, self.say) if one.marker.step == self.run.steps)
         wanted = ("train/loss", "train/cross_entropy", "eval/")
         kept = {name: row[name] for name in row if name.startswith(wanted) and not name.endswith("_time")}
-        prediction = run_manifest.read_prediction(self.directory)
-        comparison = run_manifest.compare(prediction, kept)
+        comparison = run_manifest.compare(self.prediction, kept)
         if "train/loss" not in kept:
             missing = f"{self.directory} has no row for step {self.run.steps:,}"
             self.say(f"warning: {missing}, so its training loss is unknown")
         for name, pair in comparison.items():
-            caveat = " (by a law fitted to other budgets)" if pair["extrapolated"] else ""
-            if pair["measured"] is not None:
-                self.say(f"{name}: expected {pair['expected']:.4f}{caveat}, measured {pair['measured']:.4f}")
-        details = {"figures": kept, "prediction": prediction, "comparison": comparison}
+            source = " (by a law fitted on other text)" if pair["law"] else ""
+            measured = "not measured" if pair["measured"] is None else f"measured {pair['measured']:.4f}"
+            self.say(f"{name}: expected {pair['expected']:.4f}{source}, {measured}")
+        details = {"figures": kept, "prediction": self.prediction, "comparison": comparison}
         if is_first():
             run_manifest.finish(self.place, self.run, self.mixture, inputs, details, final)
         self.say(f"finished {self.run.steps:,} steps: {self.directory}")
@@ -292,7 +320,8 @@ class _Loop:
 
 def _must_log(row: Mapping[str, Any]) -> bool:
     """Return True if a row holds rare metrics, which are logged regardless of `log.every`."""
-    return any(name.startswith(("eval/", "alarm/", "mixture/", "grad/", "params/", "updates/")) for name in row)
+    rare = ("eval/", "alarm/", "mixture/", *(f"{kind}/" for kind in WATCHABLE))
+    return any(name.startswith(rare) or isinstance(value, list) for name, value in row.items())
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import pytest
 
 from datakit.errors import UsageError
 from datakit.plots.training import plot_run
-from datakit.trainer.metrics.trackers import FILE_NAME
+from datakit.trainer.metrics.json_lines import FILE_NAME
 
 pytest.importorskip("matplotlib")
 

@@ -21,7 +21,7 @@ from datakit.loader import ArraySource, Component, Mixture, Packing, Schedule
 from datakit.trainer.checkpoints.candidates import Candidate, candidates
 from datakit.trainer.checkpoints.checkpoint import Checkpoints, restore
 from datakit.trainer.config import Evaluation, Log, Run
-from datakit.trainer.metrics.trackers import read_metrics
+from datakit.trainer.metrics.json_lines import read_metrics
 from datakit.trainer.models import grug
 from datakit.trainer.optimizer import Optimizer
 from datakit.trainer.train import train, trainer_of

@@ -14,7 +14,7 @@ from datakit.errors import CheckpointError
 from datakit.toml_config import read_toml
 from datakit.trainer import config
 from datakit.trainer.commands import evaluate_file, train_file
-from datakit.trainer.metrics.trackers import read_metrics
+from datakit.trainer.metrics.json_lines import read_metrics
 from tests.support.trainer_runs import checkpoints_of, largest_file, silent
 
 pytest.importorskip("pyarrow")

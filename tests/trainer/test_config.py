@@ -1,15 +1,24 @@
-"""A run file is read strictly, and its content decides the fingerprint."""
+"""A run file is read strictly, its content decides the fingerprint, and every option has an effect or is refused."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from datakit.errors import RecipeError, UsageError
-from datakit.trainer.config import Evaluation, Run, parse_run
+from datakit.errors import CheckpointError, RecipeError, UsageError
+from datakit.trainer.checkpoints.checkpoint import Checkpoints
+from datakit.trainer.config import Evaluation, Log, Run, parse_run
+from datakit.trainer.metrics.json_lines import HISTOGRAMS, read_metrics
 from datakit.trainer.models import grug, olmoe
+from datakit.trainer.train import train
+from tests.support.trainer_runs import TextBytes, checkpoints_of, saving_run, small_run
+
+pytestmark = pytest.mark.xdist_group("training-runs")  # as in test_train.py
 
 TOML = """
 name = "small"
@@ -77,3 +86,96 @@ def test_operation_does_not_change_the_fingerprint() -> None:
     logged = parse_run(tomllib.loads(TOML.replace("every = 10", "every = 5")), "small.toml")
     assert run.fingerprint(mixture) == logged.fingerprint(mixture)
     assert len({run.fingerprint(mixture), other.fingerprint(mixture), run.fingerprint({"fingerprint": "b"})}) == 3
+
+
+def test_every_option_is_tested() -> None:
+    names = {table: {field.name for field in dataclasses.fields(table)} for table in (Log, Evaluation, Checkpoints)}
+    assert names[Log] == {name for name, *_ in LOG} | {"project"}
+    assert names[Evaluation] == {name for name, *_ in EVALUATION}
+    assert names[Checkpoints] == {name for name, *_ in CHECKPOINT} | {"load"}
+
+
+def outcome(run: Run, folder: Path, evaluates: bool = False) -> dict[str, Any]:
+    """Everything that a run leaves, says and logs, apart from times."""
+    lines: list[str] = []
+    tags = {"held": lambda: TextBytes(seed=5).iterate(0, 2)} if evaluates else {}
+    directory = train(run, TextBytes(), str(folder / "root"), evaluations=tags, say=lines.append).directory
+    rows = {row["global_step"]: sorted(row) for row in read_metrics(directory)}
+    losses = [row["eval/loss"] for row in read_metrics(directory) if "eval/loss" in row]
+    return {
+        "rows": rows,
+        "losses": losses,
+        "histograms": [row["global_step"] for row in read_metrics(directory, HISTOGRAMS)],
+        "checkpoints": [one.marker.step for one in checkpoints_of(directory)],
+        "elsewhere": sorted(path.name for path in folder.iterdir()),
+        "inside": sorted(path.name for path in Path(directory).iterdir()),
+        "progress": sum(line.startswith("step ") for line in lines),
+    }
+
+
+QUIET = Log(progress_seconds=1e9)
+SAVING = Checkpoints(interval_minutes=0.0)
+LOG = [
+    ("every", 5, {}),
+    ("histograms_every", 5, {}),
+    ("trackers", ("tensorboard",), {}),
+    ("watch", ("grad",), {}),
+    ("watch_every", 5, {"watch": ("grad",)}),
+    ("profile", (2, 4), {}),
+    ("progress_seconds", 0.0, {}),
+]
+EVALUATION = [("every", 4), ("batches", 1)]
+CHECKPOINT = [
+    ("interval_minutes", 1e9),
+    ("keep_temporary", 3),
+    ("keep_every", 5),
+    ("temporary_root", "scratch"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "beside"), LOG)
+def test_each_option_of_the_log_shows(name: str, value: Any, beside: dict[str, Any], tmp_path: Path) -> None:
+    if name == "trackers":
+        pytest.importorskip("tensorboardX")
+    base = dataclasses.replace(QUIET, **beside)
+    other = dataclasses.replace(base, **{name: value})
+    assert outcome(small_run(log=other), tmp_path / "1") != outcome(small_run(log=base), tmp_path / "0")
+
+
+@pytest.mark.parametrize(("name", "value"), EVALUATION)
+def test_each_option_of_the_evaluation_shows(name: str, value: Any, tmp_path: Path) -> None:
+    usual = outcome(small_run(log=QUIET), tmp_path / "0", evaluates=True)
+    assert outcome(small_run(log=QUIET, evaluation=Evaluation(**{name: value})), tmp_path / "1", True) != usual
+    with pytest.raises(UsageError, match=f"evaluation.{name} = {value} has no effect without a validation set"):
+        train(small_run(evaluation=Evaluation(**{name: value})), TextBytes(), str(tmp_path))
+
+
+@pytest.mark.parametrize(("name", "value"), CHECKPOINT)
+def test_each_option_of_the_checkpoints_shows(name: str, value: Any, tmp_path: Path) -> None:
+    value = str(tmp_path / "1" / value) if isinstance(value, str) else value
+    other = dataclasses.replace(SAVING, **{name: value})
+    usual = outcome(small_run(log=QUIET, checkpoint=SAVING), tmp_path / "0")
+    assert outcome(small_run(log=QUIET, checkpoint=other), tmp_path / "1") != usual
+
+
+def test_a_run_that_starts_afresh_still_continues_the_run_it_names(finished: str, tmp_path: Path) -> None:
+    run = saving_run(resume_from=f"{finished}/checkpoints", checkpoint=Checkpoints(load=False))
+    assert train(run, TextBytes(), str(tmp_path)).resumed_from == 12
+    with pytest.raises(CheckpointError, match=r"checkpoint.load is true, but there is no valid checkpoint"):
+        train(saving_run(checkpoint=Checkpoints(load=True)), TextBytes(), str(tmp_path / "other"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (lambda: Log(watch_every=5), "log.watch_every = 5 has no effect without log.watch"),
+        (lambda: Log(project="x"), "log.project = 'x' has no effect without the tracker trackio or wandb"),
+        (lambda: Log(progress_seconds=math.nan), "log.progress_seconds is nan"),
+        (lambda: Log(histograms_every=0), "log.histograms_every is 0"),
+        (lambda: small_run(log=Log(profile=(12, 14))), "log.profile starts at step 12, but the run has only 12 steps"),
+        (lambda: small_run(initialize_from="a", resume_from="b"), "initialize_from has no effect with resume_from"),
+    ],
+)
+def test_options_without_effect_are_refused(settings: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        settings()

@@ -51,6 +51,14 @@ def test_caches_of_two_tokenizers_do_not_mix(root: Path, tmp_path: Path) -> None
         load_run(root / "run.toml", str(root), [f'data.components.code.cache="{tmp_path}/cache"'])
 
 
+def test_evaluations_grow_with_the_sequences(root: Path) -> None:
+    changes = ["data.sequence_length=[[0, 32], [3, 64]]", "data.batch_size=[[0, 8], [4, 16]]"]
+    _, data = load_run(root / "run.toml", str(root), changes)
+    for step, shape in ((0, (8, 32)), (3, (8, 32)), (4, (8, 64)), (5, (16, 64)), (6, (16, 64))):
+        shapes = {next(iter(batches())).tokens.shape for batches in data.evaluations(step).values()}
+        assert shapes == {shape}
+
+
 def test_the_vocabulary_defaults_to_the_tokenizer_s(root: Path) -> None:
     run, data = load_run(root / "run.toml", str(root))
     assert data.vocabulary == run.model.vocabulary == 512

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from datakit.loader import Loader
-from datakit.trainer.metrics.trackers import read_metrics
+from datakit.trainer.metrics.json_lines import read_metrics
 from datakit.trainer.train import train
 from tests.support.paths import REPOSITORY
 from tests.support.trainer_runs import STEPS, bytes_mixture, checkpoints_of, directory_in, silent, tiny_run

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -14,7 +16,9 @@ from jax.sharding import PartitionSpec as P
 from datakit.errors import UsageError
 from datakit.trainer import optimizer as optimizers
 from datakit.trainer.models.weights import Tree, Weight, initialize
-from datakit.trainer.optimizer import Optimizer
+from datakit.trainer.optimizer import IDLE, Optimizer
+from datakit.trainer.train import trainer_of
+from tests.support.trainer_runs import tiny_run
 
 TABLE = {
     "embed": Weight((11, 6), P(), 0.3),
@@ -74,9 +78,8 @@ def test_adamh_equals_its_formula() -> None:
 @pytest.mark.parametrize("kind", ["adamh", "adamw"])
 def test_adam_is_optax_adam(kind: Any) -> None:
     decay = 0.1 if kind == "adamw" else 0.0
-    settings = Optimizer(
-        kind=kind, learning_rate=0.02, adam_learning_rate=0.02, weight_decay=decay, clip_norm=1e9, epsilon=1e-8
-    )
+    rates: Any = {} if kind == "adamw" else {"adam_learning_rate": 0.02}
+    settings = Optimizer(kind=kind, learning_rate=0.02, weight_decay=decay, clip_norm=1e9, epsilon=1e-8, **rates)
     schedule = optimizers.multiplier(settings, 10)
     theirs = optax.adamw(lambda step: 0.02 * schedule(step), 0.9062, 0.998, 1e-8, weight_decay=decay)
     history = run(settings, 5)
@@ -124,17 +127,78 @@ def test_a_matrix_without_gradient_stays() -> None:
     ],
 )
 def test_schedules_hit_their_published_points(schedule: Any, expected: dict[int, float]) -> None:
-    share = optimizers.multiplier(Optimizer(schedule=schedule, warmup=0.1, final=0.1), 100)
+    final = 0.0 if schedule == "constant" else 0.1
+    share = optimizers.multiplier(Optimizer(schedule=schedule, warmup=0.1, final=final), 100)
     assert {step: float(share(step)) for step in expected} == pytest.approx(expected, abs=1e-6)
 
 
 def test_impossible_settings_are_refused() -> None:
     for wrong in (
         {"beta2": 1.0},
-        {"warmup": 0.9, "decay": 0.2},
+        {"schedule": "trapezoid", "warmup": 0.9, "decay": 0.2},
+        {"warmup": 1.0},
+        {"final": -0.1},
+        {"final": float("nan")},
+        {"kind": "adamw", "weight_decay": -0.1},
+        {"clip_norm": float("nan")},
         {"weight_decay": 0.1},
         {"clip_norm": 0.0},
         {"ema": 1.0},
     ):
         with pytest.raises(UsageError, match="optimizer"):
             Optimizer(**wrong)  # type: ignore[arg-type]
+
+
+OPTIMIZER: dict[str, Any] = {  # other values than the defaults
+    "kind": "adamw",
+    "learning_rate": 0.02,
+    "adam_learning_rate": 0.03,
+    "expert_learning_rate": 0.04,
+    "router_learning_rate": 0.05,
+    "beta1": 0.8,
+    "beta2": 0.9,
+    "epsilon": 1e-6,
+    "weight_decay": 0.1,
+    "clip_norm": 2.0,
+    "schedule": "cosine",
+    "warmup": 0.2,
+    "decay": 0.3,
+    "final": 0.1,
+    "ema": 0.9,
+}
+SETTINGS = [  # every kind and every schedule
+    {"kind": kind, "schedule": schedule}
+    for kind in ("adamh", "adamw")
+    for schedule in ("linear", "constant", "trapezoid")
+]
+
+
+@functools.cache
+def update(settings: Optimizer) -> str:
+    """The lowered update of a table with a weight of every group."""
+    params = {name: jnp.zeros(weight.shape) for name, weight in TABLE.items()}
+
+    def run(gradients: Any, moments: Any, step: Any) -> Any:
+        schedule = optimizers.multiplier(settings, 100)
+        return optimizers.update(gradients, moments, params, step, TABLE, settings, schedule)
+
+    return jax.jit(run).lower(params, optimizers.initial_moments(params), jnp.int32(0)).as_text()
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: "-".join(settings.values()))
+@pytest.mark.parametrize("name", OPTIMIZER)
+def test_each_option_of_the_optimizer_changes_the_update_or_is_refused(name: str, settings: dict[str, Any]) -> None:
+    base = Optimizer(**settings)
+    idle = IDLE[base.kind] | IDLE[base.schedule]
+    if name in idle:
+        with pytest.raises(UsageError, match=rf"optimizer.{name} = .* has no effect {idle[name]}; remove this setting"):
+            dataclasses.replace(base, **{name: OPTIMIZER[name]})
+    elif name == "ema":
+        averaging = dataclasses.replace(base, ema=0.9)
+        assert "ema" in trainer_of(tiny_run(optimizer=averaging)).like()
+    elif getattr(base, name) != OPTIMIZER[name]:
+        assert update(dataclasses.replace(base, **{name: OPTIMIZER[name]})) != update(base)
+
+
+def test_every_option_is_tested() -> None:
+    assert {field.name for field in dataclasses.fields(Optimizer)} == OPTIMIZER.keys()

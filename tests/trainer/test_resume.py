@@ -8,12 +8,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from datakit.errors import CheckpointError, DatakitError, UsageError
 from datakit.trainer.checkpoints.checkpoint import Checkpoints
 from datakit.trainer.config import Evaluation, Run
-from datakit.trainer.metrics.trackers import SET_ASIDE, read_metrics
+from datakit.trainer.metrics.json_lines import read_metrics
 from datakit.trainer.train import train
 from tests.support.trainer_runs import (
     STEPS,
@@ -139,9 +140,34 @@ def test_starting_afresh_drops_earlier_rows(tmp_path: Path) -> None:
     stopped(loading(run, False), tmp_path, 2)
     directory = stopped(loading(run, False), tmp_path, 2)
     assert [row["global_step"] for row in read_metrics(directory)] == [1, 2]
-    aside = [json.loads(line)["global_step"] for line in Path(directory, SET_ASIDE).read_text().splitlines()]
+    aside = [
+        json.loads(line)["global_step"] for line in Path(directory, "metrics.set-aside.jsonl").read_text().splitlines()
+    ]
     assert list(dict.fromkeys(aside)) == [1, 2, 3, 4, 5, 6, 7]  # a step with a checkpoint has two rows
     assert (aside[0], aside[-1]) == (1, 2)
+
+
+def test_a_run_goes_on_with_less_memory(finished: str, tmp_path: Path) -> None:
+    run = saving_run()
+    directory = stopped(run, tmp_path, 7)
+    changes: Any = {"remat": "recompute_all", "moe_backend": "tiles", "loss_piece": 8}
+    other = dataclasses.replace(run, model=dataclasses.replace(run.model, **changes))
+    outcome = train(other, TextBytes(), str(tmp_path))
+    assert (outcome.directory, outcome.resumed_from) == (directory, 6)
+    np.testing.assert_allclose(losses(directory), losses(finished), rtol=1e-4)
+    manifest = json.loads(Path(directory, "manifest.json").read_text())
+    assert manifest["details"]["operation"] == changes
+    assert not manifest["parameters"]["model"].keys() & changes.keys()
+
+
+def test_an_unfinished_run_with_other_settings_is_named(tmp_path: Path, lines: list[str]) -> None:
+    other = stopped(saving_run(), tmp_path, 4)
+    changed = saving_run(seed=1)
+    with pytest.raises(PowerCut):
+        train(changed, Ending(1), str(tmp_path), say=lines.append)
+    assert (
+        f"{other} is an unfinished run with other settings; to continue it, set resume_from to this directory" in lines
+    )
 
 
 def test_a_finished_run_cannot_start_afresh(finished: str) -> None:

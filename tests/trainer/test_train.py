@@ -24,9 +24,10 @@ from datakit.trainer import train as loop
 from datakit.trainer.checkpoints import checkpoint
 from datakit.trainer.checkpoints.checkpoint import Checkpoints
 from datakit.trainer.config import Evaluation, Log, Run
+from datakit.trainer.metrics.json_lines import HISTOGRAMS, read_metrics
 from datakit.trainer.metrics.step_metrics import StepMetrics
-from datakit.trainer.metrics.trackers import SET_ASIDE, read_metrics
 from datakit.trainer.models import grug, load_model
+from datakit.trainer.step import Trainer
 from datakit.trainer.train import Outcome, train, trainer_of, use_compilation_cache
 from tests.support.paths import REPOSITORY
 from tests.support.trainer_runs import (
@@ -41,6 +42,7 @@ from tests.support.trainer_runs import (
     checkpoints_of,
     directory_in,
     final_state,
+    growing_batches,
     losses,
     saving_run,
     silent,
@@ -76,7 +78,7 @@ def test_a_resumed_run_compiles_its_step_once(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(loop, "trainer_of", collect)
     for end in (4, 8):
         stopped(saving_run(), tmp_path, end)
-    assert [trainer.advance._cache_size() for trainer in trainers] == [1, 1]
+    assert [len(trainer.programs) for trainer in trainers] == [1, 1]
 
 
 def test_the_compilation_cache_of_a_run_is_used(tmp_path: Path) -> None:
@@ -185,7 +187,7 @@ def test_a_missing_manifest_is_written_again(finished: str, tmp_path: Path) -> N
 
 
 def test_norms_profile_and_evaluations_are_written(tmp_path: Path) -> None:
-    log = Log(watch=("grad", "params", "updates", "opt_state"), watch_every=5, profile=(2, 4), progress_seconds=1e9)
+    log = Log(watch=("grad", "params", "updates", "opt_state"), watch_every=5, profile=(2, 4), histograms_every=5)
     run = small_run(log=log, evaluation=Evaluation(every=8))
     tags = {
         "plays/late": lambda: HELD_OUT.iterate(0, 2),
@@ -201,8 +203,12 @@ def test_norms_profile_and_evaluations_are_written(tmp_path: Path) -> None:
     last = rows[-1]
     for name in ("eval/plays/late/bpb", "eval/plays/macro_loss", "eval/other/loss", "eval/ema/macro_bpb"):
         assert last[name] == outcome.figures[name]
-    for name in ("train/router/layer_1/routing_hist", "train/router/routing_entropy_mean", "data/epochs/text"):
+    for name in ("train/router/routing_entropy_mean", "data/epochs/text"):
         assert name in last
+    assert not [name for row in rows for name, value in row.items() if isinstance(value, list)]
+    histograms = read_metrics(outcome.directory, HISTOGRAMS)
+    assert [row["global_step"] for row in histograms] == [5, 10, STEPS]
+    assert sum(histograms[0]["train/router/layer_1/routing_hist"]) == pytest.approx(1.0)
     timing = ("duration", "loading_time", "hook_time")
     for name in (*timing, "tokens_per_second", "total_tokens", "flops_per_token_analytic"):
         assert last[f"throughput/{name}"] >= 0
@@ -322,6 +328,28 @@ def test_sigterm_saves_and_postpones_the_evaluation(
     assert_same_state(final_state(directory_in(tmp_path), rolling), final_state(finished, rolling))
 
 
+@pytest.mark.parametrize(("compilation", "last"), [(1, None), (2, 3)])
+def test_a_signal_while_compiling_ends_the_run_before_the_step(
+    compilation: int, last: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_step, calls = Trainer.compile, []
+
+    def signalled(self: Trainer, *arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == compilation:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return compile_step(self, *arguments)
+
+    monkeypatch.setattr(Trainer, "compile", signalled)
+    own = dataclasses.replace(small_run().optimizer, beta2=0.9 + compilation / 100)  # so that nothing is compiled yet
+    run = small_run(optimizer=own)
+    with Loader(growing_batches()) as loader, pytest.raises(KeyboardInterrupt):
+        train(run, loader, str(tmp_path))
+    directory = directory_in(tmp_path)
+    assert [one.marker.step for one in checkpoints_of(directory)] == ([] if last is None else [last])
+    assert [row["global_step"] for row in read_metrics(directory)] == list(range(1, (last or 0) + 1))
+
+
 def test_a_signal_in_the_final_evaluation_is_ignored(tmp_path: Path) -> None:
     outcome = start(EVALUATED, tmp_path, evaluate=dying_at(4, terminate))
     assert "eval/loss" in outcome.figures
@@ -355,7 +383,7 @@ def test_later_rows_are_set_aside_on_resume(tmp_path: Path) -> None:
         with pytest.raises(PowerCut):
             start(EVALUATED, tmp_path, Ending(end))
     assert [row["global_step"] for row in untimed_rows(tmp_path)] == [1, 2, 3]
-    aside = Path(directory_in(tmp_path), SET_ASIDE).read_text().splitlines()
+    aside = Path(directory_in(tmp_path), "metrics.set-aside.jsonl").read_text().splitlines()
     assert [json.loads(line)["global_step"] for line in aside] == [4, 5]
     afresh = dataclasses.replace(EVALUATED, checkpoint=dataclasses.replace(EVALUATED.checkpoint, load=False))
     with pytest.raises(PowerCut):

@@ -40,6 +40,7 @@ from datakit.trainer.checkpoints.candidates import (
     step_folders,
 )
 from datakit.trainer.checkpoints.compatibility import check_fit
+from datakit.trainer.checkpoints.failures import keep_failures_short, reason
 from datakit.trainer.models.weights import Tree
 from datakit.trainer.multihost import is_first
 
@@ -102,6 +103,7 @@ class Writer:
 
     def __post_init__(self) -> None:
         self._saver = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
+        keep_failures_short()
 
     def due(self, step: int) -> bool:
         """Return True if the state after `step` steps should be saved now."""
@@ -133,7 +135,7 @@ class Writer:
             self._thread = None
         failure, self._failure = self._failure, None
         if failure is not None:
-            raise CheckpointError(f"a checkpoint could not be written: {failure}") from failure
+            raise CheckpointError(f"a checkpoint could not be written: {reason(failure)}") from failure
 
     def close(self) -> None:
         """Wait for the current save, and stop the background threads."""

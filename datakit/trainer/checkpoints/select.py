@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 
+import jax
 import xxhash
 from etils import epath
 
@@ -51,6 +52,7 @@ def restore_newest(
     """Restore the newest readable state, or the parts of it that `like` names; return it with its checkpoint. Raises
     CheckpointError, with a message that ends with `advice`, if no checkpoint can be read.
     """
+    cause: Exception | None = None
     for candidate in found:
         damage = candidate.damage(checksums=True)  # on every host, so that all hosts restore the same checkpoint
         if damage:
@@ -58,9 +60,13 @@ def restore_newest(
             continue
         try:
             return restore(candidate, like, whole), candidate
-        except (ValueError, KeyError, OSError) as error:
-            say(f"warning: {candidate.path} cannot be read ({type(error).__name__}: {error}); trying an older one")
-    raise unreadable(len(found), str(found[0].path.parent), advice)
+        except (CheckpointError, MemoryError, jax.errors.JaxRuntimeError):
+            raise  # the checkpoint does not fit this run or this machine, and neither would an older one
+        except Exception as error:  # noqa: BLE001 - orbax raises errors of many types, and an older checkpoint may do
+            cause = error
+            lines = str(error).strip().splitlines() or [""]
+            say(f"warning: {candidate.path} cannot be read ({type(error).__name__}: {lines[0]}); trying an older one")
+    raise unreadable(len(found), str(found[0].path.parent), advice) from cause
 
 
 def unreadable(count: int, folder: str, advice: str) -> CheckpointError:

@@ -49,6 +49,8 @@ class StepMetrics:
         self.counts["tokens"] += placed.tokens
         row = {f"train/{name}": float(results[name]) for name in PARTS}
         row |= flatten("train", results["model"]) | flatten("optim", results["optim"])
+        if step % self.run.log.histograms_every and step != self.run.steps:
+            row = {name: value for name, value in row.items() if not isinstance(value, list)}
         for name, value in results.get("watch", {}).items():
             kind, _, weight = name.partition("/norm/")
             row |= flatten(f"{kind}/norm", {weight: value})

@@ -1,5 +1,5 @@
-"""Explains all metric names, holds the devices' peak FLOP/s, and writes and reads rows of metrics: JSON lines and
-optionally TensorBoard, Trackio or Weights & Biases.
+"""Explains all metric names, holds the devices' peak FLOP/s, and writes rows of metrics to JSON lines and optionally to
+TensorBoard, Trackio or Weights & Biases.
 
 | name | value |
 |---|---|
@@ -7,7 +7,8 @@ optionally TensorBoard, Trackio or Weights & Biases.
 | train/loss | the training loss: cross entropy plus weighted auxiliary losses, in nats |
 | train/cross_entropy_loss, train/z_loss, train/aux_loss_weighted | the parts of train/loss |
 | train/router/{routing_entropy_mean, load_balancing_loss, router_z_loss} | means over the layers |
-| train/router/layer_{i}/{routing_entropy, load_balancing_loss, router_z_loss, routing_hist} | values of each layer |
+| train/router/layer_{i}/{routing_entropy, load_balancing_loss, router_z_loss} | values of each layer |
+| train/router/layer_{i}/routing_hist | each expert's share of the assignments; only in histograms.jsonl |
 | optim/learning_rate/<group>, optim/grad_norm/<family>, optim/params_norm/<group> | see `optimizer.py` |
 | throughput/{duration, loading_time, hook_time} | seconds for the step; for its data; for checkpoint and evaluation |
 | throughput/{examples_per_second, tokens_per_second, total_tokens, gflops_per_second, total_gflops, mfu} | see below |
@@ -26,22 +27,17 @@ ends with a checkpoint or an evaluation, its row is written twice, and the last 
 from __future__ import annotations
 
 import importlib.util
-import json
-import math
-import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from datakit.errors import UsageError, suggestion
+from datakit.trainer.metrics.json_lines import JsonLines
 
-FILE_NAME = "metrics.jsonl"
-SET_ASIDE = "metrics.set-aside.jsonl"  # the rows that a later start moved here because it resumed at an earlier step
 TRACKERS = {"tensorboard": "tensorboardX", "trackio": "trackio", "wandb": "wandb"}  # tracker -> its Python package
 PEAK_FLOPS = {  # dense bf16 FLOP/s from the vendors' data sheets, keyed by prefixes of device names
     "NVIDIA H100 PCIe": 756e12,
@@ -90,36 +86,6 @@ class Tracker(Protocol):
 
     def close(self) -> None:
         """Flush and close."""
-
-
-class JsonLines:
-    """The tracker that every run has. It writes NaN and infinity as null. A killed process can leave an incomplete last
-    line, which is removed when the file is next opened. Rows after `start`, where the run resumes, move to `SET_ASIDE`.
-    """
-
-    def __init__(self, folder: str, start: int) -> None:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        path = Path(folder) / FILE_NAME
-        self._file = path.open("a", encoding="utf-8")
-        lines = whole_lines(path)
-        kept = list(takewhile(lambda line: json.loads(line)["global_step"] <= start, lines))
-        if len(kept) < len(lines):
-            with (Path(folder) / SET_ASIDE).open("a", encoding="utf-8") as aside:
-                aside.writelines(lines[len(kept) :])
-        os.truncate(path, len("".join(kept).encode()))
-
-    def log(self, step: int, row: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps({"global_step": step, **_finite(row)}, sort_keys=True) + "\n")
-        self._file.flush()
-
-    def close(self) -> None:
-        self._file.close()
-
-
-def _finite(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in row.items()
-    }
 
 
 class TensorBoard:
@@ -185,42 +151,19 @@ def check_trackers(names: Iterable[str]) -> None:
 
 
 def open_trackers(
-    folder: str, start: int, names: Iterable[str], project: str, run: str, config: dict[str, Any]
+    folder: str,
+    start: int,
+    names: Iterable[str],
+    project: str,
+    run: str,
+    config: dict[str, Any],
+    say: Callable[[str], None],
 ) -> Trackers:
-    """Open the file of JSON lines in `folder` and the named trackers, which must have passed `check_trackers`."""
-    trackers: list[Tracker] = [JsonLines(folder, start)]
+    """Open the files of JSON lines in `folder` and the named trackers, which must have passed `check_trackers`."""
+    trackers: list[Tracker] = [JsonLines(folder, start, say)]
     for name in names:
         if name == "tensorboard":
             trackers.append(TensorBoard(folder))
         else:
             trackers.append(Hosted(importlib.import_module(TRACKERS[name]), project, run, config))
     return Trackers(trackers)
-
-
-def has_rows(folder: str) -> bool:
-    """Return True if the folder holds rows from an earlier start."""
-    path = Path(folder) / FILE_NAME
-    return path.exists() and path.stat().st_size > 0
-
-
-def last_row(folder: str, step: int) -> dict[str, Any]:
-    """Return the last row if it is the row of `step`, otherwise an empty dict."""
-    rows = read_metrics(folder)
-    return rows[-1] if rows and rows[-1]["global_step"] == step else {}
-
-
-def whole_lines(path: Path) -> list[str]:
-    """Return the lines of a file that end with a newline."""
-    return [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
-
-
-def read_metrics(folder: str) -> list[dict[str, Any]]:
-    """Return a run's rows in step order, and for each step only its last row. Raises UsageError if there is no file."""
-    path = Path(folder) / FILE_NAME
-    if not path.exists():
-        raise UsageError(f"{path} does not exist; is {folder} the directory of a training run?")
-    rows: dict[int, dict[str, Any]] = {}
-    for line in whole_lines(path):
-        row = json.loads(line)
-        rows[row["global_step"]] = row
-    return [rows[step] for step in sorted(rows)]

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import jax
@@ -46,9 +46,10 @@ from datakit.trainer.models.layers import (
     rotary_table,
     rotate,
 )
-from datakit.trainer.models.protocol import PADDING_SEGMENT, Output, Tokens, check_sizes
+from datakit.trainer.models.protocol import OPERATION, PADDING_SEGMENT, Output, Tokens, check_sizes
 from datakit.trainer.models.router import (
     balanced_bias,
+    on_own_tokens,
     quantile_thresholds,
     router_logits,
     router_metrics,
@@ -86,10 +87,11 @@ class Config:
     z_loss: float = 1e-4
     router_z_loss: float = 1e-3
     expert_gate: Literal["swiglu", "bilinear"] = "swiglu"  # of the routed experts and of the shared one
-    moe_backend: Backend = "auto"
-    remat: Literal["recompute_all", "save_moe", "none"] = "recompute_all"
+    moe_backend: Backend = field(default="auto", metadata=OPERATION)
+    remat: Literal["recompute_all", "save_moe", "none"] = field(default="recompute_all", metadata=OPERATION)
     compute: Literal["bfloat16", "float32"] = "bfloat16"
-    loss_piece: int | None = None  # positions whose logits are held at once; None: what fits in `LOGIT_BYTES`
+    # Positions whose logits are held at once; None: what fits in `LOGIT_BYTES`
+    loss_piece: int | None = field(default=None, metadata=OPERATION)
 
     def __post_init__(self) -> None:
         check_sizes(self, SIZES)
@@ -250,14 +252,19 @@ def feed_forward(
     if not c.experts:
         return shared, None
     x_TD, valid_T = x_BSD.reshape(-1, c.hidden), valid.reshape(-1)
-    logits_TE = router_logits(x_TD, gathered(block["router"], jnp.float32))
-    bias_E = state["router_bias"]
-    routing = sigmoid_route(logits_TE, bias_E, c.experts_per_token)
+
+    def route(tokens: Any, weights: Any, axes: Any) -> Any:
+        (x_TD, valid_T), (router_DE, bias_E) = tokens, weights
+        logits_TE = router_logits(x_TD, router_DE)
+        routing = sigmoid_route(logits_TE, bias_E, c.experts_per_token)
+        threshold_E = quantile_thresholds(logits_TE, bias_E, c.experts_per_token, valid_T, axes)
+        return routing, (threshold_E, statistics(logits_TE, routing.expert, valid_T, axes))
+
+    router_DE = gathered(block["router"], jnp.float32)
+    routing, router = on_own_tokens(route, (x_TD, valid_T), (router_DE, state["router_bias"]))
     expert_in, expert_out = gathered(block["expert_in"], dtype), gathered(block["expert_out"], dtype)
     routed_TD = experts(x_TD, routing.expert, routing.share, expert_in, expert_out, c.expert_gate, c.moe_backend)
-    threshold_E = quantile_thresholds(logits_TE, bias_E, c.experts_per_token, valid_T)
-    stats = statistics(logits_TE, routing.expert, valid_T)
-    return shared + routed_TD.reshape(x_BSD.shape), (threshold_E, stats)
+    return shared + routed_TD.reshape(x_BSD.shape), router
 
 
 def flops_per_token(config: Config, sequence: int, with_head: bool = True) -> float:

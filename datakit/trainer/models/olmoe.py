@@ -13,7 +13,7 @@ loss over all layers. Tests compare logits, losses and all gradients with the pu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import jax
@@ -24,10 +24,11 @@ from datakit.errors import UsageError
 from datakit.trainer.models.experts import Backend, experts
 from datakit.trainer.models.grug import remat
 from datakit.trainer.models.layers import attention, cross_entropy, embed, next_tokens, rms_norm, rotary_table, rotate
-from datakit.trainer.models.protocol import PADDING_SEGMENT, Output, Tokens, check_sizes
+from datakit.trainer.models.protocol import OPERATION, PADDING_SEGMENT, Output, Tokens, check_sizes
 from datakit.trainer.models.router import (
     RouterStatistics,
     balance_loss,
+    on_own_tokens,
     router_logits,
     router_metrics,
     softmax_route,
@@ -59,10 +60,11 @@ class Config:
     z_loss: float = 0.0
     router_z_loss: float = 0.0
     balance_loss: float = 0.01
-    moe_backend: Backend = "auto"
-    remat: Literal["recompute_all", "save_moe", "none"] = "recompute_all"
+    moe_backend: Backend = field(default="auto", metadata=OPERATION)
+    remat: Literal["recompute_all", "save_moe", "none"] = field(default="recompute_all", metadata=OPERATION)
     compute: Literal["bfloat16", "float32"] = "bfloat16"
-    loss_piece: int | None = None  # positions whose logits are held at once; None: what fits in `LOGIT_BYTES`
+    # Positions whose logits are held at once; None: what fits in `LOGIT_BYTES`
+    loss_piece: int | None = field(default=None, metadata=OPERATION)
 
     def __post_init__(self) -> None:
         check_sizes(self, ("vocabulary", "hidden", "layers", "heads", "kv_heads", "head_width", "expert_width"))
@@ -168,11 +170,18 @@ def feed_forward(
     """Compute one layer's experts; also return the router's statistics and logits."""
     c, dtype = config, x_BSD.dtype
     x_TD = x_BSD.reshape(-1, c.hidden)
-    logits_TE = router_logits(x_TD, gathered(block["router"], jnp.float32))
-    routing = softmax_route(logits_TE, c.experts_per_token, c.renormalize)
+
+    def route(tokens: Any, router_DE: Any, axes: Any) -> Any:
+        x_TD, valid_T = tokens
+        logits_TE = router_logits(x_TD, router_DE)
+        routing = softmax_route(logits_TE, c.experts_per_token, c.renormalize)
+        return (routing, logits_TE), statistics(logits_TE, routing.expert, valid_T, axes)
+
+    router_DE = gathered(block["router"], jnp.float32)
+    (routing, logits_TE), stats = on_own_tokens(route, (x_TD, valid.reshape(-1)), router_DE)
     expert_in, expert_out = gathered(block["expert_in"], dtype), gathered(block["expert_out"], dtype)
     y_TD = experts(x_TD, routing.expert, routing.share, expert_in, expert_out, "swiglu", c.moe_backend)
-    return y_TD.reshape(x_BSD.shape), (statistics(logits_TE, routing.expert, valid.reshape(-1)), logits_TE)
+    return y_TD.reshape(x_BSD.shape), (stats, logits_TE)
 
 
 def flops_per_token(config: Config, sequence: int, with_head: bool = True) -> float:

@@ -2,20 +2,32 @@
 `sigmoid_route` is the quantile-balanced router, which docs/trainer.md describes. `softmax_route` is the classical
 router, which is balanced by a loss.
 
-Balancing needs, for each expert, the q-th largest of its scores over all tokens of the batch. It is found bit by bit,
-with 32 counts over [T, E]. Each count is a sum of integers, which is exact under any sharding. So the bias does not
-depend on the number of devices, no scores are gathered, and nothing is sorted. Logits are computed in fp32 from fp32
-inputs. This is only a thousandth of the work, and rounding could change which of two nearly equal experts is trained.
+Balancing needs, for each expert, the q-th largest of its scores over all tokens of the batch. It is found a few bits
+at a time, by counting over [T, E]. Each count is a sum of integers, which is exact under any sharding. So the bias does
+not depend on the number of devices, and nothing is sorted. On a mesh, each device routes its own tokens
+(`on_own_tokens`). Only statistics and the counts, eight times [15, E], are summed over the devices, so no [T, E] of the
+whole batch exists.
+
+Logits are computed in fp32 from fp32 inputs. This is only a thousandth of the work, and rounding could change which of
+two nearly equal experts is trained.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
 
 from datakit.trainer.models.shapes import Array, Bool, Float, Int, UInt
+from datakit.trainer.models.weights import BATCH, current_mesh
+
+# Bits of a quantile that a round finds with 2**bits - 1 counts. More bits mean fewer sums over a mesh, but more counts.
+ROUND_BITS = {"alone": 1, "mesh": 4}
+Axes = tuple[str, ...]  # the mesh axes over which the tokens of a function's arguments are split
 
 
 class Routing(NamedTuple):
@@ -31,6 +43,17 @@ class RouterStatistics(NamedTuple):
     load: Float[Array, "*layers E"]  # each expert's share of the assignments
     probability: Float[Array, "*layers E"]  # mean over tokens of the softmax of the unbiased logits
     z_loss: Float[Array, "*layers"]  # mean over tokens of the squared logsumexp of the logits
+
+
+def on_own_tokens(route: Callable[..., tuple[Any, Any]], tokens: Any, weights: Any) -> tuple[Any, Any]:
+    """Compute route(tokens, weights, axes) -> (results per token, sums over all tokens) on each device's own tokens.
+
+    `route` must sum over `axes` what it sums over tokens.
+    """
+    if current_mesh().size <= 1:
+        return route(tokens, weights, axes=())
+    own = partial(route, axes=BATCH)
+    return jax.shard_map(own, in_specs=(P(BATCH), P()), out_specs=(P(BATCH), P()))(tokens, weights)
 
 
 def router_logits(hidden: Float[Array, "T D"], weight: Float[Array, "D E"]) -> Float[Array, "T E"]:
@@ -57,14 +80,17 @@ def _pick(values: Float[Array, "T E"], expert: Int[Array, "T K"]) -> Float[Array
     return jnp.sum(jnp.where(chosen, values[:, None, :], 0.0), axis=-1)
 
 
-def statistics(logits: Float[Array, "T E"], expert: Int[Array, "T K"], valid: Bool[Array, " T"]) -> RouterStatistics:
+def statistics(
+    logits: Float[Array, "T E"], expert: Int[Array, "T K"], valid: Bool[Array, " T"], axes: Axes = ()
+) -> RouterStatistics:
     """Compute the router's statistics, of which `probability` and `z_loss` are differentiable."""
-    tokens = jnp.maximum(jnp.sum(valid), 1)
     assigned = (expert[..., None] == jnp.arange(logits.shape[-1])) & valid[:, None, None]
-    load = jnp.sum(assigned, axis=(0, 1)) / (tokens * expert.shape[-1])
-    probability = jnp.sum(jnp.where(valid[:, None], jax.nn.softmax(logits, axis=-1), 0.0), axis=0) / tokens
+    probability = jnp.sum(jnp.where(valid[:, None], jax.nn.softmax(logits, axis=-1), 0.0), axis=0)
     normalizer = jnp.where(valid, jax.nn.logsumexp(logits, axis=-1), 0.0)
-    return RouterStatistics(load, probability, jnp.sum(normalizer**2) / tokens)
+    own = (jnp.sum(valid), jnp.sum(assigned, axis=(0, 1)), probability, jnp.sum(normalizer**2))
+    count, assignments, probability, squares = jax.lax.psum(own, axes)
+    tokens = jnp.maximum(count, 1)
+    return RouterStatistics(assignments / (tokens * expert.shape[-1]), probability / tokens, squares / tokens)
 
 
 def load_entropy(load: Float[Array, "*layers E"]) -> Float[Array, "*layers"]:
@@ -90,7 +116,7 @@ def router_metrics(stats: RouterStatistics, choices: int) -> dict[str, Array]:
 
 
 def quantile_thresholds(
-    logits: Float[Array, "T E"], bias: Float[Array, " E"], choices: int, valid: Bool[Array, " T"]
+    logits: Float[Array, "T E"], bias: Float[Array, " E"], choices: int, valid: Bool[Array, " T"], axes: Axes = ()
 ) -> Float[Array, " E"]:
     """Return, for each expert, the threshold that its excess reaches for T * K / E of the T valid tokens. A token's bar
     is its (K + 1)-th largest biased logit. An expert's excess for a token is its unbiased logit minus the token's bar.
@@ -99,8 +125,8 @@ def quantile_thresholds(
     logits = jax.lax.stop_gradient(logits)
     # We take the minimum instead of the last entry, because slicing top_k's result makes XLA:CPU sort everything.
     bar = jnp.min(jax.lax.top_k(logits + bias, choices + 1)[0], axis=-1, keepdims=True)
-    wanted = jnp.maximum(1, jnp.sum(valid) * choices // logits.shape[-1])
-    return kth_largest(jnp.where(valid[:, None], logits - bar, -jnp.inf), wanted)
+    wanted = jnp.maximum(1, jax.lax.psum(jnp.sum(valid), axes) * choices // logits.shape[-1])
+    return kth_largest(jnp.where(valid[:, None], logits - bar, -jnp.inf), wanted, axes)
 
 
 def balanced_bias(threshold: Float[Array, "*layers E"]) -> Float[Array, "*layers E"]:
@@ -108,16 +134,18 @@ def balanced_bias(threshold: Float[Array, "*layers E"]) -> Float[Array, "*layers
     return jnp.mean(threshold, axis=-1, keepdims=True) - threshold
 
 
-def kth_largest(values: Float[Array, "T E"], k: Int[Array, ""] | int) -> Float[Array, " E"]:
+def kth_largest(values: Float[Array, "T E"], k: Int[Array, ""] | int, axes: Axes = ()) -> Float[Array, " E"]:
     """Return the exact k-th largest value of each column. `k` counts from 1 and may be a traced value."""
-    keys = _ordered_bits(values)
+    keys, bits = _ordered_bits(values), ROUND_BITS["mesh" if axes else "alone"]
+    digits, rounds = jnp.arange(1, 1 << bits, dtype=jnp.uint32)[:, None], 32 // bits
 
     def settle(step: Any, found: Any) -> Any:
-        candidate = found | (jnp.uint32(1) << (31 - step).astype(jnp.uint32))
-        enough = jnp.sum(keys >= candidate, axis=0, dtype=jnp.int32) >= k
-        return jnp.where(enough, candidate, found)
+        shift = (bits * (rounds - 1 - step)).astype(jnp.uint32)
+        counts = jnp.sum(keys[:, None] >= (found | digits << shift), axis=0, dtype=jnp.int32)
+        reached = jax.lax.psum(counts, axes) >= k  # true for the digits up to the one that is sought
+        return found | jnp.sum(reached, axis=0, dtype=jnp.uint32) << shift
 
-    return _from_ordered_bits(jax.lax.fori_loop(0, 32, settle, jnp.zeros(values.shape[-1], jnp.uint32)))
+    return _from_ordered_bits(jax.lax.fori_loop(0, rounds, settle, jnp.zeros(values.shape[-1], jnp.uint32)))
 
 
 def _ordered_bits(values: Float[Array, "T E"]) -> UInt[Array, "T E"]:

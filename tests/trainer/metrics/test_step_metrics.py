@@ -12,8 +12,8 @@ import pytest
 
 from datakit.loader import Loader, Packing
 from datakit.trainer.checkpoints.checkpoint import Checkpoints
+from datakit.trainer.metrics.json_lines import read_metrics
 from datakit.trainer.metrics.step_metrics import training_flops
-from datakit.trainer.metrics.trackers import read_metrics
 from datakit.trainer.models import grug
 from datakit.trainer.train import train
 from tests.support.trainer_runs import PowerCut, growing_batches, silent, small_run, tiny_run
