@@ -132,10 +132,10 @@ def despite_damage(context: ReadContext, ranges: Sequence[FileRange], work: Call
     try:
         return work(_streams(context, ranges, {}))
     except Exception:
-        context.task.release()
         damaged = _find_damage(context, ranges)
         if not damaged:
-            raise
+            raise  # with the records in progress still announced, so that the next attempt tries them one by one
+        context.task.release()
     return work(_streams(context, ranges, damaged))
 
 
