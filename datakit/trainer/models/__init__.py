@@ -13,7 +13,7 @@ BUILT_IN = ("grug", "olmoe")
 
 
 def load_model(name: str) -> Any:
-    """Import a built-in model by name, or your own model by import path. Raises UsageError if the import fails."""
+    """Import a built-in model by name, or your own model by import path. Raises UsageError if it is not found."""
     path = f"{__name__}.{name}" if name in BUILT_IN else name
     if path == name and "." not in name:
         raise UsageError(f"no model {name!r}; {suggestion(name, BUILT_IN)} (for your own model, give its import path)")

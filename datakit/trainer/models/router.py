@@ -2,10 +2,11 @@
 `sigmoid_route` is the quantile-balanced router, which docs/trainer.md describes. `softmax_route` is the classical
 router, which is balanced by a loss.
 
-Balancing needs, for each expert, the q-th largest of its scores over all tokens of the batch. It is found bit by bit,
-with 32 counts over [T, E]. Each count is a sum of integers, which is exact under any sharding. So the bias does not
-depend on the number of devices, no scores are gathered, and nothing is sorted. Logits are computed in fp32 from fp32
-inputs. This is only a thousandth of the work, and rounding could change which of two nearly equal experts is trained.
+Quantile balancing needs, for each expert, the q-th largest of its scores over all tokens of the batch. This value is
+found bit by bit, with 32 counts over [T, E]. Each count is a sum of integers, which is exact under any sharding. So the
+bias does not depend on the number of devices, no scores are gathered, and nothing is sorted. The logits are computed in
+fp32: this is only a thousandth of a model's work, and in bf16, rounding could change which of two experts with nearly
+equal scores is trained.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Routing(NamedTuple):
 
 
 class RouterStatistics(NamedTuple):
-    """Statistics of a layer's router over valid tokens. A scan over layers prepends the axis of layers."""
+    """Statistics of a layer's router over valid tokens. A scan over layers prepends a layer axis."""
 
     load: Float[Array, "*layers E"]  # each expert's share of the assignments
     probability: Float[Array, "*layers E"]  # mean over tokens of the softmax of the unbiased logits
@@ -75,7 +76,7 @@ def load_entropy(load: Float[Array, "*layers E"]) -> Float[Array, "*layers"]:
 def balance_loss(
     load: Float[Array, "*layers E"], probability: Float[Array, "*layers E"], choices: int
 ) -> Float[Array, "*layers"]:
-    """Return E * sum(load * K * probability), K for an even load (Switch Transformer, Fedus et al. 2021, eq. 4)."""
+    """Return E * sum(load * K * probability): K if the load is even (Switch Transformer, Fedus et al. 2021, eq. 4)."""
     return load.shape[-1] * choices * jnp.sum(load * probability, axis=-1)
 
 
@@ -121,7 +122,7 @@ def kth_largest(values: Float[Array, "T E"], k: Int[Array, ""] | int) -> Float[A
 
 
 def _ordered_bits(values: Float[Array, "T E"]) -> UInt[Array, "T E"]:
-    """Map fp32 to uint32 in the same order, by flipping the sign bit of positive and every bit of negative numbers."""
+    """Map fp32 to uint32 in the same order: flip the sign bit of positive numbers and all bits of negative ones."""
     bits = jax.lax.bitcast_convert_type(values.astype(jnp.float32), jnp.uint32)
     return jnp.where(bits >> 31, ~bits, bits | jnp.uint32(1 << 31))
 
