@@ -1,5 +1,5 @@
-"""Implements AdamH combined with Adam, or AdamW: settings and their limits, learning-rate schedules, gradient clipping
-by family, and the update of weights and moments.
+"""Implements the optimizers (AdamH combined with Adam, or AdamW): settings and their limits, learning-rate schedules,
+gradient clipping per family, and the update of weights and moments.
 
 AdamH moves a matrix along Adam's direction by a step *relative* to its norm, and then rescales it to its old norm:
 
