@@ -49,7 +49,7 @@ def config_from_hub(description: dict[str, Any], **changes: Any) -> olmoe.Config
 
 
 def parameters_from_hub(tensors: dict[str, np.ndarray], config: olmoe.Config) -> Tree:
-    """Convert a hub checkpoint's tensors, given by name, with separate or stacked experts, to parameters."""
+    """Convert a hub checkpoint's tensors, keyed by name, to parameters; the experts may be separate or stacked."""
     mixtral = any("block_sparse_moe" in name for name in tensors)
 
     def stacked(name: str, transpose: bool = True) -> Array:
