@@ -10,12 +10,14 @@ from datakit.storage import urls
 
 BARS = 20  # maximum number of bars: as many as are legible at this height
 SHOWN_NAME = 28  # maximum number of characters in a label
-LAST_DRAWABLE = 0x500  # code point: the default font covers Latin, Greek and Cyrillic, which end here
+LAST_DRAWABLE = 0x500  # the default font has Latin, Greek and Cyrillic, which end before this code point
 BLUE, ORANGE, GREEN = "#3b6ea5", "#c8762b", "#4d8a57"
 
 
 def write_plot(summary: CacheSummary, names: dict[int, str], url: str) -> None:
-    """Write the figure, replacing any old file. `names` maps ids to texts. Raises UsageError like `check_target`."""
+    """Write the figure, replacing any existing file. `names` maps token ids to texts. Raises UsageError, as
+    `check_target` does.
+    """
     figure = new_figure(url, (13, 4.8))
     lengths, sources, tokens = figure.subplots(1, 3)
     _lengths(lengths, summary)
@@ -29,7 +31,7 @@ def _lengths(axes: Any, summary: CacheSummary) -> None:
     labels = [_binary(first) for first, _, _ in summary.lengths]
     bars = axes.bar(labels, [count for _, _, count in summary.lengths], color=BLUE, width=0.9)
     axes.bar_label(bars, labels=[short(count) for _, _, count in summary.lengths], fontsize=7, color=INK)
-    axes.set(title="documents by length", xlabel="tokens, from", ylabel="documents")
+    axes.set(title="documents by length", xlabel="tokens (lower bound)", ylabel="documents")
     axes.tick_params(axis="x", rotation=60)
     _plain(axes)
 
@@ -67,7 +69,7 @@ def _plain(axes: Any) -> None:
 
 
 def _drawable(token: str) -> str:
-    """Show spaces as a symbol, and show characters that matplotlib's default font lacks as escapes."""
+    """Show spaces as a symbol, and escape unprintable characters and those that matplotlib's default font lacks."""
     shown = token.replace(" ", "␣").encode("unicode_escape" if not token.isprintable() else "utf-8").decode()
     shown = shown.replace("\\u2423", "␣")
     return "".join(sign if ord(sign) < LAST_DRAWABLE or sign == "␣" else f"\\u{ord(sign):04x}" for sign in shown)

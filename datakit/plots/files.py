@@ -1,5 +1,5 @@
 """Creates and saves figures as PNG, SVG or PDF files, and abbreviates the counts and texts in them. Imports matplotlib
-(the extra `report`) only when a figure is checked or drawn.
+(the extra `report`) only when a target is checked or a figure is drawn.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ INK = "#333333"  # color of text and lines
 
 
 def check_target(url: str) -> None:
-    """Raise UsageError if matplotlib is missing or `url` does not end in .png, .svg or .pdf. Call this first."""
+    """Raise UsageError if matplotlib is missing or `url` does not end in .png, .svg or .pdf. Call this before
+    computing what to draw.
+    """
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
@@ -34,7 +36,7 @@ def new_figure(url: str, inches: tuple[float, float]) -> Any:
 
 
 def save(figure: Any, url: str) -> None:
-    """Write a figure in the format given by the file extension, replacing an existing file."""
+    """Write a figure in the format given by the file extension, replacing any existing file."""
     with atomic.staging(url) as staged:
         figure.savefig(staged, format=_kind(url), dpi=DOTS_PER_INCH)
         atomic.replace_bytes(staged.read_bytes(), url)

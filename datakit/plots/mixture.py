@@ -11,12 +11,12 @@ from datakit.plots.files import INK, cut, new_figure, save, short
 
 COLOURS = ("#3b6ea5", "#c8762b", "#4d8a57", "#a34a5b", "#7b62a3", "#8a7a3d", "#3f8f96", "#777777")
 MOST_NAMED = 24  # maximum number of components in the legend: as many as fit next to the figure
-SHOWN_CHANGE = 110  # maximum number of characters in a line above the figure
+SHOWN_CHANGE = 110  # maximum number of characters in the description of a change
 STYLES = ("-", "--", ":", "-.")
 
 
 def write_plot(view: Preview, title: str, url: str) -> None:
-    """Write the figure, replacing an existing file. Raises UsageError, as `check_target` does."""
+    """Write the figure, replacing any existing file. Raises UsageError, as `check_target` does."""
     figure = new_figure(url, (11, 9))
     share, tokens, epochs = figure.subplots(3, 1, sharex=True)
     _shares(share, view)

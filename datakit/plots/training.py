@@ -17,7 +17,9 @@ SMOOTHED_OVER = 50  # the loss is averaged over a 50th of the run, so that the c
 
 
 def plot_run(directory: str, target: str | None = None) -> str:
-    """Draw a run to the file `target` (default: `plot.png` in its directory). Return the path. Raises UsageError."""
+    """Draw a run in the file `target` (default: `plot.png` in the run's directory) and return its path. Raises
+    UsageError if the run has no metrics, or if `check_target` does.
+    """
     path = target or str(Path(directory) / "plot.png")
     figure = files.new_figure(path, (12, 8))
     rows = read_metrics(directory)

@@ -25,7 +25,7 @@ from datakit.trainer.train import Outcome, say_on_stderr, train, trainer_of, use
 
 def load_run(name_or_path: str | Path, root: str = "./data", overrides: Iterable[str] = ()) -> tuple[Run, Data]:
     """Return the run that a run file defines, and its opened data. Overrides such as `steps=20` or `model.hidden=64`
-    replace values in the file. If the model sets no vocabulary, it gets the tokenizer's. Raises RecipeError,
+    replace values in the file. A model that sets no vocabulary gets the tokenizer's, rounded up. Raises RecipeError,
     UsageError, TokenizerError, LoaderError, and the errors of opening caches.
     """
     file = read_run_file(name_or_path, overrides)

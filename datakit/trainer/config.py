@@ -57,7 +57,7 @@ class Log:
     project: str = "datakit"
     watch: tuple[str, ...] = ()  # kinds of norms to log, a subset of norms.WATCHABLE
     watch_every: int = 10
-    profile: tuple[int, int] | None = None  # the first training step to trace, and the one after the last
+    profile: tuple[int, int] | None = None  # first training step to trace (counted from 0), and the one after the last
     progress_seconds: float = 5.0
 
     def __post_init__(self) -> None:
@@ -87,9 +87,9 @@ class Run:
     seed: int = 0
     initialize_from: str | None = None  # another run, which supplies the weights at step 0 and nothing else
     resume_from: str | None = None  # another run to continue, e.g. with a changed mixture
-    expect: dict[str, float] = field(default_factory=dict)  # by metric; added to the scaling law's expected values
+    expect: dict[str, float] = field(default_factory=dict)  # expected metrics, which override the scaling law's
     replicas: int = 1  # number of full copies of the weights; each is sharded over its share of the devices
-    norm_band: tuple[float, float] = (0.2, 5.0)  # least and greatest allowed ratio of a group's norm to its initial one
+    norm_band: tuple[float, float] = (0.2, 5.0)  # least and greatest allowed ratio of a group's norm to its first norm
     peak_flops: float | None = None  # dense bf16 FLOP/s of one device; None: look it up in `trackers.PEAK_FLOPS`
     compilation_cache: str = "~/.cache/datakit/jax"  # holds the compiled functions of all runs; "" disables it
     checkpoint: Checkpoints = field(default_factory=Checkpoints)
@@ -127,7 +127,7 @@ class Run:
             raise UsageError(f"run {self.name!r}: `model` is not an instance of the Config class of {self.kind!r}")
 
     def content(self, mixture: dict[str, Any]) -> dict[str, Any]:
-        """Return all settings that decide the result, with defaults; `mixture` is the loader's description."""
+        """Return all settings that decide the result, including defaults; `mixture` is the loader's record."""
         operation = operation_settings(self.model)
         model = {name: value for name, value in dataclasses.asdict(self.model).items() if name not in operation}
         return {
@@ -148,7 +148,7 @@ class Run:
 
 @dataclass(frozen=True)
 class RunFile:
-    """A run file with its overrides applied. To build the run, the vocabulary of the data is also needed."""
+    """A run file with its overrides applied. `run` also needs the vocabulary size of the data."""
 
     path: Path
     run_tables: dict[str, Any]

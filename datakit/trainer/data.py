@@ -1,7 +1,7 @@
 """Opens the `[data]` table of a run file: finds the caches, checks that all have the same tokenizer, builds the mixture
 and the validation sets, and rounds up the default vocabulary size.
 
-    [data.components.web]                   # besides the other keys of a mixture file (loader/mixture/toml_file.py)
+    [data.components.web]                   # other keys are as in a mixture file (loader/mixture/toml_file.py)
     cache = "data/demo"                     # a cache, or a dataset directory that holds exactly one finished cache
     source = "web"
     validation_tokens = 2_000_000           # tokens of held-out documents, evaluated under the component's name
@@ -12,8 +12,8 @@ and the validation sets, and rounds up the default vocabulary size.
     [data]                                  # alternatively, a mixture file; then only `evaluation` may be added
     mixture = "mix.toml"
 
-Paths are relative to the run file. In them, {root} stands for the command's --root, which also holds the counts of
-packed components that `datakit mixture pack` wrote.
+Paths are relative to the run file. At the start of a `cache` path, {root}/ stands for the command's --root. The root
+also holds the sequence counts of packed components, which `datakit mixture pack` wrote.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class BatchSource(Protocol):
         ...
 
     def outline(self, steps: int) -> list[tuple[int, int, int]]:
-        """Return (batches, rows, length) for each shape in the first `steps` batches, or raise if they are fewer."""
+        """Return (batches, rows, length) per shape in the first `steps` batches; raise an error if there are fewer."""
         ...
 
     def record(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ domain overloads a few experts, so with a capacity limit its loss would be about
 | eval/<parent>/micro_loss, .../bpb | for a parent tag (e.g. `code` for `code/python`): over all tokens of its leaves |
 | eval/<parent>/macro_loss, .../macro_bpb | for a parent tag: the unweighted mean over its leaves |
 | eval/loss, eval/bpb, eval/macro_loss, eval/macro_bpb | over all tags |
+| eval/total_time | the duration of the evaluation in seconds |
 | eval/ema/... | all metrics above for the averaged weights, if `optimizer.ema` is set |
 """
 

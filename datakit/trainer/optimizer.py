@@ -1,5 +1,5 @@
-"""Implements AdamH combined with Adam, or AdamW: settings and their limits, learning-rate schedules, gradient clipping
-by family, and the update of weights and moments.
+"""Implements the optimizers (AdamH combined with Adam, or AdamW): settings and their limits, learning-rate schedules,
+gradient clipping per family, and the update of weights and moments.
 
 AdamH moves a matrix along Adam's direction by a step *relative* to its norm, and then rescales it to its old norm:
 
@@ -9,7 +9,8 @@ AdamH moves a matrix along Adam's direction by a step *relative* to its norm, an
 where |.| is the Frobenius norm of a single matrix (each layer and each expert has its own). So matrices keep their
 initial norm, the learning rate is an angle, and weight decay would have no effect. Embeddings, routers, gates and
 vectors use Adam. Gradients are clipped per family of groups, for the reasons in docs/trainer.md: {adam, router},
-{adamh} and {adamh_expert}, or all weights together with AdamW. Both moments are fp32 and sharded like the parameters.
+{adamh} and {adamh_expert}. With AdamW, all weights form one family. Both moments are fp32 and sharded like the
+parameters.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Decides whether a run resumes from its newest checkpoint, continues another run (`resume_from`), takes another run's
-weights (`initialize_from`), or starts afresh. One printed line says which.
+weights (`initialize_from`), or starts afresh. A printed line names the choice.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _name_unfinished(place: RunPlace, say: Say) -> None:
 
 
 def refuse_afresh(run: Run, directory: str) -> None:
-    """Raise UsageError if a finished run is asked to start afresh, because nothing would be trained."""
+    """Raise UsageError if a finished run is asked to start afresh, because a finished run is never trained again."""
     if run.checkpoint.load is False:
         raise UsageError(
             f"{directory} is finished, so checkpoint.load = false cannot start it afresh; move the directory away to "

@@ -10,7 +10,7 @@ the width, and F the forward FLOPs of a token without the output matrix:
     steps = T / (B x sequence)       Adam's rate = 1.63 T**-0.2813 d**-0.3678 sqrt(B), AdamH's 13/3 of it, both <= 0.05
 
 Predictions are power laws in C, fitted on one data mixture with a vocabulary of 128,256 tokens. For budgets outside the
-fitted range (marked `extrapolated`) or other text, they are only a rough guide.
+fitted range (marked `extrapolated`) or for other text, they are only a rough guide.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def size(
     beta2_base: float | None = None,
     heuristic: Heuristic = APRIL,
 ) -> Plan:
-    """Plan a Grug run of width `hidden`. Raises UsageError if `flops` is not positive, and as `model_of_width` does."""
+    """Plan a Grug run of width `hidden`. Raises UsageError unless `flops` > 0 and `hidden` is a multiple of 128."""
     if not flops > 0:
         raise UsageError(f"a budget of {flops} FLOPs is too small; it must be positive, e.g. 1e19")
     model = model_of_width(hidden, vocabulary, sequence)

@@ -3,8 +3,9 @@ evaluation, and defines and creates the training state.
 
     keys of the state: "step", "params", "model", "moments", and "ema" if optimizer.ema is set
 
-The buffers of the state are donated, so a step needs no second copy. Parameters, moments and averages are sharded by
-the table of weights; the batch is split by rows. The result `finite` is True if the loss and all norms are finite.
+The buffers of the state are donated, so a step needs no second copy of it. Parameters, moments and averages are sharded
+as the table of weights says; the batch is split by rows. The result `finite` is True if the loss and all norms are
+finite.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Trainer:
         return state | ({"ema": {"params": split, "model": model}} if self.optimizer.ema else {})
 
     def fresh(self, seed: int) -> Tree:
-        """Return a state at step 0, created directly on the devices, already sharded."""
+        """Return a state at step 0. Its arrays are created on the devices, already sharded."""
         return self._initialize(jax.random.key(seed))
 
     @cached_property

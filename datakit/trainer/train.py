@@ -1,18 +1,18 @@
-"""Runs the training loop: decides when to log, evaluate, profile and stop, in which order, and what happens on a
-signal, on divergence or if data is missing.
+"""Runs the training loop: decides when and in which order to log, save, evaluate, profile and stop, and what happens on
+a signal, on divergence or if the data ends early.
 
     outcome = train(run, loader, "data", evaluations={"web": batches}, token_bytes=lengths)
 
-A run resumes from its newest valid checkpoint. It then computes bit for bit what an uninterrupted one does, because a
+A run resumes from its newest valid checkpoint. It then computes bit for bit what an uninterrupted run does, because a
 batch is a function of the step, and the state is all that a run carries from step to step. After each step, the loop
 waits for the metrics (about a millisecond), so a NaN or infinite loss stops the run before the bad state is saved:
 DivergedError is raised, the exit code is 4, and the last good checkpoint remains untouched. On SIGTERM or Ctrl-C, the
 loop finishes the step, saves, and exits.
 
-For each step, the loop takes the batch (which a thread has placed in advance), runs the step, logs the row of metrics,
-saves a checkpoint, evaluates, and logs the row again with the additional metrics. Nothing is lost if the run ends in
-between, because a run that resumes at a step whose evaluation is missing starts with that evaluation, even at the last
-step.
+For each step, the loop takes the batch (which a thread has placed in advance), runs the step, and logs the row of
+metrics. If a checkpoint or an evaluation is due, the loop then saves, evaluates, and logs the row again with the
+additional metrics. Nothing is lost if the run ends in between, because a run that resumes at a step whose evaluation is
+missing starts with that evaluation, even at the last step.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def candidates(folders: list[str], say: Say) -> list[Candidate]:
 
 
 def candidate_at(path: epath.Path, say: Say) -> Candidate | None:
-    """Return the checkpoint in a directory, or None if it is not valid, with a warning unless it was set aside."""
+    """Return the checkpoint in a directory. If it is not valid, return None, and warn unless it was set aside."""
     try:
         marker = msgspec.json.decode((path / MARKER).read_bytes(), type=Marker)
     except FileNotFoundError:
@@ -96,6 +96,6 @@ def candidate_at(path: epath.Path, say: Say) -> Candidate | None:
 
 
 def file_hash(file: epath.Path) -> str:
-    """Return the xxh3-128 of a file in any storage."""
+    """Return the xxh3-128 digest of a file in any storage."""
     with file.open("rb") as opened:
         return atomic.hash_open(cast(BinaryIO, opened))[0]

@@ -2,9 +2,9 @@
 
     <run>/checkpoints/step-000000400/state/...       orbax's files, each array sharded as on the devices
                                      commit.json     the marker, written last: step, run, mixture, files and checksums
-    <temporary>/<same names>                         rolling checkpoints, in storage that deletes old files
+    <temporary>/<same names>                         rolling checkpoints, e.g. in storage that deletes old files
 
-A rolling checkpoint is written every `interval_minutes`, and only the newest `keep_temporary` of them are kept. The
+A rolling checkpoint is written every `interval_minutes` minutes, and only the newest `keep_temporary` are kept. The
 final checkpoint is permanent, and if `keep_every` is set, so is one checkpoint every `keep_every` steps. A new
 checkpoint is committed before an older one is removed, and a checkpoint's marker is removed before its files. So the
 last good checkpoint survives, no matter when the process is killed.
@@ -49,7 +49,7 @@ STATE = "state"
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Settings for when and where to save. By default, rolling checkpoints are stored next to permanent ones."""
+    """Settings for saving and resuming. By default, rolling checkpoints are stored next to permanent ones."""
 
     interval_minutes: float = 10.0
     keep_temporary: int = 2
@@ -75,8 +75,8 @@ class Checkpoints:
 
 def restore(candidate: Candidate, like: Tree, whole: bool = True) -> Tree:
     """Restore the state in a checkpoint or, if `whole` is false, only the parts in `like` (e.g. "params" and "model"),
-    whichever optimizer it was trained with. Each leaf of `like` is an array or a ShapeDtypeStruct, with the sharding to
-    restore to. Raises CheckpointError if the model or, if `whole` is true, the optimizer is a different one.
+    whichever optimizer its run used. Each leaf of `like` is an array or a ShapeDtypeStruct, and gives the sharding of
+    the restored array. Raises CheckpointError if the model or, if `whole` is true, the optimizer does not match.
     """
     place = candidate.path / STATE
     abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), like)
@@ -113,7 +113,7 @@ class Writer:
         return self.settings.keep_every is not None and step % self.settings.keep_every == 0
 
     def save(self, state: Tree, marker: Marker) -> None:
-        """Wait for the previous save to finish, then start this one. The caller must pass a finite state."""
+        """Wait for the previous save to finish, then start this one. All values in `state` must be finite."""
         self.wait()
         permanent = marker.permanent or self._kept(marker.step)
         marker = msgspec.structs.replace(marker, run=self.run, permanent=permanent)
@@ -154,7 +154,7 @@ class Writer:
             self._failure = error
 
     def _prune(self, step: int) -> None:
-        """Remove all but the newest `keep_temporary` rolling checkpoints, and unfinished ones before `step`."""
+        """Remove all but the newest `keep_temporary` rolling checkpoints, and unfinished checkpoints before `step`."""
         found = [one for one in candidates([self.temporary], lambda _: None) if not one.marker.permanent]
         for candidate in found[self.settings.keep_temporary :]:
             (candidate.path / MARKER).unlink(missing_ok=True)  # first: without it, the rest is ignored

@@ -9,7 +9,7 @@ from typing import Any
 from datakit.errors import CheckpointError
 from datakit.trainer.models.weights import Tree, leaves
 
-MODEL_PARTS = ("params/", "model/")  # these depend on the model alone, all other parts also on the optimizer
+MODEL_PARTS = ("params/", "model/")  # these depend on the model alone; all other parts also depend on the optimizer
 
 
 def check_fit(saved: Any, wanted: Tree, whole: bool, place: str) -> None:

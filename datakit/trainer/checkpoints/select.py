@@ -1,5 +1,5 @@
 """Chooses the checkpoint to resume from: the newest whose checksums match; sets later ones aside by renaming their
-markers. Resuming, starting from another run's weights, and `datakit eval` restore checkpoints through this module.
+markers. It also restores the checkpoint from which a run resumes or starts, or which `datakit eval` evaluates.
 """
 
 from __future__ import annotations

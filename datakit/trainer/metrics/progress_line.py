@@ -1,5 +1,6 @@
 """Prints a progress line every few seconds: step, loss, tokens/s, MFU, time left, and the share of time spent waiting
-for data if it exceeds 5 %. Rates and time left come from the median duration of the last steps, the wait included.
+for data if it exceeds 5 %. Rates and the time left are computed from the median duration of the most recent steps,
+including the wait for data.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-WINDOW = 20  # number of last steps whose median duration determines the rates and the time left
+WINDOW = 20  # number of most recent steps whose median duration determines the rates and the time left
 NOTABLE_WAIT = 0.05  # share of time spent waiting for data above which the line reports the wait
 
 
 @dataclass
 class Progress:
-    """Collects how long the last steps took and waited for data, and prints progress lines with `say`."""
+    """Collects how long recent steps took and waited for data, and prints progress lines with `say`."""
 
     steps: int
     seconds: float
@@ -26,7 +27,7 @@ class Progress:
     _said: float = float("-inf")
 
     def step(self, done: int, tokens: int, duration: float, row: Mapping[str, Any]) -> None:
-        """Record a step that took `duration` seconds, including its data and hooks; print a line if one is due."""
+        """Record a step that took `duration` seconds, including data loading and hooks; print a line if one is due."""
         self._durations.append(duration)
         self._waits.append(row["throughput/loading_time"])
         now = time.monotonic()

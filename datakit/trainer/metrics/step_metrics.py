@@ -1,5 +1,5 @@
-"""Builds a step's row of metrics from the step's results, computes rates, FLOPs and MFU, and reports stage changes of
-the mixture and norm alarms.
+"""Builds a step's row of metrics from the step's results, computes rates, FLOPs and MFU, and reports norm alarms and
+changes of the mixture's stage.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NORM = "params_norm/"
 
 
 def training_flops(run: Run, outline: Outline, with_head: bool = True) -> float:
-    """Return the training FLOPs, padding included, as 3 forward passes (Kaplan et al. 2020, section 2.1)."""
+    """Return the FLOPs of training, padding included, counted as 3 forward passes (Kaplan et al. 2020, section 2.1)."""
     per_token = load_model(run.kind).flops_per_token
     return sum(
         3 * per_token(run.model, length, with_head=with_head) * batches * sequences * length
@@ -31,7 +31,7 @@ def training_flops(run: Run, outline: Outline, with_head: bool = True) -> float:
 
 @dataclass
 class StepMetrics:
-    """Builds a run's rows. `norms` are the norms at its start; `counts` and `flops` are sums over its steps."""
+    """Builds a run's rows. `norms` are weight norms at its start; `counts` and `flops` are sums over its steps."""
 
     run: Run
     trainer: Trainer

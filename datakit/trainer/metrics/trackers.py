@@ -1,27 +1,28 @@
-"""Explains all metric names, holds the devices' peak FLOP/s, and writes rows of metrics to JSON lines and optionally to
-TensorBoard, Trackio or Weights & Biases.
+"""Explains the names of metrics, holds the devices' peak FLOP/s, and writes rows of metrics to JSON lines and
+optionally to TensorBoard, Trackio or Weights & Biases.
 
 | name | value |
 |---|---|
 | global_step, run_progress | number of steps done, and their share of the run |
 | train/loss | the training loss: cross entropy plus weighted auxiliary losses, in nats |
-| train/cross_entropy_loss, train/z_loss, train/aux_loss_weighted | the parts of train/loss |
+| train/cross_entropy_loss, train/aux_loss_weighted | the two terms of train/loss |
+| train/z_loss | the z-loss, one of the auxiliary losses, before weighting |
 | train/router/{routing_entropy_mean, load_balancing_loss, router_z_loss} | means over the layers |
 | train/router/layer_{i}/{routing_entropy, load_balancing_loss, router_z_loss} | values of each layer |
 | train/router/layer_{i}/routing_hist | each expert's share of the assignments; only in histograms.jsonl |
 | optim/learning_rate/<group>, optim/grad_norm/<family>, optim/params_norm/<group> | see `optimizer.py` |
-| throughput/{duration, loading_time, hook_time} | seconds for the step; for its data; for checkpoint and evaluation |
+| throughput/{duration, loading_time, hook_time} | seconds for the step, waiting for data, and saving and evaluating |
 | throughput/{examples_per_second, tokens_per_second, total_tokens, gflops_per_second, total_gflops, mfu} | see below |
 | mixture/stage, mixture/weight/<component> | number of the current stage and its weights; logged when they change |
 | data/* | the loader's metrics, counted from the last start and including prefetched batches |
 | eval/* | see `evaluate.py` |
 | alarm/<group> | the norm of a group, if outside its band, as a multiple of its first value |
-| grad, params, updates, opt_state /norm/<weight> | norms of single weights, for each kind listed in `log.watch` |
+| {grad, params, updates, opt_state}/norm/<weight> | norms of single weights, for each kind listed in `log.watch` |
 
-MFU is a percentage: 100 x 3 x (forward FLOPs of a token, output matrix included, attention not halved) x tokens /
-(seconds x peak x devices), where peak is the device's dense bf16 rate. Recomputation and routing are not counted as
-useful work. Rates are per second of `duration`. docs/trainer.md says how padding and waiting are counted. If a step
-ends with a checkpoint or an evaluation, its row is written twice, and the last row counts.
+MFU is a percentage: 100 x 3 x (forward FLOPs of a token, output matrix included, attention not halved for causality) x
+tokens / (seconds x peak x devices), where peak is the device's dense bf16 rate. Recomputation and the copying of rows
+to the experts are not counted. Rates are per second of `duration`. docs/trainer.md says how padding and waiting are
+counted. If a logged step ends with a checkpoint or an evaluation, its row is written twice, and the last row counts.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def peak_flops(device_kind: str) -> float | None:
 
 
 def flatten(prefix: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn arrays into numbers: layer_{i}/<name> for each layer, and <name> (entropies: <name>_mean) for the mean."""
+    """Split arrays by layer into layer_{i}/<name>; for arrays [L], add the mean as <name> (entropies: <name>_mean)."""
     flat: dict[str, Any] = {}
     for name, value in metrics.items():
         array = np.asarray(value)
@@ -107,7 +108,7 @@ class TensorBoard:
 
 class Hosted:
     """Sends rows to Trackio or Weights & Biases, which have the same interface and continue a resumed run as the same
-    run. Both print a greeting to standard output, which is reserved for results, so it is redirected to standard error.
+    run. Both print to standard output, which is reserved for results, so their output is redirected to standard error.
     """
 
     def __init__(self, package: Any, project: str, name: str, config: dict[str, Any]) -> None:

@@ -1,12 +1,13 @@
 """Computes experts in a loop over tiles of rows: decides tile size, padding and tiles per turn; defines the gradient.
 
 A *tile* is a fixed number of rows that belong to one expert. A *turn* is one iteration of the loop: it processes one or
-more tiles with a few small dense products. An expert's rows are padded to whole tiles (half a tile on average), and its
-weights are copied once per turn. In exchange, nothing is computed for experts that a token did not choose, and the loop
-ends after the last used tile. A turn handles as many tiles as it can while the rows between its two products still fit
-in one core's cache. This is enough work to use the other cores too. On a CPU this is by far the fastest backend.
+more tiles with a few small dense products. An expert's rows are padded to whole tiles (by half a tile on average), and
+its weights are copied once per turn. In exchange, nothing is computed for experts that a token did not choose, and the
+loop ends after the last used tile. A turn handles as many tiles as it can (at most 8) while the rows between its two
+products still fit in one core's cache. This is enough work to keep the other cores busy too. On a CPU, this is by far
+the fastest backend.
 
-In most turns, all tiles belong to one expert. Those turns come first and use one product for all their rows. The
+In most turns, all tiles belong to one expert. Those turns come first, and each computes all its rows at once. The
 remaining tiles of each expert follow, with one product per tile. XLA:CPU parallelizes a product only over its rows, in
 chunks as large as a small layer's tile, so one product per tile would keep only one core busy.
 
@@ -44,7 +45,7 @@ class Tiles(NamedTuple):
 
 def tile_rows(assignments: int, experts: int) -> int:
     """Return the number of rows per tile: at most a quarter of an expert's even share of the assignments, so that
-    padding adds at most about an eighth, but never below `SMALLEST_TILE`.
+    padding adds at most an eighth on average, but always from `SMALLEST_TILE` to `LARGEST_TILE`.
     """
     size = SMALLEST_TILE
     while size < LARGEST_TILE and 4 * 2 * size * experts <= assignments:
@@ -53,7 +54,7 @@ def tile_rows(assignments: int, experts: int) -> int:
 
 
 def at_once(tile: int, width_bytes: int) -> int:
-    """Return the number of tiles per turn, where each row takes `width_bytes` between the two products."""
+    """Return the number of tiles per turn if a row between the two products takes `width_bytes`."""
     return min(TILES_AT_ONCE, max(1, MIDDLE_BYTES // (tile * width_bytes)))
 
 
@@ -97,7 +98,7 @@ class Turn(NamedTuple):
 
     def take_halves(self, values: Any) -> Any:
         """Return what `take` returns, but slice the left and the right half of each row separately. XLA:CPU does not
-        vectorize a loop that reads both halves of one slice, and such a loop is 5 times slower.
+        vectorize a loop that reads both halves of one slice, which makes the loop 5 times slower.
         """
         rows, width = math.prod(self.shape), values.shape[1] // 2
         at = ((self.start, column) for column in (0, width))
@@ -134,7 +135,7 @@ def tiled_experts(
     gate: Callable[[Any], Any],
     saved_name: str,
 ) -> Float[Array, "T D"]:
-    """Compute what `experts.experts` defines. The rows between the two products are checkpointed as `saved_name`."""
+    """Compute the result of `experts.experts`. `saved_name` is the checkpoint name of the rows between the products."""
     experts = w_in.shape[0]
     tile = tile_rows(expert.size, experts)
     together = at_once(tile, w_in.shape[-1] * w_in.dtype.itemsize)

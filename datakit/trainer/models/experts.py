@@ -1,4 +1,4 @@
-"""Sends every token through its K chosen experts without dropping any, and decides which backend computes them.
+"""Sends every token through its K chosen experts (no token is dropped), and decides which backend computes the experts.
 
     experts(x, expert, share, w_in, w_out, gate, backend) -> y
     y[t] = sum over k of share[t, k] * gate(x[t] @ w_in[expert[t, k]]) @ w_out[expert[t, k]]
@@ -41,10 +41,10 @@ def experts(
     gate: str = "swiglu",  # a name in `layers.GATES`
     backend: Backend = "auto",
 ) -> Float[Array, "T D"]:
-    """Compute y by the module's formula. `x` and the weights have the same dtype, and sums are computed in fp32."""
+    """Compute y by the formula above. `x`, `w_in` and `w_out` must have the same dtype; sums are computed in fp32."""
     compute = partial(_BACKENDS[resolve(backend)], gate=GATES[gate])
     if current_mesh().size > 1:
-        # check_vma does not support custom gradients with integer inputs; tests compare with one device instead.
+        # check_vma does not support custom gradients with integer inputs; tests compare results with one device's.
         compute = jax.shard_map(
             compute, in_specs=(P(BATCH), P(BATCH), P(BATCH), P(), P()), out_specs=P(BATCH), check_vma=False
         )

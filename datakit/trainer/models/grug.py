@@ -7,16 +7,16 @@ To change it, copy this file. A layer is attention, then experts. Both read a ga
     h = gated(norm(x));  x = x + routed(h) + shared(h)
     logits = gated(norm(x)) @ head
 
-Attention uses grouped queries, an RMS norm without parameters on queries and keys, and rotary positions. Queries are
-scaled by 1.3, since the norm removed their scale. Every fourth layer attends to the full window and the other layers to
-half of it. The component of each head's output along the position's own value is removed (XSA), and a gate per head,
-which starts at one, scales the result.
+Attention uses grouped queries, a parameter-free RMS norm on queries and keys, and rotary positions. Queries are scaled
+by `query_scale` (1.3), since the norm removes their scale. Every fourth layer attends to the full window and the other
+layers to half of it. The component of each head's output along the position's own value is removed (XSA), and a gate
+per head, which starts at one, scales the result.
 
-A sigmoid router chooses K of the E experts, and its biases balance the load by quantiles (see `router.py`). One more
-expert is shared by all tokens. Experts are SwiGLU networks by default. `experts = 0` makes a dense model with only the
-shared expert. The model has no biases except the router's, no tied weights, no dropout and no balancing loss.
+A sigmoid router chooses K of the E experts per token, and its biases balance the load by quantiles (see `router.py`).
+One more expert is shared by all tokens. Experts are SwiGLU networks by default. `experts = 0` makes a dense model with
+only the shared expert. The model has no biases except the router's, no tied weights, no dropout and no balancing loss.
 
-Parameters are fp32, and the computation is bf16 by default. Layers are stacked along a first axis and run in one
+Parameters are fp32, and the computation is bf16 by default. The layers' weights are stacked, and the layers run in one
 `scan`, so a model with 50 layers compiles as fast as one with 5. `shapes.py` explains the letters in shapes.
 """
 
@@ -90,7 +90,7 @@ class Config:
     moe_backend: Backend = field(default="auto", metadata=OPERATION)
     remat: Literal["recompute_all", "save_moe", "none"] = field(default="recompute_all", metadata=OPERATION)
     compute: Literal["bfloat16", "float32"] = "bfloat16"
-    # Positions whose logits are held at once; None: what fits in `LOGIT_BYTES`
+    # Number of positions with logits in memory; None: as many as fit in `LOGIT_BYTES`
     loss_piece: int | None = field(default=None, metadata=OPERATION)
 
     def __post_init__(self) -> None:
@@ -268,7 +268,7 @@ def feed_forward(
 
 
 def flops_per_token(config: Config, sequence: int, with_head: bool = True) -> float:
-    """Return the FLOPs of the forward pass per token, counting only the chosen experts.
+    """Return the FLOPs of the forward pass per token. Of the routed experts, only the chosen ones are counted.
 
     Attention is counted as if every position attended to the whole sequence, without regard to causality and windows,
     so that the result is comparable with published numbers.

@@ -3,10 +3,10 @@
 Norms, softmaxes and the loss are computed in fp32; norms and attention return the input's type. Every sum over many
 terms is fp32, in the backward pass too: bf16 has 8 significant bits, so a bf16 sum soon ignores small terms.
 
-Two blocks save memory: attention processes eight groups of queries in turn (no [S, S] scores are kept, and keys after
-the group or before the widest window are never read), and the loss processes pieces of the sequence (no [B, S, V]
-logits are kept). Both recompute their intermediate values in the backward pass. On a CPU they are also faster (at 256
-positions, attention 3 times and the loss twice), since small arrays fit in the cache.
+Attention and the loss save memory. Attention processes up to eight groups of queries one after the other: it keeps no
+[S, S] scores, and it never reads keys after the group or before the widest window. The loss processes the sequence in
+pieces and keeps no [B, S, V] logits. Both recompute their intermediate values in the backward pass. On a CPU, attention
+is also 3 times as fast and the loss twice as fast (at 256 positions), since small arrays fit in the cache.
 
 No array that grows with the sequence is a constant of the program: masks and rotary positions are computed in it.
 """
@@ -26,7 +26,7 @@ from datakit.trainer.models.shapes import Array, Bool, Float, Int
 from datakit.trainer.models.weights import BATCH, current_mesh, gathered
 
 MASKED = -1e30  # finite, so that a fully masked row does not become NaN
-QUERY_BLOCKS, SMALLEST_BLOCK = 8, 32  # maximum number of query groups, minimum queries per group; tuned on CPUs
+QUERY_BLOCKS, SMALLEST_BLOCK = 8, 32  # maximum number of query groups, and their minimum size; tuned on CPUs
 ROTARY_STRIDE = 512  # does not depend on the length, so neither does a position's rotation
 # Maximum size of one piece's fp32 logits: it fits in a CPU's cache and is small for a GPU.
 LOGIT_BYTES = {"cpu": 8 << 20, "accelerator": 512 << 20}
@@ -159,8 +159,9 @@ GATES: dict[str, Callable[[Any], Any]] = {"swiglu": silu_gate, "bilinear": bilin
 def next_tokens(
     tokens: Int[Array, "B S"], segments: Int[Array, "B S"], loss_mask: Bool[Array, "B S"]
 ) -> tuple[Int[Array, "B S"], Float[Array, "B S"]]:
-    """Return all labels and weights. Position i predicts token i + 1, with weight 1 if that token's mask is set and
-    both are in one segment, otherwise 0. So no document's first token is predicted. The last position predicts none.
+    """Return the label and weight of each position. Position i predicts token i + 1. The weight is 1 if that token's
+    mask is set and both tokens are in the same segment, otherwise 0. So no document's first token is predicted, and the
+    last position has weight 0.
     """
     labels = jnp.concatenate([tokens[:, 1:], tokens[:, :1]], axis=1)
     counted = loss_mask[:, 1:] & (segments[:, 1:] == segments[:, :-1])
@@ -171,8 +172,9 @@ def cross_entropy(
     hidden: Float[Array, "B S D"], head: Float[Array, "D V"], labels: Int[Array, "B S"], piece: int | None = None
 ) -> tuple[Float[Array, "B S"], Float[Array, "B S"]]:
     """Return -log p(label) and the logsumexp of the logits for each position, in nats and in fp32. Logits are held for
-    only `piece` positions at a time (None: as many as fit in `LOGIT_BYTES`), rounded down to a divisor of the length.
-    On a mesh, each device computes its own rows, so `head`'s gradient is summed over the devices once, not per piece.
+    only `piece` positions at a time (None: as many as fit in `LOGIT_BYTES`). This number is rounded down to a divisor
+    of the length. On a mesh, each device computes its own rows, so `head`'s gradient is summed over the devices only
+    once, not once per piece.
     """
     compute = partial(_cross_entropy_of_rows, piece=piece)
     if current_mesh().size > 1:

@@ -5,10 +5,11 @@
     x = x + routed(norm(x))
     logits = norm(x) @ head
 
-The models use the same blocks as `grug.py`, and differ from each other in size and in two settings. Queries and keys
-are normalized over the whole projection (OLMoE), per head (Qwen3) or not at all (Mixtral). A token's expert weights are
-renormalized to sum to one (Mixtral, Qwen3) or left as they are (OLMoE). The router is a softmax with one load-balancing
-loss over all layers. Tests compare logits, losses and all gradients with the published implementations.
+The models are built from the same parts as `grug.py`, and differ from each other in size and in two settings. Queries
+and keys are normalized over the whole projection (OLMoE), per head (Qwen3) or not at all (Mixtral). A token's expert
+weights are renormalized to sum to one (Mixtral, Qwen3) or left as they are (OLMoE). The router uses a softmax, and one
+loss balances the load over all layers. Tests compare logits, losses and all gradients with those of the published
+implementations.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from datakit.trainer.models.weights import BATCH, Tree, Weight, constrain, gathe
 
 @dataclass(frozen=True)
 class Config:
-    """The settings of a model of the family. The defaults are those of OLMoE-1B-7B."""
+    """The settings of a model of this family. The defaults are those of OLMoE-1B-7B."""
 
     vocabulary: int = 50_304
     hidden: int = 2048
@@ -63,7 +64,7 @@ class Config:
     moe_backend: Backend = field(default="auto", metadata=OPERATION)
     remat: Literal["recompute_all", "save_moe", "none"] = field(default="recompute_all", metadata=OPERATION)
     compute: Literal["bfloat16", "float32"] = "bfloat16"
-    # Positions whose logits are held at once; None: what fits in `LOGIT_BYTES`
+    # Number of positions with logits in memory; None: as many as fit in `LOGIT_BYTES`
     loss_piece: int | None = field(default=None, metadata=OPERATION)
 
     def __post_init__(self) -> None:

@@ -39,7 +39,7 @@ class Output(NamedTuple):
     weights: Float[Array, "B S"]  # 1 where the prediction counts, otherwise 0
     auxiliary: Float[Array, ""]  # z-losses and balance losses, times their coefficients
     state: Tree  # the model state for the next step (router biases)
-    metrics: dict[str, Any]  # scalars, arrays [L] by layer, or arrays [L, E] by layer and expert
+    metrics: dict[str, Any]  # scalars, or arrays indexed by layer [L] or by layer and expert [L, E]
 
 
 class Model(Protocol):
@@ -48,7 +48,7 @@ class Model(Protocol):
     Config: type  # has a field `vocabulary`, the number of token ids
 
     def weights(self, config: Any) -> Tree:
-        """Return the table of weights, nested dicts of `weights.Weight`."""
+        """Return the table of weights as nested dicts of `weights.Weight`."""
         ...
 
     def initial_state(self, config: Any) -> Tree:

@@ -6,10 +6,8 @@ Balancing needs, for each expert, the q-th largest of its scores over all tokens
 at a time, by counting over [T, E]. Each count is a sum of integers, which is exact under any sharding. So the bias does
 not depend on the number of devices, and nothing is sorted. On a mesh, each device routes its own tokens
 (`on_own_tokens`). Only statistics and the counts, eight times [15, E], are summed over the devices, so no [T, E] of the
-whole batch exists.
-
-Logits are computed in fp32 from fp32 inputs. This is only a thousandth of the work, and rounding could change which of
-two nearly equal experts is trained.
+whole batch exists. The logits are computed in fp32: this is only a thousandth of a model's work, and in bf16, rounding
+could change which of two experts with nearly equal scores is trained.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ class Routing(NamedTuple):
 
 
 class RouterStatistics(NamedTuple):
-    """Statistics of a layer's router over valid tokens. A scan over layers prepends the axis of layers."""
+    """Statistics of a layer's router over valid tokens. A scan over layers prepends a layer axis."""
 
     load: Float[Array, "*layers E"]  # each expert's share of the assignments
     probability: Float[Array, "*layers E"]  # mean over tokens of the softmax of the unbiased logits
@@ -101,7 +99,7 @@ def load_entropy(load: Float[Array, "*layers E"]) -> Float[Array, "*layers"]:
 def balance_loss(
     load: Float[Array, "*layers E"], probability: Float[Array, "*layers E"], choices: int
 ) -> Float[Array, "*layers"]:
-    """Return E * sum(load * K * probability), K for an even load (Switch Transformer, Fedus et al. 2021, eq. 4)."""
+    """Return E * sum(load * K * probability): K if the load is even (Switch Transformer, Fedus et al. 2021, eq. 4)."""
     return load.shape[-1] * choices * jnp.sum(load * probability, axis=-1)
 
 
@@ -149,7 +147,7 @@ def kth_largest(values: Float[Array, "T E"], k: Int[Array, ""] | int, axes: Axes
 
 
 def _ordered_bits(values: Float[Array, "T E"]) -> UInt[Array, "T E"]:
-    """Map fp32 to uint32 in the same order, by flipping the sign bit of positive and every bit of negative numbers."""
+    """Map fp32 to uint32 in the same order: flip the sign bit of positive numbers and all bits of negative ones."""
     bits = jax.lax.bitcast_convert_type(values.astype(jnp.float32), jnp.uint32)
     return jnp.where(bits >> 31, ~bits, bits | jnp.uint32(1 << 31))
 

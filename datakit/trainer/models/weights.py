@@ -30,13 +30,13 @@ Tree = dict[str, Any]  # nested dicts whose leaves all have the same type
 
 @dataclass(frozen=True)
 class Weight:
-    """One row of the table. Each matrix of a stack keeps its norm under AdamH."""
+    """One row of the table. AdamH preserves the norm of each matrix in a stack separately."""
 
     shape: tuple[int, ...]
     sharding: P
     std: float | None  # of a normal distribution, truncated at 3 standard deviations; 0: zeros; None: ones
     group: Group = "adam"
-    stack: int = 0  # number of first axes that index independent matrices (layers, experts)
+    stack: int = 0  # number of leading axes that index independent matrices (layers, experts)
 
     @property
     def size(self) -> int:
@@ -70,7 +70,7 @@ def parameter_count(table: Tree, chosen: int | None = None) -> int:
 
 
 def initialize(table: Tree, key: Array) -> Tree:
-    """Draw the fp32 parameters; if one device cannot hold them, under `jit` with `out_shardings=shardings(...)`."""
+    """Draw fp32 parameters. If one device cannot hold them, call this in `jit` with `out_shardings=shardings(...)`."""
 
     def draw(path: Any, weight: Weight) -> Array:
         if not weight.std:
@@ -94,7 +94,7 @@ def shardings(table: Tree, mesh: Mesh) -> Tree:
 
 
 def gathered(weight: Shaped[Array, "*shape"], dtype: Any) -> Shaped[Array, "*shape"]:
-    """Cast a weight to `dtype` first, which halves the traffic if that is bf16, and then gather it on every device."""
+    """Gather a weight on every device. It is cast to `dtype` first, so that bf16 halves the traffic."""
     return constrain(weight.astype(dtype), P())
 
 

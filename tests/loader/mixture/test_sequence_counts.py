@@ -16,7 +16,7 @@ from tests.support.loader.sources import counting
 def test_stored_counts_must_fit_the_source() -> None:
     source = counting([10] * 100)
     settings_ = StreamSettings("x", 0, 100, 2, True, Packing())
-    with pytest.raises(LoaderError, match=r"packing-20-split has counts of 3 blocks, but the source has 10"):
+    with pytest.raises(LoaderError, match=r"packing-20-split has counts for 3 blocks, but the source has 10"):
         Stream(source, settings_, 20, {20: np.array([5, 5, 5])})
     assert Stream(source, settings_, 20, {20: np.full(10, 5)}).end_of_epochs(1) == 50
 
