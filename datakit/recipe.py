@@ -27,10 +27,10 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from datakit.errors import RecipeError, suggestion
-from datakit.toml_config import assign, check_keys, convert, decoded, find_toml, names_of, read_toml
+from datakit.toml_config import assign, check_keys, convert, decoded, find_toml, key, names_of, read_toml
 
 CATALOG = Path(__file__).with_name("catalog")
 NAME_RULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -41,29 +41,38 @@ RESERVED = ("sources",)  # a directory in the root that belongs to no dataset
 class Source:
     """A source: where its files are and how to read them. For a setting that is None, `[normalize]` applies."""
 
-    name: str
-    url: str
-    include: tuple[str, ...] | None = None  # globs relative to the URL; None selects every file
-    exclude: tuple[str, ...] | None = None
-    revision: str | None = None  # pins a remote source permanently, e.g. a commit of a Hub dataset
+    name: Annotated[str, key("The source's name: a directory name, unique in the recipe.", "novels")]
+    url: Annotated[
+        str, key("A file, a directory or a glob, relative to the recipe's file, or a URL (s3, gs, hf, https).", "texts")
+    ]
+    include: Annotated[
+        tuple[str, ...] | None,
+        key("Patterns of the files to read, relative to the URL; a pattern without `/` matches names at any depth.",
+            ["*.jsonl.gz"]),
+    ] = None  # fmt: skip
+    exclude: Annotated[tuple[str, ...] | None, key("Patterns of files to leave out.", ["**/drafts/**"])] = None
+    revision: Annotated[
+        str | None, key("Pins a remote source permanently, e.g. to a commit of a Hub dataset.", "87f09149ef47")
+    ] = None
+    # The following are described by normalize.Config.
     format: str | None = None
-    text: str | None = None  # the column that holds the text
-    id: str | None = None  # the column that becomes source_id
-    where: str | None = None  # a predicate on a record's columns
-    types: dict[str, str] | None = None  # the types in which `where` sees its columns, e.g. { year = "int64" }
-    sample: float | None = None  # the share of documents to keep, selected by their ids
-    transform: str | None = None  # "package.module:function"; maps an Arrow batch to an Arrow batch
-    transform_version: int | str | None = None  # chosen by the transform's author; part of the fingerprint
-    quoting: str | None = None  # whether the fields of CSV and TSV files may be quoted
+    text: str | None = None
+    id: str | None = None
+    where: str | None = None
+    types: dict[str, str] | None = None
+    sample: float | None = None
+    transform: str | None = None
+    transform_version: int | str | None = None
+    quoting: str | None = None
 
 
 @dataclass(frozen=True)
 class Recipe:
     """The definition of a dataset. The tables of stages are not decoded; None disables an optional stage."""
 
-    name: str
+    name: Annotated[str, key("The dataset's name, and its directory in the root.", "shelf")]
     sources: tuple[Source, ...]
-    description: str = ""
+    description: Annotated[str, key("A line for `datakit catalog`.", "English novels")] = ""
     normalize: dict[str, Any] = field(default_factory=dict)
     dedup: dict[str, Any] | None = None
     consolidate: dict[str, Any] = field(default_factory=dict)

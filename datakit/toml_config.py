@@ -20,6 +20,13 @@ from datakit.errors import InputError, RecipeError, UsageError, suggestion
 T = TypeVar("T")
 
 
+def key(meaning: str, example: Any, choices: Sequence[str] = ()) -> msgspec.Meta:
+    """Document a key for `datakit recipe keys`. choices: the only permitted values, if it is a choice among names."""
+    return msgspec.Meta(
+        description=meaning, examples=[example], extra_json_schema={"enum": [*choices]} if choices else {}
+    )
+
+
 def load_toml(
     name_or_path: str | os.PathLike[str], folder: Path, missing: str, advice: str, assignments: Iterable[str]
 ) -> tuple[Path, dict[str, Any]]:

@@ -14,7 +14,11 @@ from collections.abc import Iterable, Sequence
 
 from datakit.engine.task import QuarantinedRecord, TaskResult, Tolerance
 from datakit.errors import PartialError, RecipeError
+from datakit.toml_config import key
 
+MAX_QUARANTINED = key(
+    "How many records may be left out because they cannot be used: a number (`10`) or a share (`0.001`).", 0.001
+)
 SHOWN = 20  # maximum number of records listed in a message
 
 
