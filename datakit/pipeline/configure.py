@@ -31,11 +31,11 @@ from datakit.toml_config import convert, mistakes, names_of, refuse
 
 TRAIN = "train"  # value of `tokenizer` that requests training a tokenizer on the clean dataset
 CHOICES = """tokenize.tokenizer can be
-  "path/to/tokenizer.json"        a file of the `tokenizers` library, relative to the recipe, or its URL
-  "hf://OWNER/MODEL/tokenizer.json"   the same on the Hugging Face Hub, e.g. "hf://openai-community/gpt2/tokenizer.json"
-  "train"                         a tokenizer trained on this dataset
-  "bytes"                         one token per byte
-  "package.module:function"       a tokenizer of your own, with tokenizer_version"""
+  "tokenizer.json"             a file of the tokenizers library; also a URL, as in
+                               "hf://openai-community/gpt2/tokenizer.json"
+  "train"                      a tokenizer trained on this dataset
+  "bytes"                      one token per byte
+  "package.module:function"    a tokenizer of your own"""
 TRAIN_TABLE = "train"  # the subtable [tokenize.train], which holds the settings for training
 ENABLED = "enabled"
 READING_KEYS = ("format", "text", "id", "where", "types", "sample", "transform", "transform_version", "quoting")

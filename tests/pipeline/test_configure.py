@@ -123,7 +123,7 @@ vocab = 3
 def test_unknown_tokenizer_says_what_can_be_given(shelf: Path, tmp_path: Path) -> None:
     head = shelf.read_text().partition("[tokenize]")[0]
     shelf.write_text(head + '[tokenize]\ntokenizer = "gpt2"\n')
-    with pytest.raises(TokenizerError, match=r"gpt2 was not found; tokenize\.tokenizer can be\n(.*\n)*.*hf://OWNER"):
+    with pytest.raises(TokenizerError, match=r"gpt2 was not found; tokenize\.tokenizer can be\n(.*\n)*.*hf://openai"):
         pipeline.plan(load_recipe(shelf), str(tmp_path))
     (shelf.parent / "gpt2").mkdir()
     (shelf.parent / "gpt2" / "tokenizer.json").touch()
