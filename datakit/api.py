@@ -12,6 +12,7 @@ from datakit.engine.ledger.status import StepStatus, read_status, step_directori
 from datakit.engine.observe.observer import Observer
 from datakit.errors import InputError
 from datakit.pipeline import Answer, RawReport, RunPlan, RunResult, StepDescription
+from datakit.pipeline.configure import table_mistakes
 from datakit.recipe import Recipe, load_recipe
 from datakit.storage import urls
 
@@ -90,5 +91,5 @@ def why(
 
 
 def _recipe(recipe: RecipeLike, settings: Iterable[str]) -> Recipe:
-    loaded = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    loaded = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, table_mistakes)
     return loaded.with_overrides(settings)

@@ -24,13 +24,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from datakit.errors import RecipeError, suggestion
-from datakit.toml_config import assign, check_keys, convert, decoded, find_toml, names_of, read_toml
+from datakit.toml_config import assign, convert, find_toml, key, mistakes, names_of, read_toml, refuse, unknown_keys
 
 CATALOG = Path(__file__).with_name("catalog")
 NAME_RULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -41,29 +41,38 @@ RESERVED = ("sources",)  # a directory in the root that belongs to no dataset
 class Source:
     """A source: where its files are and how to read them. From `format` on, None leaves a setting to `[normalize]`."""
 
-    name: str
-    url: str
-    include: tuple[str, ...] | None = None  # globs relative to the URL; None selects every file
-    exclude: tuple[str, ...] | None = None
-    revision: str | None = None  # pins a remote source permanently, e.g. a commit of a Hub dataset
+    name: Annotated[str, key("The source's name: a directory name, unique in the recipe.", "novels")]
+    url: Annotated[
+        str, key("A file, a directory or a glob, relative to the recipe's file, or a URL (s3, gs, hf, https).", "texts")
+    ]
+    include: Annotated[
+        tuple[str, ...] | None,
+        key("Patterns of the files to read, relative to the URL; a pattern without `/` matches names at any depth.",
+            ["*.jsonl.gz"]),
+    ] = None  # fmt: skip
+    exclude: Annotated[tuple[str, ...] | None, key("Patterns of files to leave out.", ["**/drafts/**"])] = None
+    revision: Annotated[
+        str | None, key("Pins a remote source permanently, e.g. to a commit of a Hub dataset.", "87f09149ef47")
+    ] = None
+    # The following are described by normalize.Config.
     format: str | None = None
-    text: str | None = None  # the column that holds the text
-    id: str | None = None  # the column that becomes source_id
-    where: str | None = None  # a predicate on a record's columns
-    types: dict[str, str] | None = None  # the types in which `where` sees its columns, e.g. { year = "int64" }
-    sample: float | None = None  # the share of documents to keep, selected by their ids
-    transform: str | None = None  # "package.module:function"; maps an Arrow batch to an Arrow batch
-    transform_version: int | str | None = None  # chosen by the transform's author; part of the fingerprint
-    quoting: str | None = None  # whether the fields of CSV and TSV files may be quoted
+    text: str | None = None
+    id: str | None = None
+    where: str | None = None
+    types: dict[str, str] | None = None
+    sample: float | None = None
+    transform: str | None = None
+    transform_version: int | str | None = None
+    quoting: str | None = None
 
 
 @dataclass(frozen=True)
 class Recipe:
     """The definition of a dataset. The tables of stages are not decoded; None disables an optional stage."""
 
-    name: str
+    name: Annotated[str, key("The dataset's name, and its directory in the root.", "shelf")]
     sources: tuple[Source, ...]
-    description: str = ""
+    description: Annotated[str, key("A line for `datakit catalog`.", "English novels")] = ""
     normalize: dict[str, Any] = field(default_factory=dict)
     dedup: dict[str, Any] | None = None
     consolidate: dict[str, Any] = field(default_factory=dict)
@@ -98,11 +107,17 @@ def _source_document(source: dict[str, Any]) -> dict[str, Any]:
     return {key: list(value) if isinstance(value, tuple) else value for key, value in given.items()}
 
 
-def load_recipe(name_or_path: str | os.PathLike[str]) -> Recipe:
-    """Load a recipe by catalog name or file. Raises RecipeError, which names the place and the nearest valid name."""
+Check = Callable[[dict[str, Any], str], list[str]]
+
+
+def load_recipe(name_or_path: str | os.PathLike[str], check_tables: Check = lambda document, place: []) -> Recipe:
+    """Load a recipe by catalog name or file. Raises RecipeError, which names the place and the nearest valid name.
+
+    check_tables: if the recipe has mistakes, returns those in the tables of stages, so that all are reported at once.
+    """
     path = find_toml(name_or_path, CATALOG, "no recipe {!r}: neither a file nor a catalog name", RecipeError)
     document = read_toml(path, "give a recipe file or a catalog name")
-    return parse_recipe(document, str(path), path.resolve().parent)
+    return parse_recipe(document, str(path), path.resolve().parent, check_tables)
 
 
 def catalog_names() -> list[str]:
@@ -110,22 +125,33 @@ def catalog_names() -> list[str]:
     return sorted(path.stem for path in CATALOG.glob("*.toml"))
 
 
-def parse_recipe(document: dict[str, Any], place: str, base: Path) -> Recipe:
-    """Parse a TOML document, in which relative paths are relative to `base`. Raises RecipeError."""
-    check_keys(document, (name for name in names_of(Recipe) if name != "origin"), place)
+def parse_recipe(
+    document: dict[str, Any], place: str, base: Path, check_tables: Check = lambda document, place: []
+) -> Recipe:
+    """Parse a TOML document, in which relative paths are relative to `base`. Raises RecipeError with all mistakes."""
     tables = document.get("sources", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise RecipeError(f"{place}: sources must be [[sources]] tables, one per source")
-    sources = tuple(_source(table, number, place, base) for number, table in enumerate(tables, start=1))
-    recipe = convert({**document, "sources": [], "origin": place}, Recipe, place)
-    _check_names(recipe.name, sources, place)
+    found = unknown_keys(document, (name for name in names_of(Recipe) if name != "origin"), place)
+    top = {
+        **{name: value for name, value in document.items() if name in names_of(Recipe)},
+        "sources": [],
+        "origin": place,
+    }
+    found += mistakes(top, Recipe, place)
+    for number, table in enumerate(tables, start=1):
+        found += mistakes(table, Source, f"{place}, source {table.get('name', number)!r}")
+    found += _name_mistakes(document.get("name"), [table.get("name") for table in tables], place)
+    if found:
+        refuse([*found, *check_tables(document, place)])
+    sources = tuple(_source(table, base) for table in tables)
+    recipe = convert(top, Recipe, place)
     tokenize = _with_absolute_tokenizer(recipe.tokenize, base)
     return Recipe(**{**vars(recipe), "sources": sources, "tokenize": tokenize})
 
 
-def _source(table: dict[str, Any], number: int, place: str, base: Path) -> Source:
-    here = f"{place}, source {table.get('name', number)!r}"
-    source = decoded(table, Source, here)
+def _source(table: dict[str, Any], base: Path) -> Source:
+    source = convert(table, Source, "source")
     return Source(**{**vars(source), "url": absolute(source.url, base)})
 
 
@@ -146,22 +172,20 @@ def _with_absolute_tokenizer(table: dict[str, Any] | None, base: Path) -> dict[s
     return {**table, "tokenizer": absolute(tokenizer, base)}
 
 
-def _check_names(name: str, sources: Sequence[Source], place: str) -> None:
-    if not sources:
-        raise RecipeError(f"{place}: no sources; add a [[sources]] table with a name and a url")
-    seen: set[str] = set()
-    for kind, value in (("name", name), *(("source name", source.name) for source in sources)):
-        if not NAME_RULE.fullmatch(value):
-            raise RecipeError(
+def _name_mistakes(name: Any, sources: Sequence[Any], place: str) -> list[str]:
+    """Return a message for each name that cannot be used; values of a wrong type are reported elsewhere."""
+    found = [] if sources else [f"{place}: no sources; add a [[sources]] table with a name and a url"]
+    for kind, value in (("name", name), *(("source name", source) for source in sources)):
+        if isinstance(value, str) and not NAME_RULE.fullmatch(value):
+            found.append(
                 f"{place}: {kind} {value!r} is not a valid directory name; use at most 100 letters, digits, "
                 "'.', '_' and '-', starting with a letter or a digit"
             )
     if name in RESERVED:
-        raise RecipeError(f"{place}: name {name!r} is reserved for a directory in the root; choose another name")
-    for source in sources:
-        if source.name in seen:
-            raise RecipeError(f"{place}: two sources are named {source.name!r}; give each a unique name")
-        seen.add(source.name)
+        found.append(f"{place}: name {name!r} is reserved for a directory in the root; choose another name")
+    names = [source for source in sources if isinstance(source, str)]
+    repeated = [source for source in dict.fromkeys(names) if names.count(source) > 1]
+    return found + [f"{place}: two sources are named {source!r}; give each a unique name" for source in repeated]
 
 
 def _assign(document: dict[str, Any], assignment: str) -> None:

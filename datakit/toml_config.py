@@ -11,13 +11,20 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 import msgspec
 
 from datakit.errors import InputError, RecipeError, UsageError, suggestion
 
 T = TypeVar("T")
+
+
+def key(meaning: str, example: Any, choices: Sequence[str] = ()) -> msgspec.Meta:
+    """Document a key for `datakit recipe keys`. choices: the only permitted values, if it is a choice among names."""
+    return msgspec.Meta(
+        description=meaning, examples=[example], extra_json_schema={"enum": [*choices]} if choices else {}
+    )
 
 
 def load_toml(
@@ -102,10 +109,33 @@ def decoded(
     """Decode a table into the dataclass `kind`. The error for an unknown key may also suggest one of `other_keys`:
     valid keys that the caller has removed.
     """
+    refuse(mistakes(table, kind, place, error, other_keys), error)
+    return msgspec.convert(table, kind)
+
+
+def mistakes(
+    table: Any, kind: type, place: str, error: type[InputError] = RecipeError, other_keys: Iterable[str] = ()
+) -> list[str]:
+    """Return a message for each mistake in a table: unknown and missing keys, and values of a wrong type. If there are
+    none, the checks of the dataclass itself decide.
+    """
     if not isinstance(table, Mapping):
-        raise error(f"{place} must be a table")
-    check_keys(table, names_of(kind), place, error, other_keys)
-    return convert(table, kind, place, error)
+        return [f"{place} must be a table"]
+    found = unknown_keys(table, names_of(kind), place, other_keys)
+    found += _value_mistakes(table, kind, place)
+    if not found:
+        try:
+            msgspec.convert(table, kind)
+        except (error, msgspec.ValidationError) as problem:
+            found.append(f"{place}: {_reason('', problem)}")
+    return found
+
+
+def refuse(messages: Iterable[str], error: type[InputError] = RecipeError) -> None:
+    """Raise `error` with all these messages, if there are any."""
+    found = list(messages)
+    if found:
+        raise error(found[0] if len(found) == 1 else "\n  ".join([f"{len(found)} mistakes:", *found]))
 
 
 def names_of(kind: type) -> list[str]:
@@ -120,23 +150,43 @@ def check_keys(
     error: type[InputError] = RecipeError,
     other_keys: Iterable[str] = (),
 ) -> None:
-    """Raise `error` for the first key that is not in `known`; it suggests the nearest of `known` and `other_keys`."""
+    """Raise `error` for the keys that are not in `known`; it suggests the nearest of `known` and `other_keys`."""
+    refuse(unknown_keys(table, known, place, other_keys), error)
+
+
+def unknown_keys(
+    table: Mapping[str, Any], known: Iterable[str], place: str, other_keys: Iterable[str] = ()
+) -> list[str]:
+    """Return a message for each key that is not in `known`; it suggests the nearest of `known` and `other_keys`."""
     names = list(known)
-    for key in table:
-        if key not in names:
-            raise error(f"{place}: unknown key {key!r}; {suggestion(key, [*names, *other_keys])}")
+    near = [*names, *other_keys]
+    return [f"{place}: unknown key {name!r}; {suggestion(name, near)}" for name in table if name not in names]
 
 
 def convert(table: Mapping[str, Any], kind: type[T], place: str, error: type[InputError] = RecipeError) -> T:
     """Convert a table to a dataclass, with strict types. Raises `error`, which names the key."""
-    for entry in fields(kind):  # pyright: ignore[reportArgumentType] - every kind here is a dataclass
-        if entry.default is MISSING and entry.default_factory is MISSING and entry.name not in table:
-            raise error(f"{place}: {entry.name!r} is missing")
+    refuse(_value_mistakes(table, kind, place), error)
     try:
         return msgspec.convert(table, kind)
-    except error as problem:
-        raise error(f"{place}: {problem}") from problem
-    except msgspec.ValidationError as problem:
-        reason, _, where = str(problem).partition(" - at ")
-        key = where.strip("`").removeprefix("$").removeprefix(".")
-        raise error(f"{place}: {key + ': ' if key else ''}{reason}") from problem
+    except (error, msgspec.ValidationError) as problem:
+        raise error(f"{place}: {_reason('', problem)}") from problem
+
+
+def _value_mistakes(table: Mapping[str, Any], kind: type, place: str) -> list[str]:
+    """Return a message for each missing key and for each value of a wrong type."""
+    found, hints = [], get_type_hints(kind)
+    for entry in fields(kind):
+        if entry.name in table:
+            try:
+                msgspec.convert(table[entry.name], hints[entry.name])
+            except (InputError, msgspec.ValidationError) as problem:
+                found.append(f"{place}: {_reason(entry.name, problem)}")
+        elif entry.default is MISSING and entry.default_factory is MISSING:
+            found.append(f"{place}: {entry.name!r} is missing")
+    return found
+
+
+def _reason(name: str, problem: Exception) -> str:
+    reason, _, where = str(problem).partition(" - at ")
+    key = (name + where.strip("`").removeprefix("$")).removeprefix(".")
+    return f"{key + ': ' if key else ''}{reason}"

@@ -52,7 +52,7 @@ def test_plan_status_and_inspect_describe_the_run(finished_run: datakit.RunResul
     assert found.tokens == datakit.open_cache(finished_run.cache).tokens
     raw = datakit.inspect(finished / "shelf" / "letters")
     assert not isinstance(raw, StepDescription)
-    assert raw.formats[0].text == "body"
+    assert raw.groups[0].text == "body"
 
 
 def test_errors_form_one_tree(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ NOT_SIZES = {
     "engine.observe.progress:MEBIBYTE": "a unit",
     "engine.ray_backend.connection:OBJECT_STORE_BYTES": "Ray's minimum",
     "download.hashes:SETTLED_NS": "a time",
-    "normalize.inspect:TOLERATED": "stands for no limit",
+    "normalize.inspection.report:TOLERATED": "stands for no limit",
     "normalize.where.column_types:UNLIMITED": "stands for no limit",
     "normalize.number_types:LARGEST_EXACT": "a property of float64",
     "normalize.number_types:LARGEST_INT64": "a property of int64",

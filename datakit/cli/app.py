@@ -17,13 +17,13 @@ from cyclopts import App, CycloptsError
 
 from datakit.cli.cache_command import show, stats
 from datakit.cli.cache_files_command import export_cache, import_cache, validate
-from datakit.cli.catalog_command import catalog
 from datakit.cli.console import note
 from datakit.cli.doctor_command import doctor
 from datakit.cli.gc_command import gc
 from datakit.cli.inspect_command import inspect
 from datakit.cli.mixture_command import pack, preview
 from datakit.cli.plan_command import plan
+from datakit.cli.recipe_command import catalog, keys, schema
 from datakit.cli.run_command import run
 from datakit.cli.size_command import size
 from datakit.cli.status_command import status
@@ -36,6 +36,7 @@ DONE, FAILURE, USAGE, PARTIAL, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 130, 143
 DEBUG_VARIABLE = "DATAKIT_DEBUG"
 
 GROUPS = {  # the name of a group of commands: (help text, commands by name)
+    "recipe": ("Describe what a recipe may contain.", {"keys": keys, "schema": schema}),
     "tokenizer": ("Train a tokenizer.", {"train": train}),
     "cache": (
         "Inspect, import and export token caches.",

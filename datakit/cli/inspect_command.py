@@ -10,7 +10,7 @@ from datakit.cli.console import bytes_cell, bytes_text, note, say, say_json, tab
 from datakit.cli.parameters import Flag
 
 if TYPE_CHECKING:
-    from datakit.normalize.inspect import FormatReport
+    from datakit.normalize.inspection.report import GroupReport
     from datakit.pipeline import Ancestor, RawReport, StepDescription
 
 FILES_SHOWN = 3
@@ -20,11 +20,12 @@ def inspect(target: str, /, *, draft: Flag = False, json: Flag = False) -> int:
     """Show what a finished step or a raw source contains.
 
     For a step, shows its counts, its schema, three sample ids, and its lineage back to the raw files. For a raw source,
-    shows its formats, columns and sizes, and a draft recipe. Never shows any text.
+    shows its groups of files, their columns and sizes, and a draft recipe that runs as it is. Never shows any text.
 
     Examples:
       datakit inspect data/demo
       datakit inspect data/demo/consolidate-0123456789ab/manifest.json
+      datakit inspect texts/part-00.jsonl.gz
       datakit inspect texts/ --draft > my-recipe.toml
 
     Parameters
@@ -38,7 +39,8 @@ def inspect(target: str, /, *, draft: Flag = False, json: Flag = False) -> int:
         Print one JSON object.
     """
     from datakit.errors import UsageError
-    from datakit.normalize.inspect import RawReport, draft_recipe
+    from datakit.normalize.inspection.draft import draft_recipe
+    from datakit.normalize.inspection.report import RawReport
     from datakit.pipeline import inspect as describe
 
     found = describe(target)
@@ -123,11 +125,12 @@ def _ancestor(entry: Ancestor) -> str:
 
 
 def _show_source(report: RawReport, recipe: str) -> None:
-    say(f"{report.url}: {report.files:,} files, {bytes_text(report.bytes)}")
-    for group in report.formats:
+    say(f"{report.url}: {_files(report.files)}, {bytes_text(report.bytes)}")
+    for group in report.groups:
+        extensions = ", ".join(group.extensions) or "no extension"
         say(
-            f"\n{group.format}: {group.files:,} files ({', '.join(group.extensions) or 'no extension'}), "
-            f"{bytes_text(group.bytes)}; columns in {group.records:,} sampled records:"
+            f"\n{group.name}: {_files(group.files, f'{group.format} ')} ({extensions}), {bytes_text(group.bytes)}; "
+            f"columns in {group.records:,} sampled records:"
         )
         rows = [
             [column.name, column.type, f"{column.filled:.0%}", bytes_text(column.mean_bytes), _use(group, column.name)]
@@ -138,8 +141,13 @@ def _show_source(report: RawReport, recipe: str) -> None:
             say(f"ids of the first documents: {', '.join(group.sample_ids)}")
     for problem in report.problems:
         note(f"problem: {problem}")
-    say("\ndraft recipe (use --draft to print only this):\n\n" + recipe.rstrip("\n"))
+    say("\ndraft recipe:\n\n" + recipe.rstrip("\n"))
+    note(f"next: datakit inspect {report.url} --draft > my-recipe.toml; datakit run my-recipe.toml")
 
 
-def _use(group: FormatReport, column: str) -> str:
+def _files(count: int, kind: str = "") -> str:
+    return f"{count:,} {kind}file{'s' if count != 1 else ''}"
+
+
+def _use(group: GroupReport, column: str) -> str:
     return "the text" if column == group.text else "the id" if column == group.id else ""

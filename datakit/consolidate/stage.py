@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from datakit.consolidate import card
 from datakit.consolidate.join import Joined, join
 from datakit.engine.partition_grouping import neighbours
-from datakit.engine.quarantine import check_limit
+from datakit.engine.quarantine import MAX_QUARANTINED, check_limit
 from datakit.engine.task import (
     BATCH_HANG_SECONDS,
     Output,
@@ -45,6 +45,7 @@ from datakit.storage.fingerprint import config_of
 from datakit.storage.manifest import Partition, data_path
 from datakit.storage.parquet import ShardWriter, open_shard
 from datakit.storage.row_size import row_sizes
+from datakit.toml_config import key
 
 NAME = "consolidate"
 FORMAT_VERSION = 2
@@ -58,16 +59,18 @@ CORE = pa.schema(
 
 @dataclass(frozen=True)
 class Config:
-    """drop: the reasons for which documents are removed; a document marked for another reason is kept and counted.
+    """The settings of consolidate: which marked documents are removed, and how many may be left out."""
 
-    max_quarantined: the limit on documents that are left out because they crash the writer; an integer is a number of
-    documents, and a float such as 0.001 is a share. quarantine: documents ("data/source/partition:row") that may be
-    left out in addition to this limit.
-    """
-
-    drop: tuple[str, ...] = REASONS
-    max_quarantined: int | float = 0
-    quarantine: tuple[str, ...] = ()
+    drop: Annotated[
+        tuple[str, ...],
+        key("The kinds of duplicates to remove: `exact`, `fuzzy`. Others are kept and counted.", ["exact"]),
+    ] = REASONS
+    max_quarantined: Annotated[int | float, MAX_QUARANTINED] = 0
+    quarantine: Annotated[
+        tuple[str, ...],
+        key('Documents, as "data/source/partition:row", that may be left out in addition to `max_quarantined`.',
+            ["data/novels/part-00003.parquet:17"]),
+    ] = ()  # fmt: skip
 
     def __post_init__(self) -> None:
         for reason in self.drop:

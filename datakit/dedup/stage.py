@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Annotated
 
 import msgspec
 
@@ -40,6 +41,7 @@ from datakit.engine.task import Output, Phase, Plan, Step, Task, TaskResult
 from datakit.errors import suggestion
 from datakit.storage.fingerprint import config_of
 from datakit.storage.manifest import Partition
+from datakit.toml_config import key
 
 NAME = "dedup"
 FORMAT_VERSION = 2
@@ -52,11 +54,23 @@ Results = Generator[Phase, Sequence[TaskResult], Sequence[TaskResult]]
 class Config(SignatureConfig):
     """The parameters of deduplication, including those of the signatures."""
 
-    threshold: float = 0.8  # two documents are duplicates if their similarity is at least this
-    measure: str = "jaccard"  # or "containment": the share of a document's shingles that the retained document contains
-    prefer: tuple[str, ...] = ("longest",)  # "longest", "score:<column>" or "source" (see survivors.py)
-    max_comparisons: int = 64  # maximum number of retained documents that one document is compared with
-    max_removal: float = 0.9  # the step fails if a source would lose a larger share of its documents
+    threshold: Annotated[
+        float, key("Two documents are duplicates if their similarity is at least this.", 0.9)
+    ] = 0.8  # fmt: skip
+    measure: Annotated[
+        str,
+        key("The similarity: `jaccard`, or `containment`: the share of a document's shingles that the retained one "
+            "contains.", "containment", MEASURES),
+    ] = "jaccard"  # fmt: skip
+    prefer: Annotated[
+        tuple[str, ...],
+        key("Which of several duplicates is kept: the `longest`, the one with the highest `score:<column>`, or the one "
+            "whose `source` comes first; later entries decide ties.", ["score:quality", "longest"]),
+    ] = ("longest",)  # fmt: skip
+    max_comparisons: Annotated[
+        int, key("The maximum number of retained documents with which one document is compared.", 256)
+    ] = 64
+    max_removal: Annotated[float, key("The step fails if a source would lose a larger share.", 0.5)] = 0.9
 
     def __post_init__(self) -> None:
         super().__post_init__()

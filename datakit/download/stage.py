@@ -33,7 +33,7 @@ class Config:
     `datakit.storage.globs` describes the patterns. If `include` is empty, all files are read except the excluded ones.
     """
 
-    include: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()  # documented as keys of a source, in `datakit.recipe`
     exclude: tuple[str, ...] = ()
 
 

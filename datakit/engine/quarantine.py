@@ -14,7 +14,11 @@ from collections.abc import Iterable, Sequence
 
 from datakit.engine.task import QuarantinedRecord, TaskResult, Tolerance
 from datakit.errors import PartialError, RecipeError
+from datakit.toml_config import key
 
+MAX_QUARANTINED = key(
+    "How many records may be left out because they cannot be used: a number (`10`) or a share (`0.001`).", 0.001
+)
 SHOWN = 20  # maximum number of records listed in a message
 
 
@@ -71,14 +75,16 @@ def require_allowed(tolerance: Tolerance, results: Sequence[TaskResult]) -> None
     skipped = [record for result in results for record in result.quarantined]
     allowed = tolerance.allowed(sum(result.records for result in results))
     if unlisted(skipped, tolerance) > allowed:
-        raise PartialError(complaint(skipped, allowed, sum(record.records for record in skipped)))
+        raise PartialError(complaint(skipped, allowed, sum(record.records for record in skipped), tolerance.key))
 
 
-def complaint(skipped: Sequence[QuarantinedRecord], allowed: int | float, count: int | str) -> str:
+def complaint(
+    skipped: Sequence[QuarantinedRecord], allowed: int | float, count: int | str, key: str = "max_quarantined"
+) -> str:
     """Return the message for too many unusable records; it lists the first ones and says what to do."""
     first = "\n".join(f"  {record.file}:{record.position}: {record.reason}" for record in skipped[:SHOWN])
     return (
         f"{count} records cannot be used, but max_quarantined allows {allowed}; the first of them (file:position, "
         f"where a position is a byte offset in the uncompressed file, or a row in a Parquet or Arrow file):\n{first}\n"
-        "fix or exclude these files, or raise max_quarantined to skip the records"
+        f"fix or exclude these files, or set {key} (a number of records, or a share such as 0.001) to skip the records"
     )

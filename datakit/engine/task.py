@@ -30,6 +30,7 @@ from datakit.storage.manifest import InputReference, Manifest, Partition, manife
 
 Plan = Generator["Phase", "Sequence[TaskResult]", "Output"]
 TOLERANCES = ("max_quarantined", "quarantine", "max_removal")  # config fields that are operation parameters
+TABLES = {"signatures": "dedup"}  # stage -> its table in a recipe, if that is not named after the stage
 BATCH_HANG_SECONDS = 600.0  # for tasks that report progress every few MiB
 HANG_SECONDS = 1800.0  # the reference tokenizer takes up to 2 s per MB and may get 256 MiB in a single call
 
@@ -102,19 +103,23 @@ class Tolerance:
     limit: a number of records or, as a float up to 1, a share of the records read.
     listed: records, as `file:position`, that may be skipped without counting toward the limit.
     Both are operation parameters: after the limit is raised, the run resumes where it stopped.
+    key: the recipe's key for the limit, for messages.
     """
 
     limit: int | float = 0
     listed: tuple[str, ...] = ()
+    key: str = "max_quarantined"
 
     def allowed(self, records: int) -> int:
         """Return how many of `records` records may be skipped in addition to those listed."""
         return int(self.limit * records) if isinstance(self.limit, float) else self.limit
 
     @classmethod
-    def of(cls, operations: Mapping[str, Any]) -> Tolerance:
+    def of(cls, operations: Mapping[str, Any], stage: str = "") -> Tolerance:
         """Build the tolerance from a step's operation parameters."""
-        return cls(operations.get("max_quarantined", 0), tuple(operations.get("quarantine", ())))
+        table = TABLES.get(stage, stage)
+        key = f"{table}.max_quarantined" if table else "max_quarantined"
+        return cls(operations.get("max_quarantined", 0), tuple(operations.get("quarantine", ())), key)
 
 
 @dataclass(frozen=True)
@@ -278,7 +283,7 @@ def without_tolerances(config: Any) -> dict[str, Any]:
 
 def tolerance_of(step: Step) -> Tolerance:
     """Return the step's tolerance. Tests may set it in `parameters` instead of `operations`."""
-    return Tolerance.of({**step.parameters, **step.operations})
+    return Tolerance.of({**step.parameters, **step.operations}, step.stage)
 
 
 def resolve(function: str) -> Callable[..., Any]:

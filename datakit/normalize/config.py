@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import Annotated
 
-from datakit.engine.quarantine import check_limit
+from datakit.engine.quarantine import MAX_QUARANTINED, check_limit
 from datakit.errors import RecipeError, suggestion
 from datakit.normalize.formats import AUTO, FORMATS
+from datakit.toml_config import key
 
 QUOTED, UNQUOTED = "rfc4180", "none"
 QUOTINGS = (AUTO, QUOTED, UNQUOTED)
@@ -19,25 +21,55 @@ TYPES = ("bool", "int64", "float64", "string", "date")
 
 @dataclass(frozen=True)
 class Config:
-    """Rules that turn records into documents. A source may override the first eight; the rest apply to all sources."""
+    """Rules that turn records into documents. A source may override those up to `quoting`; the rest apply to all."""
 
-    format: str = AUTO  # one of `formats.FORMATS` for all files; `auto`: the format that each file's name implies
-    text: str = "text"  # the upstream column that becomes `text`
-    id: str = "id"  # the upstream column that becomes `source_id`, if there is one
-    where: str | None = None  # a SQL expression of a record's columns, in DuckDB's dialect; null counts as false
-    types: dict[str, str] = field(default_factory=dict)  # column of `where` -> one of TYPES, in which `where` sees it
-    sample: float = 1.0  # the share of documents to keep, selected by the last 64 bits of their ids
-    transform: str | None = None  # "package.module:function", which maps a RecordBatch of raw records to a RecordBatch
-    transform_version: int | str | None = None  # to be changed whenever the transform's code changes
-    quoting: str = AUTO  # fields in quotes: `rfc4180`: allowed; `none`: a quote is text; `auto`: CSV rfc4180, TSV none
-    drop: tuple[str, ...] = ()  # upstream columns to leave out
-    max_document_bytes: int = 256 << 20  # a longer document or record is quarantined
-    max_field_bytes: int = 16 << 20  # a longer quoted field of a CSV or TSV file means that its quote was never closed
-    max_field_lines: int = 10_000  # so does a quoted field with more line ends
-    whitespace_run: int = 128  # a longer run of white-space characters is cut to this length
-    partition_bytes: int | None = None  # limit on mean bytes per partition; None: chosen from 32 MiB to 1 GiB
-    max_quarantined: int | float = 0  # how many unusable records may be left out: a number (integer) or a share (float)
-    quarantine: tuple[str, ...] = ()  # records ("file:position") that may be left out in addition to max_quarantined
+    format: Annotated[
+        str, key("The format of all files; `auto`: the format that each file's name implies.", "text", (AUTO, *FORMATS))
+    ] = AUTO
+    text: Annotated[str, key("The column that holds the text.", "body")] = "text"
+    id: Annotated[str, key("The column that becomes `source_id`, if a file has it.", "url")] = "id"
+    where: Annotated[
+        str | None,
+        key("A SQL expression of a record's columns, in DuckDB's dialect, that must be true; null counts as false.",
+            "language = 'en' and length(text) > 200"),
+    ] = None  # fmt: skip
+    types: Annotated[
+        dict[str, str],
+        key("The types in which `where` sees its columns: bool, int64, float64, string or date.", {"year": "int64"}),
+    ] = field(default_factory=dict)
+    sample: Annotated[float, key("The share of documents to keep, selected by their ids.", 0.1)] = 1.0
+    transform: Annotated[
+        str | None,
+        key('A function of yours, "package.module:function", that changes or removes records (docs/recipe.md).',
+            "my_filters:long_enough"),
+    ] = None  # fmt: skip
+    transform_version: Annotated[
+        int | str | None, key("The version of `transform`; change it whenever the function's code changes.", 1)
+    ] = None
+    quoting: Annotated[
+        str,
+        key("The meaning of quotes in CSV and TSV files: `rfc4180`: a field may be quoted; `none`: a quote is text; "
+            "`auto`: rfc4180 for CSV, none for TSV.", "none", QUOTINGS),
+    ] = AUTO  # fmt: skip
+    drop: Annotated[tuple[str, ...], key("Columns to leave out.", ["embedding"])] = ()
+    max_document_bytes: Annotated[int, key("A longer document or record is quarantined.", 1 << 20)] = 256 << 20
+    max_field_bytes: Annotated[
+        int, key("A longer quoted field of a CSV or TSV file means that its quote was never closed.", 1 << 20)
+    ] = 16 << 20
+    max_field_lines: Annotated[int, key("The same for the number of line ends in a quoted field.", 1000)] = 10_000
+    whitespace_run: Annotated[
+        int, key("A longer run of white-space characters is cut to this length.", 64)
+    ] = 128  # fmt: skip
+    partition_bytes: Annotated[
+        int | None,
+        key("The limit on the mean bytes per partition. By default 32 MiB to 1 GiB, depending on the total size.",
+            64 << 20),
+    ] = None  # fmt: skip
+    max_quarantined: Annotated[int | float, MAX_QUARANTINED] = 0
+    quarantine: Annotated[
+        tuple[str, ...],
+        key('Records, as "file:position", that may be left out in addition to `max_quarantined`.', ["a.jsonl:4096"]),
+    ] = ()
 
     def __post_init__(self) -> None:
         if self.format not in (AUTO, *FORMATS):

@@ -43,6 +43,20 @@ MAGIC = {
     ARROW: b"ARROW1\0\0",
 }
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
+_UNPACK, _EXTRACT = "unpack it", "extract its texts to JSON Lines first"
+# Kinds of files that datakit does not read: (name, first bytes, extensions, what to do instead)
+FOREIGN = (
+    ("a zip archive", b"PK\x03\x04", ".zip .jar", _UNPACK),
+    ("a 7-Zip archive", b"7z\xbc\xaf\x27\x1c", ".7z", _UNPACK),
+    ("a RAR archive", b"Rar!\x1a\x07", ".rar", _UNPACK),
+    ("a tar archive", None, ".tar .tgz .tbz2 .txz", _UNPACK),
+    ("a web archive (WARC)", b"WARC/1.", ".warc .wet .wat .arc", _EXTRACT),
+    ("a PDF document", b"%PDF-", ".pdf", _EXTRACT),
+    ("an office document", None, ".docx .odt .pptx .xlsx .epub .doc", _EXTRACT),
+    ("an SQLite database", b"SQLite format 3\0", ".sqlite .sqlite3 .db", "export its table to Parquet or CSV"),
+    ("an HDF5 file", b"\x89HDF\r\n\x1a\n", ".h5 .hdf5", _EXTRACT),
+)
+TAR_MARK, TAR_OFFSET = b"ustar", 257
 
 
 def compression_of(path: str) -> str | None:
@@ -56,6 +70,9 @@ def format_of(path: str, configured: str = AUTO) -> str:
         return configured
     stem = os.path.splitext(path)[0] if compression_of(path) else path
     extension = os.path.splitext(stem)[1].lower()
+    for name, _, extensions, advice in FOREIGN:
+        if extension in extensions.split():
+            raise UnreadableError(f"{path} is {name} by its name, which datakit does not read; {advice}, or exclude it")
     if extension not in FORMAT_OF:
         advice = suggestion(extension, FORMAT_OF) if extension else "it has no extension"
         advice = advice if advice.startswith(("did", "it has")) else "its extension is unknown"
@@ -72,6 +89,10 @@ def check_head(path: str, head: bytes, expected: str | None) -> None:
     expected: a compression, `parquet` or `arrow`; None for plain text. A truncated or damaged file passes, since its
     good records are worth keeping. A file of another kind is refused, since the recipe or the download must be wrong.
     """
+    for name, magic, _, advice in FOREIGN:
+        tar = name == "a tar archive" and head[TAR_OFFSET:].startswith(TAR_MARK)
+        if tar or (magic is not None and head.startswith(magic)):
+            raise UnreadableError(f"{path} is {name}, which datakit does not read; {advice}, or exclude it")
     if expected is None:
         found = kind_of(head)
         if found:

@@ -1,6 +1,6 @@
 """Plans and runs recipes, describes finished steps, traces documents, and finds the leftovers of killed runs."""
 
-from datakit.normalize.inspect import RawReport
+from datakit.normalize.inspection.report import RawReport
 from datakit.pipeline.fate import Answer, why
 from datakit.pipeline.garbage import Leftover, find_leftovers, remove_leftovers
 from datakit.pipeline.lineage import Ancestor, StepDescription, inspect

@@ -8,7 +8,8 @@ out of fingerprints, so that a stopped run can be resumed with a higher limit.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -26,9 +27,15 @@ from datakit.storage import urls
 from datakit.tokenize import stage as tokenize
 from datakit.tokenize import train_stage
 from datakit.tokenize.encoders.custom import is_custom
-from datakit.toml_config import decoded, names_of
+from datakit.toml_config import convert, mistakes, names_of, refuse
 
 TRAIN = "train"  # value of `tokenizer` that requests training a tokenizer on the clean dataset
+CHOICES = """tokenize.tokenizer can be
+  "tokenizer.json"             a file of the tokenizers library; also a URL, as in
+                               "hf://openai-community/gpt2/tokenizer.json"
+  "train"                      a tokenizer trained on this dataset
+  "bytes"                      one token per byte
+  "package.module:function"    a tokenizer of your own"""
 TRAIN_TABLE = "train"  # the subtable [tokenize.train], which holds the settings for training
 ENABLED = "enabled"
 READING_KEYS = ("format", "text", "id", "where", "types", "sample", "transform", "transform_version", "quoting")
@@ -60,12 +67,40 @@ class _Table:
 
 def configure(recipe: Recipe) -> Configuration:
     """Decode a whole recipe, and hash its tokenizer file. Raises RecipeError or TokenizerError."""
-    tables = list(_tables(recipe))
-    configs = [decoded(table.values, table.kind, table.place, other_keys=table.other_keys) for table in tables]
+    try:
+        tables = list(_tables(recipe))
+    except RecipeError as error:
+        refuse([str(error), *table_mistakes(vars(recipe), recipe.place)])
+        raise
+    found: dict[str, str] = {}  # a mistake in [normalize] is found for every source, but reported once
+    for table in tables:
+        for message in mistakes(table.values, table.kind, table.place, other_keys=table.other_keys):
+            found.setdefault(message.replace(f" of source {table.source!r}", ""), message)
+    refuse(found.values())
+    configs = [convert(table.values, table.kind, table.place) for table in tables]
     configuration: Configuration = {}
     for table, config in zip(tables, configs, strict=True):
         configuration.setdefault(table.stage, {})[table.source] = _settings(table, config)
     return configuration
+
+
+def table_mistakes(document: Mapping[str, Any], place: str) -> list[str]:
+    """Return the mistakes in the tables of stages of a recipe that has other mistakes too."""
+    tables = list(_present(document, place))
+    return [text for one in tables for text in mistakes(one.values, one.kind, one.place, other_keys=one.other_keys)]
+
+
+def _present(document: Mapping[str, Any], place: str) -> Iterator[_Table]:
+    """Yield the tables that a recipe has, as they are written, without the keys that this module reads itself."""
+    kinds = (
+        (normalize.NAME, normalize.Config, ()), (dedup.NAME, dedup.Config, (ENABLED,)),
+        (consolidate.NAME, consolidate.Config, ()), (tokenize.NAME, tokenize.Config, (ENABLED, TRAIN_TABLE)),
+    )  # fmt: skip
+    for name, kind, own in kinds:
+        if isinstance(values := document.get(name), dict):
+            yield _Table(name, None, _without(values, own), kind, f"{place}, [{name}]", own)
+            if TRAIN_TABLE in own and isinstance(training := values.get(TRAIN_TABLE), dict):
+                yield _Table(train_stage.NAME, None, training, train_stage.Config, f"{place}, [{name}.{TRAIN_TABLE}]")
 
 
 def _tables(recipe: Recipe) -> Iterator[_Table]:
@@ -133,7 +168,11 @@ def _settings(table: _Table, config: Any) -> Settings:
 
 def _file_hash(path: str) -> str:
     """Hash a tokenizer file, which is identified by its content, never by its path."""
+    if urls.is_local(path) and os.path.isdir(path):
+        inside = f"{path}/tokenizer.json"
+        advice = f"set tokenize.tokenizer = {inside!r}" if os.path.isfile(inside) else CHOICES
+        raise TokenizerError(f"tokenizer {path} is a directory; {advice}")
     try:
         return hashlib.sha256(urls.read_bytes(path)).hexdigest()
     except (NotFoundError, OSError) as error:
-        raise TokenizerError(f'cannot read tokenizer {path}; give the path of a tokenizer.json or "{TRAIN}"') from error
+        raise TokenizerError(f"tokenizer {path} was not found; {CHOICES}") from error

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from datakit.errors import NotFoundError
-from datakit.normalize.inspect import RawReport, inspect_source
+from datakit.normalize.inspection.report import RawReport, inspect_source
 from datakit.pipeline.root_layout import STEP_NAME, stage_order, steps_in
 from datakit.storage import urls
 from datakit.storage.manifest import FILE_NAME, Column, Manifest, find_manifest, read_manifest, totals_of
@@ -89,6 +89,8 @@ def finished_step(place: str) -> tuple[str, Manifest, tuple[str, ...]] | None:
     if urls.name(place) == FILE_NAME:
         place = urls.parent(place)
         return place, read_manifest(place), ()
+    if urls.is_local(place) and os.path.isfile(place):
+        return None
     manifest = find_manifest(place)
     if manifest is not None:
         return place, manifest, ()

@@ -20,7 +20,7 @@ def check_tolerances(node: Node, directory: str, manifest: Manifest) -> None:
     only for reused steps: another driver, with other limits, may have finished a step while this driver ran it.
     """
     limits = node.settings.operations
-    _check_quarantine(node.label, Tolerance.of(limits), directory, manifest)
+    _check_quarantine(node.label, Tolerance.of(limits, node.stage), directory, manifest)
     if "max_removal" in limits:
         _check_removal(node.label, limits["max_removal"], directory, manifest.details)
 
@@ -30,7 +30,7 @@ def _check_quarantine(label: str, tolerance: Tolerance, directory: str, manifest
     if records > tolerance.allowed(documents_read(manifest)):
         raise InputError(
             f"{label}: {records} records are in quarantine (listed in {directory}/{manifest.quarantine.path}), but "
-            f"this recipe allows max_quarantined = {tolerance.limit}; fix or exclude the files listed there, or raise "
+            f"this recipe allows {tolerance.key} = {tolerance.limit}; fix or exclude the files listed there, or raise "
             "the limit"
         )
 
@@ -41,5 +41,5 @@ def _check_removal(label: str, limit: float, directory: str, details: dict[str, 
     if share > limit:
         raise InputError(
             f"{label}: source {name!r} loses {share:.1%} of its documents ({directory}), but this recipe allows "
-            f"max_removal = {limit:g}; check the attribute files, and raise the limit if the removals are right"
+            f"dedup.max_removal = {limit:g}; check the attribute files, and raise the limit if the removals are right"
         )

@@ -3,56 +3,67 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
-from datakit.engine.quarantine import check_limit
+from datakit.engine.quarantine import MAX_QUARANTINED, check_limit
 from datakit.errors import RecipeError, suggestion
 from datakit.tokenize.chat_format import chat_format
 from datakit.tokenize.encoders.custom import is_custom
 from datakit.tokenize.encoders.tokenizer import ENCODERS, SPECIAL_STRINGS
+from datakit.tokenize.make_contract import ADDED
+from datakit.toml_config import key
 
+USUAL = "By default the only usual name in the vocabulary."
 TEXT, CHAT, TOKENS = FORMATS = ("text", "chat", "tokens")  # the kinds of documents that a source may hold
 
 
 @dataclass(frozen=True)
 class Config:
-    """The settings that decide how documents become tokens.
+    """The settings that decide how documents become tokens."""
 
-    tokenizer: the path or URL of a tokenizer.json; or "train", for a byte-level BPE trained on this dataset; or
-    "bytes"; or "package.module:function", for a custom tokenizer (see tokenize/encoders/custom.py).
-    tokenizer_version: the version of a custom tokenizer. encoder: "auto" (fastokens if it can load the tokenizer, else
-    tokenizers), "fastokens" or "tokenizers". add: which tokens to add around each document: "eos", "bos", "both" or
-    "none". bos, eos: the names of these tokens; by default, the only one of the usual names that the vocabulary
-    contains. special_strings: whether a special token's string inside a text becomes that token ("keep") or is encoded
-    as ordinary text ("text"). formats: for each source, the kind of its documents: "text" (default), "chat" (a column
-    of messages, rendered according to chat_format) or "tokens" (a column of lists of ids). messages, tokens, loss_mask:
-    the names of these columns and of the optional column with loss masks for lists of ids. max_quarantined: the maximum
-    number of documents (or, as a float such as 0.001, their maximum share) that may be left out because they crash the
-    encoder. quarantine: documents, as "partition:row", that do not count toward this limit.
-    """
-
-    tokenizer: str
-    encoder: str = "auto"
-    add: str = "eos"
-    bos: str | None = None
-    eos: str | None = None
-    special_strings: str = "keep"
-    tokenizer_version: str | int | None = None
-    formats: dict[str, str] = field(default_factory=dict)
-    chat_format: str = "simple"
-    messages: str = "messages"
-    tokens: str = "tokens"
-    loss_mask: str | None = None
-    max_quarantined: int | float = 0
-    quarantine: tuple[str, ...] = ()
+    tokenizer: Annotated[
+        str,
+        key('The path or URL of a tokenizer.json; "train": a byte-level BPE trained on this dataset; "bytes": one '
+            'token per byte; or "package.module:function": a custom tokenizer.', "gpt2.json"),
+    ]  # fmt: skip
+    encoder: Annotated[
+        str, key("`auto`: fastokens if it can load the tokenizer, else tokenizers.", "tokenizers", ENCODERS)
+    ] = "auto"
+    add: Annotated[str, key("The tokens to add around each document.", "both", ADDED)] = "eos"
+    bos: Annotated[str | None, key("The beginning-of-text token. " + USUAL, "<s>")] = None
+    eos: Annotated[str | None, key("The end-of-text token. " + USUAL, "</s>")] = None
+    special_strings: Annotated[
+        str,
+        key("`keep`: a special token's string inside a text becomes that token; `text`: it is ordinary text.", "text",
+            SPECIAL_STRINGS),
+    ] = "keep"  # fmt: skip
+    tokenizer_version: Annotated[str | int | None, key("The version of a custom tokenizer.", "2")] = None
+    formats: Annotated[
+        dict[str, str],
+        key("The kind of each source's documents: `text`; `chat`: a column of messages; `tokens`: a column of lists of "
+            "ids. Sources that are not named hold text.", {"chats": "chat"}),
+    ] = field(default_factory=dict)  # fmt: skip
+    chat_format: Annotated[str, key("How messages are rendered (docs/tokenization.md).", "chatml")] = "simple"
+    messages: Annotated[str, key("The column of messages.", "conversation")] = "messages"
+    tokens: Annotated[str, key("The column of lists of ids.", "input_ids")] = "tokens"
+    loss_mask: Annotated[str | None, key("The column of loss masks for lists of ids.", "loss_mask")] = None
+    max_quarantined: Annotated[int | float, MAX_QUARANTINED] = 0
+    quarantine: Annotated[
+        tuple[str, ...],
+        key(
+            'Documents, as "data/source/partition:row", that may be left out in addition to `max_quarantined`.',
+            ["data/novels/part-00003.parquet:17"],
+        ),
+    ] = ()
 
     def __post_init__(self) -> None:
-        for key, value, known in (
+        for name, value, known in (
             ("encoder", self.encoder, ENCODERS),
             ("special_strings", self.special_strings, SPECIAL_STRINGS),
             *((f"formats.{source}", kind, FORMATS) for source, kind in self.formats.items()),
         ):
-            if value not in known and not (key == "encoder" and is_custom(self.tokenizer)):
-                raise RecipeError(f"tokenize.{key} {value!r} is not known; {suggestion(value, known)}")
+            if value not in known and not (name == "encoder" and is_custom(self.tokenizer)):
+                raise RecipeError(f"tokenize.{name} {value!r} is not known; {suggestion(value, known)}")
         chat_format(self.chat_format)
         if self.tokenizer_version is not None and not is_custom(self.tokenizer):
             raise RecipeError(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import pyarrow as pa
@@ -27,6 +27,7 @@ from datakit.storage.fingerprint import config_of, spelled_out
 from datakit.storage.manifest import Manifest, Partition
 from datakit.tokenize.encoders.tokenizer import ReferenceEncoder, limit_threads
 from datakit.tokenize.text_batches import TextBatch, text_batches
+from datakit.toml_config import key
 
 NAME = "train-tokenizer"
 FORMAT_VERSION = 1
@@ -36,15 +37,18 @@ SCHEMA = pa.schema([("token", pa.string()), ("id", pa.uint32())])
 
 @dataclass(frozen=True)
 class Config:
-    """The parameters of training.
+    """The parameters of training."""
 
-    vocabulary: the maximum number of tokens, including special tokens and the 256 bytes; a small text may yield fewer.
-    special: the special tokens, which get the first ids. sample_bytes: the number of bytes of text to train on.
-    """
-
-    vocabulary: int = 32_768
-    special: tuple[str, ...] = ("<|endoftext|>",)
-    sample_bytes: int = 64 << 20
+    vocabulary: Annotated[
+        int,
+        key(
+            "The maximum number of tokens, with special tokens and the 256 bytes; a small text may yield fewer.", 65_536
+        ),
+    ] = 32_768
+    special: Annotated[
+        tuple[str, ...], key("The special tokens, which get the first ids.", ["<|endoftext|>", "<|pad|>"])
+    ] = ("<|endoftext|>",)
+    sample_bytes: Annotated[int, key("The number of bytes of text to train on.", 256 << 20)] = 64 << 20
 
     def __post_init__(self) -> None:
         least = ALPHABET + len(self.special)

@@ -48,6 +48,14 @@ def test_drafted_recipe_runs_unchanged(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["stages"][-1]["rows_out"] == 50
 
 
+def test_inspect_of_a_single_file(tmp_path: Path) -> None:
+    make_shelf(tmp_path / "shelf")
+    shown = invoke("inspect", "shelf/letters/b.jsonl", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert "b: 1 json file (.jsonl)" in shown.stdout
+    assert 'url = "shelf/letters/b.jsonl"' in shown.stdout
+
+
 def test_inspect_rejects_an_unfinished_step(finished: Path, tmp_path: Path) -> None:
     alone = tmp_path / "consolidate-0123456789ab"
     shutil.copytree(step(finished, "root/shelf/consolidate-*"), alone)

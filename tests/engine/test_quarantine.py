@@ -25,7 +25,7 @@ CAUSES = {"bomb": "memory", "segfault": "crash", "exit": "crash", "loop": "hang"
 
 @pytest.mark.parametrize("killer", KILLERS)
 def test_killing_record_is_named_then_skipped_if_allowed(tmp_path: Path, killer: str) -> None:
-    with pytest.raises(PartialError, match=r"record records\.txt:57 caused the failure; raise max_quar") as caught:
+    with pytest.raises(PartialError, match=r"record records\.txt:57 caused the failure; set max_quar") as caught:
         run(tmp_path, digests(20, {57: killer}))
     assert caught.value.exit_code == 3
     (failure,) = json.loads((tmp_path / "partial.json").read_text())["failed"]

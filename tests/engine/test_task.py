@@ -54,4 +54,5 @@ def test_nothing_is_held_if_all_records_are_skipped() -> None:
 def test_tolerance_is_a_number_or_a_share() -> None:
     assert Tolerance.of({}).allowed(1_000) == 0
     assert Tolerance.of({"max_quarantined": 5, "quarantine": ["a:3"]}) == Tolerance(5, ("a:3",))
+    assert Tolerance.of({}, "signatures").key == "dedup.max_quarantined"
     assert (Tolerance(5).allowed(1_000), Tolerance(0.01).allowed(1_000)) == (5, 10)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import datakit
 from datakit import pipeline
 from datakit.consolidate.stage import Config as ConsolidateConfig
 from datakit.dedup.minhash.signatures_stage import SignatureConfig
@@ -75,6 +76,59 @@ def test_every_stage_rejects_an_invalid_limit(shelf: Path, table: str, limit: st
     with pytest.raises(RecipeError, match=rf"max_quarantined is {limit}; it must be a number of records, or a share"):
         configure(load_recipe(shelf).with_overrides([f"{table}.max_quarantined={limit}"]))
     configure(load_recipe(shelf).with_overrides([f"{table}.max_quarantined=0.001"]))
+
+
+def test_all_mistakes_of_a_recipe_are_reported_at_once(shelf: Path, tmp_path: Path) -> None:
+    head, _, _ = shelf.read_text().partition("[dedup]")
+    wrong = (
+        head.replace('url = "letters"', 'ulr = "letters"')
+        + """
+[normalize]
+txt = "body"
+sample = "all"
+
+[dedup]
+treshold = 0.9
+bands = "many"
+
+[tokenize]
+tokenizer = "train"
+ad = "eos"
+
+[tokenize.train]
+vocab = 3
+"""
+    )
+    expected = [
+        "[normalize]: unknown key 'txt'; did you mean 'text'?", "[normalize]: sample: Expected `float`, got `str`",
+        "[dedup]: unknown key 'treshold'; did you mean 'threshold'?", "[dedup]: bands: Expected `int`, got `str`",
+        "[tokenize]: unknown key 'ad'; did you mean 'add'?", "[tokenize.train]: unknown key 'vocab'",
+    ]  # fmt: skip
+    shelf.write_text(wrong)
+    with pytest.raises(RecipeError) as caught:
+        datakit.plan(shelf, tmp_path)
+    message = str(caught.value)
+    assert message.startswith("8 mistakes:\n")
+    assert "source 'letters': unknown key 'ulr'; did you mean 'url'?" in message
+    assert "source 'letters': 'url' is missing" in message
+    assert [part for part in expected if part not in message] == []
+    shelf.write_text(wrong.replace("ulr", "url"))
+    with pytest.raises(RecipeError) as caught:
+        datakit.plan(shelf, tmp_path)
+    message = str(caught.value).replace(" of source 'novels'", "")
+    assert message.startswith("6 mistakes:\n")
+    assert [part for part in expected if part not in message] == []
+
+
+def test_unknown_tokenizer_says_what_can_be_given(shelf: Path, tmp_path: Path) -> None:
+    head = shelf.read_text().partition("[tokenize]")[0]
+    shelf.write_text(head + '[tokenize]\ntokenizer = "gpt2"\n')
+    with pytest.raises(TokenizerError, match=r"gpt2 was not found; tokenize\.tokenizer can be\n(.*\n)*.*hf://openai"):
+        pipeline.plan(load_recipe(shelf), str(tmp_path))
+    (shelf.parent / "gpt2").mkdir()
+    (shelf.parent / "gpt2" / "tokenizer.json").touch()
+    with pytest.raises(TokenizerError, match=r"is a directory; set tokenize\.tokenizer = '.*gpt2/tokenizer\.json'"):
+        pipeline.plan(load_recipe(shelf), str(tmp_path))
 
 
 def test_missing_tokenizer_file_is_an_input_error(shelf: Path, tmp_path: Path) -> None:

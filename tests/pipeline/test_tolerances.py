@@ -28,7 +28,7 @@ def test_quarantined_records_change_downstream_identities(tmp_path: Path) -> Non
     assert normalize.manifest.identity != normalize.manifest.fingerprint
     assert (promised.settled, promised.directory == consolidate.directory) == (False, False)
     assert datakit.plan(recipe, tmp_path / "root").steps[-1].directory == consolidate.directory
-    with pytest.raises(InputError, match=r"1 records are in quarantine.*max_quarantined = 0"):
+    with pytest.raises(InputError, match=r"1 records are in quarantine.*normalize\.max_quarantined = 0"):
         datakit.run(recipe, tmp_path / "root")
     assert datakit.run(recipe, tmp_path / "root", settings=["normalize.max_quarantined=5"]).reused
 
@@ -53,7 +53,7 @@ def test_removal_limit_is_checked_but_not_in_the_identity(
     finished_run: datakit.RunResult, finished: Path, finished_copy: Path
 ) -> None:
     recipe, strict = finished / "shelf" / "shelf.toml", ["dedup.max_removal=0.05"]
-    with pytest.raises(InputError, match=r"'letters' loses 6\.0% .* max_removal = 0\.05"):
+    with pytest.raises(InputError, match=r"'letters' loses 6\.0% .* dedup\.max_removal = 0\.05"):
         datakit.run(recipe, finished / "root", settings=strict)
     (dedup,) = (finished_copy / "root" / "shelf").glob("dedup-*")
     shutil.rmtree(dedup)

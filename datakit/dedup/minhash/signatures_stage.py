@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datakit.dedup.minhash.s_curve import s_curve
-from datakit.engine.quarantine import check_limit
+from datakit.engine.quarantine import MAX_QUARANTINED, check_limit
 from datakit.engine.task import (
     BATCH_HANG_SECONDS,
     Output,
@@ -47,6 +47,7 @@ from datakit.storage.ids import ids_from_arrow, strictly_ascending
 from datakit.storage.manifest import Partition, data_path
 from datakit.storage.parquet import ShardWriter, open_shard, read_group
 from datakit.text.unicode_words import UNICODE_VERSION
+from datakit.toml_config import key
 
 NAME = "signatures"
 FORMAT_VERSION = 2
@@ -58,13 +59,22 @@ LIMITS = {"bands": (1, 100), "rows": (1, 100), "ngram": (1, 64), "seed": (0, 2**
 class SignatureConfig:
     """Parameters of signatures. If any but `max_quarantined` and `quarantine` differ, signatures are not comparable."""
 
-    bands: int = 14
-    rows: int = 8
-    ngram: int = 5
-    seed: int = 42
-    min_shingles: int = 5  # documents with fewer distinct shingles are skipped, because short texts all look alike
-    max_quarantined: int | float = field(default=0, kw_only=True)  # permitted number or share of unsignable documents
-    quarantine: tuple[str, ...] = field(default=(), kw_only=True)  # documents that this limit ignores: "partition:row"
+    bands: Annotated[int, key("The number of bands; two documents that agree in a band are candidates.", 20)] = 14
+    rows: Annotated[int, key("The number of MinHash values in a band.", 5)] = 8
+    ngram: Annotated[int, key("The number of words in a shingle.", 3)] = 5
+    seed: Annotated[int, key("The seed of the hash functions.", 7)] = 42
+    min_shingles: Annotated[
+        int,
+        key("Documents with fewer distinct shingles are never fuzzy duplicates, as short texts all look alike.", 10),
+    ] = 5
+    max_quarantined: Annotated[int | float, MAX_QUARANTINED] = field(default=0, kw_only=True)
+    quarantine: Annotated[
+        tuple[str, ...],
+        key(
+            'Documents, as "data/source/partition:row", that may be left out in addition to `max_quarantined`.',
+            ["data/novels/part-00003.parquet:17"],
+        ),
+    ] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
         for name, (low, high) in LIMITS.items():

@@ -295,7 +295,10 @@ class PhaseRun:
         failed = {key: task.history for key, task in sorted(self._tasks.items())}
         write_partial(self._step, self._phase.name, failed)
         phase = f"{self._step.stage} of {self._step.dataset}, phase {self._phase.name}"
-        lines = [f"  {key}: {describe_failure(history)}" for key, history in list(failed.items())[:SHOWN]]
+        lines = [
+            f"  {key}: {describe_failure(history, self._phase.tolerance.key)}"
+            for key, history in list(failed.items())[:SHOWN]
+        ]
         text = f"{phase}: {len(failed)} of {count} tasks failed\n" + "\n".join(lines)
         known = any(history.proposed or history.causes[Cause.QUARANTINE] for history in failed.values())
         if not self._results and not known:
@@ -307,7 +310,7 @@ class PhaseRun:
         raise PartialError(f"{text}\n{advice}")
 
 
-def describe_failure(history: TaskHistory) -> str:
+def describe_failure(history: TaskHistory, key: str = "max_quarantined") -> str:
     """Describe a task's failure: how its last attempt ended and, if known, which record caused it."""
     assert history.last is not None
     tries = "1 attempt" if history.attempts == 1 else f"{history.attempts} attempts"
@@ -315,7 +318,7 @@ def describe_failure(history: TaskHistory) -> str:
     if history.proposed is None:
         return text
     record = f"{history.proposed.file}:{history.proposed.position}"
-    return f"{text}; record {record} caused the failure; raise max_quarantined to skip it"
+    return f"{text}; record {record} caused the failure; set {key} to skip it"
 
 
 def _singles(outcome: Outcome) -> list[Outcome]:

@@ -15,6 +15,7 @@ from datakit.normalize.readers.json_columns import ColumnParser
 from datakit.normalize.readers.json_lines import Lines, find_lines
 from datakit.normalize.readers.json_rows import Expected, parse_lines, table_of
 from datakit.normalize.readers.line_chunks import LineCutter
+from datakit.normalize.readers.line_numbers import LineNumbers
 from datakit.normalize.readers.streams import DamagedError, decompressed
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -23,29 +24,29 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 def read_json(context: ReadContext, path: str, start: int = 0, stop: int | None = None) -> Chunks:
     """Yield the records that start in bytes [start, stop) (None: to the end). Raises UnreadableError or ColumnError."""
     limit, counts = context.config.max_document_bytes, context.counts
-    cutter = LineCutter(
-        max(0, start - 1),
-        stop,
-        limit,
-        lambda offset: counts.unreadable(path, offset, f"longer than max_document_bytes ({limit})"),
-        inside=start > 0,
-    )
-    parser = _ChunkParser(path, context)
     with context.inputs.open(path) as file:
+        numbers = LineNumbers(file)
+
+        def too_long(offset: int) -> None:
+            reason = f"longer than max_document_bytes ({limit})"
+            counts.unreadable(path, offset, reason + numbers.pass_over(offset))
+
+        cutter = LineCutter(max(0, start - 1), stop, limit, too_long, inside=start > 0)
+        parser = _ChunkParser(path, context, numbers)
         try:
             for offset, data in cutter.chunks(decompressed(file, path, cutter.position, context.streams)):
                 yield from parser.parse(offset, data)
         except DamagedError as error:
             for offset, data in cutter.whole_lines():
                 yield from parser.parse(offset, data)
-            counts.unreadable(path, cutter.position, f"{error}; what follows is lost")
+            counts.unreadable(path, cutter.position, f"{error}; what follows is lost{numbers.suffix(cutter.position)}")
 
 
 class _ChunkParser:
     """Parses the chunks of one file."""
 
-    def __init__(self, path: str, context: ReadContext) -> None:
-        self._path, self._context = path, context
+    def __init__(self, path: str, context: ReadContext, numbers: LineNumbers) -> None:
+        self._path, self._context, self._numbers = path, context, numbers
         config = context.config
         self._columns = ColumnParser(config.id if config.transform is None else None)
         self._expected = Expected(config.text, config.id) if config.transform is None else Expected(None, None)
@@ -53,6 +54,7 @@ class _ChunkParser:
     def parse(self, offset: int, data: bytes) -> Chunks:
         """Yield the records of the chunk at `offset`, if it has any."""
         size = len(data)
+        self._numbers.enter(offset, data)
         if offset == 0 and data.startswith(BYTE_ORDER_MARK):
             data, offset = data[len(BYTE_ORDER_MARK) :], offset + len(BYTE_ORDER_MARK)
         lines = find_lines(data)
@@ -84,12 +86,15 @@ class _ChunkParser:
         return data, find_lines(data), positions[kept]
 
     def _try_record(self, line: bytes) -> None:
-        for _ in _ChunkParser(self._path, self._context.for_trial()).parse(len(BYTE_ORDER_MARK) + 1, line):
+        for _ in _ChunkParser(self._path, self._context.for_trial(), LineNumbers()).parse(
+            len(BYTE_ORDER_MARK) + 1, line
+        ):
             pass
 
     def _parse_by_line(self, data: bytes, lines: Lines, positions: np.ndarray) -> tuple[pa.Table, list[int]]:
         def bad(number: int, reason: str) -> None:
-            self._context.counts.unreadable(self._path, int(positions[number]), reason)
+            position = int(positions[number])
+            self._context.counts.unreadable(self._path, position, reason + self._numbers.suffix(position))
 
         records, numbers, surrogates = parse_lines(data, lines, self._expected, bad)
         self._context.counts.counters["normalize/invalid_utf8"] += surrogates

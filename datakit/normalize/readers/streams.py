@@ -29,7 +29,7 @@ from datakit.normalize.formats import MAGIC, check_head, compression_of, is_skip
 INPUT_BYTES = 1 << 20  # the cost of one system call per MiB is not measurable
 ZSTD_INPUT_BYTES = 8 << 10  # small, because zstandard's output is not limited: up to 128 KiB per 4 bytes of input
 OUTPUT_BYTES = 1 << 20
-HEAD_BYTES = 8  # the length of the longest magic number
+HEAD_BYTES = 262  # a tar archive is recognized by bytes 257 to 262
 LARGEST_WINDOW = 1 << 31  # as with zstd --long=31, the largest window in practice
 
 

@@ -23,7 +23,7 @@ def test_deep_nesting_is_quarantined(tmp_path: Path, depth: int, opening: str, c
         assert texts == ["before", "deep", "after"]
     else:
         assert texts == ["before", "after"]
-        assert [(r.position, r.reason) for r in counts.quarantined] == [(18, "nested deeper than 48 levels")]
+        assert [(r.position, r.reason) for r in counts.quarantined] == [(18, "nested deeper than 48 levels (line 2)")]
 
 
 def test_brackets_in_strings_do_not_nest(tmp_path: Path) -> None:

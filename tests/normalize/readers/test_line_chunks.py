@@ -47,6 +47,7 @@ def test_overlong_line_is_skipped(tmp_path: Path) -> None:
             middle = json.dumps({"text": "x" * (length - 12)}).encode() + b"\n"
             (tmp_path / "in.jsonl").write_bytes(lines(RECORDS[:3]) + middle + lines(RECORDS[3:6]))
             found, counts = read(tmp_path, "in.jsonl", max_document_bytes=2000)
-            expected = [] if length == 1990 else [(len(lines(RECORDS[:3])), "longer than max_document_bytes (2000)")]
+            reason = "longer than max_document_bytes (2000) (line 4)"
+            expected = [] if length == 1990 else [(len(lines(RECORDS[:3])), reason)]
             assert reasons(counts) == expected
             assert [row["text"] for row in rows(found) if row.get("id")] == [record["text"] for record in RECORDS[:6]]

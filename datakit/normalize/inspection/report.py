@@ -1,14 +1,11 @@
-"""Inspects a raw source before a run: finds its formats, columns and sizes, guesses the text and id columns, and drafts
-a recipe. Reads the first chunk of at most three files per format. Apart from the listing, inspecting a source of any
+"""Inspects a raw source before a run: groups its files, finds their columns and sizes, and guesses the text and id
+columns. Reads the first chunk of at most three files per group. Apart from the listing, inspecting a source of any
 size therefore takes only a moment. Reports ids, names, types and lengths, but never any text.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
-import os
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,23 +14,22 @@ import pyarrow as pa
 from pyarrow import types
 
 from datakit.engine.task import Tolerance
-from datakit.errors import InputError, NoInputError, UnreadableError
-from datakit.normalize import formats
+from datakit.errors import InputError, NoInputError
 from datakit.normalize.config import Config
+from datakit.normalize.inspection.file_groups import FileGroup, group_files
 from datakit.normalize.readers.base import Chunk, ReadContext
 from datakit.normalize.readers.inputs import Inputs
 from datakit.normalize.readers.slices import FileRange, read_range
-from datakit.normalize.record_counts import RecordCounts
+from datakit.normalize.record_counts import QUARANTINED, RecordCounts
 from datakit.normalize.route import hash_texts
 from datakit.normalize.schema_union import fit, is_bytes, unite
 from datakit.normalize.text_rules import apply_rules
-from datakit.storage import globs, urls
+from datakit.storage import globs
 from datakit.storage.ids import ids_to_arrow
 from datakit.storage.row_size import row_sizes
-from datakit.storage.urls import FileInfo
 from datakit.text.string_buffers import string_buffers
 
-SAMPLED_FILES = 3  # per format: the first, the middle and the last file
+SAMPLED_FILES = 3  # per group: the first, the middle and the last file
 SHOWN_IDS = 3
 SHOWN_PROBLEMS = 3
 TOLERATED = 1 << 30  # limit on quarantined records; more than a chunk can hold
@@ -52,19 +48,38 @@ class ColumnReport:
 
 
 @dataclass(frozen=True)
-class FormatReport:
-    """The files of one format. The statements about columns and texts are based on `records` sampled records."""
+class GroupReport:
+    """A group of files and the source that they would become in a recipe (name, url, include, text, id). The statements
+    about columns and texts are based on `records` sampled records; `unusable` more were found in the sample.
+    """
 
+    name: str
+    url: str
+    include: tuple[str, ...]
     format: str
     files: int
     bytes: int
     extensions: tuple[str, ...]
     records: int
+    unusable: int
     columns: tuple[ColumnReport, ...]
     text: str | None
     id: str | None
     mean_text_bytes: float
     sample_ids: tuple[str, ...]
+    problems: tuple[str, ...]
+
+    @property
+    def usable(self) -> bool:
+        """True if the files can become a source as they are."""
+        return self.text is not None and self.records >= max(1, self.unusable)
+
+    @property
+    def reason(self) -> str:
+        """The reason why the files cannot become a source as they are."""
+        if self.records and self.text is None:
+            return "no column of strings was found; docs/tokenization.md describes sources of chats and of token lists"
+        return self.problems[0] if self.problems else "the sampled files have no records"
 
 
 @dataclass(frozen=True)
@@ -74,7 +89,7 @@ class RawReport:
     url: str
     files: int
     bytes: int
-    formats: tuple[FormatReport, ...]
+    groups: tuple[GroupReport, ...]
     problems: tuple[str, ...]
 
 
@@ -84,56 +99,51 @@ def inspect_source(url: str, include: Sequence[str] = (), exclude: Sequence[str]
     files, skipped = globs.regular(globs.select(globs.files_at(place), place, include, exclude))
     if not files:
         raise NoInputError(f"{url}: no {'regular' if skipped else 'such'} file; check the path")
-    groups: dict[str, list[FileInfo]] = {}
-    problems: list[str] = []
-    for info in files:
-        try:
-            groups.setdefault(formats.format_of(info.path), []).append(info)
-        except UnreadableError as error:
-            problems.append(str(error))
+    groups, problems = group_files(url, files)
     unknown = len(problems)
     problems = problems[:SHOWN_PROBLEMS]
     if unknown > SHOWN_PROBLEMS:
-        problems.append(f"{unknown - SHOWN_PROBLEMS} more files of unknown format")
+        problems.append(f"{unknown - SHOWN_PROBLEMS} more files are in no source of the draft")
     problems += [f"skipped: {skipped}"] if skipped else []
-    reports = tuple(_inspect_format(place.base, name, group, problems) for name, group in groups.items())
+    reports = tuple(_inspect_group(place.base, group) for group in groups)
+    problems += [problem for report in reports for problem in report.problems]
     return RawReport(url, len(files), sum(info.size for info in files), reports, tuple(problems))
 
 
-def _inspect_format(base: str, name: str, files: Sequence[FileInfo], problems: list[str]) -> FormatReport:
-    chunks = _sampled_chunks(base, name, files, problems)
+def _inspect_group(base: str, group: FileGroup) -> GroupReport:
+    problems: list[str] = []
+    chunks, unusable = _sampled_chunks(base, group, problems)
     schema = unite((chunk.file, chunk.table.schema) for chunk in chunks)
     columns = tuple(_column(chunks, field) for field in schema)
     text = guess_text(columns)
     lengths, ids = _texts(chunks, text) if text else (np.zeros(0), ())
-    return FormatReport(
-        format=name,
-        files=len(files),
-        bytes=sum(info.size for info in files),
-        extensions=_extensions(files),
-        records=sum(chunk.table.num_rows for chunk in chunks),
-        columns=columns,
-        text=text,
-        id=guess_id(columns),
-        mean_text_bytes=round(float(lengths.mean()), 1) if len(lengths) else 0.0,
-        sample_ids=ids,
-    )
+    return GroupReport(
+        name=group.name, url=group.url, include=group.include, format=group.format, files=len(group.files),
+        bytes=sum(info.size for info in group.files), extensions=group.extensions,
+        records=sum(chunk.table.num_rows for chunk in chunks), unusable=unusable, columns=columns, text=text,
+        id=guess_id(columns), mean_text_bytes=round(float(lengths.mean()), 1) if len(lengths) else 0.0, sample_ids=ids,
+        problems=tuple(problems),
+    )  # fmt: skip
 
 
-def _sampled_chunks(base: str, name: str, files: Sequence[FileInfo], problems: list[str]) -> list[Chunk]:
-    """Read the first chunk of some of the files, and append a message to `problems` for each error."""
+def _sampled_chunks(base: str, group: FileGroup, problems: list[str]) -> tuple[list[Chunk], int]:
+    """Read the first chunk of some of the files, and append a message to `problems` for each error. Return the chunks
+    and the number of unusable records.
+    """
     chunks: list[Chunk] = []
-    for number in sorted({0, len(files) // 2, len(files) - 1})[:SAMPLED_FILES]:
+    unusable = 0
+    for number in sorted({0, len(group.files) // 2, len(group.files) - 1})[:SAMPLED_FILES]:
         counts = RecordCounts(Tolerance(TOLERATED))
         context = ReadContext(Inputs(base), Config(), counts)
         try:
-            chunks += itertools.islice(read_range(context, FileRange(files[number].path, name, 0)), 1)
+            chunks += itertools.islice(read_range(context, FileRange(group.files[number].path, group.format, 0)), 1)
         except InputError as error:
             problems.append(str(error))
+        unusable += counts.counters[QUARANTINED]
         problems += [
             f"{record.file}:{record.position}: {record.reason}" for record in counts.quarantined[:SHOWN_PROBLEMS]
         ]
-    return chunks
+    return chunks, unusable
 
 
 def _column(chunks: Sequence[Chunk], field: pa.Field) -> ColumnReport:
@@ -181,43 +191,3 @@ def _texts(chunks: Sequence[Chunk], text: str) -> tuple[np.ndarray, tuple[str, .
             lengths.append(np.diff(string_buffers(documents)[1]))
             ids += ids_to_arrow(*hash_texts(documents[:SHOWN_IDS])).to_pylist()
     return np.concatenate(lengths) if lengths else np.zeros(0), tuple(ids[:SHOWN_IDS])
-
-
-def _extensions(files: Sequence[FileInfo]) -> tuple[str, ...]:
-    """Return the extensions of these files, the most frequent first; `.jsonl.gz` counts as one extension."""
-    counts: Counter[str] = Counter()
-    for info in files:
-        stem, last = os.path.splitext(info.path)
-        counts[os.path.splitext(stem)[1] + last if formats.compression_of(info.path) else last] += 1
-    return tuple(extension for extension, _ in counts.most_common())
-
-
-def draft_recipe(report: RawReport) -> str:
-    """Draft a recipe for a source, as TOML for the user to edit, with one `[[sources]]` table per format."""
-    base = globs.locate(report.url).base
-    stem = _name(urls.name(report.url.rstrip("/*")) or "texts")
-    lines = [f"name = {_quoted(stem)}"]
-    for group in report.formats:
-        name = stem if len(report.formats) == 1 else f"{stem}-{group.format}"
-        lines += ["", "[[sources]]", f"name = {_quoted(name)}"]
-        lines += [f"url = {_quoted(report.url if len(report.formats) == 1 else base)}"]
-        if len(report.formats) > 1 or any(problem for problem in report.problems if "unknown format" in problem):
-            lines.append(f"include = [{', '.join(_quoted('*' + extension) for extension in group.extensions)}]")
-        if group.text not in (None, "text"):
-            lines.append(f"text = {_quoted(group.text)}")
-        if group.text is None:
-            lines.append('text = "?"  # no string column was found')
-        if group.id not in (None, "id") and group.format != formats.TEXT:
-            lines.append(f"id = {_quoted(group.id)}")
-    return "\n".join([*lines, "", "[dedup]", ""])
-
-
-def _name(text: str) -> str:
-    """Turn `text` into a valid name for a recipe."""
-    stem = text.split(".", maxsplit=1)[0] or "texts"
-    kept = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_") else "-" for letter in stem)
-    return kept.strip("-_") or "texts"
-
-
-def _quoted(text: str | None) -> str:
-    return json.dumps(text, ensure_ascii=False)

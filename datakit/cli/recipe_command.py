@@ -1,0 +1,95 @@
+"""Implements `datakit catalog`, which lists the recipes that come with datakit or prints one of them, and `datakit
+recipe keys` and `datakit recipe schema`, which describe what a recipe may contain.
+"""
+
+from __future__ import annotations
+
+import textwrap
+
+from datakit.cli.console import note, say, say_json, table
+from datakit.cli.parameters import Flag
+
+
+def catalog(name: str | None = None, /, *, json: Flag = False) -> int:
+    """List the recipes that come with datakit.
+
+    Examples:
+      datakit catalog
+      datakit catalog demo > my-recipe.toml
+
+    Parameters
+    ----------
+    name
+        Print the file of this recipe, so that you can save a copy and edit it.
+    json
+        Print one JSON object.
+    """
+    from datakit.recipe import catalog_names, load_recipe
+
+    recipes = [load_recipe(f"{name}")] if name else [load_recipe(each) for each in catalog_names()]
+    if json:
+        say_json({"recipes": [recipe.document() for recipe in recipes]})
+    elif name:
+        from pathlib import Path
+
+        say(Path(recipes[0].origin).read_text(encoding="utf-8").rstrip("\n"))
+    else:
+        rows = [[recipe.name, len(recipe.sources), recipe.description] for recipe in recipes]
+        say(table(("recipe", "sources", "description"), rows))
+        note("next: datakit run NAME, or datakit catalog NAME > my-recipe.toml to edit a copy")
+    return 0
+
+
+WIDTH = 79
+
+
+def keys(name: str | None = None, /, *, json: Flag = False) -> int:
+    """List every key of a recipe, with its type, its default, its meaning and an example.
+
+    Examples:
+      datakit recipe keys
+      datakit recipe keys dedup
+      datakit recipe keys normalize.where
+
+    Parameters
+    ----------
+    name
+        Show only this table (sources, normalize, dedup, consolidate, tokenize, tokenize.train) or this key.
+    json
+        Print one JSON object.
+    """
+    from datakit.errors import UsageError, suggestion
+    from datakit.recipe_keys import MEANINGS, heading, recipe_keys
+
+    known = {(key.table, f"{key.table}.{key.name}".lstrip(".")): key for key in recipe_keys()}
+    shown = [key for names, key in known.items() if name is None or name in names]
+    if not shown:
+        raise UsageError(f"a recipe has no table or key {name!r}; {suggestion(name or '', {*sum(known, ())} - {''})}")
+    if json:
+        say_json({"keys": shown})
+        return 0
+    for here in dict.fromkeys(key.table for key in shown):
+        say(f"{heading(here)}\n{textwrap.fill(MEANINGS[here], WIDTH)}\n")
+        for key in (key for key in shown if key.table == here):
+            default = (
+                "required" if key.required else f"default {key.default}" if key.default is not None else "optional"
+            )
+            say(f"  {key.name}  ({key.type}; {default})")
+            say(textwrap.fill(key.meaning, WIDTH, initial_indent="      ", subsequent_indent="      "))
+            say(f"      {key.name} = {key.example}\n")
+    note("next: datakit inspect TEXTS --draft > my-recipe.toml, then datakit plan")
+    return 0
+
+
+def schema() -> int:
+    """Print the JSON schema of recipes, with which an editor completes keys and marks mistakes.
+
+    Save it beside a recipe, and begin the recipe with the line `#:schema recipe.schema.json`.
+
+    Examples:
+      datakit recipe schema > recipe.schema.json
+    """
+    from datakit.recipe_keys import json_schema
+
+    say_json(json_schema())
+    return 0

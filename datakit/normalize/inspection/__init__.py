@@ -1,0 +1,1 @@
+"""Inspects raw sources before a run, and drafts recipes for them."""

@@ -1,0 +1,62 @@
+"""Drafts a recipe for an inspected raw source: complete, so that it runs as it is, and commented, so that it is easily
+edited. A group of which most of the sample cannot be used becomes a comment that gives the reason.
+"""
+
+from __future__ import annotations
+
+import json
+
+from datakit.normalize import formats
+from datakit.normalize.inspection.file_groups import as_name
+from datakit.normalize.inspection.report import GroupReport, RawReport
+from datakit.recipe import RESERVED
+from datakit.storage import urls
+
+SHARES = (0.001, 0.01, 0.1, 0.5)  # for `max_quarantined`: the first that allows twice the share found in the sample
+TAIL = """
+[dedup]
+threshold = 0.8                     # two documents are duplicates if they share at least 80 % of their shingles
+prefer = ["longest"]                # which of them to keep
+
+[tokenize]
+tokenizer = "train"                 # or the path of a tokenizer.json
+
+[tokenize.train]
+vocabulary = 32768
+"""
+
+
+def draft_recipe(report: RawReport) -> str:
+    """Draft a recipe for a source, as TOML for the user to edit, with one `[[sources]]` table per group of files."""
+    name = as_name((urls.name(report.url.rstrip("/*")) or "texts").split(".", maxsplit=1)[0])
+    lines = ["# Paths are relative to this file. `datakit recipe keys` describes every key."]
+    lines.append(f"name = {_quoted(f'{name}-texts' if name in RESERVED else name)}")
+    for group in report.groups:
+        table = _source(group)
+        lines += ["", *(table if group.usable else [f"# {group.reason}", *(f"# {line}" for line in table)])]
+    return "\n".join([*lines, *_normalize(report), TAIL])
+
+
+def _source(group: GroupReport) -> list[str]:
+    lines = ["[[sources]]", f"name = {_quoted(group.name)}", f"url = {_quoted(group.url)}"]
+    if group.include:
+        lines.append(f"include = [{', '.join(map(_quoted, group.include))}]")
+    if group.text != "text":
+        lines.append(f"text = {_quoted(group.text or '?')}")
+    if group.id not in (None, "id") and group.format != formats.TEXT:
+        lines.append(f"id = {_quoted(group.id)}")
+    return lines
+
+
+def _normalize(report: RawReport) -> list[str]:
+    """Return the table that lets each source leave out as many records as its sample suggests, if any."""
+    shares = [group.unusable / (group.unusable + group.records) for group in report.groups if group.usable]
+    if not any(shares):
+        return []
+    limit = next(share for share in SHARES if 2 * max(shares) <= share or share == SHARES[-1])
+    comment = "the share of a source's records that may be left out; some in the sample cannot be used"
+    return ["", "[normalize]", f"max_quarantined = {limit:<17} # {comment}"]
+
+
+def _quoted(text: str | None) -> str:
+    return json.dumps(text, ensure_ascii=False)

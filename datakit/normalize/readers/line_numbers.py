@@ -1,0 +1,54 @@
+"""Counts the lines of a file of JSON Lines while it is read, so that a message about a record can name its line. A task
+that reads a later part of a large file counts the lines before its part only for a message, and only if these are at
+most `MOST_BYTES`. Further into a file, messages give the offset alone.
+"""
+
+from __future__ import annotations
+
+from typing import BinaryIO
+
+MOST_BYTES = 256 << 20  # read again at most once per task, and only if a record is unusable
+BLOCK_BYTES = 1 << 20
+
+
+class LineNumbers:
+    """The line numbers of one file, of which consecutive chunks are announced. file: open, as the reader uses it."""
+
+    def __init__(self, file: BinaryIO | None = None) -> None:
+        self._file = file
+        self._first: int | None = None  # the offset from which lines are counted
+        self._before: int | None = None  # the number of lines before that offset, once it is known
+        self._lines = 0  # between that offset and the current chunk
+        self._offset, self._chunk = 0, b""
+
+    def enter(self, offset: int, chunk: bytes) -> None:
+        """Announce the next chunk."""
+        self._first = offset if self._first is None else self._first
+        self._lines += self._chunk.count(b"\n")
+        self._offset, self._chunk = offset, chunk
+
+    def pass_over(self, offset: int) -> str:
+        """Announce a line that is skipped because of its length, and return its `suffix`."""
+        self.enter(offset, b"\n")
+        return self.suffix(offset)
+
+    def suffix(self, position: int) -> str:
+        """Return " (line N)" for a position in the current chunk or at its end, or "" if N is not known."""
+        if self._first is None or self._first > MOST_BYTES or self._file is None:
+            return ""
+        if self._before is None:
+            self._before = _count(self._file, self._first)
+        inside = self._chunk.count(b"\n", 0, max(0, position - self._offset))
+        return f" (line {self._before + self._lines + inside + 1})"
+
+
+def _count(file: BinaryIO, stop: int) -> int:
+    """Count the line ends in the first `stop` bytes, and return to the current position."""
+    if not stop:
+        return 0
+    place, found, left = file.tell(), 0, stop
+    file.seek(0)
+    while left and (block := file.read(min(left, BLOCK_BYTES))):
+        found, left = found + block.count(b"\n"), left - len(block)
+    file.seek(place)
+    return found

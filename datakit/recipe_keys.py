@@ -1,0 +1,156 @@
+"""Lists every key of a recipe (type, default, meaning, example), and makes the JSON schema of recipes for editors.
+Both are made from the type hints of the config classes, so they cannot differ from what a run accepts.
+"""
+
+from __future__ import annotations
+
+import json
+import types
+from collections.abc import Iterator
+from dataclasses import MISSING, dataclass, fields
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from datakit.consolidate.stage import Config as Consolidate
+from datakit.dedup.stage import Config as Dedup
+from datakit.normalize.config import Config as Normalize
+from datakit.recipe import Recipe, Source
+from datakit.tokenize.config import Config as Tokenize
+from datakit.tokenize.train_stage import Config as Train
+from datakit.toml_config import key
+
+SOURCES = "sources"
+SCHEMA = "https://json-schema.org/draft/2020-12/schema"
+
+
+@dataclass(frozen=True)
+class _Switch:
+    """The key that a table has in addition to those of its stage's config class."""
+
+    enabled: Annotated[bool, key("`false` leaves the stage out although the recipe has its table.", False)] = True
+
+
+# Table -> the classes that define its keys; "" stands for the keys above all tables.
+TABLES: dict[str, tuple[type, ...]] = {
+    "": (Recipe,),
+    SOURCES: (Source,),
+    "normalize": (Normalize,),
+    "dedup": (_Switch, Dedup),
+    "consolidate": (Consolidate,),
+    "tokenize": (_Switch, Tokenize),
+    "tokenize.train": (Train,),
+}
+MEANINGS = {
+    "": "At the top of the file, before all tables.",
+    SOURCES: "One table per source. The first source with a document keeps it.",
+    "normalize": "How files become documents, for all sources.",
+    "dedup": "Removes near duplicates. Without this table, only equal texts within a source are removed.",
+    "consolidate": "Writes the documents that are kept.",
+    "tokenize": "Writes a token cache. Without it, the run ends with the documents.",
+    "tokenize.train": 'Settings for `tokenizer = "train"`.',
+}
+
+
+@dataclass(frozen=True)
+class RecipeKey:
+    """A key of a recipe. Default and example are written as in TOML; the default is None if there is none."""
+
+    table: str
+    name: str
+    type: str
+    required: bool
+    default: str | None
+    example: str
+    meaning: str
+
+
+def heading(table: str) -> str:
+    """Return a table's header as it is written in a recipe, e.g. `[[sources]]`."""
+    return f"[[{table}]]" if table == SOURCES else f"[{table}]" if table else "(top)"
+
+
+def recipe_keys() -> list[RecipeKey]:
+    """Return every key, in the order of TABLES and of the fields of the config classes."""
+    return [entry for table, kinds in TABLES.items() for kind in kinds for entry in _keys(table, kind)]
+
+
+def _keys(table: str, kind: type) -> Iterator[RecipeKey]:
+    hints = get_type_hints(kind, include_extras=True)
+    inherited = get_type_hints(Normalize, include_extras=True)
+    for field in fields(kind):
+        hint, default, meaning = hints[field.name], field.default, ""
+        if get_origin(hint) is not Annotated:
+            if kind is not Source:
+                continue  # the tables of a recipe, and its origin
+            hint, meaning = inherited[field.name], f"Replaces `normalize.{field.name}` for this source."
+        meta = next(extra for extra in get_args(hint) if isinstance(extra, msgspec.Meta))
+        if field.default_factory is not MISSING:
+            default = field.default_factory()
+        shown = None if default in (MISSING, None, {}) else toml(default)
+        example = toml((meta.examples or [None])[0])
+        yield RecipeKey(
+            table,
+            field.name,
+            _type(get_args(hint)[0]),
+            default is MISSING,
+            shown,
+            example,
+            meaning or meta.description or "",
+        )
+
+
+def toml(value: Any) -> str:
+    """Write a value as in TOML.
+
+    >>> print(toml(["a", 1, True]), toml({"year": "int64"}))
+    ["a", 1, true] { year = "int64" }
+    """
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{name} = {toml(entry)}' for name, entry in value.items())} }}"
+    return json.dumps(value, ensure_ascii=False)
+
+
+_WORDS = {str: "string", int: "integer", float: "number", bool: "boolean"}
+
+
+def _type(hint: Any) -> str:
+    """Describe a type hint in TOML's terms; None is left out, because TOML has none."""
+    if get_origin(hint) in (Union, types.UnionType):
+        return " or ".join(_type(part) for part in get_args(hint) if part is not type(None))
+    if get_origin(hint) is tuple:
+        return f"list of {_type(get_args(hint)[0])}s"
+    return f"table of {_type(get_args(hint)[1])}s" if get_origin(hint) is dict else _WORDS[hint]
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON schema of recipes: names, types, choices, defaults and meanings of all keys."""
+    tables = {table: _table_schema(table) for table in TABLES}
+    recipe = tables.pop("")
+    tables["tokenize"]["properties"]["train"] = tables.pop("tokenize.train")
+    recipe["properties"] |= {**tables, SOURCES: {"type": "array", "minItems": 1, "items": tables[SOURCES]}}
+    recipe["required"].append(SOURCES)
+    return {"$schema": SCHEMA, "title": "datakit recipe", **recipe}
+
+
+def _table_schema(table: str) -> dict[str, Any]:
+    properties: dict[str, Any] = {}
+    for kind in TABLES[table]:
+        _, components = msgspec.json.schema_components([kind])
+        found = next(iter(components.values()))["properties"]
+        properties |= {entry.name: _without_null(found[entry.name]) for entry in _keys(table, kind)}
+    if table == SOURCES:
+        own = _table_schema("normalize")["properties"]
+        properties = {name: own.get(name, schema) for name, schema in properties.items()}
+        for name in own:
+            properties.get(name, {}).pop("default", None)
+    required = [entry.name for entry in recipe_keys() if entry.table == table and entry.required]
+    schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    return {**schema, "description": MEANINGS[table]}
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    parts = [part for part in schema.pop("anyOf", []) if part != {"type": "null"}]
+    if schema.get("default", 0) is None:
+        del schema["default"]
+    return {**schema, **parts[0]} if len(parts) == 1 else {**schema, "anyOf": parts} if parts else schema

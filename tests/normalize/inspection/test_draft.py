@@ -1,0 +1,73 @@
+"""A drafted recipe is complete and runs as it is."""
+
+from __future__ import annotations
+
+import gzip
+import tomllib
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import datakit
+from datakit.normalize.inspection.draft import draft_recipe
+from datakit.normalize.inspection.report import inspect_source
+from tests.support.small_shelf import prose, write_lines
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    """Folders, formats, parts, a broken record, and files that are no data or cannot be read."""
+    folder = tmp_path / "my texts"
+    for number in range(3):
+        write_lines(folder / "web" / f"part-{number:05d}.jsonl", [prose(10 * number + n) for n in range(10)], "content")
+    with (folder / "web" / "part-00000.jsonl").open("a") as file:
+        file.write("no record\n")
+    (folder / "notes").mkdir()
+    (folder / "notes" / "one.md").write_text(prose(50))
+    (folder / "notes" / "two.txt.gz").write_bytes(gzip.compress(prose(51).encode()))
+    pq.write_table(pa.table({"uuid": ["a", "b"], "text": [prose(60), prose(1)]}), folder / "books.parquet")
+    (folder / "array.json").write_text('[\n{"text": "a"}\n]\n')
+    write_lines(folder / "ids" / "numbers.jsonl", [])
+    (folder / "ids" / "numbers.jsonl").write_text('{"input_ids": [1, 2]}\n')
+    (folder / "slides.pptx").write_bytes(b"?")
+    (folder / "my-recipe.toml").touch()
+    return folder
+
+
+def test_draft_runs_through_all_stages(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    draft = draft_recipe(inspect_source(texts.name))
+    Path("mine.toml").write_text(draft)
+    result = datakit.run("mine.toml", "root", workers=2, settings=["tokenize.train.vocabulary=300"])
+    cache = datakit.open_cache(str(result.cache))
+    assert len(list(cache.documents())) == 33, "30 + 2 + 2 documents, one of them twice"
+    document = tomllib.loads(draft)
+    assert document["name"] == "my-texts"
+    assert [(source["name"], source.get("text"), source.get("id")) for source in document["sources"]] == [
+        ("my-texts-parquet", None, "uuid"), ("notes", None, None), ("web", "content", None),
+    ]  # fmt: skip
+    assert document["normalize"] == {"max_quarantined": 0.1}
+    assert document["dedup"]["threshold"] == 0.8
+    assert document["tokenize"] == {"tokenizer": "train", "train": {"vocabulary": 32768}}
+
+
+def test_unusable_groups_are_comments_with_the_reason(texts: Path) -> None:
+    draft = draft_recipe(inspect_source(str(texts)))
+    assert "# array.json is one JSON array" in draft
+    assert "# no column of strings was found" in draft
+    assert '# include = ["/array.json"]' in draft
+
+
+def test_draft_of_a_file_is_a_recipe_for_it(texts: Path) -> None:
+    report = inspect_source(str(texts / "books.parquet"))
+    (source,) = tomllib.loads(draft_recipe(report))["sources"]
+    assert source == {"name": "books", "url": str(texts / "books.parquet"), "id": "uuid"}
+
+
+def test_reserved_name_is_not_drafted(tmp_path: Path) -> None:
+    write_lines(tmp_path / "sources" / "a.jsonl", [prose(1)])
+    document = tomllib.loads(draft_recipe(inspect_source(str(tmp_path / "sources"))))
+    assert document["name"] == "sources-texts"
+    assert document["sources"][0]["name"] == "sources"

@@ -1,0 +1,108 @@
+"""The reference of a recipe's keys is complete, its examples are valid, and docs/recipe.md shows it as it is.
+
+`python -m tests.test_recipe_keys` writes the tables in docs/recipe.md.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import fields
+from itertools import groupby
+from pathlib import Path
+
+import jsonschema
+import pyarrow as pa
+import pytest
+
+from datakit.download.stage import Config as DownloadConfig
+from datakit.pipeline.configure import configure
+from datakit.recipe import CATALOG, Recipe, parse_recipe
+from datakit.recipe_keys import MEANINGS, TABLES, RecipeKey, heading, json_schema, recipe_keys
+from tests.support.paths import REPOSITORY
+
+PAGE = REPOSITORY / "docs" / "recipe.md"
+MARK = "This part is written from the config classes: `python -m tests.test_recipe_keys`.\n"
+BASE = {"name": "x", "sources": [{"name": "a", "url": "/x"}], "tokenize": {"tokenizer": "bytes"}}
+
+
+def markdown() -> str:
+    """The tables of keys, as docs/recipe.md shows them."""
+    parts = [MARK]
+    for table, keys in groupby(recipe_keys(), lambda entry: entry.table):
+        parts.append(f"\n### `{heading(table)}`\n\n{MEANINGS[table]}\n\n| key | type | default | meaning | example |\n")
+        parts.append("|---|---|---|---|---|\n" + "".join(map(_row, keys)))
+    return "".join(parts)
+
+
+def _row(key: RecipeKey) -> str:
+    default = "required" if key.required else f"`{key.default}`" if key.default is not None else ""
+    return f"| `{key.name}` | {key.type} | {default} | {key.meaning} | `{key.name} = {key.example}` |\n"
+
+
+def document(key: RecipeKey) -> dict[str, object]:
+    """A recipe in which a key has the value of its example."""
+    value = tomllib.loads(f"{key.name} = {key.example}")
+    beside = {
+        "transform": {"transform_version": 1}, "transform_version": {"transform": "a:b"},
+        "types": {"where": "year > 1"}, "tokenizer_version": {"tokenizer": "a:b"}, "tokenizer": {"tokenizer": "bytes"},
+    }.get(key.name, {})  # fmt: skip
+    values = {**value, **beside}
+    if key.table == "":
+        return {**BASE, **values}
+    if key.table == "sources":
+        return {**BASE, "sources": [{"name": "a", "url": "/x", **values}]}
+    if key.table == "tokenize.train":
+        return {**BASE, "tokenize": {"tokenizer": "train", "train": values}}
+    return {**BASE, key.table: {**BASE.get(key.table, {}), **values}}  # pyright: ignore[reportGeneralTypeIssues]
+
+
+def test_page_shows_the_current_keys() -> None:
+    _, mark, rest = PAGE.read_text().partition(MARK)
+    assert mark + rest == markdown(), "run `python -m tests.test_recipe_keys`"
+
+
+def test_every_key_is_described() -> None:
+    keys = recipe_keys()
+    assert all(key.meaning.endswith(".") and key.example != "null" for key in keys)
+    found = {(key.table, key.name) for key in keys}
+    for table, kinds in TABLES.items():
+        names = {field.name for kind in kinds for field in fields(kind)} if table else {"name", "description"}
+        assert {name for where, name in found if where == table} == names
+    assert {name for where, name in found if where == "sources"} > {field.name for field in fields(DownloadConfig)}
+    tables = {field.name for field in fields(Recipe)} - {"origin", "name", "description"}
+    assert tables == {table for table in TABLES if table and "." not in table}
+
+
+@pytest.mark.parametrize("key", recipe_keys(), ids=lambda key: f"{key.table}.{key.name}")
+def test_examples_are_accepted_and_fit_the_schema(key: RecipeKey) -> None:
+    recipe = document(key)
+    configure(parse_recipe(recipe, "example", Path("/")))
+    jsonschema.validate(recipe, json_schema())
+
+
+def test_schema_accepts_the_catalog_and_refuses_typos() -> None:
+    schema = json_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    for path in CATALOG.glob("*.toml"):
+        jsonschema.validate(tomllib.loads(path.read_text()), schema)
+    for wrong in (
+        {"dedupe": {}}, {"dedup": {"treshold": 0.9}}, {"dedup": {"threshold": "much"}}, {"sources": [{"name": "a"}]},
+        {"sources": [{"name": "a", "url": "x", "format": "pdf"}]},
+        {"tokenize": {"tokenizer": "train", "train": {"v": 1}}},
+    ):  # fmt: skip
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({**BASE, **wrong}, schema)
+
+
+def test_filter_on_the_page_works() -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    found: dict[str, object] = {}
+    exec(compile(code, "my_filters", "exec"), found)
+    batch = pa.RecordBatch.from_pydict({"text": ["a" * 200, "a" * 199, "{" * 200, None], "n": [1, 2, 3, 4]})
+    assert found["long_enough"](batch)["n"].to_pylist() == [1]  # pyright: ignore[reportCallIssue]
+
+
+if __name__ == "__main__":
+    before, _, _ = PAGE.read_text().partition(MARK)
+    PAGE.write_text(before + markdown())
