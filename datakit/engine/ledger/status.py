@@ -55,12 +55,12 @@ class StepStatus:
 
     directory: str
     state: str
-    tasks: list[TaskStatus]
+    tasks: list[TaskStatus] = field(repr=False)
     cpu_seconds: float = 0.0
     seconds: float = 0.0
     peak_memory: int = 0
     budget: int = 0
-    phases: list[PhaseStatus] = field(default_factory=list)
+    phases: list[PhaseStatus] = field(default_factory=list, repr=False)
 
 
 def read_status(directory: str) -> StepStatus:
