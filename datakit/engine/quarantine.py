@@ -77,8 +77,9 @@ def require_allowed(tolerance: Tolerance, results: Sequence[TaskResult]) -> None
 def complaint(skipped: Sequence[QuarantinedRecord], allowed: int | float, count: int | str) -> str:
     """Return the message for too many unusable records; it lists the first ones and says what to do."""
     first = "\n".join(f"  {record.file}:{record.position}: {record.reason}" for record in skipped[:SHOWN])
+    records = "1 record" if count == 1 else f"{count} records"
     return (
-        f"{count} records cannot be used, but max_quarantined allows {allowed}; the first of them (file:position, in "
+        f"{records} cannot be used, but max_quarantined allows {allowed}; the first of them (file:position, in "
         f"uncompressed bytes, or in rows for Parquet and Arrow files):\n{first}\n"
         "fix or exclude these files, or raise max_quarantined to skip the records"
     )

@@ -91,14 +91,14 @@ class _Run:
     driver: str = field(default_factory=driver_name)
     log: str | None = None
     _done: dict[str, LocatedStep] = field(default_factory=dict)
-    _unfinished: dict[str, str] = field(default_factory=dict)  # label -> why the step has no manifest
+    _unfinished: dict[str, str] = field(default_factory=dict)  # label -> why the step is unfinished, naming it
     _observer: Observer | None = None
 
     def run(self, node: Node) -> StepResult | None:
         """Run or reuse the node's step. Return its result, or None if it was skipped or ended as partial."""
         missing = [above.label for above in node.upstream if above.label in self._unfinished]
         if missing:
-            self._unfinished[node.label] = f"not run: it needs {', '.join(missing)}"
+            self._unfinished[node.label] = f"{node.label}: not run: it needs {', '.join(missing)}"
             return None
         try:
             result = self._run_step(node)
@@ -131,5 +131,5 @@ class _Run:
     def raise_partial(self) -> None:
         """Raise PartialError if any step ended as partial or was skipped."""
         if self._unfinished:
-            lines = "\n".join(f"{label}: {why}" for label, why in self._unfinished.items())
+            lines = "\n".join(self._unfinished.values())
             raise PartialError(f"{self.graph.dataset} is partial\n{lines}")

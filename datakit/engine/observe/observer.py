@@ -25,6 +25,9 @@ class Observer:
     def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
         """An attempt has ended; `verdict` is the driver's decision about it."""
 
+    def kernels_compiling(self, compiling: bool) -> None:
+        """The step's tasks wait because kernels are being compiled on this machine, or no longer wait."""
+
     def tick(self) -> None:
         """Called about twice a second, or more often, while tasks run."""
 
@@ -35,7 +38,7 @@ class Observer:
         """A step has ended without a manifest."""
 
 
-EVENTS = ("step_started", "phase_started", "attempt_ended", "tick", "step_ended", "step_failed")
+EVENTS = ("step_started", "phase_started", "attempt_ended", "kernels_compiling", "tick", "step_ended", "step_failed")
 
 
 class PeakMemory(Observer):
