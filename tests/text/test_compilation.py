@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.paths import REPOSITORY
 
 SCRIPT = """
@@ -29,3 +31,9 @@ def test_only_the_first_compilation_is_announced(tmp_path: Path) -> None:
 
     assert announcements() == "1"
     assert announcements() == "0"
+
+
+@pytest.mark.parametrize("module", ["datakit.normalize.warm_kernels", "datakit.dedup.warm_kernels"])
+def test_importing_a_preload_imports_numba_so_that_its_compilation_can_be_announced(module: str) -> None:
+    command = [sys.executable, "-c", f"import sys, {module}; print('numba' in sys.modules)"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True, cwd=REPOSITORY).stdout == "True\n"
