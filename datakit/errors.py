@@ -58,6 +58,12 @@ class TokenizerError(InputError):
     """A tokenizer that cannot be loaded, or that differs from the tokenizer with which the cache was made."""
 
 
+class UnknownDocumentError(InputError, KeyError):
+    """An id that no document of the cache has."""
+
+    __str__ = Exception.__str__  # KeyError's would quote the message
+
+
 class LoaderError(InputError):
     """An invalid mixture, schedule or packing. The message names the mixture component and the setting."""
 

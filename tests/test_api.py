@@ -42,6 +42,19 @@ def test_run_returns_a_cache_to_read(finished_run: datakit.RunResult) -> None:
     assert labels[:3] == ["download novels", "download letters", "normalize novels"]
 
 
+def test_printed_results_are_a_few_lines(finished_run: datakit.RunResult, finished: Path) -> None:
+    shown = str(finished_run)
+    assert len(shown.splitlines()) <= 6
+    assert shown.startswith("shelf: 10 steps, done in ")
+    assert f"cache:     {finished_run.cache}" in shown
+    assert "kept" in shown and "Manifest" not in shown
+    assert "<table>" in finished_run._repr_html_() and "tokenize" in finished_run._repr_html_()
+    assert finished_run.cache is not None
+    plan = datakit.plan(finished / "shelf" / "shelf.toml", finished / "root")
+    for value in (*finished_run.steps, plan, *datakit.status(finished / "root"), datakit.inspect(finished_run.cache)):
+        assert len(repr(value)) < 1000
+
+
 def test_plan_status_and_inspect_describe_the_run(finished_run: datakit.RunResult, finished: Path) -> None:
     assert {step.state for step in datakit.plan(finished / "shelf" / "shelf.toml", finished / "root").steps} == {"done"}
     states = {step.directory: step.state for step in datakit.status(finished / "root")}

@@ -4,7 +4,8 @@
     cache.read(10_000, 14_096)                    # an array of 4096 tokens
     for block in cache.blocks(): ...              # arrays of 1 Mi tokens; the next ones are read in the background
     for document in cache.documents(): ...        # document.id, document.tokens
-    cache.document(cache.find("5f0c..."))         # the document with this id
+    cache.document("5f0c...")                     # the document with this id
+    cache[-1], len(cache), cache[10:20]           # documents by row; a slice reads them when they are asked for
 
 Opening a cache reads only its manifest, which holds the order and sizes of the shards and the metadata of their arrays.
 Even 10,000 shards open in a fraction of a second, without listing a directory. A binary search maps a position to its
@@ -26,21 +27,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from datakit.cache import zarr_arrays
-from datakit.cache.layout import TOKENIZER_FILE, ShardFiles, read_details
-from datakit.cache.lengths import read_lengths, starts_of, stretches
-from datakit.cache.lru import LruCache
-from datakit.cache.read_ahead import BLOCK_TOKENS, IN_FLIGHT, Range, block_ranges, read_ahead
+from datakit.cache.documents.cache_documents import CacheDocuments
+from datakit.cache.layout import TOKENIZER_FILE, ShardFiles, SourceSums, read_details
+from datakit.cache.read_ahead import IN_FLIGHT, Range, block_ranges, read_ahead
 from datakit.cache.shard_arrays import ShardArrays
-from datakit.cache.shard_offsets import ShardOffsets
 from datakit.errors import NotFoundError, TokenizerError
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest, read_manifest
 
 if TYPE_CHECKING:
-    from datakit.cache.document_index import DocumentIndex
-
+    import tokenizers
 CACHE_BYTES = 64 << 20
-STARTS_CACHED = 32  # number of shards
+SHOWN = 5  # number of sources that `repr` names
 
 
 @dataclass(frozen=True)
@@ -59,16 +57,9 @@ class Shard:
     files: ShardFiles
 
 
-@dataclass(frozen=True)
-class Document:
-    """A document's id and its tokens, including those that the contract adds around the document."""
-
-    id: str
-    tokens: np.ndarray
-
-
-class Cache:
-    """An open token cache. Do not share it with forked processes after the first read; open it in each process instead.
+class Cache(CacheDocuments):
+    """An open token cache, as a sequence of documents: `len(cache)` counts them, and `cache[3]` is one of them. Do not
+    share it with forked processes after the first read; open it in each process instead.
 
     contract: the meaning of the tokens. details: the cache's part of the manifest, including the totals of each source,
     the histogram of document lengths and the form of the arrays. has_loss_mask: True if any shard has a loss mask.
@@ -76,14 +67,36 @@ class Cache:
     """
 
     def __init__(self, directory: str, manifest: Manifest, cache_bytes: int = CACHE_BYTES) -> None:
-        self.directory, self.manifest = directory, manifest
-        self.details = read_details(directory, manifest)
-        self.contract, self.has_loss_mask = self.details.contract, self.details.loss_mask is not None
-        self.tokenizer_url = urls.join(directory, TOKENIZER_FILE)
-        self._offsets = ShardOffsets(directory, manifest.partitions)
-        self.tokens, self.documents_count = self._offsets.tokens, self._offsets.rows
+        super().__init__(directory, manifest, read_details(directory, manifest))
+        self.tokenizer_url: str = urls.join(directory, TOKENIZER_FILE)
+        self.tokens: int = self._offsets.tokens
         self._arrays = ShardArrays(directory, manifest, self.details, cache_bytes)
-        self._starts, self._lists_read = LruCache[int, np.ndarray](STARTS_CACHED), 0
+
+    def __repr__(self) -> str:
+        names = [*list(self.sources)[:SHOWN], *["..."] * (len(self.sources) > SHOWN)]
+        size = f"{len(self):,} documents, {self.tokens:,} tokens, {len(self.sources)} sources"
+        return f"Cache({self.directory!r}: {size}: {', '.join(names)})"
+
+    @property
+    def sources(self) -> dict[str, SourceSums]:
+        """The totals of each source, by name."""
+        return self.details.sources
+
+    @cached_property
+    def tokenizer(self) -> tokenizers.Tokenizer:
+        """The tokenizer with which the cache was made, to decode its tokens; needs the library tokenizers. Raises
+        TokenizerError if this library cannot load it, as for a custom tokenizer.
+        """
+        import tokenizers
+
+        data = urls.read_bytes(self.tokenizer_url).decode()
+        try:
+            return tokenizers.Tokenizer.from_str(data)
+        except Exception as error:  # the library raises no narrower class
+            raise TokenizerError(
+                f"{self.tokenizer_url} cannot be loaded by the library tokenizers ({str(error)[:200]}); a custom "
+                f"tokenizer can only be used through its own package"
+            ) from error
 
     @cached_property
     def shards(self) -> Sequence[Shard]:
@@ -125,53 +138,6 @@ class Cache:
         """Return one shard's tokens as a read-only memory map, or None if they are not stored raw on a local disk."""
         return self._arrays.view(index) if self.manifest.partitions[index].tokens else None
 
-    def document(self, row: int) -> Document:
-        """Return the document in this row of the cache. Raises IndexError."""
-        index, local = self._offsets.shard_of_row(row)
-        starts, base = self.document_starts(index), int(self._offsets.token_starts[index])
-        tokens = self.read(base + int(starts[local]), base + int(starts[local + 1]))
-        return Document(self._documents.id_of(index, local), tokens)
-
-    def documents(self) -> Iterator[Document]:
-        """Yield all documents in order, reading about 1 Mi tokens, or one longer document, at a time."""
-        for index in range(len(self.manifest.partitions)):
-            ids, starts = self._documents.ids(index), starts_of(self.document_lengths(index))
-            base = int(self._offsets.token_starts[index])
-            for first, last in stretches(starts, BLOCK_TOKENS):
-                block = self.read(base + int(starts[first]), base + int(starts[last]))
-                cuts = (starts[first : last + 1] - starts[first]).tolist()
-                names = ids.slice(first, last - first).to_pylist()
-                for name, begin, end in zip(names, cuts, cuts[1:], strict=False):
-                    yield Document(name, block[begin:end])
-
-    def find(self, identity: str) -> int | None:
-        """Return the row of the document with this id (32 hex digits), or None. Reads about one row group."""
-        return self._documents.find(identity)
-
-    def row_at(self, position: int) -> int:
-        """Return the row of the document that contains the token at this position. Raises IndexError."""
-        index, local = self._offsets.shard_of_token(position)
-        row = int(np.searchsorted(self.document_starts(index), local, "right")) - 1
-        return int(self._offsets.row_starts[index]) + row
-
-    def position_of(self, row: int) -> int:
-        """Return the position of the first token of the document in this row. Raises IndexError."""
-        index, local = self._offsets.shard_of_row(row)
-        return int(self._offsets.token_starts[index]) + int(self.document_starts(index)[local])
-
-    def source_of(self, row: int) -> str:
-        """Return the name of the source of the document in this row. Raises IndexError."""
-        return self.manifest.partitions[self._offsets.shard_of_row(row)[0]].source
-
-    def document_lengths(self, index: int) -> np.ndarray:
-        """Read the number of tokens of each document in a shard, uint32 [rows], in one request. Raises CorruptError."""
-        self._lists_read += 1
-        return read_lengths(self.directory, self.manifest.partitions[index])
-
-    def document_starts(self, index: int) -> np.ndarray:
-        """Return the starts of a shard's documents and the last one's end, int64 [rows + 1]. Caches recent results."""
-        return self._starts.get(index, lambda: starts_of(self.document_lengths(index)))
-
     def require_tokenizer(self, sha256: str) -> None:
         """Raise TokenizerError unless the cache was made with the tokenizer.json that has this sha256."""
         self.contract.require(sha256, self.directory)
@@ -193,12 +159,6 @@ class Cache:
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="datakit-read")
-
-    @cached_property
-    def _documents(self) -> DocumentIndex:
-        from datakit.cache.document_index import DocumentIndex  # needs pyarrow, which a training machine may not have
-
-        return DocumentIndex(self.directory, self.manifest.partitions, self._offsets.row_starts)
 
     def _shard(self, index: int) -> Shard:
         partition = self.manifest.partitions[index]

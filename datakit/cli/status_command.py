@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import gmtime, strftime
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -62,10 +63,13 @@ def _memory(of: StepStatus | TaskStatus) -> str:
 
 def _show(step: StepStatus, everything: bool) -> None:
     done = sum(task.state == "done" for task in step.tasks)
-    say(
-        f"{step.directory}: {step.state}, {done} of {len(step.tasks)} tasks done, {seconds_text(step.cpu_seconds)} of "
-        f"CPU time, peak {_memory(step)}"
-    )
+    facts = [f"{done} of {len(step.tasks)} tasks"] if step.tasks else []
+    if step.ended is not None:
+        facts.append(f"{seconds_text(step.elapsed)}, last active {strftime('%Y-%m-%d %H:%M UTC', gmtime(step.ended))}")
+    facts += [f"CPU {seconds_text(step.cpu_seconds)}, peak {_memory(step)}"] if step.tasks else []
+    say(f"{step.directory}\n  {step.state}" + "".join(f", {fact}" for fact in facts))
+    if step.failure:
+        say(f"  {step.failure}".replace("\n", "\n  "))
     tasks = step.tasks
     if not everything and len(tasks) > TASKS_SHOWN:
         tasks = sorted(tasks, key=lambda task: (not task.last_failure, task.state == "done"))[:TASKS_SHOWN]

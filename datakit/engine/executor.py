@@ -118,6 +118,11 @@ class Executor(Protocol):
         """The number of one-CPU attempts that can run at the same time. On a cluster, this number may change."""
         ...
 
+    @property
+    def compiling(self) -> bool:
+        """True while attempts wait because kernels are being compiled on this machine."""
+        return False
+
     def submit(self, attempt: Attempt) -> None:
         """Start an attempt as soon as a slot is free. The driver submits at most three attempts per slot."""
 

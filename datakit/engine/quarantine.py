@@ -83,8 +83,9 @@ def complaint(
 ) -> str:
     """Return the message for too many unusable records; it lists the first ones and says what to do."""
     first = "\n".join(f"  {record.file}:{record.position}: {record.reason}" for record in skipped[:SHOWN])
+    records = "1 record" if count == 1 else f"{count} records"
     return (
-        f"{count} records cannot be used, but max_quarantined allows {allowed}; the first of them (file:position, "
+        f"{records} cannot be used, but max_quarantined allows {allowed}; the first of them (file:position, "
         f"where a position is a byte offset in the uncompressed file, or a row in a Parquet or Arrow file):\n{first}\n"
         f"fix or exclude these files, or set {key} (a number of records, or a share such as 0.001) to skip the records"
     )

@@ -1,4 +1,4 @@
-"""Defines `Loader`, which gives this host its rows of any batch and reports epochs and counters, and `LoaderOptions`.
+"""Defines `Loader`, which gives this host its rows of any batch and reports epochs and counters.
 
     loader = Loader(mixture)
     for batch in loader.iterate(start=step):     # reads ahead in threads, using at most `memory_bytes`
@@ -22,41 +22,29 @@ import os
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
+from datakit.cache.documents.lazy_slice import LazySlice
 from datakit.errors import LoaderError
 from datakit.loader import resume_check
 from datakit.loader.mixture.config import Mixture
 from datakit.loader.mixture.packing import Counters
 from datakit.loader.mixture.sequence_order import Pick, SequenceOrder
+from datakit.loader.options import LoaderOptions
 from datakit.loader.reading.batch import Batch, empty_batch, fill
 from datakit.loader.reading.block_pool import BlockPool
 from datakit.loader.reading.lookahead import Lookahead
 from datakit.loader.reading.metrics import Metrics
 from datakit.loader.reading.prefetch import in_background
 from datakit.loader.reading.row_reader import RowReader
+from datakit.loader.sources.cache_source import shared_tokenizer
 from datakit.loader.sources.rows import View
+from datakit.loader.sources.token_source import TokenSource
 
-
-@dataclass(frozen=True)
-class LoaderOptions:
-    """The keyword arguments of `Loader`. None of them changes the contents of a global batch."""
-
-    host: int = 0
-    hosts: int = 1
-    segments: bool = True  # look up document boundaries; if False, a batch has no `segments` or `positions`
-    in_flight: int = 4  # concurrent reads
-    batches_ahead: int = 0  # number of batches assembled ahead in a background thread; 0: assembled on demand
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.host < self.hosts:
-            raise LoaderError(f"host is {self.host}; it must be at least 0 and less than hosts ({self.hosts})")
-        if self.in_flight < 1:
-            raise LoaderError(f"in_flight is {self.in_flight}; it must be at least 1")
-        if self.batches_ahead < 0:
-            raise LoaderError(f"batches_ahead is {self.batches_ahead}; it must be at least 0")
+if TYPE_CHECKING:
+    import tokenizers
 
 
 class Loader:
@@ -67,11 +55,11 @@ class Loader:
     """
 
     def __init__(self, mixture: Mixture, **options: Any) -> None:
-        self.mixture = mixture
-        self.options = LoaderOptions(**options)
+        self.mixture: Mixture = mixture
+        self.options: LoaderOptions = LoaderOptions(**options)
         self._check_batch_sizes()
-        self.order = SequenceOrder(mixture)
-        self.metrics = Metrics(self.order.names)
+        self.order: SequenceOrder = SequenceOrder(mixture)
+        self.metrics: Metrics = Metrics(self.order.names)
         self._view = View(mixture.pad_id, self.options.segments)
         self._reader = reader = RowReader(self.order, self._view)
         memory, in_flight = mixture.memory_bytes, self.options.in_flight
@@ -80,7 +68,13 @@ class Loader:
         self._process = os.getpid()
         self._planning = threading.RLock()  # the order and the lookahead remember what they computed
 
-    def __reduce__(self) -> tuple:
+    def __repr__(self) -> str:
+        steps = "endless" if self.steps is None else f"{self.steps:,} batches"
+        rows, length = self.mixture.batches.at(0), self.order.lengths.at(0)
+        hosts = f", host {self.options.host} of {self.options.hosts}" if self.options.hosts > 1 else ""
+        return f"Loader({', '.join(self.order.names)}: {steps} of {rows:,} x {length:,} tokens{hosts})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
         return partial(type(self), self.mixture, **asdict(self.options)), ()
 
     def __enter__(self) -> Loader:
@@ -103,9 +97,28 @@ class Loader:
             raise TypeError("the number of batches is unlimited: stop is 'restart' and no component has max_epochs")
         return self.steps
 
-    def __getitem__(self, step: SupportsIndex) -> Batch:
+    @overload
+    def __getitem__(self, step: SupportsIndex) -> Batch: ...
+    @overload
+    def __getitem__(self, step: slice) -> LazySlice[Batch]: ...
+    def __getitem__(self, step: SupportsIndex | slice) -> Batch | LazySlice[Batch]:
+        if isinstance(step, slice):
+            if self.steps is None and (step.stop is None or min(step.start or 0, step.stop) < 0):
+                raise IndexError("the run never ends, so a slice of it needs an end, and numbers that count from 0")
+            numbers = range(*step.indices(step.stop if self.steps is None else self.steps))
+            return LazySlice(repr(self), numbers, self.__getitem__, self.iterate)
         step = self._checked_step(step)
         return self.rows(step, *self._own_rows(step))
+
+    @property
+    def sources(self) -> dict[str, TokenSource]:
+        """The source of each component that has a weight, by the component's name."""
+        return {name: self.mixture.components[name].source for name in self.order.names}
+
+    @property
+    def tokenizer(self) -> tokenizers.Tokenizer:
+        """The tokenizer of all components, to decode tokens. Raises LoaderError if they have several, or none."""
+        return shared_tokenizer(self.sources)
 
     def rows(self, step: SupportsIndex, first: SupportsIndex, last: SupportsIndex) -> Batch:
         """Return rows first..last-1 of global batch `step`, for callers that do not split batches by host. Raises

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from datakit.errors import NotFoundError
@@ -49,25 +49,27 @@ class SourceTotals(NamedTuple):
 
 @dataclass(frozen=True)
 class StepDescription:
-    """A finished step. If the target was a dataset, `beside` lists the dataset's other finished steps."""
+    """A finished step. If the target was a dataset, `beside` lists the dataset's other finished steps. Its `repr` shows
+    only the fields that do not grow with the dataset.
+    """
 
     directory: str
     stage: str
     dataset: str
     fingerprint: str
     identity: str
-    parameters: dict[str, Any]
-    schema: list[Column]
+    parameters: dict[str, Any] = field(repr=False)
+    schema: list[Column] = field(repr=False)
     rows: int
     bytes: int
     text_bytes: int | None
     tokens: int | None
-    counters: dict[str, int]
+    counters: dict[str, int] = field(repr=False)
     quarantined: int
-    parts: tuple[SourceTotals, ...]
+    parts: tuple[SourceTotals, ...] = field(repr=False)
     sample_ids: tuple[str, ...]
-    lineage: tuple[Ancestor, ...]
-    details: dict[str, Any]
+    lineage: tuple[Ancestor, ...] = field(repr=False)
+    details: dict[str, Any] = field(repr=False)
     beside: tuple[str, ...] = ()
 
 

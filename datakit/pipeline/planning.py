@@ -8,6 +8,7 @@ depend on the content of the files.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from datakit.engine.task import Phase, Step, input_references
@@ -59,6 +60,11 @@ class RunPlan:
     steps: tuple[PlannedStep, ...]
     resources: Resources
     notes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        states = Counter(step.state for step in self.steps)
+        steps = ", ".join(f"{count} {state}" for state, count in states.items())
+        return f"RunPlan({self.dataset!r} in {self.root!r}: {len(self.steps)} steps, {steps})"
 
     @property
     def disk_needed(self) -> int | None:

@@ -71,6 +71,15 @@ def stage_order(stage: str) -> int:
     return STAGE_NAMES.index(stage) if stage in STAGE_NAMES else -1
 
 
+def flow_order(directory: str) -> tuple[bool, str, int, str]:
+    """Return a key that sorts step directories in the order of the flow of data: first those of the sources, then those
+    of each dataset.
+    """
+    home, stage = urls.parent(directory), urls.name(directory).rpartition("-")[0]
+    of_source = urls.name(urls.parent(home)) == SOURCES
+    return not of_source, "" if of_source else home, stage_order(stage), directory
+
+
 def check_root(root: str) -> None:
     """Raise RootError if a local root is not writable. This check writes nothing."""
     if not urls.is_local(root):

@@ -1,5 +1,5 @@
-"""Computes the table that a complete run prints, one line per stage, summed over sources: documents read, kept, and
-dropped for each reason.
+"""Defines a run's result, and computes the table that a complete run prints, one line per stage, summed over sources:
+documents read, kept, and dropped for each reason.
 
 The numbers add up: the input of each stage is the output of the previous stage, and the output of a stage is its input
 minus the documents listed as dropped. Stages that write no documents report how many documents they processed
@@ -8,13 +8,13 @@ minus the documents listed as dropped. Stages that write no documents report how
 
 from __future__ import annotations
 
+import html
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 
 from datakit.pipeline.root_layout import stage_order
-from datakit.pipeline.running import RunResult, StepResult
 from datakit.storage.manifest import Manifest
 
 PASSES_ON = ("normalize", "consolidate", "tokenize")
@@ -49,6 +49,58 @@ FOUND = {
     "tokenize": {"tokenize/messages_without_content": "messages without content (not targets)"},
     "signatures": {"signatures/too_short": "too short for fuzzy dedup", "signatures/saturated": "saturated"},
 }
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """A finished step. `reused` is True if it was already done; `seconds` is the time that this run spent on it.
+
+    `peak_memory` and `budget`, in bytes, are those of the attempt that came closest to its budget, or 0 if nothing ran.
+    """
+
+    stage: str
+    source: str | None
+    directory: str
+    manifest: Manifest = field(repr=False)  # it may list thousands of partitions
+    reused: bool
+    seconds: float
+    peak_memory: int = 0
+    budget: int = 0
+
+    @property
+    def label(self) -> str:
+        """The name shown to users, for example `normalize novels` or `dedup`."""
+        return f"{self.stage} {self.source}" if self.source else self.stage
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run. `cache` is the token cache's directory, or None; `log` is the event log's URL, or None. Printed,
+    it is a summary of a few lines; in a notebook, a table of the stages.
+    """
+
+    dataset: str
+    root: str
+    steps: tuple[StepResult, ...]
+    cache: str | None
+    log: str | None
+    seconds: float
+    notes: tuple[str, ...] = ()
+
+    def steps_of(self, stage: str) -> list[StepResult]:
+        """Return the finished steps of one stage, in the order of the recipe's sources."""
+        return [step for step in self.steps if step.stage == stage]
+
+    @property
+    def reused(self) -> bool:
+        """True if every step was already done."""
+        return all(step.reused for step in self.steps)
+
+    def __repr__(self) -> str:
+        return summary_text(self)
+
+    def _repr_html_(self) -> str:
+        return summary_html(self)
 
 
 @dataclass(frozen=True)
@@ -100,6 +152,40 @@ def _line(stage: str, steps: Sequence[StepResult]) -> StageLine:
         peak_memory=nearest.peak_memory,
         budget=nearest.budget,
     )
+
+
+def summary_text(result: RunResult) -> str:
+    """Describe a run in a few lines: documents, tokens, what was dropped and why, and where the output is."""
+    lines = {line.stage: line for line in stage_lines(result)}
+    dropped = Counter[str]()
+    for line in lines.values():
+        dropped.update(line.dropped)
+    kept = next((line.rows_out for line in reversed(lines.values()) if line.rows_out is not None), None)
+    came = lines["normalize"].rows_in if "normalize" in lines else None
+    tokens = lines["tokenize"].tokens if "tokenize" in lines else None
+    ending = "everything was already done" if result.reused else f"done in {result.seconds:,.1f} s"
+    reasons = ", ".join(f"{count:,} {why}" for why, count in dropped.items())
+    facts = {
+        "documents": f"{kept:,} of {came:,} kept" if kept is not None and came is not None else "",
+        "dropped": reasons,
+        "tokens": f"{tokens:,}" if tokens is not None else "",
+        "cache": result.cache or "",
+        "output": "" if result.cache or not result.steps else result.steps[-1].directory,
+    }
+    title = f"{result.dataset}: {len(result.steps)} steps, {ending}"
+    return "\n".join([title, *(f"  {name + ':':<11}{fact}" for name, fact in facts.items() if fact)])
+
+
+def summary_html(result: RunResult) -> str:
+    """Return the summary as HTML, with a table of the stages."""
+    title, *facts = summary_text(result).splitlines()
+    rows: list[tuple[str, ...]] = [("stage", "in", "kept", "tokens", "seconds")]
+    for line in stage_lines(result):
+        counts = ("" if value is None else f"{value:,}" for value in (line.rows_in, line.rows_out, line.tokens))
+        rows.append((line.stage, *counts, f"{line.seconds:,.1f}"))
+    table = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    below = "<br>".join(html.escape(fact.strip()) for fact in facts)
+    return f"<b>{html.escape(title)}</b><table>{table}</table>{below}"
 
 
 def _marked(manifests: Sequence[Manifest]) -> dict[str, int]:

@@ -21,56 +21,12 @@ from datakit.pipeline.graph import Graph, LocatedStep, Node, build, check_worker
 from datakit.pipeline.lazy_executor import LazyExecutor
 from datakit.pipeline.resolve_sources import ListingOptions
 from datakit.pipeline.root_layout import run_directory
+from datakit.pipeline.run_summary import RunResult, StepResult
 from datakit.pipeline.tolerances import check_tolerances
 from datakit.recipe import Recipe
 from datakit.storage import urls
-from datakit.storage.manifest import Manifest
 
 TOKENIZE = "tokenize"
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """A finished step. `reused` is True if it was already done; `seconds` is the time that this run spent on it.
-
-    `peak_memory` and `budget`, in bytes, are those of the attempt that came closest to its budget, or 0 if nothing ran.
-    """
-
-    stage: str
-    source: str | None
-    directory: str
-    manifest: Manifest
-    reused: bool
-    seconds: float
-    peak_memory: int = 0
-    budget: int = 0
-
-    @property
-    def label(self) -> str:
-        """The name shown to users, for example `normalize novels` or `dedup`."""
-        return f"{self.stage} {self.source}" if self.source else self.stage
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """A finished run. `cache` is the token cache's directory, or None; `log` is the event log's URL, or None."""
-
-    dataset: str
-    root: str
-    steps: tuple[StepResult, ...]
-    cache: str | None
-    log: str | None
-    seconds: float
-    notes: tuple[str, ...] = ()
-
-    def steps_of(self, stage: str) -> list[StepResult]:
-        """Return the finished steps of one stage, in the order of the recipe's sources."""
-        return [step for step in self.steps if step.stage == stage]
-
-    @property
-    def reused(self) -> bool:
-        """True if every step was already done."""
-        return all(step.reused for step in self.steps)
 
 
 def run(
@@ -135,14 +91,14 @@ class _Run:
     driver: str = field(default_factory=driver_name)
     log: str | None = None
     _done: dict[str, LocatedStep] = field(default_factory=dict)
-    _unfinished: dict[str, str] = field(default_factory=dict)  # label -> why the step has no manifest
+    _unfinished: dict[str, str] = field(default_factory=dict)  # label -> why the step is unfinished, naming it
     _observer: Observer | None = None
 
     def run(self, node: Node) -> StepResult | None:
         """Run or reuse the node's step. Return its result, or None if it was skipped or ended as partial."""
         missing = [above.label for above in node.upstream if above.label in self._unfinished]
         if missing:
-            self._unfinished[node.label] = f"not run: it needs {', '.join(missing)}"
+            self._unfinished[node.label] = f"{node.label}: not run: it needs {', '.join(missing)}"
             return None
         try:
             result = self._run_step(node)
@@ -177,5 +133,5 @@ class _Run:
     def raise_partial(self) -> None:
         """Raise PartialError if any step ended as partial or was skipped."""
         if self._unfinished:
-            lines = "\n".join(f"{label}: {why}" for label, why in self._unfinished.items())
+            lines = "\n".join(self._unfinished.values())
             raise PartialError(f"{self.graph.dataset} is partial\n{lines}")

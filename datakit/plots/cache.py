@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from datakit.cache.summary import CacheSummary
@@ -10,7 +11,10 @@ from datakit.storage import urls
 
 BARS = 20  # maximum number of bars: as many as are legible at this height
 SHOWN_NAME = 28  # maximum number of characters in a label
-LAST_DRAWABLE = 0x500  # the default font has Latin, Greek and Cyrillic, which end before this code point
+FONTS = (  # the first is always there; those of the others that are installed add the scripts that it lacks
+    "DejaVu Sans Mono", "DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans", "Noto Sans Devanagari",
+    "Noto Sans Thai", "WenQuanYi Zen Hei", "Arial Unicode MS",
+)  # fmt: skip
 BLUE, ORANGE, GREEN = "#3b6ea5", "#c8762b", "#4d8a57"
 
 
@@ -18,7 +22,7 @@ def write_plot(summary: CacheSummary, names: dict[int, str], url: str) -> None:
     """Write the figure, replacing any existing file. `names` maps token ids to texts. Raises UsageError, as
     `check_target` does.
     """
-    figure = new_figure(url, (13, 4.8))
+    figure = new_figure(url, (14, 5.6))
     lengths, sources, tokens = figure.subplots(1, 3)
     _lengths(lengths, summary)
     _sources(sources, summary)
@@ -28,12 +32,9 @@ def write_plot(summary: CacheSummary, names: dict[int, str], url: str) -> None:
 
 
 def _lengths(axes: Any, summary: CacheSummary) -> None:
-    labels = [_binary(first) for first, _, _ in summary.lengths]
-    bars = axes.bar(labels, [count for _, _, count in summary.lengths], color=BLUE, width=0.9)
-    axes.bar_label(bars, labels=[short(count) for _, _, count in summary.lengths], fontsize=7, color=INK)
-    axes.set(title="documents by length", xlabel="tokens (lower bound)", ylabel="documents")
-    axes.tick_params(axis="x", rotation=60)
-    _plain(axes)
+    rows = [(_binary(first), count) for first, _, count in summary.lengths]
+    _across(axes, rows, summary.documents, BLUE)
+    axes.set(title="documents by length", xlabel="documents", ylabel="tokens (lower bound)")
 
 
 def _sources(axes: Any, summary: CacheSummary) -> None:
@@ -46,20 +47,23 @@ def _sources(axes: Any, summary: CacheSummary) -> None:
 
 
 def _tokens(axes: Any, summary: CacheSummary, names: dict[int, str]) -> None:
-    rows = [(_drawable(names.get(number, f"#{number}")), count) for number, count in summary.frequent[:BARS]]
-    _across(axes, rows, summary.tokens, GREEN)
+    families, characters = _fonts()
+    shown = [(names.get(number, f"#{number}"), count) for number, count in summary.frequent[:BARS]]
+    _across(axes, [(drawable(name, characters), count) for name, count in shown], summary.tokens, GREEN)
     axes.set(title="most frequent tokens", xlabel="times")
     for label in axes.get_yticklabels():
-        label.set_family("monospace")
+        label.set_family(families)
 
 
 def _across(axes: Any, rows: list[tuple[str, int]], total: int, colour: str) -> None:
     bars = axes.barh(range(len(rows)), [count for _, count in rows], color=colour, height=0.8)
-    axes.bar_label(bars, labels=[f"{count / max(total, 1):.1%}" for _, count in rows], fontsize=7, padding=2, color=INK)
+    shares = [f"{short(count)}, {count / max(total, 1):.1%}" for _, count in rows]
+    axes.bar_label(bars, labels=shares, fontsize=7, padding=2, color=INK)
     axes.set_yticks(range(len(rows)), [cut(name, SHOWN_NAME) for name, _ in rows], fontsize=8, parse_math=False)
     axes.invert_yaxis()
     axes.xaxis.set_major_formatter(lambda value, _: short(value))
-    axes.margins(x=0.14)
+    axes.locator_params(axis="x", nbins=4)
+    axes.margins(x=0.3)  # the space for the labels of the bars
     _plain(axes)
 
 
@@ -68,11 +72,30 @@ def _plain(axes: Any) -> None:
     axes.tick_params(labelsize=8)
 
 
-def _drawable(token: str) -> str:
-    """Show spaces as a symbol, and escape unprintable characters and those that matplotlib's default font lacks."""
-    shown = token.replace(" ", "␣").encode("unicode_escape" if not token.isprintable() else "utf-8").decode()
-    shown = shown.replace("\\u2423", "␣")
-    return "".join(sign if ord(sign) < LAST_DRAWABLE or sign == "␣" else f"\\u{ord(sign):04x}" for sign in shown)
+def _fonts() -> tuple[list[str], set[int]]:
+    """Return the names of the installed fonts among FONTS, and the code points that at least one of them has."""
+    from matplotlib import font_manager, ft2font
+
+    found: dict[str, set[int]] = {}
+    for entry in font_manager.fontManager.ttflist:
+        if entry.name in FONTS and entry.name not in found:
+            found[entry.name] = set(ft2font.FT2Font(entry.fname).get_charmap())
+    return [name for name in FONTS if name in found], set().union(*found.values())
+
+
+def drawable(token: str, characters: set[int]) -> str:
+    """Show spaces as a symbol and long runs of them as a number, and show other characters that cannot be drawn, such
+    as control characters and those that are not in `characters`, as escapes.
+
+    >>> drawable("\\n      x", {ord("x"), ord("\u2423")})
+    '\\\\n␣×6x'
+    """
+    shown = re.sub(" {4,}", lambda run: f"␣×{len(run[0])}", token).replace(" ", "␣")
+    escaped = (sign.encode("unicode_escape").decode() for sign in shown)
+    return "".join(
+        sign if sign in "␣×" or (sign.isprintable() and ord(sign) in characters) else escape
+        for sign, escape in zip(shown, escaped, strict=True)
+    )
 
 
 def _binary(value: int) -> str:

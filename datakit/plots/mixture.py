@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from datakit.plots.files import INK, cut, new_figure, save, short
 
 COLOURS = ("#3b6ea5", "#c8762b", "#4d8a57", "#a34a5b", "#7b62a3", "#8a7a3d", "#3f8f96", "#777777")
 MOST_NAMED = 24  # maximum number of components in the legend: as many as fit next to the figure
-SHOWN_CHANGE = 110  # maximum number of characters in the description of a change
+LABELS_ACROSS = 20  # how many labels of changes fit beside one another
+SHOWN_CHANGE = 90  # maximum number of characters in the description of a change
 STYLES = ("-", "--", ":", "-.")
 
 
@@ -39,10 +41,8 @@ def _finish(share: Any, tokens: Any, epochs: Any, view: Preview) -> None:
         axes.tick_params(labelsize=9)
     _name_changes(share, view)
     handles, names = share.get_legend_handles_labels()
-    share.legend(
-        handles[:MOST_NAMED][::-1], names[:MOST_NAMED][::-1], loc="center left", bbox_to_anchor=(1.01, 0.5),
-        frameon=False, fontsize=9,
-    )  # fmt: skip
+    handles, names = handles[:MOST_NAMED][::-1], names[:MOST_NAMED][::-1]
+    share.figure.legend(handles, names, loc="outside right center", frameon=False, fontsize=9)
 
 
 def _shares(axes: Any, view: Preview) -> None:
@@ -66,17 +66,32 @@ def _lines(axes: Any, view: Preview, values: np.ndarray, name: str) -> None:
 
 
 def _name_changes(axes: Any, view: Preview) -> None:
-    """Put a number above the line of each change, and describe the changes above the axes."""
+    """Put a number above the line of each change, and describe the changes above the axes. Numbers that would collide
+    share a label.
+    """
     steps = sorted({step for step, _ in view.changes})
-    lines = []
-    for number, step in enumerate(steps, start=1):
+    for first, last in near(steps, int(view.steps[-1]) / LABELS_ACROSS):
+        label = f"{first + 1}" if first == last else f"{first + 1} to {last + 1}"
+        place = ((steps[first] + steps[last]) / 2, 1.0)
         axes.annotate(
-            f"{number}", (step, 1.0), xycoords=("data", "axes fraction"), xytext=(0, 2), textcoords="offset points",
+            label, place, xycoords=("data", "axes fraction"), xytext=(0, 2), textcoords="offset points",
             ha="center", va="bottom", fontsize=8, color=INK,
         )  # fmt: skip
+    lines = []
+    for number, step in enumerate(steps, start=1):
         lines += [f"{number}  step {step:,}: {cut(what, SHOWN_CHANGE)}" for at, what in view.changes if at == step]
     if lines:
         axes.set_title("\n".join(lines), loc="left", fontsize=9, color=INK, pad=16, parse_math=False)
+
+
+def near(steps: Sequence[int], distance: float) -> list[tuple[int, int]]:
+    """Group ascending numbers whose neighbors are closer than `distance`; return the groups' first and last indices.
+
+    >>> near([0, 3, 50], 10)
+    [(0, 1), (2, 2)]
+    """
+    starts = [i for i in range(len(steps)) if i == 0 or steps[i] - steps[i - 1] >= distance]
+    return [(start, end - 1) for start, end in zip(starts, [*starts[1:], len(steps)], strict=True)]
 
 
 def _label(name: str) -> str:

@@ -13,6 +13,8 @@ from typing import Any
 from datakit.plots import files
 from datakit.trainer.metrics.json_lines import read_metrics
 
+MOST_INSIDE = 4  # maximum number of lines whose names are inside the axes
+MOST_NAMED = 20  # maximum number of lines that are named: as many as fit beside the axes
 SMOOTHED_OVER = 50  # the loss is averaged over a 50th of the run, so that the curve of a short run does not lag
 
 
@@ -65,13 +67,24 @@ def _losses(axis: Any, rows: Sequence[dict[str, Any]]) -> None:
     axis.plot(steps, smooth(values), color="tab:blue", label="train")
     _marks(axis, rows, ["eval/loss", "eval/macro_loss"], ("tab:orange", "tab:green"))
     axis.set_ylabel("loss (nats per token)")
-    axis.legend()
+    _legend(axis)
 
 
 def _lines(axis: Any, rows: Sequence[dict[str, Any]], names: Sequence[str], label: str) -> None:
     _marks(axis, rows, names)
     axis.set_ylabel(label)
-    if names:
+    _legend(axis)
+
+
+def _legend(axis: Any) -> None:
+    """Name the lines, beside the axes if there are too many of them to leave the lines visible."""
+    handles, names = axis.get_legend_handles_labels()
+    if len(names) > MOST_INSIDE:
+        rest = len(names) - MOST_NAMED
+        title = f"{MOST_NAMED} of {len(names)} lines" if rest > 0 else None
+        place = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0), "fontsize": 8, "frameon": False, "title": title}
+        axis.legend(handles[:MOST_NAMED], names[:MOST_NAMED], **place)
+    elif names:
         axis.legend()
 
 

@@ -15,8 +15,8 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datakit.cache import reader
 from datakit.cache.contract import Contract, Golden
+from datakit.cache.documents import cache_documents
 from datakit.cache.layout import FORMAT, CacheDetails, ShardFiles, SourceSums, array_form
 from datakit.cache.read_ahead import block_ranges
 from datakit.cache.reader import open_cache
@@ -115,7 +115,7 @@ def test_small_raw_cache_is_viewed_without_a_copy(
 
 
 def test_documents_are_read_in_order_and_by_row(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "BLOCK_TOKENS", 100)
+    monkeypatch.setattr(cache_documents, "BLOCK_TOKENS", 100)
     cache = open_cache(str(small))
     tokenizer = tokenizers.Tokenizer.from_file(str(small / "tokenizer.json"))
     by_id = {identity(text): text for texts in SMALL_TEXTS.values() for text in texts}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +18,11 @@ from hypothesis import strategies as st
 
 from datakit.cache.reader import open_cache
 from datakit.errors import LoaderError
-from datakit.loader import Component, Loader, Mixture, Packing, Schedule, Shuffle, Stage, open_source
+from datakit.loader import CacheSource, Component, Loader, Mixture, Packing, Schedule, Shuffle, Stage, open_source
 from tests.support.loader.mixture_files import cache
 from tests.support.loader.mixtures import two_components
 from tests.support.loader.sources import counting, random_lengths, real_tokens
+from tests.support.paths import REPOSITORY
 
 __all__ = ["cache"]  # a fixture
 NAMES = ("books", "code", "web")
@@ -235,3 +238,46 @@ def test_steps_and_rows_are_checked() -> None:
             loader.iterate(-1)
         with pytest.raises(TypeError):
             loader[1.5]  # type: ignore[index]
+
+
+def loader_of(cache: Path, steps: int | None = None, **more: Any) -> Loader:
+    source = open_source(str(cache))
+    components = {"web": Component(source, max_epochs=None if steps is None else 1)}
+    return Loader(Mixture(components, [Stage({"web": 1.0})], sequence_length=16, batch_size=4, **more))
+
+
+def test_a_loader_is_a_sequence_of_batches(cache: Path) -> None:
+    with loader_of(cache, steps=1) as loader:
+        assert [batch.step for batch in loader[2:5]] == [2, 3, 4]
+        assert [batch.step for batch in loader[-2:]] == [len(loader) - 2, len(loader) - 1]
+        assert np.array_equal(loader[1:9][3].tokens, loader[4].tokens)
+        assert len(loader[::2]) == -(-len(loader) // 2)
+        assert repr(loader) == f"Loader(web: {len(loader):,} batches of 4 x 16 tokens)"
+        assert repr(loader[0]).startswith("Batch(step 0, 4 x 16 tokens, 0 padding; rows: web 4")
+    with loader_of(cache) as endless:
+        assert [batch.step for batch in endless[2:4]] == [2, 3]
+        for part in (slice(2, None), slice(-3, None), slice(-3, 5)):
+            with pytest.raises(IndexError, match="needs an end"):
+                endless[part]
+
+
+def test_a_loader_has_its_components_tokenizer_or_says_why_not(cache: Path) -> None:
+    with loader_of(cache) as loader:
+        source = loader.sources["web"]
+        assert isinstance(source, CacheSource)
+        assert loader.tokenizer.to_str() == source.cache.tokenizer.to_str()
+    with (
+        Loader(
+            Mixture({"a": Component(counting([999]))}, [Stage({"a": 1.0})], sequence_length=16, batch_size=2)
+        ) as bare,
+        pytest.raises(LoaderError, match="component 'a' is not read from a cache"),
+    ):
+        bare.tokenizer  # noqa: B018
+
+
+def test_the_example_of_a_sequence_of_batches_in_the_documentation_runs(cache: Path) -> None:
+    page = (REPOSITORY / "docs" / "loader.md").read_text()
+    examples = [text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if text.startswith("loader =")]
+    assert len(examples) == 1
+    with loader_of(cache) as loader:
+        exec(examples[0], {"Loader": Loader, "mixture": loader.mixture})

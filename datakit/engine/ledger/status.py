@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from datakit.engine.executor import Cause
-from datakit.engine.ledger.ledger import AttemptLine, PhaseLine, read_ledger
+from datakit.engine.ledger.ledger import AttemptLine, DriverLine, PhaseLine, read_ledger
+from datakit.errors import NotFoundError
 from datakit.storage import urls
 from datakit.storage.manifest import FILE_NAME, PARTIAL_NAME, find_manifest
 
@@ -50,24 +53,31 @@ class PhaseStatus:
 class StepStatus:
     """One step. `state` is done, partial or unfinished; tasks are in the order in which the phases listed them.
     cpu_seconds and seconds are sums over all attempts in the ledger; peak_memory is the maximum over all attempts, and
-    budget is that of the attempt with this maximum.
+    budget is that of the attempt with this maximum. elapsed: the seconds that drivers have worked on the step; ended:
+    the time of the last line in the ledger. failure: why the step is partial, if its tasks do not say so.
     """
 
     directory: str
     state: str
-    tasks: list[TaskStatus]
+    tasks: list[TaskStatus] = field(repr=False)
     cpu_seconds: float = 0.0
     seconds: float = 0.0
     peak_memory: int = 0
     budget: int = 0
-    phases: list[PhaseStatus] = field(default_factory=list)
+    elapsed: float = 0.0
+    ended: float | None = None
+    failure: str = ""
+    phases: list[PhaseStatus] = field(default_factory=list, repr=False)
 
 
 def read_status(directory: str) -> StepStatus:
     """Read the state of the step in `directory`."""
     tasks: dict[tuple[str, str], TaskStatus] = {}
     attempts: list[AttemptLine] = []
+    elapsed, ended = 0.0, None
     for line in read_ledger(directory):
+        elapsed += max(0.0, line.time - ended) if ended is not None and not isinstance(line, DriverLine) else 0.0
+        ended = line.time
         if isinstance(line, PhaseLine):
             for key in line.keys:
                 tasks.setdefault((line.phase, key), TaskStatus(line.phase, key, "waiting"))
@@ -75,9 +85,10 @@ def read_status(directory: str) -> StepStatus:
             attempts.append(line)
             before = tasks.get((line.phase, line.key), TaskStatus(line.phase, line.key, "waiting"))
             tasks[line.phase, line.key] = _after(before, line)
-    state = _state(directory)
+    state, failure = _state(directory), ""
     if state == "partial":
         tasks |= {name: replace(task, state="failed") for name, task in tasks.items() if task.state == "retrying"}
+        failure = _failure(directory)
     largest = max(attempts, key=lambda line: line.peak_memory, default=None)
     return StepStatus(
         directory,
@@ -87,6 +98,9 @@ def read_status(directory: str) -> StepStatus:
         seconds=sum(line.seconds for line in attempts),
         peak_memory=largest.peak_memory if largest else 0,
         budget=largest.budget if largest else 0,
+        elapsed=elapsed,
+        ended=ended,
+        failure=failure,
         phases=_phases(list(tasks.values()), attempts),
     )
 
@@ -123,6 +137,15 @@ def _state(directory: str) -> str:
     if find_manifest(directory) is not None:
         return "done"
     return "partial" if urls.exists(urls.join(directory, PARTIAL_NAME)) else "unfinished"
+
+
+def _failure(directory: str) -> str:
+    """Return why the step is partial although no task failed, for example because it skipped too many records."""
+    try:
+        partial = msgspec.json.decode(urls.read_bytes(urls.join(directory, PARTIAL_NAME)))
+    except NotFoundError:  # another driver has just continued the step
+        return ""
+    return "\n".join(entry["why"] for entry in partial["failed"] if entry["task"] is None)
 
 
 def step_directories(directory: str) -> list[str]:

@@ -28,6 +28,9 @@ class Observer:
     def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
         """An attempt has ended; `verdict` is the driver's decision about it."""
 
+    def kernels_compiling(self, compiling: bool) -> None:
+        """The step's tasks wait because kernels are being compiled on this machine, or no longer wait."""
+
     def tick(self) -> None:
         """Called about twice a second, or more often, while tasks run."""
 
@@ -38,7 +41,9 @@ class Observer:
         """A step has ended without a manifest."""
 
 
-EVENTS = ("note", "step_started", "phase_started", "attempt_ended", "tick", "step_ended", "step_failed")
+EVENTS = (
+    "note", "step_started", "phase_started", "attempt_ended", "kernels_compiling", "tick", "step_ended", "step_failed",
+)  # fmt: skip
 
 
 class PeakMemory(Observer):

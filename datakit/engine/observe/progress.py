@@ -1,168 +1,122 @@
 """Displays a run's progress (rates, time left, failures, memory): a live table on a terminal, plain lines elsewhere.
 
-Only the driver displays progress, never the workers. The table and the lines show the same state, which `StepViews`
-derives from the events in `observer.py`. The rate in MB/s and the remaining time are based on bytes of input.
+Only the driver displays progress, never the workers. The table and the lines show the same state, which `step_views.py`
+keeps. The table has one line per step and fits into the width of the terminal.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass, field
-from typing import TextIO
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TextIO
 
 from datakit.engine.executor import Outcome, Verdict
-from datakit.engine.observe.observer import Observer
-from datakit.engine.task import Phase, Step
+from datakit.engine.observe.step_views import StepView, StepViews
+from datakit.engine.task import Step
 from datakit.storage.manifest import Manifest
+from datakit.text.compilation import NOTICE
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 LINE_SECONDS = 30.0
 MEGABYTE = 1_000_000
 MEBIBYTE = 1 << 20
-WORDS = ("stage", "state", "phase")  # headings of the table's columns, aligned left; NUMBERS are aligned right
-NUMBERS = ("done", "running", "failed", "quarantined", "records/s", "MB/s", "left", "peak / budget", "time")
-
-
-@dataclass
-class StepView:
-    """The displayed state of one step. While the step runs, the counts of bytes and records cover only this run's
-    attempts. At the end, `records` becomes the number of rows in the manifest.
-    """
-
-    name: str
-    phase: str = ""
-    total: int = 0
-    done: int = 0
-    failed: int = 0
-    running: int = 0
-    quarantined: int = 0
-    records: int = 0
-    bytes_done: int = 0
-    bytes_total: int = 0
-    peak_memory: int = 0
-    budget: int = 0
-    slots: int = 0
-    reused: bool = False
-    error: str = ""
-    started: float = field(default_factory=time.monotonic)
-    phase_started: float = field(default_factory=time.monotonic)
-    ended: float | None = None
-
-    def seconds(self) -> float:
-        """Return the step's duration so far, in seconds."""
-        return (self.ended or time.monotonic()) - self.started
-
-    def left(self) -> float | None:
-        """Estimate the seconds left in the phase from the bytes done; return None if no estimate is possible."""
-        passed = time.monotonic() - self.phase_started
-        if self.ended is not None or not self.bytes_done or not self.bytes_total:
-            return None
-        return passed * max(0, self.bytes_total - self.bytes_done) / self.bytes_done
-
-    def state(self) -> str:
-        """Return the state as one word."""
-        if self.error:
-            return "failed"
-        if self.reused:
-            return "reused"
-        return "done" if self.ended is not None else "running"
-
-
-class StepViews(Observer):
-    """Keeps the state of every step of a run. Subclasses display it."""
-
-    def __init__(self) -> None:
-        self.views: dict[str, StepView] = {}
-        self._current: StepView = StepView("")
-        self._sizes: dict[str, int] = {}
-
-    def step_started(self, step: Step) -> None:
-        self._current = self.views.setdefault(step.directory, StepView(f"{step.stage} {step.dataset}"))
-
-    def phase_started(self, step: Step, phase: Phase, done: int, slots: int) -> None:
-        view = self._current
-        view.phase, view.total, view.done, view.slots = phase.name, len(phase.tasks), done, slots
-        view.bytes_total, view.bytes_done = sum(task.input_bytes for task in phase.tasks), 0
-        view.phase_started = time.monotonic()
-        self._sizes = {task.key: task.input_bytes for task in phase.tasks}
-
-    def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
-        view = self._current
-        view.done += verdict is Verdict.DONE
-        view.failed += verdict is Verdict.FAIL
-        if outcome.budget and outcome.peak_memory * view.budget >= view.peak_memory * outcome.budget:
-            view.peak_memory, view.budget = outcome.peak_memory, outcome.budget  # the attempt closest to its budget
-        if verdict in (Verdict.DONE, Verdict.FAIL):
-            view.bytes_done += self._sizes.get(outcome.key, 0)
-        if outcome.result is not None:
-            view.records += outcome.result.records
-            view.quarantined += sum(record.records for record in outcome.result.quarantined)
-
-    def tick(self) -> None:
-        """Estimate the number of running tasks: one per slot, but no more than there are unfinished tasks."""
-        view = self._current
-        view.running = min(view.slots, view.total - view.done - view.failed)
-
-    def step_ended(self, step: Step, manifest: Manifest, reused: bool) -> None:
-        view = self.views.setdefault(step.directory, StepView(f"{step.stage} {step.dataset}"))
-        view.ended, view.reused, view.running = time.monotonic(), reused, 0
-        view.records = manifest.totals.rows
-
-    def step_failed(self, step: Step, error: BaseException) -> None:
-        view = self.views.setdefault(step.directory, StepView(f"{step.stage} {step.dataset}"))
-        view.ended, view.error, view.running = time.monotonic(), type(error).__name__, 0
+COLUMNS = (
+    "step",
+    "state",
+    "tasks",
+    "running",
+    "failed",
+    "skipped",
+    "records/s",
+    "MB/s",
+    "left",
+    "peak / budget",
+    "time",
+)
+WORDS = ("step", "state")  # aligned left; the other columns are aligned right
+DISPENSABLE = ("records/s", "running", "peak / budget", "MB/s", "left", "skipped")  # the first ones are left out first
+GAP = "  "
+MIN_NAME = 12  # number of characters of a step's name that are always shown
+MARGIN = 3  # lines of a terminal that the table leaves free
 
 
 class TableView(StepViews):
-    """Displays a live table on a terminal."""
+    """Displays a live table on a terminal: one line per step, at most as many as the terminal is high."""
 
     def __init__(self) -> None:
         super().__init__()
         from rich.console import Console
         from rich.live import Live
 
-        self._live = Live(console=Console(stderr=True), refresh_per_second=4, get_renderable=self._table)
+        self._console = Console(stderr=True)
+        self._showing = False
+        self._live = Live(console=self._console, refresh_per_second=4, get_renderable=self._table)
 
     def __enter__(self) -> TableView:
+        self._showing = True
         self._live.start()
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._showing = False
         self._live.stop()
 
     def note(self, text: str) -> None:
         self._live.console.print(text, markup=False, highlight=False)
 
-    def _table(self):
-        from rich.table import Table
+    def _table(self) -> Text:
+        from rich.text import Text
 
-        table = Table(box=None, header_style="bold", pad_edge=False)
-        for heading in WORDS:
-            table.add_column(heading)
-        for heading in NUMBERS:
-            table.add_column(heading, justify="right")
-        for view in self.views.values():
-            table.add_row(*_cells(view))
-        return table
+        views, height = list(self.views.values()), self._console.height - MARGIN
+        above = len(views) - height if self._showing and len(views) > height else 0
+        lines = table_lines(views[above:], self._console.width)
+        lines += [f"({above} earlier steps are not shown)"] * bool(above)
+        lines += [NOTICE] * any(view.compiling for view in views)
+        return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
 
 
-def _cells(view: StepView) -> list[str]:
-    seconds = max(view.seconds(), 1e-9)
-    left, running = view.left(), view.state() == "running"
-    return [
+def table_lines(views: Sequence[StepView], width: int) -> list[str]:
+    """Return a heading and a line per step, none longer than `width`. Columns without values are left out, and if the
+    table is too wide, so are the least important columns; then the names of the steps are cut.
+    """
+    cells = [_cells(view) for view in views]
+    shown = [name for name in COLUMNS if name in ("step", "state") or any(row[name] for row in cells)]
+    widths = {name: max(len(name), *(len(row[name]) for row in cells)) for name in shown} if cells else {}
+    for name in DISPENSABLE:
+        if sum(widths.values()) + len(GAP) * (len(widths) - 1) > width:
+            widths.pop(name, None)
+    if over := max(0, sum(widths.values()) + len(GAP) * (len(widths) - 1) - width):
+        widths["step"] = max(MIN_NAME, widths["step"] - over)
+    rows = [{name: name for name in COLUMNS}, *cells]
+    return [GAP.join(_padded(name, row[name], size) for name, size in widths.items()).rstrip()[:width] for row in rows]
+
+
+def _padded(name: str, text: str, width: int) -> str:
+    text = text if len(text) <= width else text[: width - 1] + "…"
+    return text.ljust(width) if name in WORDS else text.rjust(width)
+
+
+def _cells(view: StepView) -> dict[str, str]:
+    seconds, left, running = max(view.seconds(), 1e-9), view.left(), view.state() == "running"
+    rate = view.bytes_done / MEGABYTE / max(time.monotonic() - view.phase_started, 1e-9)
+    ran = "" if view.reused else f"{seconds:,.1f} s"
+    values = [
         view.name,
-        view.state(),
-        view.phase if running else "",
+        (view.phase or "running") if running else view.state(),
         f"{view.done}/{view.total}" if view.total else "",
-        str(view.running) if running else "",
+        str(view.running or "") if running else "",
         str(view.failed or ""),
         str(view.quarantined or ""),
-        "" if view.reused else f"{view.records / seconds:,.0f}",
-        f"{view.bytes_done / MEGABYTE / max(time.monotonic() - view.phase_started, 1e-9):,.0f}" if running else "",
+        f"{view.records / seconds:,.0f}" if view.records and not view.reused else "",
+        f"{rate:,.1f}" if running and view.bytes_done else "",
         f"{left:,.0f} s" if left is not None else "",
         f"{view.peak_memory // MEBIBYTE} / {view.budget // MEBIBYTE} MiB" if view.peak_memory else "",
-        "" if view.reused else f"{seconds:,.1f} s",
+        ran,
     ]
+    return dict(zip(COLUMNS, values, strict=True))
 
 
 class LineView(StepViews):
@@ -192,8 +146,13 @@ class LineView(StepViews):
     def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
         super().attempt_ended(outcome, verdict)
         if verdict is not Verdict.DONE:
-            self._say(f"{self._current.name}: task {outcome.key}, attempt {outcome.number}: {outcome.cause} "
-                      f"({outcome.message}): {verdict}")  # fmt: skip
+            # Not the message: the error at the end of the run has it, and `datakit status` until then.
+            self._say(f"{self._current.name}: task {outcome.key}, attempt {outcome.number}: {outcome.cause}, {verdict}")
+
+    def kernels_compiling(self, compiling: bool) -> None:
+        super().kernels_compiling(compiling)
+        if compiling:
+            self._say(f"{self._current.name}: {NOTICE}")
 
     def tick(self) -> None:
         super().tick()
@@ -211,7 +170,8 @@ class LineView(StepViews):
 
     def step_failed(self, step: Step, error: BaseException) -> None:
         super().step_failed(step, error)
-        self._say(f"{step.stage} {step.dataset}: {type(error).__name__}")
+        view = self.views[step.directory]
+        self._say(f"{view.name}: {view.state()} after {view.seconds():.1f} s")
 
 
 def view_for_terminal() -> TableView | LineView:

@@ -86,7 +86,7 @@ class PhaseRun:
         self._step, self._phase, self._digests = context.step, phase, digests
         self._executor, self._ledger, self._observer = executor, context.ledger, context.observer
         self._queue = AttemptQueue()
-        self._in_flight = 0
+        self._in_flight, self._compiling = 0, False
         self._tasks: dict[str, TaskState] = {}  # tasks that are started but not done
         self._results: dict[str, bytes] = {}  # packed results
         self._estimates, self._breaker = TaskEstimates(phase), Breaker()
@@ -113,6 +113,9 @@ class PhaseRun:
             for outcome in self._executor.wait(WAIT_SECONDS) if self._in_flight else ():
                 self._take(outcome)
             self._ledger.tick()
+            if self._executor.compiling != self._compiling:
+                self._compiling = not self._compiling
+                self._observer.kernels_compiling(self._compiling)
             self._observer.tick()
 
     # --- submitting

@@ -8,9 +8,10 @@ calling thread, but it copies all locks, including those that other threads hold
 by `kill -9`, the server sees the end of the control socket, kills its children and exits, so no orphans remain.
 
 The protocol uses a Unix socket pair. The parent sends the boot message, and the server reports whether its preloads
-succeeded. Each subsequent request consists of a memory budget and three file descriptors: the attempt's channel
-(request in, result out), the status pipe and the heartbeat (shared memory). On the status pipe, the server writes the
-child's pid and, when the child exits, its exit status, resource usage and memory use.
+succeeded and, before that, if it compiles kernels. Each subsequent request consists of a memory budget and three file
+descriptors: the attempt's channel (request in, result out), the status pipe and the heartbeat (shared memory). On the
+status pipe, the server writes the child's pid and, when the child exits, its exit status, resource usage and memory
+use.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import signal
 import socket
 import struct
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from datakit.engine.task import Preload, decode, encode
@@ -31,8 +33,10 @@ from datakit.engine.worker import child
 from datakit.engine.worker.framing import receive_frame, send_frame
 from datakit.engine.worker.memory_watcher import MEMORY_USE, MemoryWatcher, kill
 from datakit.engine.worker.preloaded_values import preloaded
+from datakit.text import compilation
 
 ALWAYS = ("pyarrow", "pyarrow.compute", "pyarrow.parquet", "datakit.storage.parquet")  # imported by every stage
+COMPILING = {"compiling": True}  # sent before the report on the preloads, if numba compiles a kernel
 BUDGET = struct.Struct("<q")
 PID = struct.Struct("<q")
 EXIT = struct.Struct("<qqdd")  # wait status, peak resident bytes, user seconds, system seconds; a MEMORY_USE follows
@@ -44,21 +48,24 @@ def serve(control: socket.socket) -> None:
     """Boot, and then fork on request until the parent closes its end of the socket."""
     preloads = decode(receive_frame(control), tuple[Preload, ...])
     watcher = MemoryWatcher()
-    failure = _boot(preloads)
+    failure = _boot(preloads, lambda: send_frame(control, encode(COMPILING)))
     send_frame(control, encode(failure or {"pid": os.getpid()}))
     if failure is None:
         _ForkServer(control, preloads, watcher).run()
 
 
-def _boot(preloads: tuple[Preload, ...]) -> dict[str, Any] | None:
-    """Import and call the preloads. Return None, or the failure in the form in which a child reports failures."""
+def _boot(preloads: tuple[Preload, ...], compiling: Callable[[], None]) -> dict[str, Any] | None:
+    """Import and call the preloads; call `compiling` if kernels have to be compiled. Return None, or the failure in the
+    form in which a child reports failures.
+    """
     try:
         for module in ALWAYS:
             importlib.import_module(module)
         for preload in preloads:
             importlib.import_module(preload.module)
             if preload.function:
-                preloaded(preload.function, *preload.arguments)
+                with compilation.announced(compiling):
+                    preloaded(preload.function, *preload.arguments)
         if threads := child.foreign_threads():  # a fork copies the locks that they hold, but not the threads
             raise RuntimeError(f"the preloads started threads ({', '.join(threads)}), so the server cannot fork safely")
     except BaseException as error:  # noqa: BLE001 - sent to the parent, which raises it there

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from datakit.engine.task import Preload, decode, encode
@@ -37,8 +37,10 @@ class BootError(Exception):
 class ForkServer:
     """The parent's side of the connection to one fork server. Thread-safe."""
 
-    def __init__(self, preloads: tuple[Preload, ...]) -> None:
-        """Start the server and wait until it has booted. Raises BootError or ConnectionError."""
+    def __init__(self, preloads: tuple[Preload, ...], compiling: Callable[[], None] = lambda: None) -> None:
+        """Start the server and wait until it has booted; call `compiling` if it has to compile kernels. Raises
+        BootError or ConnectionError.
+        """
         self._lock = threading.Lock()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         command = [sys.executable, "-c", SERVER_PROGRAM, str(theirs.fileno())]
@@ -48,7 +50,8 @@ class ForkServer:
         theirs.close()
         send_frame(self._control, encode(preloads))
         try:
-            reply = decode(receive_frame(self._control))
+            while (reply := decode(receive_frame(self._control))) == forkserver.COMPILING:
+                compiling()
         except (EOFError, OSError) as error:
             raise ConnectionError(f"the fork server died while starting (exit code {self._process.wait()})") from error
         if "error" in reply:
@@ -79,6 +82,7 @@ class ForkServerPool:
 
     def __init__(self, limit: int = 2) -> None:
         self._limit, self._lock = limit, threading.Lock()
+        self.compiling = False  # True while a server that is being started compiles kernels
         remove_dead_scratch()
         self._servers: dict[tuple[Preload, ...], ForkServer] = {}
         self._uses: dict[tuple[Preload, ...], int] = {}
@@ -104,9 +108,15 @@ class ForkServerPool:
             idle = [key for key in self._servers if not self._uses.get(key)]
             while len(self._servers) >= self._limit and idle:
                 self._servers.pop(idle.pop(0)).close()
-            server = ForkServer(preloads)
+            try:
+                server = ForkServer(preloads, self._compiles)
+            finally:
+                self.compiling = False
         self._servers[preloads] = server  # the dict's last entry is the most recently used server
         return server
+
+    def _compiles(self) -> None:
+        self.compiling = True
 
     def close(self) -> None:
         """End all servers and their children."""

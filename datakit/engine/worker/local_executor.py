@@ -45,6 +45,10 @@ class LocalExecutor(Executor):
     def slots(self) -> int:
         return self._slots
 
+    @property
+    def compiling(self) -> bool:
+        return self._servers.compiling
+
     def submit(self, attempt: Attempt) -> None:
         with self._lock:
             self._waiting.append(attempt)

@@ -38,6 +38,13 @@ class Batch:
     run_starts: np.ndarray | None  # int32 [segments]: where each segment starts within its row
     source_mask: np.ndarray | None  # bool [rows, length]: the loss mask of the sources, if any has one
 
+    def __repr__(self) -> str:
+        rows = np.bincount(self.components[self.components >= 0], minlength=len(self.names)).tolist()
+        shares = ", ".join(f"{name} {count}" for name, count in zip(self.names, rows, strict=True) if count)
+        return (
+            f"Batch(step {self.step}, {self.shape[0]} x {self.shape[1]} tokens, {self.padding} padding; rows: {shares})"
+        )
+
     @property
     def shape(self) -> tuple[int, int]:
         rows, length = self.tokens.shape

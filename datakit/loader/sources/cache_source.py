@@ -9,6 +9,9 @@ used most recently are kept in memory: up to 64 MB, at 8 bytes per document.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 import xxhash
 
@@ -17,6 +20,9 @@ from datakit.cache.lru import LruCache
 from datakit.cache.reader import Cache, open_cache
 from datakit.errors import LoaderError, suggestion
 from datakit.loader.sources.token_source import TokenSource, borders_touching
+
+if TYPE_CHECKING:
+    import tokenizers
 
 CACHED_BYTES = 64 << 20  # enough for the boundaries of 8 M documents
 
@@ -27,35 +33,39 @@ class CacheSource:
     """
 
     def __init__(self, cache: Cache, source: str | None = None) -> None:
-        self.url, self.source = cache.directory, source
-        self.has_loss_mask = cache.has_loss_mask
-        self._cache = cache
+        self.cache: Cache = cache
+        self.url: str = cache.directory
+        self.source: str | None = source
+        self.has_loss_mask: bool = cache.has_loss_mask
         chosen = [shard for shard in cache.shards if source in (None, shard.source)]
         if not chosen:
             known = sorted({shard.source for shard in cache.shards})
             raise LoaderError(f"{cache.directory} has no source {source!r}: {suggestion(source or '', known)}")
         self._shards = [shard for shard in chosen if shard.tokens]
         self._start = chosen[0].token_start
-        self.tokens = chosen[-1].token_start + chosen[-1].tokens - self._start
+        self.tokens: int = chosen[-1].token_start + chosen[-1].tokens - self._start
         self._starts = np.array([shard.token_start - self._start for shard in self._shards], np.int64)
         self._cached = LruCache[int, np.ndarray](CACHED_BYTES, lambda borders: borders.nbytes)
-        self.dtype = np.dtype(cache.contract.dtype)
-        self.cache_identity = cache.manifest.identity
+        self.dtype: np.dtype = np.dtype(cache.contract.dtype)
+        self.cache_identity: str = cache.manifest.identity
         name = f"{self.cache_identity}/{source or ''}"
-        self.identity = self.cache_identity if source is None else xxhash.xxh3_128_hexdigest(name.encode())
+        self.identity: str = self.cache_identity if source is None else xxhash.xxh3_128_hexdigest(name.encode())
 
-    def __reduce__(self) -> tuple:
+    def __repr__(self) -> str:
+        return f"CacheSource({self.url!r}, {self.source!r}: {self.tokens:,} tokens)"
+
+    def __reduce__(self) -> tuple[Any, ...]:
         return open_source, (self.url, self.source)
 
     @property
     def requests(self) -> int:
-        return self._cache.requests
+        return self.cache.requests
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        return self._cache.read(self._start + start, self._start + stop)
+        return self.cache.read(self._start + start, self._start + stop)
 
     def read_loss_mask(self, start: int, stop: int) -> np.ndarray:
-        return self._cache.read_loss_mask(self._start + start, self._start + stop)
+        return self.cache.read_loss_mask(self._start + start, self._start + stop)
 
     def document_borders(self, start: int, stop: int) -> np.ndarray:
         first = int(np.searchsorted(self._starts, start, side="right")) - 1
@@ -74,7 +84,7 @@ class CacheSource:
         """Return the starts of a shard's documents, from 0, and the end of the last one, omitting empty documents."""
 
         def read() -> np.ndarray:
-            lengths = self._cache.document_lengths(self._shards[index].index)
+            lengths = self.cache.document_lengths(self._shards[index].index)
             return starts_of(lengths[lengths > 0])
 
         return self._cached.get(index, read)
@@ -85,6 +95,21 @@ def open_source(url: str, source: str | None = None) -> CacheSource:
     cache, and LoaderError if the cache does not have the source.
     """
     return CacheSource(open_cache(url), source)
+
+
+def shared_tokenizer(sources: Mapping[str, TokenSource]) -> tokenizers.Tokenizer:
+    """Return the tokenizer of all these components' caches. Raises LoaderError if they have several, or none."""
+    caches = {name: source.cache for name, source in sources.items() if isinstance(source, CacheSource)}
+    if len(caches) < len(sources):
+        raise LoaderError(
+            f"component {min(set(sources) - set(caches))!r} is not read from a cache, so it has no tokenizer"
+        )
+    if len({cache.contract.tokenizer_sha256 for cache in caches.values()}) > 1:
+        listed = ", ".join(f"{name}: {cache.directory}" for name, cache in caches.items())
+        raise LoaderError(
+            f"the components have different tokenizers ({listed}); use loader.sources[name].cache.tokenizer"
+        )
+    return next(iter(caches.values())).tokenizer
 
 
 def share_tokens(one: TokenSource, other: TokenSource) -> bool:

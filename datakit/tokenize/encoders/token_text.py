@@ -9,11 +9,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from tokenizers import decoders
 from tokenizers.decoders import DecodeStream
 
 from datakit.errors import TokenizerError
+from datakit.tokenize.encoders.long_words import byte_characters
 from datakit.tokenize.encoders.tokenizer import Tokenizer, load
 
+BYTES = {character: byte for byte, character in enumerate(byte_characters())}
 LONGEST_CHARACTER = 8  # maximum number of tokens per piece; that many are decoded even if they do not form text
 
 
@@ -51,8 +54,13 @@ def pieces(tokenizer: Tokenizer, tokens: Sequence[int] | np.ndarray) -> Iterator
 
 
 def token_text(tokenizer: Tokenizer, number: int) -> str:
-    """Return one token's text, or the token's name in the vocabulary if it does not form text on its own."""
+    """Return one token's text. If it does not form text on its own, return its bytes, with escapes for those that are
+    not UTF-8 (byte-level tokenizers), or its name in the vocabulary (all others).
+    """
     text = tokenizer.reference.decode([number], skip_special_tokens=False)
     if text and "\N{REPLACEMENT CHARACTER}" not in text:
         return text
-    return tokenizer.reference.id_to_token(number) or f"#{number}"
+    name = tokenizer.reference.id_to_token(number) or f"#{number}"
+    if isinstance(tokenizer.reference.decoder, decoders.ByteLevel) and all(sign in BYTES for sign in name):
+        return bytes(BYTES[sign] for sign in name).decode("utf-8", "backslashreplace")
+    return name

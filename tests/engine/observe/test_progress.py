@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import io
+import time
 from pathlib import Path
 
 import pytest
 
-from datakit.engine.observe.progress import LineView, StepViews, TableView, _cells
+from datakit.engine.executor import Cause, Outcome, Verdict
+from datakit.engine.observe.progress import LineView, TableView, table_lines
+from datakit.engine.observe.step_views import StepView, StepViews
 from datakit.errors import StepFailedError
+from datakit.text.compilation import NOTICE
 from tests.support.engine import engine_tasks
 from tests.support.engine.runs import run_numbers
 
@@ -18,7 +22,7 @@ def test_view_counts_the_tasks_and_records_of_a_step(tmp_path: Path) -> None:
     run_numbers(tmp_path / "step", 3, observer=views)
     (view,) = views.views.values()
     assert (view.state(), view.total, view.done, view.failed, view.left()) == ("done", 3, 3, 0, None)
-    assert len(_cells(view)) == 12
+    assert table_lines([view], 120)[1].split()[:4] == ["numbers", "test", "done", "3/3"]
 
 
 def test_finished_step_is_shown_as_reused(tmp_path: Path) -> None:
@@ -41,7 +45,7 @@ def test_failed_step_is_shown_with_its_error(tmp_path: Path) -> None:
     with LineView(stream) as view:
         view.step_started(step)
         view.step_failed(step, StepFailedError("all tasks failed"))
-    assert stream.getvalue().splitlines()[-1].endswith(": StepFailedError")
+    assert stream.getvalue().splitlines()[-1].endswith(": failed after 0.0 s")
     assert [shown.state() for shown in view.views.values()] == ["failed"]
 
 
@@ -49,5 +53,53 @@ def test_table_has_a_row_per_step(tmp_path: Path) -> None:
     pytest.importorskip("rich")
     table = TableView()
     run_numbers(tmp_path / "step", 1, observer=table)
-    drawn = table._table()
-    assert (drawn.row_count, len(drawn.columns)) == (1, 12)
+    assert len(table._table().plain.splitlines()) == 2
+
+
+def wide_views() -> list[StepView]:
+    """A step of each kind, with large numbers in every column."""
+    views = [
+        StepView(f"signatures a-source-with-quite-a-long-name-{i}", "attributes", 100_000, 99_999) for i in range(4)
+    ]
+    for view in views:
+        view.failed, view.running, view.quarantined, view.records = 1234, 128, 4321, 10**9
+        view.bytes_total, view.bytes_done, view.peak_memory, view.budget = 10**14, 10**12, 10**10, 10**11
+        view.started, view.phase_started = view.started - 100_000, view.phase_started - 100_000
+    views[1].ended, views[2].reused, views[3].error = views[1].started + 5, True, "failed"
+    return views
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 200])
+def test_table_is_never_wider_than_the_terminal(width: int) -> None:
+    lines = table_lines(wide_views(), width)
+    assert len(lines) == 5
+    assert max(map(len, lines)) <= width
+    assert all(name in lines[0] for name in ("step", "state", "tasks", "failed", "time"))
+    assert lines[1].startswith("signatures a") and "attributes" in lines[1] and "99999/100000" in lines[1]
+    assert ("peak / budget" in lines[0]) == (width == 200)
+
+
+def test_columns_without_values_are_left_out() -> None:
+    heading, _ = table_lines([StepView("download a", ended=5.0, started=4.0)], 80)
+    assert heading.split() == ["step", "state", "time"]
+
+
+def test_compilation_is_announced_and_not_part_of_the_rate(tmp_path: Path) -> None:
+    stream, step = io.StringIO(), engine_tasks.number_step(str(tmp_path))
+    with LineView(stream) as view:
+        view.step_started(step)
+        (shown,) = view.views.values()
+        shown.phase_started -= 50
+        view.kernels_compiling(True)
+        assert shown.state() == "compiling"
+        view.kernels_compiling(False)
+    assert stream.getvalue().splitlines()[-1].endswith(f": {NOTICE}")
+    assert shown.state() == "running" and time.monotonic() - shown.phase_started < 40
+
+
+def test_failed_attempts_are_named_without_their_message(tmp_path: Path) -> None:
+    stream, step = io.StringIO(), engine_tasks.number_step(str(tmp_path))
+    with LineView(stream) as view:
+        view.step_started(step)
+        view.attempt_ended(Outcome("sum", "00001", 2, Cause.ERROR, message="the whole story"), Verdict.FAIL)
+    assert stream.getvalue().splitlines()[-1].endswith(": task 00001, attempt 2: error, fail")

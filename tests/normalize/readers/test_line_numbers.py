@@ -24,7 +24,7 @@ LINES = st.lists(st.sampled_from([b'{"text": "good"}', b"bad", b"", b"[5]", b"\x
 def named(folder: Path, name: str, start: int = 0, stop: int | None = None) -> list[tuple[int, int | None]]:
     """(offset, line number) of each unusable record; lines above 64 bytes are too long."""
     counts = RecordCounts(Tolerance(1000))
-    with patch.object(line_chunks, "CHUNK_BYTES", 64):
+    with patch.object(line_chunks, "CHUNK_BYTES", 64), patch.object(line_numbers, "BLOCK_BYTES", 7):
         for _ in read_json(ReadContext(Inputs(str(folder)), Config(max_document_bytes=64), counts), name, start, stop):
             pass
     found = [(record.position, re.search(r" \(line (\d+)\)$", record.reason)) for record in counts.quarantined]

@@ -1,0 +1,144 @@
+"""Defines the part of `Cache` that knows documents: finds them by row, id or position, and reads them one at a time, in
+slices, or in stretches of about 1 Mi tokens.
+"""
+
+from __future__ import annotations
+
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, SupportsIndex, overload
+
+import numpy as np
+
+from datakit.cache.contract import Contract
+from datakit.cache.documents.document import Document, Stretch, record_batches
+from datakit.cache.documents.lazy_slice import LazySlice
+from datakit.cache.layout import CacheDetails
+from datakit.cache.lengths import read_lengths, starts_of, stretches
+from datakit.cache.lru import LruCache
+from datakit.cache.read_ahead import BLOCK_TOKENS
+from datakit.cache.shard_offsets import ShardOffsets
+from datakit.errors import UnknownDocumentError
+from datakit.storage.manifest import Manifest
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from datakit.cache.document_index import DocumentIndex
+
+STARTS_CACHED = 32  # number of shards
+
+
+class CacheDocuments(ABC):
+    """A cache as a sequence of documents, in the order of its tokens. A document's row is its place in this order."""
+
+    def __init__(self, directory: str, manifest: Manifest, details: CacheDetails) -> None:
+        self.directory: str = directory
+        self.manifest: Manifest = manifest
+        self.details: CacheDetails = details
+        self.contract: Contract = details.contract
+        self.has_loss_mask: bool = details.loss_mask is not None
+        self._offsets = ShardOffsets(directory, manifest.partitions)
+        self.documents_count: int = self._offsets.rows
+        self._starts, self._lists_read = LruCache[int, np.ndarray](STARTS_CACHED), 0
+
+    @abstractmethod
+    def read(self, start: int, stop: int) -> np.ndarray: ...
+
+    @abstractmethod
+    def read_loss_mask(self, start: int, stop: int) -> np.ndarray: ...
+
+    def __len__(self) -> int:
+        return self.documents_count
+
+    @overload
+    def __getitem__(self, row: SupportsIndex) -> Document: ...
+    @overload
+    def __getitem__(self, row: slice) -> LazySlice[Document]: ...
+    def __getitem__(self, row: SupportsIndex | slice) -> Document | LazySlice[Document]:
+        return LazySlice(f"Cache({self.directory!r})", range(len(self)), self.document, self.documents)[row]
+
+    def __iter__(self) -> Iterator[Document]:
+        return self.documents()
+
+    def document(self, row: SupportsIndex | str) -> Document:
+        """Return the document in this row, or with this id. Raises IndexError, or UnknownDocumentError (a KeyError)."""
+        if isinstance(row, str):
+            found = self.find(row)
+            if found is None:
+                raise UnknownDocumentError(
+                    f"{self.directory} has no document with the id {row!r}; an id has 32 hex digits, and documents "
+                    f"that deduplication removed are not in the cache"
+                )
+            row = found
+        index, local = self._offsets.shard_of_row(operator.index(row))
+        starts, base = self.document_starts(index), int(self._offsets.token_starts[index])
+        tokens = self.read(base + int(starts[local]), base + int(starts[local + 1]))
+        return Document(self._documents.id_of(index, local), tokens)
+
+    def documents(self, start: int = 0, stop: int | None = None) -> Iterator[Document]:
+        """Yield the documents in rows [start, stop), by default all, in order. Reads about 1 Mi tokens, or one longer
+        document, at a time.
+        """
+        for part in self._stretches(start, len(self) if stop is None else stop, masks=False):
+            yield from part.documents()
+
+    def to_arrow(self, start: int = 0, stop: int | None = None) -> pyarrow.RecordBatchReader:
+        """Return the documents in rows [start, stop) as Arrow record batches of about 1 Mi tokens, each of which is
+        made when it is read: id, source, tokens and, if the cache has any, loss_mask. Needs pyarrow.
+        """
+        parts = self._stretches(start, len(self) if stop is None else stop, masks=self.has_loss_mask)
+        return record_batches(parts, self.contract.dtype, self.has_loss_mask)
+
+    def _stretches(self, start: int, stop: int, masks: bool) -> Iterator[Stretch]:
+        if not 0 <= start <= stop <= len(self):
+            raise IndexError(f"rows [{start}, {stop}) are out of range: {self.directory} has {len(self)} documents")
+        for index, partition in enumerate(self.manifest.partitions):
+            before = int(self._offsets.row_starts[index])
+            low, high = max(0, start - before), min(partition.rows, stop - before)
+            if low >= high:
+                continue
+            ids, starts = self._documents.ids(index), starts_of(self.document_lengths(index))
+            base = int(self._offsets.token_starts[index])
+            for first, last in stretches(starts[low : high + 1], BLOCK_TOKENS):
+                bounds = starts[low + first : low + last + 1]
+                span = base + int(bounds[0]), base + int(bounds[-1])
+                mask = self.read_loss_mask(*span) if masks else None
+                chosen = ids.slice(low + first, last - first)
+                yield Stretch(partition.source, chosen, self.read(*span), bounds - bounds[0], mask)
+
+    def find(self, identity: str) -> int | None:
+        """Return the row of the document with this id (32 hex digits), or None. Reads about one row group."""
+        return self._documents.find(identity)
+
+    def row_at(self, position: int) -> int:
+        """Return the row of the document that contains the token at this position. Raises IndexError."""
+        index, local = self._offsets.shard_of_token(position)
+        row = int(np.searchsorted(self.document_starts(index), local, "right")) - 1
+        return int(self._offsets.row_starts[index]) + row
+
+    def position_of(self, row: int) -> int:
+        """Return the position of the first token of the document in this row. Raises IndexError."""
+        index, local = self._offsets.shard_of_row(row)
+        return int(self._offsets.token_starts[index]) + int(self.document_starts(index)[local])
+
+    def source_of(self, row: int) -> str:
+        """Return the name of the source of the document in this row. Raises IndexError."""
+        return self.manifest.partitions[self._offsets.shard_of_row(row)[0]].source
+
+    def document_lengths(self, index: int) -> np.ndarray:
+        """Read the number of tokens of each document in a shard, uint32 [rows], in one request. Raises CorruptError."""
+        self._lists_read += 1
+        return read_lengths(self.directory, self.manifest.partitions[index])
+
+    def document_starts(self, index: int) -> np.ndarray:
+        """Return the starts of a shard's documents and the last one's end, int64 [rows + 1]. Caches recent results."""
+        return self._starts.get(index, lambda: starts_of(self.document_lengths(index)))
+
+    @cached_property
+    def _documents(self) -> DocumentIndex:
+        from datakit.cache.document_index import DocumentIndex  # needs pyarrow, which a training machine may not have
+
+        return DocumentIndex(self.directory, self.manifest.partitions, self._offsets.row_starts)

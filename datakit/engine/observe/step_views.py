@@ -1,0 +1,114 @@
+"""Derives the displayed state of each step of a run (tasks, rates, time left, memory) from the events in `observer.py`.
+
+The rate in MB/s and the remaining time are based on bytes of input, and do not include the compilation of kernels.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from datakit.engine.executor import Outcome, Verdict
+from datakit.engine.observe.observer import Observer
+from datakit.engine.task import Phase, Step
+from datakit.errors import PartialError
+from datakit.storage.manifest import Manifest
+
+
+@dataclass
+class StepView:
+    """The displayed state of one step. While the step runs, the counts of bytes and records cover only this run's
+    attempts. At the end, `records` becomes the number of rows in the manifest.
+    """
+
+    name: str
+    phase: str = ""
+    total: int = 0
+    done: int = 0
+    failed: int = 0
+    running: int = 0
+    quarantined: int = 0
+    records: int = 0
+    bytes_done: int = 0
+    bytes_total: int = 0
+    peak_memory: int = 0
+    budget: int = 0
+    slots: int = 0
+    reused: bool = False
+    compiling: bool = False
+    error: str = ""
+    started: float = field(default_factory=time.monotonic)
+    phase_started: float = field(default_factory=time.monotonic)
+    ended: float | None = None
+
+    def seconds(self) -> float:
+        """Return the step's duration so far, in seconds."""
+        return (self.ended or time.monotonic()) - self.started
+
+    def left(self) -> float | None:
+        """Estimate the seconds left in the phase from the bytes done; return None if no estimate is possible."""
+        passed = time.monotonic() - self.phase_started
+        if self.ended is not None or not self.bytes_done or not self.bytes_total:
+            return None
+        return passed * max(0, self.bytes_total - self.bytes_done) / self.bytes_done
+
+    def state(self) -> str:
+        """Return the state as one word."""
+        if self.error:
+            return self.error
+        if self.reused:
+            return "reused"
+        if self.compiling:
+            return "compiling"
+        return "done" if self.ended is not None else "running"
+
+
+class StepViews(Observer):
+    """Keeps the state of every step of a run. Subclasses display it."""
+
+    def __init__(self) -> None:
+        self.views: dict[str, StepView] = {}
+        self._current: StepView = StepView("")
+        self._sizes: dict[str, int] = {}
+
+    def step_started(self, step: Step) -> None:
+        self._current = self.views.setdefault(step.directory, StepView(f"{step.stage} {step.dataset}"))
+
+    def phase_started(self, step: Step, phase: Phase, done: int, slots: int) -> None:
+        view = self._current
+        view.phase, view.total, view.done, view.slots = phase.name, len(phase.tasks), done, slots
+        view.bytes_total, view.bytes_done = sum(task.input_bytes for task in phase.tasks), 0
+        view.phase_started = time.monotonic()
+        self._sizes = {task.key: task.input_bytes for task in phase.tasks}
+
+    def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
+        view = self._current
+        view.done += verdict is Verdict.DONE
+        view.failed += verdict is Verdict.FAIL
+        if outcome.budget and outcome.peak_memory * view.budget >= view.peak_memory * outcome.budget:
+            view.peak_memory, view.budget = outcome.peak_memory, outcome.budget  # the attempt closest to its budget
+        if verdict in (Verdict.DONE, Verdict.FAIL):
+            view.bytes_done += self._sizes.get(outcome.key, 0)
+        if outcome.result is not None:
+            view.records += outcome.result.records
+            view.quarantined += sum(record.records for record in outcome.result.quarantined)
+
+    def kernels_compiling(self, compiling: bool) -> None:
+        view = self._current
+        view.compiling, view.phase_started = compiling, time.monotonic()  # rates do not include the compilation
+
+    def tick(self) -> None:
+        """Estimate the number of running tasks: one per slot, but no more than there are unfinished tasks."""
+        view = self._current
+        view.running = min(view.slots, view.total - view.done - view.failed)
+
+    def step_ended(self, step: Step, manifest: Manifest, reused: bool) -> None:
+        view = self.views.setdefault(step.directory, StepView(f"{step.stage} {step.dataset}"))
+        view.ended, view.reused, view.running, view.compiling = time.monotonic(), reused, 0, False
+        view.records = manifest.totals.rows
+
+    def step_failed(self, step: Step, error: BaseException) -> None:
+        view = self.views.setdefault(step.directory, StepView(f"{step.stage} {step.dataset}"))
+        view.ended, view.running, view.compiling = time.monotonic(), 0, False
+        stopped = "failed" if isinstance(error, Exception) else "interrupted"
+        view.error = "partial" if isinstance(error, PartialError) else stopped

@@ -1,0 +1,33 @@
+"""Notices that numba compiles kernels, which takes 10 to 60 seconds on a machine that has not run them yet."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+NOTICE = "compiling kernels, which takes 10 to 60 s the first time on a machine"
+
+
+@contextmanager
+def announced(callback: Callable[[], None]) -> Iterator[None]:
+    """Call `callback` once if numba compiles a kernel in the `with` block. Loading a kernel from disk does not count.
+    The modules with the kernels must have been imported; if none of them has imported numba, this does not either.
+    """
+    if "numba" not in sys.modules:
+        yield
+        return
+    from numba.core import event
+
+    waiting = [callback]
+
+    class Listener(event.Listener):
+        def on_start(self, event: object) -> None:
+            while waiting:
+                waiting.pop()()
+
+        def on_end(self, event: object) -> None:
+            pass
+
+    with event.install_listener("numba:compile", Listener()):
+        yield
