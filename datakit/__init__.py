@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from datakit.api import RunPlan, RunResult, inspect, plan, run, status, why
+    from datakit.api import RunPlan, RunResult, inspect, ls, plan, run, status, why
     from datakit.cache.reader import open_cache
     from datakit.errors import DatakitError
     from datakit.recipe import Recipe, load_recipe
@@ -26,6 +26,7 @@ __all__ = [
     "RunResult",
     "inspect",
     "load_recipe",
+    "ls",
     "open_cache",
     "plan",
     "run",

@@ -1,4 +1,4 @@
-"""Provides the commands `run`, `plan`, `status`, `inspect` and `why` as Python functions that return their results.
+"""Provides the commands `run`, `plan`, `status`, `ls`, `inspect` and `why` as functions that return their results.
 Errors are raised as exceptions; no function exits the process.
 """
 
@@ -11,11 +11,11 @@ from datakit import pipeline
 from datakit.engine.ledger.status import StepStatus, read_status, step_directories
 from datakit.engine.observe.observer import Observer
 from datakit.errors import InputError
-from datakit.pipeline import Answer, RawReport, RunPlan, RunResult, StepDescription
+from datakit.pipeline import Answer, Overview, RawReport, RunPlan, RunResult, StepDescription
 from datakit.recipe import Recipe, load_recipe
 from datakit.storage import urls
 
-__all__ = ["RunPlan", "RunResult", "inspect", "plan", "run", "status", "why"]
+__all__ = ["RunPlan", "RunResult", "inspect", "ls", "plan", "run", "status", "why"]
 
 RecipeLike = str | os.PathLike[str] | Recipe
 Root = str | os.PathLike[str]
@@ -67,8 +67,13 @@ def status(directory: Root) -> list[StepStatus]:
     return found
 
 
+def ls(directory: Root = "./data") -> Overview:
+    """List the steps in a root, a dataset or a source, and say which are current and which are superseded."""
+    return pipeline.overview(os.fspath(directory))
+
+
 def inspect(target: Root) -> StepDescription | RawReport:
-    """Describe a finished step or a raw source. A dataset's directory stands for the dataset's last finished step."""
+    """Describe a finished step or a raw source. A dataset's directory stands for its current run."""
     return pipeline.inspect(os.fspath(target))
 
 

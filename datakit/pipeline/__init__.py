@@ -1,9 +1,10 @@
-"""Plans and runs recipes, describes finished steps, traces documents, and finds the leftovers of killed runs."""
+"""Plans and runs recipes, describes and lists steps, traces documents, and finds the leftovers of killed runs."""
 
 from datakit.normalize.inspect import RawReport
 from datakit.pipeline.fate import Answer, why
 from datakit.pipeline.garbage import Leftover, find_leftovers, remove_leftovers
 from datakit.pipeline.lineage import Ancestor, StepDescription, inspect
+from datakit.pipeline.overview import ListedStep, Overview, overview
 from datakit.pipeline.planning import PlannedStep, RunPlan, plan
 from datakit.pipeline.run_summary import StageLine, stage_lines
 from datakit.pipeline.running import RunResult, StepResult, run
@@ -12,6 +13,8 @@ __all__ = [
     "Ancestor",
     "Answer",
     "Leftover",
+    "ListedStep",
+    "Overview",
     "PlannedStep",
     "RawReport",
     "RunPlan",
@@ -21,6 +24,7 @@ __all__ = [
     "StepResult",
     "find_leftovers",
     "inspect",
+    "overview",
     "plan",
     "remove_leftovers",
     "run",

@@ -46,7 +46,7 @@ def why(
     Parameters
     ----------
     dataset
-        A dataset's directory, which stands for its last finished step, or a step's directory or manifest.
+        A dataset's directory, which stands for its current run, or a step's directory or manifest.
     id
         The document's id: 32 hex digits, from the column `id` of any output.
     source_id
