@@ -1,4 +1,4 @@
-"""Provides the commands `run`, `plan`, `status`, `ls`, `inspect` and `why` as functions that return their results.
+"""Provides the commands `run`, `plan`, `status`, `ls`, `inspect`, `why` and `diff` as functions that return results.
 Errors are raised as exceptions; no function exits the process.
 """
 
@@ -11,11 +11,11 @@ from datakit import pipeline
 from datakit.engine.ledger.status import StepStatus, read_status, step_directories
 from datakit.engine.observe.observer import Observer
 from datakit.errors import InputError
-from datakit.pipeline import Answer, Overview, RawReport, RunPlan, RunResult, StepDescription
+from datakit.pipeline import Answer, Difference, Overview, RawReport, RunPlan, RunResult, StepDescription
 from datakit.recipe import Recipe, load_recipe
 from datakit.storage import urls
 
-__all__ = ["RunPlan", "RunResult", "inspect", "ls", "plan", "run", "status", "why"]
+__all__ = ["RunPlan", "RunResult", "diff", "inspect", "ls", "plan", "run", "status", "why"]
 
 RecipeLike = str | os.PathLike[str] | Recipe
 Root = str | os.PathLike[str]
@@ -92,6 +92,20 @@ def why(
     `report` receives the numbers of files searched so far and in all, and what they are searched for.
     """
     return pipeline.why(os.fspath(dataset), id=id, source_id=source_id, cluster=cluster, most=most, report=report)
+
+
+def diff(
+    first: Root,
+    second: Root,
+    *,
+    report: Callable[[int, int, str], None] = lambda done, total, what: None,
+    listed: Callable[[str, str, str, list[str]], None] | None = None,
+) -> Difference:
+    """Count the documents that only one of two datasets or steps has, by source and by the reason.
+
+    `listed` receives the ids of all of them, in pieces: "-" (only in the first) or "+", source, reason, list of ids.
+    """
+    return pipeline.diff(os.fspath(first), os.fspath(second), report, listed)
 
 
 def _recipe(recipe: RecipeLike, settings: Iterable[str]) -> Recipe:

@@ -1,7 +1,7 @@
 """Plans and runs recipes, describes and lists steps, traces documents, and finds the leftovers of killed runs."""
 
 from datakit.normalize.inspect import RawReport
-from datakit.pipeline.fate import Answer, why
+from datakit.pipeline.fate import Answer, Difference, diff, why
 from datakit.pipeline.garbage import Leftover, find_leftovers, remove_leftovers
 from datakit.pipeline.lineage import Ancestor, StepDescription, inspect
 from datakit.pipeline.overview import ListedStep, Overview, overview
@@ -12,6 +12,7 @@ from datakit.pipeline.running import RunResult, StepResult, run
 __all__ = [
     "Ancestor",
     "Answer",
+    "Difference",
     "Leftover",
     "ListedStep",
     "Overview",
@@ -22,6 +23,7 @@ __all__ = [
     "StageLine",
     "StepDescription",
     "StepResult",
+    "diff",
     "find_leftovers",
     "inspect",
     "overview",
