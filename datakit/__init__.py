@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from datakit.api import RunPlan, RunResult, inspect, plan, run, status, why
+    from datakit.api import RunPlan, RunResult, diff, inspect, ls, plan, run, status, why
     from datakit.cache.reader import open_cache
     from datakit.errors import DatakitError
     from datakit.recipe import Recipe, load_recipe
@@ -24,8 +24,10 @@ __all__ = [
     "Recipe",
     "RunPlan",
     "RunResult",
+    "diff",
     "inspect",
     "load_recipe",
+    "ls",
     "open_cache",
     "plan",
     "run",

@@ -1,4 +1,4 @@
-"""Provides the commands `run`, `plan`, `status`, `inspect` and `why` as Python functions that return their results.
+"""Provides the commands `run`, `plan`, `status`, `ls`, `inspect`, `why` and `diff` as functions that return results.
 Errors are raised as exceptions; no function exits the process.
 """
 
@@ -11,13 +11,13 @@ from datakit import pipeline
 from datakit.engine.ledger.status import StepStatus, read_status, step_directories
 from datakit.engine.observe.observer import Observer
 from datakit.errors import InputError
-from datakit.pipeline import Answer, RawReport, RunPlan, RunResult, StepDescription
+from datakit.pipeline import Answer, Difference, Overview, RawReport, RunPlan, RunResult, StepDescription
 from datakit.pipeline.configure import table_mistakes
 from datakit.pipeline.root_layout import flow_order
 from datakit.recipe import Recipe, load_recipe
 from datakit.storage import urls
 
-__all__ = ["RunPlan", "RunResult", "inspect", "plan", "run", "status", "why"]
+__all__ = ["RunPlan", "RunResult", "diff", "inspect", "ls", "plan", "run", "status", "why"]
 
 RecipeLike = str | os.PathLike[str] | Recipe
 Root = str | os.PathLike[str]
@@ -71,8 +71,13 @@ def status(directory: Root) -> list[StepStatus]:
     return found
 
 
+def ls(directory: Root = "./data") -> Overview:
+    """List the steps in a root, a dataset or a source, and say which are current and which are superseded."""
+    return pipeline.overview(os.fspath(directory))
+
+
 def inspect(target: Root) -> StepDescription | RawReport:
-    """Describe a finished step or a raw source. A dataset's directory stands for the dataset's last finished step."""
+    """Describe a finished step or a raw source. A dataset's directory stands for its current run."""
     return pipeline.inspect(os.fspath(target))
 
 
@@ -91,6 +96,20 @@ def why(
     `report` receives the numbers of files searched so far and in all, and what they are searched for.
     """
     return pipeline.why(os.fspath(dataset), id=id, source_id=source_id, cluster=cluster, most=most, report=report)
+
+
+def diff(
+    first: Root,
+    second: Root,
+    *,
+    report: Callable[[int, int, str], None] = lambda done, total, what: None,
+    listed: Callable[[str, str, str, list[str]], None] | None = None,
+) -> Difference:
+    """Count the documents that only one of two datasets or steps has, by source and by the reason.
+
+    `listed` receives the ids of all of them, in pieces: "-" (only in the first) or "+", source, reason, list of ids.
+    """
+    return pipeline.diff(os.fspath(first), os.fspath(second), report, listed)
 
 
 def _recipe(recipe: RecipeLike, settings: Iterable[str]) -> Recipe:

@@ -1,6 +1,6 @@
 """Opens a token cache; reads token ranges, blocks, loss masks and documents from it; checks a tokenizer against it.
 
-    cache = open_cache("data/demo/tokenize-0123456789ab")
+    cache = open_cache("data/demo")               # its current cache, or data/demo/tokenize-0123456789ab
     cache.read(10_000, 14_096)                    # an array of 4096 tokens
     for block in cache.blocks(): ...              # arrays of 1 Mi tokens; the next ones are read in the background
     for document in cache.documents(): ...        # document.id, document.tokens
@@ -33,7 +33,8 @@ from datakit.cache.read_ahead import IN_FLIGHT, Range, block_ranges, read_ahead
 from datakit.cache.shard_arrays import ShardArrays
 from datakit.errors import NotFoundError, TokenizerError
 from datakit.storage import urls
-from datakit.storage.manifest import Manifest, read_manifest
+from datakit.storage.latest import current_cache
+from datakit.storage.manifest import Manifest, find_manifest
 
 if TYPE_CHECKING:
     import tokenizers
@@ -177,16 +178,17 @@ class Cache(CacheDocuments):
 
 
 def open_cache(url: str, cache_bytes: int = CACHE_BYTES) -> Cache:
-    """Open the token cache in directory `url` by reading its manifest. `cache_bytes` limits the pool of decoded chunks.
+    """Open the token cache in directory `url`, or the current one of a dataset, by reading its manifest. The cache's
+    `directory` is always that of the step. `cache_bytes` limits the pool of decoded chunks.
     Raises NotFoundError (unfinished or missing), UsageError (another kind of directory), CorruptError, RootError.
     """
     directory = urls.absolute(url)
     zarr_arrays.key_value_store(directory)  # raises RootError for an unsupported protocol
-    try:
-        manifest = read_manifest(directory)
-    except NotFoundError as error:
+    manifest = find_manifest(directory)
+    found = current_cache(directory) if manifest is None else (directory, manifest)
+    if found is None:
         raise NotFoundError(
             f"{directory} holds no finished token cache (it has no manifest.json); run its recipe again with "
             f"`datakit run`, which resumes where the last run stopped"
-        ) from error
-    return Cache(directory, manifest, cache_bytes)
+        )
+    return Cache(*found, cache_bytes)

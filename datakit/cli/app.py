@@ -17,6 +17,8 @@ from cyclopts import App, CycloptsError
 
 from datakit.cli.cache_command import show, stats
 from datakit.cli.cache_files_command import export_cache, import_cache, validate
+from datakit.cli.compare.diff_command import diff
+from datakit.cli.compare.ls_command import ls
 from datakit.cli.console import note
 from datakit.cli.doctor_command import doctor
 from datakit.cli.gc_command import gc
@@ -78,7 +80,7 @@ def build() -> App:
         version=_version,
         suppress_keyboard_interrupt=False,
     )
-    for command in (run, plan, status, inspect, why, validate, catalog, gc, doctor):
+    for command in (run, plan, status, ls, inspect, why, diff, validate, catalog, gc, doctor):
         app.command(command, help_epilogue="")
     for group, (text, commands) in GROUPS.items():
         app.command(subcommands := App(name=group, help=text, help_epilogue=""))

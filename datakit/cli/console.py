@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 Cell = str | int | None
 UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 GAP = "  "
+PAUSE = 0.5  # seconds between two lines of progress
 PICTURES = {code: chr(0x2400 + code) for code in range(32)} | dict.fromkeys(range(127, 160), "␡") | {10: "␊\n"}
 
 
@@ -24,6 +26,19 @@ def say(text: str = "") -> None:
 def note(text: str) -> None:
     """Print one line on stderr: a message for the user, not data."""
     print(text, file=sys.stderr)
+
+
+def progress_note(verb: str) -> Callable[[int, int, str], None]:
+    """Return a function that prints progress on stderr, at most every half second and only if stderr is a terminal."""
+    last = time.monotonic()
+
+    def show(done: int, total: int, what: str) -> None:
+        nonlocal last
+        if sys.stderr.isatty() and time.monotonic() - last > PAUSE:
+            last = time.monotonic()
+            note(f"{verb} {done:,} of {total:,} {what}"[:79])
+
+    return show
 
 
 def say_json(value: Any) -> None:

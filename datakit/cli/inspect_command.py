@@ -31,7 +31,7 @@ def inspect(target: str, /, *, draft: Flag = False, json: Flag = False) -> int:
     Parameters
     ----------
     target
-        A step's directory or manifest, a dataset's directory (which stands for its last finished step), or raw files,
+        A step's directory or manifest, a dataset's directory (which stands for its current run), or raw files,
         given by a path, glob or URL.
     draft
         Print only the draft recipe. Not allowed for a finished step.

@@ -1,9 +1,10 @@
-"""Plans and runs recipes, describes finished steps, traces documents, and finds the leftovers of killed runs."""
+"""Plans and runs recipes, describes and lists steps, traces documents, and finds the leftovers of killed runs."""
 
 from datakit.normalize.inspection.report import RawReport
-from datakit.pipeline.fate import Answer, why
+from datakit.pipeline.fate import Answer, Difference, diff, why
 from datakit.pipeline.garbage import Leftover, find_leftovers, remove_leftovers
 from datakit.pipeline.lineage import Ancestor, StepDescription, inspect
+from datakit.pipeline.overview import ListedStep, Overview, overview
 from datakit.pipeline.planning import PlannedStep, RunPlan, plan
 from datakit.pipeline.run_summary import StageLine, stage_lines
 from datakit.pipeline.running import RunResult, StepResult, run
@@ -11,7 +12,10 @@ from datakit.pipeline.running import RunResult, StepResult, run
 __all__ = [
     "Ancestor",
     "Answer",
+    "Difference",
     "Leftover",
+    "ListedStep",
+    "Overview",
     "PlannedStep",
     "RawReport",
     "RunPlan",
@@ -19,8 +23,10 @@ __all__ = [
     "StageLine",
     "StepDescription",
     "StepResult",
+    "diff",
     "find_leftovers",
     "inspect",
+    "overview",
     "plan",
     "remove_leftovers",
     "run",

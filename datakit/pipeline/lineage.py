@@ -15,6 +15,7 @@ from datakit.errors import NotFoundError
 from datakit.normalize.inspection.report import RawReport, inspect_source
 from datakit.pipeline.root_layout import STEP_NAME, stage_order, steps_in
 from datakit.storage import urls
+from datakit.storage.latest import current_step, only_finished
 from datakit.storage.manifest import FILE_NAME, Column, Manifest, find_manifest, read_manifest, totals_of
 
 SAMPLE_IDS = 3
@@ -74,7 +75,7 @@ class StepDescription:
 
 
 def inspect(target: str | os.PathLike[str]) -> StepDescription | RawReport:
-    """Describe a finished step or a raw source. A dataset's directory stands for its last finished step in stage order.
+    """Describe a finished step or a raw source. A dataset's directory stands for the last step of its current run.
 
     Raises NotFoundError if the target is an unfinished step, and NoInputError if nothing is found.
     """
@@ -84,9 +85,10 @@ def inspect(target: str | os.PathLike[str]) -> StepDescription | RawReport:
 
 
 def finished_step(place: str) -> tuple[str, Manifest, tuple[str, ...]] | None:
-    """Return the directory and manifest of the step at a URL, or of a dataset's last finished step, or None.
+    """Return the directory and manifest of the step at a URL, or of the last step of a dataset's current run, or None.
 
-    Also returns the dataset's other finished steps. Raises NotFoundError if the URL is an unfinished step.
+    Also returns the dataset's other finished steps. Raises NotFoundError if the URL is an unfinished step, and
+    UsageError if nothing says which step of a dataset is current.
     """
     if urls.name(place) == FILE_NAME:
         place = urls.parent(place)
@@ -98,9 +100,24 @@ def finished_step(place: str) -> tuple[str, Manifest, tuple[str, ...]] | None:
         return place, manifest, ()
     if STEP_NAME.fullmatch(urls.name(place)) and urls.listing(place):
         raise NotFoundError(f"{place} is not finished: it has no {FILE_NAME}; `datakit status {place}` shows its tasks")
-    steps = sorted(steps_in(place), key=lambda step: (stage_order(urls.name(step).rpartition("-")[0]), step))
-    finished = [step for step in steps if urls.exists(urls.join(step, FILE_NAME))]
-    return (finished[-1], read_manifest(finished[-1]), tuple(finished[:-1])) if finished else None
+    finished = [step for step in steps_in(place) if urls.exists(urls.join(step, FILE_NAME))]
+    found = (current_step(place) or _last_step(place, finished)) if finished else None
+    return found and (*found, tuple(sorted({*finished} - {found[0]}, key=_flow)))
+
+
+def _last_step(place: str, finished: list[str]) -> tuple[str, Manifest] | None:
+    """Return the finished step of the last stage. Raises UsageError if that stage has several."""
+    last = max(map(_stage, finished), key=stage_order, default="")
+    step = only_finished(place, [step for step in finished if _stage(step) == last])
+    return (step, read_manifest(step)) if step else None
+
+
+def _stage(step: str) -> str:
+    return urls.name(step).rpartition("-")[0]
+
+
+def _flow(step: str) -> tuple[int, str]:
+    return stage_order(_stage(step)), step
 
 
 def _description(directory: str, manifest: Manifest, beside: tuple[str, ...]) -> StepDescription:

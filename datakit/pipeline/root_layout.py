@@ -3,6 +3,7 @@
 <root>/sources/<source>/<stage>-<12 digits>/     steps of a single source, shared by all recipes
 <root>/<dataset>/<stage>-<12 digits>/            all other steps
 <root>/packing/packing-<length>-<policy>-<12 digits>/   counts for a mixture's packed components
+<root>/<dataset>/latest.json                     which of these steps are current
 <root>/<dataset>/runs/<run>/events.jsonl         the log of a run
 <root>/.cache/                                   stored hashes of local files
 """
@@ -15,6 +16,7 @@ import re
 from datakit.errors import RootError
 from datakit.storage import urls
 from datakit.storage.fingerprint import SHOWN_DIGITS, short
+from datakit.storage.globs import subdirectories
 
 SOURCES = "sources"
 RUNS = "runs"
@@ -41,29 +43,14 @@ def run_directory(root: str, dataset: str, run: str) -> str:
 
 def steps_in(directory: str) -> list[str]:
     """List the step directories of a dataset, a source or a root. The contents of steps are not listed."""
-    children = _children(directory)
+    children = subdirectories(directory)
     homes = [directory]
     if SOURCES in children:  # a root
         homes += [urls.join(directory, name) for name in children if name != SOURCES]
         above = urls.join(directory, SOURCES)
-        homes += [urls.join(above, name) for name in _children(above)]
-    found = (urls.join(home, name) for home in homes for name in _children(home) if STEP_NAME.fullmatch(name))
+        homes += [urls.join(above, name) for name in subdirectories(above)]
+    found = (urls.join(home, name) for home in homes for name in subdirectories(home) if STEP_NAME.fullmatch(name))
     return sorted(found)
-
-
-def _children(directory: str) -> list[str]:
-    """Return the names of the subdirectories, or an empty list if the directory does not exist."""
-    if urls.is_local(directory):
-        if not os.path.isdir(directory):
-            return []
-        with os.scandir(directory) as entries:
-            return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
-    file_system, path = urls.filesystem(directory)
-    try:
-        entries = file_system.ls(path, detail=True)
-    except FileNotFoundError:
-        return []
-    return sorted(urls.name(entry["name"]) for entry in entries if entry["type"] == "directory")
 
 
 def stage_order(stage: str) -> int:

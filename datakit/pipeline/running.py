@@ -8,6 +8,7 @@ partial. A run that executes anything writes its events to `<root>/<dataset>/run
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from datakit.engine.ledger.ledger import driver_name
@@ -20,11 +21,12 @@ from datakit.errors import PartialError
 from datakit.pipeline.graph import Graph, LocatedStep, Node, build, check_workers, engine_step
 from datakit.pipeline.lazy_executor import LazyExecutor
 from datakit.pipeline.resolve_sources import ListingOptions
-from datakit.pipeline.root_layout import run_directory
+from datakit.pipeline.root_layout import run_directory, stage_order
 from datakit.pipeline.run_summary import RunResult, StepResult
 from datakit.pipeline.tolerances import check_tolerances
 from datakit.recipe import Recipe
 from datakit.storage import urls
+from datakit.storage.latest import Current, record_latest
 
 TOKENIZE = "tokenize"
 
@@ -59,6 +61,7 @@ def run(
     finally:
         executor.close()
     progress.raise_partial()
+    _record_latest(urls.join(root, graph.dataset), steps)
     return RunResult(
         dataset=graph.dataset,
         root=root,
@@ -68,6 +71,19 @@ def run(
         seconds=time.monotonic() - started,
         notes=(*graph.notes, *(f"removed first (--fresh): {directory}" for directory in removed)),
     )
+
+
+def _record_latest(dataset: str, steps: Sequence[StepResult]) -> None:
+    """Record the run's own steps (not the shared steps of its sources) as the current ones of the dataset."""
+    own = [step for step in steps if step.source is None]
+    if own:
+        last = max(own, key=lambda step: stage_order(step.stage))
+        cache = [step for step in own if step.stage == TOKENIZE]
+        record_latest(dataset, _current(last), _current(cache[0]) if cache else None)
+
+
+def _current(step: StepResult) -> Current:
+    return Current(urls.name(step.directory), step.manifest.identity)
 
 
 def _remove_own_steps(graph: Graph) -> list[str]:

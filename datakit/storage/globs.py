@@ -191,3 +191,18 @@ def _local_file(entry: os.DirEntry[str], path: str) -> FileInfo:
             raise
         return FileInfo(entry.path, path, 0, special=_DANGLING)
     return FileInfo(entry.path, path, status.st_size, special=special_kind(status.st_mode))
+
+
+def subdirectories(directory: str) -> list[str]:
+    """Return the sorted names of the subdirectories, or an empty list if the directory does not exist."""
+    if urls.is_local(directory):
+        if not os.path.isdir(directory):
+            return []
+        with os.scandir(directory) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+    file_system, path = urls.filesystem(directory)
+    try:
+        entries = file_system.ls(path, detail=True)
+    except FileNotFoundError:
+        return []
+    return sorted(urls.name(entry["name"]) for entry in entries if entry["type"] == "directory")

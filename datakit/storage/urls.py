@@ -228,6 +228,15 @@ def last_change(url: str) -> float:
     return max((_seconds(info[key]) for info in entries for key in TIME_KEYS if info.get(key)), default=0.0)
 
 
+def modified(url: str) -> float:
+    """Return the time at which a file was written, in seconds since 1970 (one request). Raises NotFoundError."""
+    with read_errors(url):
+        if is_local(url):
+            return os.path.getmtime(local_path(url))
+        file_system, path = filesystem(url)
+        return _seconds(file_system.modified(path))
+
+
 def _seconds(moment: datetime | float | str) -> float:
     moment = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
     return moment.timestamp() if isinstance(moment, datetime) else moment

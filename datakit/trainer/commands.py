@@ -4,7 +4,7 @@ trains the run or evaluates a checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,24 +12,32 @@ from typing import Any
 import jax
 from etils import epath
 
-from datakit.errors import CheckpointError, UsageError
+from datakit.errors import CheckpointError, LoaderError, NotFoundError, UsageError
 from datakit.storage import urls
+from datakit.storage.manifest import find_manifest
 from datakit.trainer.checkpoints.candidates import Candidate, Say, candidate_at, candidates
-from datakit.trainer.checkpoints.select import checkpoint_folders, restore_newest
-from datakit.trainer.config import Run, read_run_file
-from datakit.trainer.data import Data, open_data
+from datakit.trainer.checkpoints.select import checkpoint_folders, committed, restore_newest
+from datakit.trainer.config import STAGE, Run, read_run_file
+from datakit.trainer.data import Data, Resolved, open_data, record_caches, recorded_caches
 from datakit.trainer.evaluate import evaluate_all
+from datakit.trainer.multihost import disagree, is_first
 from datakit.trainer.run_manifest import run_place
 from datakit.trainer.train import Outcome, say_on_stderr, train, trainer_of, use_compilation_cache
 
 
-def load_run(name_or_path: str | Path, root: str = "./data", overrides: Iterable[str] = ()) -> tuple[Run, Data]:
+def load_run(
+    name_or_path: str | Path,
+    root: str = "./data",
+    overrides: Iterable[str] = (),
+    pinned: Mapping[str, Resolved] | None = None,
+) -> tuple[Run, Data]:
     """Return the run that a run file defines, and its opened data. Overrides such as `steps=20` or `model.hidden=64`
-    replace values in the file. A model that sets no vocabulary gets the tokenizer's, rounded up. Raises RecipeError,
-    UsageError, TokenizerError, LoaderError, and the errors of opening caches.
+    replace values in the file. A model that sets no vocabulary gets the tokenizer's, rounded up. `pinned` says which
+    caches datasets stand for. Raises RecipeError, UsageError, TokenizerError, LoaderError, and the errors of opening
+    caches.
     """
     file = read_run_file(name_or_path, overrides)
-    data = open_data(file.data_table, file.path, root)
+    data = open_data(file.data_table, file.path, root, pinned)
     run = file.run(data.vocabulary)
     smallest = max(cache.contract.vocabulary_size for cache in data.caches.values())
     if run.model.vocabulary < smallest:
@@ -44,13 +52,64 @@ def train_file(
     path: str | Path, root: str = "./data", overrides: Iterable[str] = (), say: Say = say_on_stderr
 ) -> Outcome:
     """Train the run that a run file defines, or return its outcome if it is already finished."""
-    run, data = load_run(path, root, overrides)
+    run, data = load_begun(path, root, list(overrides), say, finished=False)
     for note in data.notes:
         say(note)
     with data.loader() as loader:
+        place = run_place(root, run, loader.record())
+        if disagree(place.fingerprint):
+            raise UsageError(f"{path}: processes found different caches; a dataset's cache changed; start all again")
+        if data.resolved and is_first() and urls.is_local(place.directory) and find_manifest(place.directory) is None:
+            record_caches(place.directory, data.resolved)
         return train(
             run, loader, root, evaluations=data.evaluations, token_bytes=data.token_bytes, inputs=data.inputs, say=say
         )
+
+
+def load_begun(path: str | Path, root: str, overrides: list[str], say: Say, *, finished: bool) -> tuple[Run, Data]:
+    """Return a run and its data, as `load_run` does. If the run has not begun with the current caches of its datasets,
+    but it has with earlier ones, these are used, and a note says so. finished: also consider finished runs.
+    """
+    run, data = load_run(path, root, overrides)
+    if not data.resolved or _begun(run, directory := _directory(run, data, root)):
+        return run, data
+    for other in sorted(Path(urls.local_path(urls.parent(directory))).glob(f"{STAGE}-*"), key=_age):
+        pinned = recorded_caches(str(other))
+        if not pinned or not _begun(run, str(other)) or not (finished or find_manifest(str(other)) is None):
+            continue
+        try:
+            earlier = load_run(path, root, overrides, pinned)
+        except (NotFoundError, LoaderError) as error:
+            say(f"{other} cannot go on: {error}")
+            continue
+        if _directory(*earlier, root) == str(other):
+            for place, found in data.resolved.items():
+                used = earlier[1].resolved[place]
+                if used != found:
+                    say(_newer(place, used.cache, found.cache))
+            return earlier
+    return run, data
+
+
+def _newer(dataset: str, used: str, newest: str) -> str:
+    return (
+        f"the run goes on with {used}, with which it began\n"
+        f"  {dataset} now stands for {urls.name(newest)}; to train on that one, change the run's name"
+    )
+
+
+def _directory(run: Run, data: Data, root: str) -> str:
+    with data.loader() as loader:
+        return run_place(root, run, loader.record()).directory
+
+
+def _begun(run: Run, directory: str) -> bool:
+    return bool(committed(list(checkpoint_folders(directory, run.checkpoint.temporary_root))))
+
+
+def _age(directory: Path) -> float:
+    """Return a key that sorts directories by time, newest first."""
+    return -directory.stat().st_mtime
 
 
 @dataclass(frozen=True)
@@ -73,9 +132,8 @@ def evaluate_file(
     """Evaluate a run's newest checkpoint, or the one in directory `checkpoint`, on the run file's validation sets.
     Raises CheckpointError if there is no valid checkpoint and UsageError if there is no validation set.
     """
-    run, data = load_run(path, root, overrides)
-    with data.loader() as loader:
-        directory = run_place(root, run, loader.record()).directory
+    run, data = load_begun(path, root, list(overrides), say, finished=True)
+    directory = _directory(run, data, root)
     found = _checkpoints(run, directory, checkpoint, say)
     if not data.evaluations(0):
         raise UsageError(

@@ -2,7 +2,7 @@
 and the validation sets, and rounds up the default vocabulary size.
 
     [data.components.web]                   # other keys are as in a mixture file (loader/mixture/toml_file.py)
-    cache = "data/demo"                     # a cache, or a dataset directory that holds exactly one finished cache
+    cache = "data/demo"                     # a cache, or a dataset, which stands for its current cache
     source = "web"
     validation_tokens = 2_000_000           # tokens of held-out documents, evaluated under the component's name
 
@@ -13,33 +13,35 @@ and the validation sets, and rounds up the default vocabulary size.
     mixture = "mix.toml"
 
 Paths are relative to the run file. At the start of a `cache` path, {root}/ stands for the command's --root. The root
-also holds the sequence counts of packed components, which `datakit mixture pack` wrote.
+also holds the sequence counts of packed components, which `datakit mixture pack` wrote. Which cache a dataset stands
+for is decided once, when a run begins, and recorded in `caches.json` in the run's directory.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
+import msgspec
 import numpy as np
 
 from datakit.cache.reader import Cache, open_cache
-from datakit.errors import LoaderError, RecipeError, TokenizerError, UsageError
-from datakit.loader import Component, Loader, Mixture, Shuffle, held_out_mixture, one_pass, open_source
+from datakit.errors import CorruptError, LoaderError, NotFoundError, RecipeError, TokenizerError, UsageError
+from datakit.loader import Component, Loader, Mixture, Shuffle, held_out_mixture, one_pass
 from datakit.loader.mixture.toml_file import load_mixture, mixture_of
 from datakit.loader.sources.cache_source import CacheSource
 from datakit.recipe import absolute
-from datakit.storage import urls
-from datakit.storage.manifest import InputReference, find_manifest, manifest_url
+from datakit.storage import atomic, urls
+from datakit.storage.manifest import InputReference, manifest_url
 from datakit.toml_config import decoded
 from datakit.trainer.evaluate import BatchesOf, EvaluationsAt, check_tags, token_byte_lengths
 
 ROOT = "{root}/"
+CACHES = "caches.json"
 MULTIPLE = 128  # default vocabulary sizes are rounded up to a multiple of this, as matrix units use blocks of 128
 
 
@@ -49,6 +51,34 @@ class EvaluationTable:
 
     cache: str
     source: str | None = None
+
+
+class Resolved(msgspec.Struct, frozen=True):
+    """The cache for which a dataset stands in a run: its directory and its identity."""
+
+    cache: str
+    identity: str
+
+
+@dataclass(frozen=True)
+class Opener:
+    """Opens each cache once. A dataset in `pinned` stands for the cache given there, even if a newer one is current."""
+
+    pinned: Mapping[str, Resolved]
+    resolved: dict[str, Resolved] = field(default_factory=dict)
+    opened: dict[str, Cache] = field(default_factory=dict)
+
+    def __call__(self, url: str) -> Cache:
+        place = urls.absolute(url)
+        if place not in self.opened:
+            pin = self.pinned.get(place)
+            cache = self.opened[place] = open_cache(pin.cache if pin else place)
+            identity = cache.manifest.identity
+            if pin is not None and identity != pin.identity:
+                raise NotFoundError(f"{pin.cache} has the identity {identity}, but the run has used {pin.identity}")
+            if cache.directory != place:
+                self.resolved[place] = Resolved(cache.directory, identity)
+        return self.opened[place]
 
 
 @dataclass(frozen=True)
@@ -61,6 +91,7 @@ class Data:
     vocabulary: int  # the tokenizer's vocabulary size, rounded up
     caches: Mapping[str, Cache]  # by directory
     notes: tuple[str, ...] = ()
+    resolved: Mapping[str, Resolved] = field(default_factory=dict)  # by dataset
 
     def loader(self) -> Loader:
         """Open a loader for this process's rows of the training batches; close it after use."""
@@ -80,22 +111,25 @@ class Data:
         ]
 
 
-def open_data(table: Mapping[str, Any], file: Path, root: str = "./data") -> Data:
-    """Open the data that a `[data]` table defines. Raises RecipeError, UsageError, TokenizerError and LoaderError."""
+def open_data(
+    table: Mapping[str, Any], file: Path, root: str = "./data", pinned: Mapping[str, Resolved] | None = None
+) -> Data:
+    """Open the data that a `[data]` table defines; `pinned` says which cache a dataset stands for.
+
+    Raises NotFoundError, RecipeError, UsageError, TokenizerError and LoaderError.
+    """
     settings, evaluation = _with_places(table, file, root)
-    mixture = _mixture(settings, file, root)
-    sets = {tag: open_source(entry.cache, entry.source) for tag, entry in evaluation.items()}
-    sources = [*(component.source for component in mixture.components.values()), *sets.values()]
-    caches = {
-        url: open_cache(url) for url in sorted({source.url for source in sources if isinstance(source, CacheSource)})
-    }
+    opener = Opener(pinned or {})
+    mixture = _mixture(settings, file, root, opener)
+    sets = {tag: CacheSource(opener(entry.cache), entry.source) for tag, entry in evaluation.items()}
+    caches = {cache.directory: cache for cache in sorted(opener.opened.values(), key=lambda cache: cache.directory)}
     first = next(iter(caches.values()))
     for cache in caches.values():
         first.contract.require(cache.contract.tokenizer_sha256, first.directory)
     token_bytes, notes = _token_bytes(first)
     vocabulary = -(-first.contract.vocabulary_size // MULTIPLE) * MULTIPLE
     check_tags(_evaluations(mixture, sets, 0))
-    return Data(mixture, partial(_evaluations, mixture, sets), token_bytes, vocabulary, caches, notes)
+    return Data(mixture, partial(_evaluations, mixture, sets), token_bytes, vocabulary, caches, notes, opener.resolved)
 
 
 def _with_places(table: Mapping[str, Any], file: Path, root: str) -> tuple[dict[str, Any], dict[str, EvaluationTable]]:
@@ -119,30 +153,16 @@ def _with_places(table: Mapping[str, Any], file: Path, root: str) -> tuple[dict[
     return settings, {tag: replace(entry, cache=_place(entry.cache, file, root)) for tag, entry in evaluation.items()}
 
 
-def _mixture(settings: dict[str, Any], file: Path, root: str) -> Mixture:
+def _mixture(settings: dict[str, Any], file: Path, root: str, opened: Opener) -> Mixture:
     if "mixture" in settings:
-        return load_mixture(absolute(str(settings["mixture"]), file.resolve().parent), root)
-    return mixture_of(settings, file, root).mixture
+        return load_mixture(absolute(str(settings["mixture"]), file.resolve().parent), root, opened)
+    return mixture_of(settings, file, root, opened).mixture
 
 
 def _place(cache: str, file: Path, root: str) -> str:
     if cache.startswith(ROOT):
-        return find_cache(urls.join(urls.absolute(root), cache.removeprefix(ROOT)))
-    return find_cache(absolute(cache, file.resolve().parent))
-
-
-def find_cache(directory: str) -> str:
-    """Return `directory` if it is a cache or a URL, otherwise the only finished cache in it. Raises UsageError."""
-    if find_manifest(directory) is not None or not urls.is_local(directory):
-        return directory
-    entries = sorted(Path(directory).glob("tokenize-*")) if Path(directory).is_dir() else []
-    finished = [str(entry) for entry in entries if find_manifest(str(entry)) is not None]
-    if len(finished) == 1:
-        return finished[0]
-    if not finished:
-        raise UsageError(f"{directory} holds no finished token cache; run its recipe first")
-    names = ", ".join(os.path.basename(entry) for entry in finished)
-    raise UsageError(f"{directory} holds {len(finished)} finished token caches; name one of them: {names}")
+        return urls.join(urls.absolute(root), cache.removeprefix(ROOT))
+    return absolute(cache, file.resolve().parent)
 
 
 def _evaluations(mixture: Mixture, sets: Mapping[str, CacheSource], step: int) -> dict[str, BatchesOf]:
@@ -178,5 +198,32 @@ def _token_bytes(cache: Cache) -> tuple[np.ndarray | None, tuple[str, ...]]:
         return None, (f"no bits per byte: {error}",)
 
 
+def record_caches(directory: str, resolved: Mapping[str, Resolved]) -> None:
+    """Record in a run's directory which cache each dataset stands for, with paths relative to this directory."""
+    content = {_relative(place, directory): (_relative(found.cache, directory), found.identity)
+               for place, found in resolved.items()}  # fmt: skip
+    data = msgspec.json.format(msgspec.json.encode(content, order="sorted"), indent=1) + b"\n"
+    atomic.replace_bytes(data, urls.join(directory, CACHES))
+
+
+def recorded_caches(directory: str) -> dict[str, Resolved]:
+    """Return what `record_caches` recorded; empty if nothing is recorded. Raises CorruptError."""
+    url = urls.join(directory, CACHES)
+    try:
+        content = msgspec.json.decode(urls.read_bytes(url), type=dict[str, tuple[str, str]])
+    except NotFoundError:
+        return {}
+    except msgspec.DecodeError as error:
+        raise CorruptError(f"{url} cannot be read: {error}; remove it to train on the current caches") from error
+    return {
+        _from_relative(place, directory): Resolved(_from_relative(cache, directory), identity)
+        for place, (cache, identity) in content.items()
+    }
+
+
 def _relative(url: str, directory: str) -> str:
     return urls.relative(url, directory) if urls.is_local(url) == urls.is_local(directory) else url
+
+
+def _from_relative(url: str, directory: str) -> str:
+    return urls.join(directory, url) if urls.is_local(url) else url

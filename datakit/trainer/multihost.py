@@ -22,6 +22,14 @@ def any_says(*answers: bool) -> tuple[bool, ...]:
     return tuple(multihost_utils.process_allgather(np.array(answers)).any(axis=0).tolist())
 
 
+def disagree(value: str) -> bool:
+    """Return True if the processes passed different values, which must have the same length."""
+    if jax.process_count() == 1:
+        return False
+    found = multihost_utils.process_allgather(np.frombuffer(value.encode(), np.uint8))
+    return bool((found != found[0]).any())
+
+
 def meet(place: str) -> None:
     """Wait until all processes have reached this call; `place` is a name for the call."""
     if jax.process_count() > 1:

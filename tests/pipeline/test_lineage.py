@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from datakit.errors import NoInputError, NotFoundError
+import datakit
+from datakit.errors import NoInputError, NotFoundError, UsageError
 from datakit.pipeline import StepDescription, inspect
 from tests.support.small_shelf import step
 
@@ -55,3 +56,20 @@ def test_unfinished_step_and_nothing_are_errors(finished_copy: Path, tmp_path: P
         inspect(str(directory))
     with pytest.raises(NoInputError):
         inspect(str(tmp_path / "absent"))
+
+
+def test_dataset_stands_for_its_current_run(finished_copy: Path) -> None:
+    recipe, root = finished_copy / "shelf" / "shelf.toml", finished_copy / "root"
+    first = datakit.open_cache(str(root / "shelf")).directory
+    other = datakit.run(recipe, root, workers=1, settings=["tokenize.train.vocabulary=420"])
+    assert other.cache != first
+    assert described(root / "shelf").directory == datakit.open_cache(str(root / "shelf")).directory == other.cache
+    assert first in described(root / "shelf").beside
+    datakit.run(recipe, root, workers=1, until="consolidate")
+    assert described(root / "shelf").stage == "consolidate"
+    assert datakit.open_cache(str(root / "shelf")).directory == other.cache, "a run without a cache makes none current"
+    assert datakit.run(recipe, root, workers=1).reused
+    assert datakit.open_cache(str(root / "shelf")).directory == first, "the run that ended last counts"
+    (root / "shelf" / "latest.json").unlink()
+    with pytest.raises(UsageError, match="2 finished tokenize steps"):
+        inspect(str(root / "shelf"))

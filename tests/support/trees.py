@@ -1,11 +1,11 @@
-"""Compares the outputs of runs: everything below a root except ledgers and logs."""
+"""Compares the outputs of runs: everything below a root except ledgers, logs and the hint `latest.json`."""
 
 from __future__ import annotations
 
 from datakit.storage import atomic, urls
 from datakit.storage.manifest import Manifest, read_manifest
 
-ASIDE = ("ledger", "runs")
+ASIDE = ("ledger", "runs", "latest.json")
 
 
 def tree(root: str) -> dict[str, str]:

@@ -9,8 +9,11 @@ from pathlib import Path
 import jax
 import pytest
 
+from datakit.cache.reader import open_cache
 from datakit.cli import main
 from datakit.errors import CheckpointError
+from datakit.storage.latest import Current, record_latest
+from datakit.storage.manifest import read_manifest
 from datakit.toml_config import read_toml
 from datakit.trainer import config
 from datakit.trainer.commands import evaluate_file, train_file
@@ -18,7 +21,9 @@ from datakit.trainer.metrics.json_lines import read_metrics
 from tests.support.trainer_runs import checkpoints_of, largest_file, silent
 
 pytest.importorskip("pyarrow")
-from tests.support.run_files import write_run_file
+from tests.support.caches import make_cache
+from tests.support.partitions import words
+from tests.support.run_files import MODEL, write_run_file
 
 pytestmark = pytest.mark.xdist_group("train-commands")  # one worker trains the run for all of them
 
@@ -105,3 +110,39 @@ def test_the_demo_s_run_is_complete() -> None:
     document = read_toml(config.RUNS / "demo.toml", "")
     sources = {entry["source"] for entry in document["data"]["components"].values()}
     assert sources == {"stdlib-code", "stdlib-docs", "stdlib-encodings"}
+
+
+def put_cache(root: Path, number: int) -> None:
+    """Make a cache, and record it as the current one of the dataset `demo`."""
+    made = Path(
+        make_cache(root / f"made-{number}", {"web": [words(number, 1, 40)[0] for number in range(90 + number)]})
+    )
+    place = root / "demo" / f"tokenize-{number:012d}"
+    place.parent.mkdir(exist_ok=True)
+    made.rename(place)
+    current = Current(place.name, read_manifest(str(place)).identity)
+    record_latest(str(root / "demo"), current, current)
+
+
+def test_run_goes_on_with_the_cache_with_which_it_began(tmp_path: Path, lines: list[str]) -> None:
+    file = tmp_path / "run.toml"
+    dense = MODEL.replace("[checkpoint]", 'moe_backend = "dense"\n[checkpoint]')
+    table = '[data.components.web]\ncache = "{root}/demo"\nvalidation_tokens = 400\n'
+    file.write_text(
+        f"{dense}[data]\nsequence_length = 32\nbatch_size = 8\n{table}[[data.stages]]\nweights = {{ web = 1.0 }}\n"
+    )
+    put_cache(tmp_path, 2)
+    begun = train_file(file, str(tmp_path), say=silent)
+    manifest = Path(begun.directory) / "manifest.json"
+    finished = manifest.rename(tmp_path / "aside.json")  # as if it had been killed after its last checkpoint
+    put_cache(tmp_path, 1)
+    resumed = train_file(file, str(tmp_path), say=lines.append)
+    assert (resumed.directory, resumed.resumed_from) == (begun.directory, 6)
+    assert manifest.read_bytes() == finished.read_bytes()
+    (note,) = [line for line in lines if "goes on with" in line]
+    assert "demo/tokenize-000000000002" in note and "now stands for tokenize-000000000001" in note
+    moved = tmp_path.rename(tmp_path.parent / "moved")
+    assert evaluate_file(moved / "run.toml", str(moved), say=silent).step == 6
+    other = train_file(moved / "run.toml", str(moved), ["steps=1", "evaluation.every=1"], say=silent)
+    assert "tokenize-000000000001" in (Path(other.directory) / "caches.json").read_text(), "a new run takes the newer"
+    assert "000000000001" in open_cache(str(moved / "demo")).directory

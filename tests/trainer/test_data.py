@@ -27,7 +27,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["model.vocabulary=200"], UsageError, "model.vocabulary is 200, but the caches need 400"),
         (["data.components.web.sauce=1"], LoaderError, r"component 'web': unknown key 'sauce'; did you mean 'source'"),
         (["data.components.web.source=wbe"], LoaderError, "no source 'wbe'"),
-        (["data.components.web.cache=nowhere"], UsageError, "nowhere holds no finished token cache"),
+        (["data.components.web.cache=nowhere"], LoaderError, "nowhere holds no finished token cache"),
         (["data.batchsize=1"], LoaderError, "did you mean 'batch_size'"),
         (["data.evaluation.x.cash=1"], LoaderError, "did you mean 'cache'"),
         (["data.mixture=mix.toml"], RecipeError, "batch_size, components, .*cannot be combined with `mixture`"),

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import shutil
-import sys
 import textwrap
-import time
 from typing import TYPE_CHECKING
 
-from datakit.cli.console import note, say, say_json, table
+from datakit.cli.console import note, progress_note, say, say_json, table
 from datakit.cli.parameters import Flag
 from datakit.cli.why.side_by_side import side_by_side
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from datakit.pipeline.fate import Answer, DocumentFate
     from datakit.pipeline.fate.removals import Comparison
 
-PAUSE = 0.5  # seconds between two lines of progress
 WIDEST = 160
 RECORDS_SHOWN, CLUSTER_SHOWN = 10, 100
 
@@ -46,7 +43,7 @@ def why(
     Parameters
     ----------
     dataset
-        A dataset's directory, which stands for its last finished step, or a step's directory or manifest.
+        A dataset's directory, which stands for its current run, or a step's directory or manifest.
     id
         The document's id: 32 hex digits, from the column `id` of any output.
     source_id
@@ -61,7 +58,7 @@ def why(
     """
     from datakit.api import why as explain
 
-    answer = explain(dataset, id=id, source_id=source_id, cluster=cluster, most=most, report=_progress())
+    answer = explain(dataset, id=id, source_id=source_id, cluster=cluster, most=most, report=progress_note("searched"))
     if json:
         say_json(answer)
         return 0
@@ -136,16 +133,3 @@ def _endings(answer: Answer) -> Iterator[str]:
         yield f"its tokens: datakit cache show {stage.directory} --document {first.id}"
     if not answer.cluster and any(stage.stage == "dedup" for stage in stages):
         yield f"its cluster: datakit why {answer.last} --id {first.id} --cluster"
-
-
-def _progress() -> Callable[[int, int, str], None]:
-    """Return a function that prints progress on stderr, at most every half second and only if stderr is a terminal."""
-    last = time.monotonic()
-
-    def show(done: int, total: int, what: str) -> None:
-        nonlocal last
-        if sys.stderr.isatty() and time.monotonic() - last > PAUSE:
-            last = time.monotonic()
-            note(f"searched {done:,} of {total:,} files of {what}"[:79])
-
-    return show

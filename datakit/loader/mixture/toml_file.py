@@ -6,7 +6,7 @@
     steps = 100_000                                     # number of steps in the run, for the preview
 
     [components.web]
-    cache = "data/demo/tokenize-0123456789ab"           # a path relative to this file's directory, or a URL
+    cache = "data/demo"                                 # a path relative to this file's directory, or a URL
     source = "web"                                      # one source of the cache; default: all sources
     validation_tokens = 2_000_000
 
@@ -25,7 +25,8 @@
 
 The command line and training scripts read the same file. The settings not shown above also have the same names as in a
 `Mixture`: block, stop, memory_bytes, simulate, final_batch, pad_id. A component's `shuffle` is either a word, such as
-"none", or a table, such as { block_tokens = 4_194_304 }. A cache used by several components is opened only once.
+"none", or a table, such as { block_tokens = 4_194_304 }. A dataset's directory stands for its current cache. A cache
+used by several components is opened only once.
 Loading takes one read per cache and, with `packing_root`, two more per packed component and sequence length.
 """
 
@@ -87,26 +88,36 @@ class MixtureTable:
     pad_id: int | None = None
 
 
-def load_mixture(path: str | os.PathLike[str], packing_root: str | None = None) -> Mixture:
-    """Load the mixture from a file. `packing_root` is the root in which `datakit mixture pack` stored its counts.
+def load_mixture(
+    path: str | os.PathLike[str], packing_root: str | None = None, opened: Callable[[str], Cache] = open_cache
+) -> Mixture:
+    """Load the mixture from a file. `packing_root` is the root in which `datakit mixture pack` stored its counts;
+    `opened` opens a cache.
     Raises LoaderError if the file is invalid or counts are missing, and CorruptError if counts are damaged.
     """
-    return load_mixture_file(path, packing_root).mixture
+    return load_mixture_file(path, packing_root, opened).mixture
 
 
-def load_mixture_file(path: str | os.PathLike[str], packing_root: str | None = None) -> MixtureFile:
+def load_mixture_file(
+    path: str | os.PathLike[str], packing_root: str | None = None, opened: Callable[[str], Cache] = open_cache
+) -> MixtureFile:
     """Load the mixture and the number of steps from a file. Raises the same errors as `load_mixture`."""
     file = Path(path).expanduser()
-    return mixture_of(read_toml(file, "give a mixture file (TOML)", LoaderError), file, packing_root)
+    return mixture_of(read_toml(file, "give a mixture file (TOML)", LoaderError), file, packing_root, opened)
 
 
-def mixture_of(document: Mapping[str, Any], file: Path, packing_root: str | None = None) -> MixtureFile:
+def mixture_of(
+    document: Mapping[str, Any],
+    file: Path,
+    packing_root: str | None = None,
+    opened: Callable[[str], Cache] = open_cache,
+) -> MixtureFile:
     """Make the mixture from a decoded TOML document. Paths are relative to `file`'s directory; errors name `file`."""
     table = decoded(document, MixtureTable, str(file), LoaderError)
     if table.steps is not None and table.steps < 1:
         raise LoaderError(f"{file}: steps is {table.steps}; it must be at least 1")
-    opened, entries = cache(open_cache), table.components.items()
-    components = {name: _component(entry, f"{file}, component {name!r}", file, opened) for name, entry in entries}
+    once, entries = cache(opened), table.components.items()
+    components = {name: _component(entry, f"{file}, component {name!r}", file, once) for name, entry in entries}
     try:
         mixture = Mixture(components, _stages(table.stages, str(file)), **_settings(table, str(file)))
         if packing_root is not None:

@@ -1,0 +1,1 @@
+"""Implements `datakit ls` and `datakit diff`."""

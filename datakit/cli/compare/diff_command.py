@@ -1,0 +1,88 @@
+"""Implements `datakit diff`, which prints the documents that only one of two datasets has, and why."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+from datakit.cli.console import note, progress_note, say, say_json, table
+from datakit.cli.parameters import Flag
+
+if TYPE_CHECKING:
+    from datakit.pipeline.fate import Absent, Side
+
+HEADERS = ("", "source", "documents", "why")
+WHY = {
+    "no-source": "the other has no such source",
+    "input": "not in the other's normalize",
+    "exact": "another source of the other has its text",
+    "fuzzy": "near duplicate in the other",
+    "consolidate": "left out by the other's consolidate",
+    "tokenize": "left out by the other's tokenize",
+}
+
+
+def diff(first: str, second: str, /, *, ids: Flag = False, json: Flag = False) -> int:
+    """Compare two datasets or steps: which documents are in one and not in the other, and why.
+
+    Documents are compared by source and id, that is, by their text. No text is shown.
+
+    Examples:
+      datakit diff data/demo/tokenize-0123456789ab data/demo
+      datakit diff data/old/consolidate-0123456789ab data/demo --json
+      datakit diff data/old data/demo --ids > differences.tsv
+
+    Parameters
+    ----------
+    first
+        A dataset's directory, which stands for its current run, or a step's directory or manifest.
+    second
+        What to compare it with.
+    ids
+        Print one line for each document: - (only in the first) or + (only in the second), source, id, reason.
+    json
+        Print one JSON object.
+    """
+    from datakit.api import diff as compare
+    from datakit.errors import UsageError
+
+    if ids and json:
+        raise UsageError("--ids prints lines, not JSON; give --ids or --json")
+    found = compare(first, second, report=progress_note("compared"), listed=_print_ids if ids else None)
+    if json:
+        say_json(found)
+        return 0
+    sides = (("-", found.first), ("+", found.second))
+    if not ids:
+        for mark, side in sides:
+            say(f"{mark} {side.directory}: {side.documents:,} documents")
+        say(f"  in both: {found.in_both:,} documents")
+        rows = [_row(mark, absent) for mark, side in sides for absent in side.absent]
+        say("\n" + table(HEADERS, rows) if rows else "no differences")
+    for mark, side in sides:
+        for absent in side.absent:
+            if absent.reason == "input":
+                note(textwrap.fill(f"{mark} {absent.source}: {_input(absent)}", 80, subsequent_indent="  "))
+    for side, other in ((found.first, found.second), (found.second, found.first)):
+        for absent in {one.reason: one for one in reversed(side.absent)}.values():
+            note(f"ask about one: datakit why {_asked(absent, side, other)} --id {absent.examples[0]}")
+    return 0
+
+
+def _print_ids(mark: str, source: str, reason: str, ids: list[str]) -> None:
+    print("\n".join(f"{mark}\t{source}\t{one}\t{reason}" for one in ids))
+
+
+def _row(mark: str, absent: Absent) -> list[str | int | None]:
+    return [mark, absent.source, absent.documents, WHY[absent.reason]]
+
+
+def _input(absent: Absent) -> str:
+    if not absent.differs:
+        return "both normalize steps are equal; was a directory changed?"
+    return f"the normalize steps differ in {', '.join(absent.differs)}"
+
+
+def _asked(absent: Absent, side: Side, other: Side) -> str:
+    """Return the step that knows the document: the one that has it, if the other one never read it."""
+    return (side if absent.reason in ("no-source", "input") else other).directory

@@ -1,0 +1,73 @@
+"""Implements `datakit ls`, which lists datasets and their steps, and says which steps are superseded."""
+
+from __future__ import annotations
+
+import time
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from datakit.cli.console import bytes_cell, note, say, say_json, table
+from datakit.cli.parameters import Flag
+
+if TYPE_CHECKING:
+    from datakit.pipeline import ListedStep
+
+HEADERS = ("step", "written (UTC)", "  rows", "tokens", "   size", "state")
+UNITS = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**4, "k"))
+
+
+def ls(directory: str = "./data", /, *, json: Flag = False) -> int:
+    """List datasets, their steps and token caches: date, rows, tokens, size, and whether they are current.
+
+    A dataset stands for its current steps wherever it is given instead of a step: those of its last complete run. A
+    step is superseded if no dataset's current steps were made from it.
+
+    Examples:
+      datakit ls
+      datakit ls data/demo --json
+
+    Parameters
+    ----------
+    directory
+        A root, or the directory of a dataset or a source.
+    json
+        Print one JSON object, with the parameters of each step.
+    """
+    from datakit.api import ls as overview
+
+    found = overview(directory)
+    if json:
+        say_json(found)
+        return 0
+    for number, (home, steps) in enumerate(groupby(found.steps, key=lambda step: step.home)):
+        kind = "source" if home.endswith(f"/sources/{home.rpartition('/')[2]}") else "recipe"
+        say(("\n" if number else "") + f"{kind} {home.rpartition('/')[2]}: {home}")
+        say(table(HEADERS, [_row(step) for step in steps]))
+    for problem in found.problems:
+        note(f"undecided: {problem}")
+    superseded = [step for step in found.steps if step.state == "superseded"]
+    size = sum(step.totals.bytes for step in superseded if step.totals)
+    if superseded:
+        note(f"{len(superseded):,} superseded steps take {bytes_cell(size)}; remove a directory to free its space")
+    caches = [step.directory for step in found.steps if (step.stage, step.state) == ("tokenize", "current")]
+    if caches:
+        note(f"look at one: datakit inspect {caches[0]}")
+    return 0
+
+
+def _row(step: ListedStep) -> list[str | int | None]:
+    from datakit.storage import urls
+
+    written = time.strftime("%Y-%m-%d %H:%M", time.gmtime(step.written)) if step.written else None
+    totals = step.totals
+    numbers = (_count(totals.rows), _count(totals.tokens), bytes_cell(totals.bytes)) if totals else (None,) * 3
+    cells = [(text or "-").rjust(width) for text, width in zip(numbers, (6, 6, 7), strict=True)]
+    return [urls.name(step.directory), written, *cells, step.state]
+
+
+def _count(number: int | None) -> str | None:
+    """Format a count briefly: exact below 10,000, then with three digits and a unit."""
+    for size, unit in UNITS:
+        if number is not None and number >= size:
+            return f"{number / size:.3g} {unit}" if number < 1000 * size else f"{number / size:,.0f} {unit}"
+    return None if number is None else f"{number:,}"

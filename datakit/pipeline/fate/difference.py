@@ -1,0 +1,183 @@
+"""Compares the documents of two finished steps, and decides why a document of one is not in the other.
+
+Documents are compared by source and id. For a document that only one step has, the first stage behind the other step
+that does not pass it on gives the reason. All ids are read, in columns; texts are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from datakit.cache.layout import DOCUMENTS_SUFFIX
+from datakit.errors import UsageError
+from datakit.pipeline.fate.behind import Behind, steps_behind
+from datakit.pipeline.fate.id_streams import Ids, IdStream, mark_in, side_by_side
+from datakit.pipeline.fate.records import Report
+from datakit.storage.ids import HEX_DIGITS
+
+NO_SOURCE, INPUT, EXACT, FUZZY, CONSOLIDATE, TOKENIZE = (
+    "no-source",
+    "input",
+    "exact",
+    "fuzzy",
+    "consolidate",
+    "tokenize",
+)
+REASONS = (NO_SOURCE, INPUT, EXACT, FUZZY, CONSOLIDATE, TOKENIZE)
+REMOVALS = ("exact", "fuzzy")
+SUFFIXES = {"normalize": "", "consolidate": "", "tokenize": DOCUMENTS_SUFFIX}
+EXAMPLES = 3
+Listed = Callable[
+    [str, str, str, list[str]], None
+]  # receives "-" (only in the first step) or "+", the source, the reason, some ids
+
+
+@dataclass(frozen=True)
+class Absent:
+    """Documents of one source that the other step does not have, and the first of their ids.
+
+    reason: "no-source", "input" (normalize does not have it), "exact" or "fuzzy" (dedup removed it), "consolidate" or
+    "tokenize" (quarantined there). differs: for "input", what differs between the two normalize steps.
+    """
+
+    source: str
+    reason: str
+    documents: int
+    examples: tuple[str, ...]
+    differs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two steps: its directory, its documents, and those of them that the other step does not have."""
+
+    directory: str
+    stage: str
+    documents: int
+    absent: tuple[Absent, ...]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The difference of two steps. in_both: the number of documents that both have."""
+
+    first: Side
+    second: Side
+    in_both: int
+
+
+def diff(first: str, second: str, report: Report, listed: Listed | None = None) -> Difference:
+    """Compare two datasets or steps. `listed` receives the ids of all documents that only one of them has.
+
+    Raises NotFoundError, and UsageError for a step that has no documents.
+    """
+    sides = [_checked(steps_behind(place), place) for place in (first, second)]
+    tally = _Tally(sides, listed)
+    sources = list(dict.fromkeys(part.source for side in sides for part in side.last.manifest.partitions))
+    total = sum(side.last.manifest.totals.rows for side in sides)
+    for source in sources:
+        for done in tally.add(source):
+            report(done, total, "documents")
+    return Difference(tally.side(0), tally.side(1), tally.in_both)
+
+
+def _checked(behind: Behind, place: str) -> Behind:
+    if behind.last.manifest.stage not in SUFFIXES:
+        raise UsageError(
+            f"{place}: {behind.last.directory} has no documents; give a step of {', '.join(SUFFIXES)}, or a dataset "
+            "whose current run ended with one"
+        )
+    return behind
+
+
+class _Tally:
+    """Counts the documents of two sides."""
+
+    def __init__(self, sides: list[Behind], listed: Listed | None) -> None:
+        self._sides, self._listed = sides, listed
+        self._counts: tuple[dict[tuple[str, str], int], ...] = ({}, {})  # by source and reason
+        self._examples: tuple[dict[tuple[str, str], list[str]], ...] = ({}, {})
+        self._documents = [0, 0]
+        self.in_both = 0
+
+    def add(self, source: str) -> Iterator[int]:
+        """Compare one source, and yield the number of documents read so far."""
+        stages = [_stages(side, source) for side in self._sides]
+        width = len(stages[0])
+        for ids in side_by_side([stream for streams in stages for stream in streams]):
+            parts = ids[:width], ids[width:]
+            for side in (0, 1):
+                here, there = parts[side][-1], parts[1 - side]
+                only = here.keys[mark_in(here.keys, there[-1]) == -2]
+                self._documents[side] += len(here.keys)
+                self.in_both += (len(here.keys) - len(only)) * (1 - side)
+                for reason, keys in _by_reason(self._sides[1 - side], source, only, there):
+                    self._note(side, source, reason, keys)
+            yield sum(self._documents)
+
+    def _note(self, side: int, source: str, reason: str, keys: np.ndarray) -> None:
+        counts, key = self._counts[side], (source, reason)
+        counts[key] = counts.get(key, 0) + len(keys)
+        examples = self._examples[side].setdefault(key, [])
+        examples += _hex(keys[: EXAMPLES - len(examples)])
+        if self._listed is not None:
+            self._listed("-+"[side], source, reason, _hex(keys))
+
+    def side(self, side: int) -> Side:
+        """Return the result for the first (0) or the second (1) side."""
+        last = self._sides[side].last
+        absent = tuple(
+            Absent(source, reason, count, tuple(self._examples[side][source, reason]),
+                   _differs(self._sides[0], self._sides[1], source) if reason == INPUT else ())
+            for (source, reason), count in self._counts[side].items()
+        )  # fmt: skip
+        return Side(last.directory, last.manifest.stage, self._documents[side], absent)
+
+
+def _stages(behind: Behind, source: str) -> list[IdStream]:
+    """Return the ids in normalize, those that dedup removed, those in consolidate, and those in the last step."""
+    return [
+        IdStream(behind.normalized.get(source), source),
+        IdStream(behind.of("dedup"), source, "", "reason", REMOVALS),
+        IdStream(behind.of("consolidate"), source),
+        IdStream(behind.last, source, SUFFIXES[behind.last.manifest.stage]),
+    ]
+
+
+def _by_reason(behind: Behind, source: str, keys: np.ndarray, ids: list[Ids]) -> Iterator[tuple[str, np.ndarray]]:
+    """Divide ids that a step does not have by the reason, which the stages behind it tell."""
+    if not len(keys):
+        return
+    normalized, removed, consolidated, _ = ids
+    consolidate = behind.of("consolidate")
+    drop = consolidate.manifest.details.get("drop", ()) if consolidate is not None else ()
+    marks = mark_in(keys, removed)
+    first = [
+        (NO_SOURCE, np.full(len(keys), source not in behind.normalized)),
+        (INPUT, mark_in(keys, normalized) == -2),
+        *((reason, (marks == number) & (reason in drop)) for number, reason in enumerate(REMOVALS)),
+        (CONSOLIDATE, (mark_in(keys, consolidated) == -2) & (consolidate is not None)),
+        (TOKENIZE, np.full(len(keys), True)),
+    ]
+    found = np.select([holds for _, holds in first], list(range(len(first))))
+    for number, (reason, _) in enumerate(first):
+        if (found == number).any():
+            yield reason, keys[found == number]
+
+
+def _differs(one: Behind, other: Behind, source: str) -> tuple[str, ...]:
+    """Name what differs between two normalize steps of a source: settings, raw files or the format version."""
+    ours, theirs = (side.normalized[source].manifest for side in (one, other))
+    names = sorted({*ours.parameters, *theirs.parameters})
+    found = [name for name in names if ours.parameters.get(name) != theirs.parameters.get(name)]
+    if [entry.identity for entry in ours.inputs] != [entry.identity for entry in theirs.inputs]:
+        found.append("raw files")
+    return (*found, "version") if ours.version != theirs.version else tuple(found)
+
+
+def _hex(keys: np.ndarray) -> list[str]:
+    digits = keys.tobytes().hex()
+    return [digits[start : start + HEX_DIGITS] for start in range(0, len(digits), HEX_DIGITS)]

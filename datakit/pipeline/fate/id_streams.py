@@ -1,0 +1,99 @@
+"""Reads the sorted ids of several steps side by side, in memory that does not grow with the dataset.
+
+Each stream holds at most one row group (65,536 ids). `side_by_side` cuts the streams at common ids: everything up to
+the smallest of the streams' last ids is complete, because each stream ascends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from datakit.errors import CorruptError
+from datakit.pipeline.fate.behind import Finished
+from datakit.storage.ids import ids_from_arrow
+from datakit.storage.parquet import iterate_shard
+
+KEY = "S16"  # an id's 16 bytes, which sort like its hex digits
+
+
+class Ids(NamedTuple):
+    """Ascending ids, and for each its number in the list of wanted values (of a second column), or -1."""
+
+    keys: np.ndarray  # S16 [N]
+    marks: np.ndarray  # int8 [N]
+
+
+class IdStream:
+    """The ids of one source in a step, and for each the position in `values` of its value in column `column`.
+
+    A step that is None has no ids. suffix: see `Finished.row`.
+    """
+
+    def __init__(
+        self, step: Finished | None, source: str, suffix: str = "", column: str = "", values: Sequence[str] = ()
+    ) -> None:
+        parts = step.manifest.partitions_of(source) if step is not None else []
+        self._paths = [step.url(part.path) + suffix for part in parts if part.rows and step is not None]
+        self._column, self._values = column, pa.array(values, pa.string())
+        self._chunks = self._read()
+        self._held = Ids(np.empty(0, KEY), np.empty(0, np.int8))
+
+    def _read(self) -> Iterator[Ids]:
+        before: bytes | None = None
+        for path in self._paths:
+            for table in iterate_shard(path, ["id", *([self._column] if self._column else [])]):
+                found = self._ids(table)
+                if not len(found.keys):
+                    continue
+                if (before is not None and found.keys[0] <= before) or (found.keys[1:] <= found.keys[:-1]).any():
+                    raise CorruptError(f"{path} is not sorted by id, or has an id twice; run `datakit validate` on it")
+                before = found.keys[-1]
+                yield found
+
+    def _ids(self, table: pa.Table) -> Ids:
+        keys = keys_of(table["id"])
+        if not self._column:
+            return Ids(keys, np.full(len(keys), -1, np.int8))
+        column = table[self._column].cast(pa.string())
+        marks = pc.call_function("index_in", [column], pc.SetLookupOptions(self._values))
+        return Ids(keys, pc.fill_null(marks, -1).to_numpy().astype(np.int8))
+
+    def last(self) -> bytes | None:
+        """Return the last id that is held, after reading on if none is held; None at the end."""
+        if not len(self._held.keys):
+            self._held = next(self._chunks, self._held)
+        return self._held.keys[-1] if len(self._held.keys) else None
+
+    def take(self, bound: bytes) -> Ids:
+        """Return the held ids up to `bound`, and hold the others."""
+        count = int(np.searchsorted(self._held.keys, np.array(bound, KEY), side="right"))
+        taken = Ids(self._held.keys[:count], self._held.marks[:count])
+        self._held = Ids(self._held.keys[count:], self._held.marks[count:])
+        return taken
+
+
+def side_by_side(streams: Sequence[IdStream]) -> Iterator[list[Ids]]:
+    """Yield the ids of each stream in consecutive ranges of ids."""
+    while ends := [end for stream in streams if (end := stream.last()) is not None]:
+        bound = min(ends)
+        yield [stream.take(bound) for stream in streams]
+
+
+def keys_of(column: pa.ChunkedArray) -> np.ndarray:
+    """Convert a column of ids to keys."""
+    pairs = np.empty((len(column), 2), ">u8")
+    pairs[:, 0], pairs[:, 1] = ids_from_arrow(column)
+    return pairs.view(KEY).reshape(-1)
+
+
+def mark_in(keys: np.ndarray, ids: Ids) -> np.ndarray:
+    """Return the mark of each key in `ids`, or -2 if it is not there."""
+    if not len(ids.keys):
+        return np.full(len(keys), -2, np.int8)
+    at = np.minimum(np.searchsorted(ids.keys, keys), len(ids.keys) - 1)
+    return np.where(ids.keys[at] == keys, ids.marks[at], np.int8(-2))

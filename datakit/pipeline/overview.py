@@ -1,0 +1,124 @@
+"""Lists the steps of a root or a dataset, and decides which are superseded: nothing current was made from them.
+
+Current are the steps that `latest.json` names for each dataset, and all steps from which these were made. A packing is
+current if its cache is. Everything is read from manifests, one at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from datakit.errors import CorruptError, InputError, NotFoundError, UsageError
+from datakit.pipeline.lineage import finished_step
+from datakit.pipeline.root_layout import SOURCES, stage_order, steps_in
+from datakit.storage import urls
+from datakit.storage.latest import CACHE_STAGE, current_cache
+from datakit.storage.manifest import FILE_NAME, Totals, find_manifest
+
+CURRENT, SUPERSEDED, UNFINISHED, UNDECIDED = "current", "superseded", "unfinished", "undecided"
+
+
+@dataclass(frozen=True)
+class ListedStep:
+    """A step. dataset: the recipe's name, or that of a source. written: when, in seconds since 1970; None if unknown.
+
+    state: "current", "superseded", "unfinished", or "undecided" if nothing says which steps of a dataset are current.
+    """
+
+    directory: str
+    dataset: str
+    stage: str
+    state: str
+    written: float | None
+    totals: Totals | None
+    parameters: dict[str, Any]
+    inputs: tuple[str, ...] = ()
+
+    @property
+    def home(self) -> str:
+        """The directory of the dataset or source."""
+        return urls.parent(self.directory)
+
+
+@dataclass(frozen=True)
+class Overview:
+    """The steps below a directory, by dataset and in the order of stages. problems: why a dataset is undecided."""
+
+    directory: str
+    steps: tuple[ListedStep, ...]
+    problems: tuple[str, ...]
+
+
+def overview(directory: str) -> Overview:
+    """List the steps in a root, or those of a dataset or a source. Raises InputError if there are none."""
+    place = urls.absolute(directory)
+    root = _root_of(place)
+    steps = {step: _read(step) for step in steps_in(root)}
+    current, problems = _current(steps)
+    found = [
+        replace(one, state=_state(one, steps, current, problems)) for one in steps.values() if place in (root, one.home)
+    ]
+    if not found:
+        raise InputError(f"{place} contains no datakit step; give the directory of a root or a dataset")
+    ordered = sorted(found, key=lambda one: (one.home, stage_order(one.stage), one.written or 0.0, one.directory))
+    return Overview(place, tuple(ordered), tuple(text for home, text in problems.items() if place in (root, home)))
+
+
+def _root_of(place: str) -> str:
+    """Return the root that holds a dataset or a source, or `place` itself if it is not the parent of steps."""
+    if not any(urls.parent(step) == place for step in steps_in(place)):
+        return place
+    above = urls.parent(place)
+    return urls.parent(above) if urls.name(above) == SOURCES else above
+
+
+def _read(directory: str) -> ListedStep:
+    stage, manifest = urls.name(directory).rpartition("-")[0], find_manifest(directory)
+    if manifest is None:
+        return ListedStep(directory, urls.name(urls.parent(directory)), stage, UNFINISHED, None, None, {})
+    inputs = tuple(urls.parent(urls.join(directory, entry.path)) for entry in manifest.inputs)
+    return ListedStep(
+        directory, manifest.dataset, manifest.stage, SUPERSEDED, urls.modified(urls.join(directory, FILE_NAME)),
+        manifest.totals, manifest.parameters, inputs,
+    )  # fmt: skip
+
+
+def _current(steps: dict[str, ListedStep]) -> tuple[set[str], dict[str, str]]:
+    """Return the current steps, and why each undecided dataset is undecided."""
+    homes = dict.fromkeys(one.home for one in steps.values() if not _shared(one))
+    found, problems = set[str](), dict[str, str]()
+    for home in homes:
+        own = [one for one in steps.values() if one.home == home]
+        if all(one.stage.startswith("packing-") for one in own):
+            continue
+        try:
+            last = finished_step(home)
+            cache = current_cache(home) if any(one.stage == CACHE_STAGE for one in own) else None
+        except (UsageError, NotFoundError, CorruptError) as error:
+            problems[home] = str(error)
+        else:
+            _add_behind([step[0] for step in (last, cache) if step], steps, found)
+    return found, problems
+
+
+def _add_behind(directories: Sequence[str], steps: dict[str, ListedStep], found: set[str]) -> None:
+    """Add these steps and everything from which they were made."""
+    for directory in directories:
+        if directory in steps and directory not in found:
+            found.add(directory)
+            _add_behind(steps[directory].inputs, steps, found)
+
+
+def _shared(step: ListedStep) -> bool:
+    return urls.name(urls.parent(step.home)) == SOURCES
+
+
+def _state(step: ListedStep, steps: dict[str, ListedStep], current: set[str], problems: dict[str, str]) -> str:
+    if step.state == UNFINISHED or step.directory in current:
+        return UNFINISHED if step.state == UNFINISHED else CURRENT
+    if step.stage.startswith("packing-") and step.inputs:
+        cache = steps.get(step.inputs[0])
+        return _state(cache, steps, current, problems) if cache else UNDECIDED
+    return UNDECIDED if step.home in problems or (problems and _shared(step)) else SUPERSEDED

@@ -1,0 +1,115 @@
+"""Records a dataset's current steps in `<root>/<dataset>/latest.json`, and resolves the dataset's directory to them.
+
+A complete run replaces the file as a whole (a rename on a disk, one PUT in an object store). The file is a hint for
+people who name a dataset instead of a step: it enters no fingerprint, and whoever resolves it goes on with the step's
+directory. Of two runs that end at the same time, either may be recorded. A dataset without the file, made by an earlier
+version, is resolved if there is only one candidate.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from datakit.errors import CorruptError, NotFoundError, UsageError
+from datakit.storage import atomic, urls
+from datakit.storage.globs import subdirectories
+from datakit.storage.manifest import FILE_NAME as MANIFEST_NAME
+from datakit.storage.manifest import Manifest, find_manifest
+
+FILE_NAME = "latest.json"
+FORMAT = "datakit.latest/1"
+CACHE_STAGE = "tokenize"
+SHOWN = 5  # steps named in a message
+
+
+class Current(msgspec.Struct, frozen=True):
+    """A step: the name of its directory in that of the dataset, and its identity."""
+
+    directory: str
+    identity: str
+
+
+class Latest(msgspec.Struct, frozen=True):
+    """The content of the file. step: the last step of the last complete run. cache: the last token cache, which is of
+    an earlier run if the last one ended before tokenize.
+    """
+
+    step: Current
+    cache: Current | None
+    format: str = FORMAT
+
+
+def record_latest(dataset: str, step: Current, cache: Current | None) -> None:
+    """Record the steps of a complete run, unless they are recorded already. `cache` None keeps the recorded one."""
+    url = urls.join(dataset, FILE_NAME)
+    try:
+        before = read_latest(dataset)
+    except CorruptError:  # this run replaces it
+        before = None
+    latest = Latest(step, cache or (before.cache if before else None))
+    if latest != before:
+        atomic.replace_bytes(msgspec.json.format(msgspec.json.encode(latest, order="sorted"), indent=1) + b"\n", url)
+
+
+def read_latest(dataset: str) -> Latest | None:
+    """Return what is recorded for a dataset; None if nothing is. Raises CorruptError."""
+    url = urls.join(dataset, FILE_NAME)
+    try:
+        latest = msgspec.json.decode(urls.read_bytes(url), type=Latest)
+    except NotFoundError:
+        return None
+    except msgspec.DecodeError as error:
+        raise CorruptError(
+            f"{url} cannot be read: {error}; run the recipe again, or name a step's directory"
+        ) from error
+    if latest.format != FORMAT:
+        raise CorruptError(
+            f"{url} has format {latest.format!r}; this version reads {FORMAT!r}; name a step's directory"
+        )
+    return latest
+
+
+def current_step(dataset: str) -> tuple[str, Manifest] | None:
+    """Return the directory and manifest of the last step of a dataset's last complete run; None if none is recorded.
+
+    Raises NotFoundError if that step is gone, and CorruptError.
+    """
+    latest = read_latest(dataset)
+    return None if latest is None else _resolved(dataset, latest.step)
+
+
+def current_cache(dataset: str) -> tuple[str, Manifest] | None:
+    """Return the directory and manifest of a dataset's current token cache; None if it has no finished cache.
+
+    Raises NotFoundError if the recorded cache is gone, UsageError if nothing says which cache is meant, CorruptError.
+    """
+    latest = read_latest(dataset)
+    if latest is not None and latest.cache is not None:
+        return _resolved(dataset, latest.cache)
+    steps = [urls.join(dataset, name) for name in subdirectories(dataset) if name.startswith(f"{CACHE_STAGE}-")]
+    found = only_finished(dataset, [step for step in steps if urls.exists(urls.join(step, MANIFEST_NAME))])
+    manifest = found and find_manifest(found)
+    return (found, manifest) if found and manifest else None
+
+
+def only_finished(dataset: str, finished: list[str]) -> str | None:
+    """Return a stage's only finished step; None if there is none. Raises UsageError if there are several."""
+    if len(finished) > 1:
+        names = ", ".join(urls.name(step) for step in finished[:SHOWN]) + (", ..." if len(finished) > SHOWN else "")
+        raise UsageError(
+            f"{dataset} holds {len(finished)} finished {urls.name(finished[0]).rpartition('-')[0]} steps, and no "
+            f"{FILE_NAME}, which says which one is current; name one of them ({names}), or run the recipe again"
+        )
+    return finished[0] if finished else None
+
+
+def _resolved(dataset: str, current: Current) -> tuple[str, Manifest]:
+    directory = urls.join(dataset, current.directory)
+    manifest = find_manifest(directory)
+    if manifest is None or manifest.identity != current.identity:
+        problem = "is not finished or not there" if manifest is None else f"has the identity {manifest.identity}"
+        raise NotFoundError(
+            f"{urls.join(dataset, FILE_NAME)} names {current.directory} with the identity {current.identity}, but that "
+            f"step {problem}; run the recipe again, or name another step of {dataset}"
+        )
+    return directory, manifest

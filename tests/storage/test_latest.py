@@ -1,0 +1,67 @@
+"""A dataset's directory stands for what its last complete run made, and nothing is guessed."""
+
+from __future__ import annotations
+
+import pytest
+
+from datakit.errors import CorruptError, NotFoundError, UsageError
+from datakit.storage import atomic, urls
+from datakit.storage.latest import FILE_NAME, Current, current_cache, current_step, read_latest, record_latest
+from datakit.storage.manifest import Manifest, Quarantine, Totals, write_manifest
+
+OLD, NEW, TEXTS = (Current(f"{stage}-{digit * 12}", digit * 32) for stage, digit in
+                   (("tokenize", "f"), ("tokenize", "0"), ("consolidate", "a")))  # fmt: skip
+
+
+def finish(dataset: str, current: Current) -> str:
+    directory = urls.join(dataset, current.directory)
+    stage = current.directory.partition("-")[0]
+    write_manifest(
+        Manifest(stage, "d", "f", current.identity, {}, [], [], [], Totals(0, 0), {}, Quarantine(0)), directory
+    )
+    return directory
+
+
+def test_dataset_stands_for_the_run_that_ended_last(root: str) -> None:
+    old, new, texts = (finish(root, one) for one in (OLD, NEW, TEXTS))
+    for current, directory in ((OLD, old), (NEW, new), (OLD, old)):
+        record_latest(root, current, current)
+        assert current_cache(root) == current_step(root)
+        assert (current_cache(root) or ("",))[0] == directory
+    record_latest(root, TEXTS, None)
+    assert (current_step(root) or ("",))[0] == texts
+    assert (current_cache(root) or ("",))[0] == old, "a run without a cache keeps the recorded one"
+
+
+def test_equal_record_is_not_written_again(root: str) -> None:
+    record_latest(root, NEW, NEW)
+    before = urls.modified(urls.join(root, FILE_NAME))
+    record_latest(root, NEW, None)
+    assert urls.modified(urls.join(root, FILE_NAME)) == before
+
+
+def test_only_cache_of_an_earlier_version_needs_no_record(root: str) -> None:
+    assert current_cache(root) is None
+    directory = finish(root, OLD)
+    assert (current_cache(root) or ("",))[0] == directory
+    finish(root, NEW)
+    with pytest.raises(UsageError, match=f"2 finished tokenize steps.*{NEW.directory}, {OLD.directory}"):
+        current_cache(root)
+
+
+def test_missing_or_changed_step_is_named(root: str) -> None:
+    finish(root, OLD)
+    record_latest(root, NEW, NEW)
+    with pytest.raises(NotFoundError, match=f"names {NEW.directory} .* not finished or not there"):
+        current_cache(root)
+    record_latest(root, OLD, Current(OLD.directory, "1" * 32))
+    with pytest.raises(NotFoundError, match=f"has the identity {OLD.identity}"):
+        current_cache(root)
+
+
+def test_damaged_record_is_an_error_until_a_run_replaces_it(root: str) -> None:
+    atomic.replace_bytes(b"{", urls.join(root, FILE_NAME))
+    with pytest.raises(CorruptError, match="run the recipe again"):
+        read_latest(root)
+    record_latest(root, NEW, NEW)
+    assert read_latest(root) is not None
