@@ -52,12 +52,12 @@ class Case:
             "merges": [list(merge) for merge in self.merges], "ignore_merges": self.ignore_merges,
         }  # fmt: skip
         normalizer, pre_tokenizer = _pipeline(self.kind, self.normalizer)
+        new = [content for content, _ in self.added if content not in vocabulary]
+        numbers = {**vocabulary, **{content: len(vocabulary) + i for i, content in enumerate(new)}}
         return {
             "version": "1.0", "truncation": None, "padding": None, "model": model, "normalizer": normalizer,
             "pre_tokenizer": pre_tokenizer, "post_processor": None, "decoder": None,
-            "added_tokens": [
-                _added(token, vocabulary.get(token[0], len(vocabulary) + i)) for i, token in enumerate(self.added)
-            ],
+            "added_tokens": [_added(token, numbers[token[0]]) for token in self.added],
         }  # fmt: skip
 
 
