@@ -9,8 +9,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
+SECONDS ?= 120
 
-.PHONY: help demo demo-train gpu-check test soak coverage wheel-check lint types imports bench clean
+.PHONY: help demo demo-train gpu-check test soak fuzz coverage wheel-check lint types imports bench clean
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -31,6 +32,9 @@ test: $(VENV)/.dev lint imports types  ## lint, import arrows, types and tests
 
 soak: $(VENV)/.dev  ## the long tests (at most 70 minutes)
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m soak
+
+fuzz: $(VENV)/.dev  ## each fuzzer for SECONDS (120); FUZZERS="csv_files ..." and SEED=n choose and repeat
+	$(BIN)/python -m tests.support.fuzz $(FUZZERS) --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 coverage: $(VENV)/.dev  ## the tests with coverage, forked children included; lists modules below 80 %
 	rm -f .coverage .coverage.*

@@ -196,7 +196,7 @@ def find_records(data, dialect, limits, starts, sound):  # pragma: no cover - co
             bad = bad or (closed and octet != 13)
             field_begins = False
         i += 1
-    if start < len(data):
+    if start < len(data) and (data[start] != 13 or start + 1 < len(data)):  # a lone line end is not a record
         starts[count], sound[count] = start, not bad
         count += 1
     return count, end, opened, False, field

@@ -210,7 +210,7 @@ def _route(own: RouteArguments, common: RouteShared, config: Config, task: TaskC
     if sum(part.weight for part in own.ranges) >= WHOLE_SLICE_BYTES:
         counts.give_up_if_hopeless(SHOWN)
     columns = router.columns
-    columns.check_text()
+    columns.check_text({part.path for part in own.ranges if part.start == 0})
     large, heavy = list(columns.largest.items()), sorted(writer.heavy.items())
     found = RouteDetails(
         writer.runs, columns.schemas(), large, columns.documents, router.value_bytes, heavy,

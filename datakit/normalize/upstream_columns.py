@@ -4,6 +4,8 @@ datakit wrote, and rejects a file without the text column or with an id column o
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pyarrow as pa
 from pyarrow import types
 
@@ -78,10 +80,13 @@ class UpstreamColumns:
             union = wider
         return result
 
-    def check_text(self) -> None:
-        """Raise ColumnError if there is a file in which no chunk had the text column."""
+    def check_text(self, begun: Collection[str]) -> None:
+        """Raise ColumnError if there is a file among `begun` in which no chunk had the text column.
+
+        begun: the files that were read from their first record on. Later records may all lack a text.
+        """
         for file, schema in self._by_file.items():
-            if file not in self._with_text:
+            if file in begun and file not in self._with_text:
                 near = suggestion(self._text, schema.names)
                 names = ", ".join(name[:SHOWN_NAME] for name in schema.names[:SHOWN_NAMES])
                 names += ", ..." if len(schema.names) > SHOWN_NAMES else ""

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from datakit.errors import ColumnError
+from tests.support.fuzz.json_sources import Case, check
 from tests.support.normalize.sources import normalize, write_lines
 
 
@@ -24,3 +25,8 @@ def test_conflicting_types_are_attributed_to_their_files(tmp_path: Path) -> None
         write_lines(tmp_path / "in" / f"{name}.jsonl", {"text": "t", "n": value})
     with pytest.raises(ColumnError, match=r"column 'n' is struct<x: int64> in b\.jsonl and int64 in c\.jsonl"):
         normalize(tmp_path / "out", tmp_path / "in")
+
+
+def test_later_slices_of_a_file_may_lack_texts() -> None:
+    """A record without a text is a blank one, wherever the file was cut; it made its slice fail."""
+    check(Case(files=((b'{"x": 1}', b'{"x": 2}'),), chunk=1, part=50))

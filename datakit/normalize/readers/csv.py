@@ -34,7 +34,7 @@ from datakit.normalize.readers.base import (
     without_columns,
 )
 from datakit.normalize.readers.csv_records import Dialect, RecordCutter, Records
-from datakit.normalize.readers.json import BYTE_ORDER_MARK
+from datakit.normalize.readers.json import BYTE_ORDER_MARK, valid_utf8
 from datakit.normalize.readers.sound_arrays import check_arrays
 from datakit.normalize.readers.streams import DamagedError, decompressed
 from datakit.normalize.readers.valid_strings import with_valid_strings
@@ -117,7 +117,7 @@ class _ChunkParser:
         kept = self._context.start_batch(self._path, positions, lambda row: self._try_record(data, starts, row))
         if kept is not None:
             data, starts, positions = _selected(data, starts, positions, kept)
-        table, positions = self._read_table(data, positions)
+        table, positions = self._read_table(data, starts, positions)
         counts.add_read(table.num_rows)
         table = without_columns(table, config.drop)
         strings = pa.table([_strings(column) for column in table.columns], names=table.column_names)
@@ -125,19 +125,26 @@ class _ChunkParser:
 
     def _try_record(self, data: bytes, starts: np.ndarray, row: int) -> None:
         end = starts[row + 1] if row + 1 < len(starts) else len(data)
-        _table(data[starts[row] : end], self._names, self._dialect, lambda _: "skip")
+        _table(valid_utf8(data[starts[row] : end])[0], self._names, self._dialect, lambda _: "skip")
 
-    def _read_table(self, data: bytes, positions: np.ndarray) -> tuple[pa.Table, np.ndarray]:
+    def _read_table(self, data: bytes, starts: np.ndarray, positions: np.ndarray) -> tuple[pa.Table, np.ndarray]:
         """Return the well-formed records and their positions; quarantine the others."""
-        good = np.ones(len(positions), bool)
+        wrong: dict[int, str] = {}
 
         def bad(row: Any) -> str:
-            good[row.number - 1] = False
-            reason = f"{row.actual_columns} fields instead of {row.expected_columns}"
-            self._context.counts.unreadable(self._path, int(positions[row.number - 1]), reason)
+            wrong[row.number - 1] = f"{row.actual_columns} fields instead of {row.expected_columns}"
             return "skip"
 
+        good = np.ones(len(positions), bool)
+        valid, invalid = valid_utf8(data)
+        if invalid:  # pyarrow cannot hand invalid UTF-8 to `bad`
+            _table(valid, self._names, self._dialect, bad)
+            good[list(wrong)] = False
+            data = _selected(data, starts, positions, good)[0]
         table = _table(data, self._names, self._dialect, bad)
+        good[list(wrong)] = False
+        for row in sorted(wrong):
+            self._context.counts.unreadable(self._path, int(positions[row]), wrong[row])
         check_arrays(table)
         if table.num_rows != good.sum():
             raise UnreadableError(
@@ -157,6 +164,8 @@ def _selected(
 
 
 def _table(data: bytes, names: list[str], dialect: Dialect, bad: Callable[[Any], str]) -> pa.Table:
+    if not data:
+        return pa.table({name: pa.array([], pa.binary()) for name in names})
     return pc.read_csv(
         pa.BufferReader(data),
         read_options=pc.ReadOptions(use_threads=False, column_names=names, block_size=len(data) + 1),

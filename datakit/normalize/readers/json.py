@@ -63,7 +63,7 @@ class _ChunkParser:
         if offset <= len(BYTE_ORDER_MARK):
             self._refuse_array(data, lines)
         data, lines, positions = self._without_skipped(data, lines, offset + lines.starts)
-        data, invalid = _valid_utf8(data)
+        data, invalid = valid_utf8(data)
         if invalid:
             self._context.counts.counters["normalize/invalid_utf8"] += invalid
             lines = find_lines(data)
@@ -107,7 +107,7 @@ class _ChunkParser:
             )
 
 
-def _valid_utf8(data: bytes) -> tuple[bytes, int]:
+def valid_utf8(data: bytes) -> tuple[bytes, int]:
     """Return `data` with invalid UTF-8 replaced, and the number of lines that changed."""
     whole = pa.Array.from_buffers(
         pa.large_string(), 1, [None, pa.py_buffer(np.array([0, len(data)], np.int64)), pa.py_buffer(data)]

@@ -129,8 +129,20 @@ def parse(data: bytes, place: str) -> Tokenizer | CustomTokenizer:
         raise TokenizerError(f"{place} is not a tokenizer.json that `tokenizers` can read: {error}") from error
     reference.no_truncation()
     reference.no_padding()
+    definition = json.loads(text)
+    _check_added_ids(reference, definition, place)
     fast, refusal = _load_fast(text)
-    return Tokenizer(hashlib.sha256(data).hexdigest(), reference, fast, refusal, json.loads(text))
+    return Tokenizer(hashlib.sha256(data).hexdigest(), reference, fast, refusal, definition)
+
+
+def _check_added_ids(reference: tokenizers.Tokenizer, definition: dict[str, Any], place: str) -> None:
+    """Raise TokenizerError if an added token has another id than in the file: `tokenizers` numbers them itself."""
+    for token in added_tokens(definition):
+        if (number := reference.token_to_id(token["content"])) != token["id"]:
+            raise TokenizerError(
+                f"{place}: the added token {token['content']!r} has id {token['id']}, but `tokenizers` gives it "
+                f"{number}; number added tokens from the size of the vocabulary on, without gaps"
+            )
 
 
 def _load_fast(text: str) -> tuple[fastokens.Tokenizer | None, str]:

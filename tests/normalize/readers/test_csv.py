@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from datakit.errors import ColumnError, UnreadableError
 from datakit.normalize.readers import base, csv_records
 from datakit.normalize.readers.streams import DamagedStreamError
+from tests.support.fuzz.csv_files import Case, check
 from tests.support.normalize.readers import read, reasons, rows
 
 
@@ -110,6 +111,19 @@ def test_bad_records_are_quarantined_by_offset(tmp_path: Path) -> None:
         assert [row["id"] for row in rows(found)] == ["1", "3", "5"], "every column is a string"
         assert reasons(counts) == [(15, "3 fields instead of 2"), (30, "1 fields instead of 2")]
         assert [data[place : place + 1] for block in found for place in block.positions] == [b"1", b"3", b"5"]
+
+
+@pytest.mark.parametrize("chunk", [1, 1 << 20])
+def test_wrong_records_may_have_invalid_utf8(chunk: int) -> None:
+    """pyarrow raised an error with the record's text, since it hands over wrong records as valid strings."""
+    check(Case(body=b"1,\xff\n\xff\n\xc3,b,c\n4,d\n", chunk=chunk))
+    check(Case(body=b"\xff", chunk=chunk))
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+def test_carriage_return_alone_at_the_end_is_no_record(end: bytes) -> None:
+    check(Case(body=b"1,a" + end + b"\r", end=end))
+    check(Case(body=b"1,a" + end + b"\r", end=end, chunk=3))
 
 
 raw_lines = st.lists(

@@ -200,3 +200,13 @@ def test_panic_while_loading_is_recorded(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(Panicking, "from_json_str", interrupted)
     with pytest.raises(KeyboardInterrupt):
         parse(trained(), "here")
+
+
+def test_added_tokens_numbered_with_gaps_are_refused() -> None:
+    """`tokenizers` numbers them without gaps, so short and long documents would have got different ids."""
+    definition = json.loads(trained())
+    size = len(definition["model"]["vocab"])
+    plain = {"special": False, "normalized": False, "lstrip": False, "rstrip": False, "single_word": False}
+    definition["added_tokens"].append({"id": size + 7, "content": "<|x|>", **plain})
+    with pytest.raises(TokenizerError, match=rf"'<\|x\|>' has id {size + 7}, but `tokenizers` gives it"):
+        parse(json.dumps(definition).encode(), "here")
