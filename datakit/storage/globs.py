@@ -4,7 +4,7 @@ A URL names a file, a directory or a glob. A pattern is matched against the path
 match within one path component, `[...]` matches one of the characters listed, and `**` matches any number of
 components. A pattern without `/` matches file names at any depth. `{stdlib}` at the start of a URL stands for the
 directory of the running Python's standard library, whose text files exist on every machine.
-Names that start with a dot are never listed. Links to directories are followed, except to enclosing directories.
+Names that start with a dot are never listed. Links to directories are followed, except links to enclosing directories.
 Cost: one listing (a directory walk on a disk, or as few requests as the store needs to list the directory).
 """
 

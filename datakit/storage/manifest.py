@@ -101,7 +101,7 @@ def totals_of(partitions: list[Partition]) -> Totals:
 
 def pieces(manifest: Manifest) -> Iterator[bytes]:
     """Yield the manifest as canonical JSON, indented for human readers; equal manifests give equal bytes. PIECE
-    partitions are encoded at a time: encoding and indenting 100,000 at once would set the driver's peak memory.
+    partitions are encoded at a time: encoding and indenting 100,000 at once would determine the driver's peak memory.
     """
     plain = msgspec.to_builtins(msgspec.structs.replace(manifest, partitions=[])) | {"format": manifest.format}
     frame = msgspec.json.format(canonical_json(plain), indent=1) + b"\n"

@@ -96,7 +96,7 @@ def _segments(indexes: list[RunIndex]) -> tuple[list[bytes], list[list[int]]]:
 
 
 def _copy_window(sink: BinaryIO, sources: list[str], indexes: list[RunIndex], first: int, stop: int) -> None:
-    """Copy buckets [first, stop) of all runs in bucket order: one request per run, several for a large bucket."""
+    """Copy buckets [first, stop) of all runs in bucket order: one request per run, or per 32 MiB of a longer range."""
     spans = [(int(i.offsets[first * i.segments]), int(i.offsets[stop * i.segments])) for i in indexes]
     if stop == first + 1:
         for url, (begin, end) in zip(sources, spans, strict=True):

@@ -53,7 +53,7 @@ class StepView:
         return (self.ended or time.monotonic()) - self.started
 
     def left(self) -> float | None:
-        """Estimate the seconds left in the phase from the bytes done; return None if no estimate is possible."""
+        """Estimate, from the bytes done, the seconds left in the phase; return None if no estimate is possible."""
         passed = time.monotonic() - self.phase_started
         if self.ended is not None or not self.bytes_done or not self.bytes_total:
             return None

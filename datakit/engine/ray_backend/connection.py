@@ -67,7 +67,7 @@ class Head:
         return True
 
     def nodes(self) -> list[dict[str, Any]]:
-        """Return all nodes known to the head node. Raises StepFailedError if ours is dead (Ray would wait forever)."""
+        """Return all nodes known to the head. Raises StepFailedError if our own is dead (Ray would wait forever)."""
         with connection_errors():
             nodes = ray.nodes()
         own = next((node for node in nodes if node["NodeID"] == self._own and not node["Alive"]), None)

@@ -1,4 +1,4 @@
-"""Decides whether an attempt's Ray error is retried or ends the run, and words its meaning and the next step.
+"""Decides whether a Ray error leads to a retry of the attempt or ends the run, and words its meaning and the next step.
 
 All errors but two have the cause "infrastructure", and the attempt is retried elsewhere. The other two would recur on
 every try, so they have the cause "refused" and end the run at once: a runtime environment that cannot be created, and a

@@ -89,7 +89,8 @@ def judge(history: TaskHistory, outcome: Outcome) -> Verdict:
 
 def _plan_single_tries(history: TaskHistory, outcome: Outcome) -> None:
     """Make the next attempt try the records of the batch in progress one by one. After a death with no batch in
-    progress, or in a batch whose records were already tried one by one, the next attempt does so for all records.
+    progress, or in a batch whose records were already tried one by one, the next attempt does so for all records (after
+    a lack of memory, only if it gets four times the memory).
     """
     batch, tried = outcome.in_progress, [(known.file, known.position) for known in history.try_singly]
     if batch is not None and (batch.file, batch.position) not in tried:
@@ -115,7 +116,7 @@ def _judge_death(history: TaskHistory, outcome: Outcome, exhausted: bool) -> Ver
 
 
 def may_repeat(history: TaskHistory, outcome: Outcome) -> bool:
-    """Count an outcome that is neither a death nor a result, and thus says nothing about the input. Returns True if a
+    """Count an outcome that is neither a death nor a result, and thus says nothing about the input. Return True if a
     retry is allowed.
     """
     history.causes[outcome.cause] += 1

@@ -128,7 +128,7 @@ def _signal_name(number: int) -> str:
 
 
 def _used(ended: ChildExit) -> str:
-    return f"used {_mib(ended.memory.peak)}, its budget is {_mib(ended.budget)}"
+    return f"used {_mib(ended.memory.peak)} (budget: {_mib(ended.budget)})"
 
 
 def _mib(count: int) -> str:

@@ -61,7 +61,7 @@ def _boot(preloads: tuple[Preload, ...]) -> dict[str, Any] | None:
                 preloaded(preload.function, *preload.arguments)
         if threads := child.foreign_threads():  # a fork copies the locks that they hold, but not the threads
             raise RuntimeError(f"the preloads started threads ({', '.join(threads)}), so the server cannot fork safely")
-    except BaseException as error:  # noqa: BLE001 - sent to the parent, which raises it there
+    except BaseException as error:  # noqa: BLE001 - sent to the parent, which raises BootError
         return child.describe_error(error)
     return None
 

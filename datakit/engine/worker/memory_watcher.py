@@ -100,7 +100,7 @@ class _Table:
 
 
 class MemoryWatcher:
-    """The fork server's handle on the watcher, which runs as the process `pid`."""
+    """The fork server's handle to the watcher, which runs as the process `pid`."""
 
     def __init__(self) -> None:
         """Fork the watcher. Call this while the calling process is still small."""
@@ -137,7 +137,7 @@ class MemoryWatcher:
 
 @dataclass
 class _Measurement:
-    """The last measurement of a child, when the child last grew fast, and when it must be measured again."""
+    """The last measurement of a child, and the times when the child last grew fast and must be measured again."""
 
     time: float = 0.0
     used: int = 0
@@ -154,7 +154,7 @@ class _WatcherProcess:
 
     def __init__(self, table: _Table, announcements: int) -> None:
         self._table, self._announcements = table, announcements
-        self._last: dict[int, _Measurement] = {}  # by entry
+        self._last: dict[int, _Measurement] = {}  # keyed by entry
 
     def run(self) -> None:
         """Measure until the fork server exits."""
