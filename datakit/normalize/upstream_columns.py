@@ -36,7 +36,7 @@ class UpstreamColumns:
         try:
             self.union = unite([("", self.union), (file, others)])
         except ColumnError:
-            unite(self._by_file.items())  # raises it with the file that the other type comes from
+            unite(self._by_file.items())  # raises an error that names the file with the other type
             raise
 
     def _field(self, file: str, field: pa.Field) -> pa.Field:
