@@ -9,8 +9,8 @@ document is retained. So no document is removed without a direct comparison with
 
 Work is bounded for components of any size. A band key lists only the first `listed` retained documents that have it. A
 key shared by more documents usually comes from boilerplate, and near duplicates also share rarer keys. A document costs
-at most `bands * listed` look-ups and `most` intersections; documents that reach these limits are counted. All arrays
-may be memory-mapped.
+at most `bands * listed` look-ups and `most` intersections; documents retained after reaching a limit are counted. All
+arrays may be memory-mapped.
 
 Cost: an intersection reads both sorted sets once, without branches, at about a nanosecond per shingle.
 """
