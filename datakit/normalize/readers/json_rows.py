@@ -100,7 +100,7 @@ def _lenient(line: memoryview) -> Any:
 
 
 def _integer(digits: str) -> int | float:
-    """Parse an integer. An integer of more than 20 characters does not fit into 64 bits and becomes a float at once,
+    """Parse an integer. An integer of more than 20 characters does not fit into 64 bits and is parsed as a float,
     because `int` refuses more than 4,300 digits.
     """
     return int(digits) if len(digits) <= 20 else float(digits)
