@@ -1,11 +1,11 @@
 """Stage `normalize`: plans the routing and sorting of a source, decides its number of partitions and its output
-columns, and determines in which cases a source without documents is an error.
+columns, and reports an error if a source yields no documents.
 
     route   one task per slice of the input: read, apply the text rules, hash, write to the bucket for the id
     sort    one task per partition: sort by id, keep the first of equal texts, write
 
 The result consists of Parquet files of documents, sorted by the hash of the text, without exact duplicates. Between the
-two phases, when the columns and the bytes of text of all slices are known, the plan unites the columns and derives the
+two phases, when the columns and the amount of text of all slices are known, the plan unites the columns and derives the
 number of partitions. Partition i of 2**k holds the ids whose top k bits are i. Therefore the partitions of two sources
 nest, and every later join is a merge. Every record read is either written or counted under the reason for its removal;
 otherwise the step fails.

@@ -36,7 +36,7 @@ class UpstreamColumns:
         try:
             self.union = unite([("", self.union), (file, others)])
         except ColumnError:
-            unite(self._by_file.items())  # raises it with the file that the other type comes from
+            unite(self._by_file.items())  # raises an error that names the file with the other type
             raise
 
     def _field(self, file: str, field: pa.Field) -> pa.Field:
@@ -67,7 +67,7 @@ class UpstreamColumns:
                 names = ", ".join(name[:SHOWN_NAME] for name in schema.names[:SHOWN_NAMES])
                 names += ", ..." if len(schema.names) > SHOWN_NAMES else ""
                 raise ColumnError(
-                    f"{file} has no column {self._text!r}; it has {names or 'none'}"
+                    f"{file} has no column {self._text!r}; it has {names or 'no columns'}"
                     f"{' (' + near + ')' if near.startswith('did') else ''}; set the source's text to the column "
                     "that holds the text"
                 )

@@ -1,8 +1,8 @@
 """Compares every file of a token cache with its manifest, and document lengths with token counts; lists all damage.
 
 Every byte is read, at the speed of the disk or the network; xxh3 takes 0.1 s of CPU time per GB. Damage does not stop
-the comparison, so a single pass lists every damaged file. Without pyarrow, only the checksums of the lists of documents
-are checked, not their content.
+the comparison, so a single pass lists every damaged file. Without pyarrow, the lists of documents are checked only by
+their checksums, not by their content.
 """
 
 from __future__ import annotations

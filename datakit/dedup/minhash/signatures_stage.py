@@ -63,7 +63,7 @@ class SignatureConfig:
     ngram: int = 5
     seed: int = 42
     min_shingles: int = 5  # documents with fewer distinct shingles are skipped, because short texts all look alike
-    max_quarantined: int | float = field(default=0, kw_only=True)  # permitted number or share of unsignable documents
+    max_quarantined: int | float = field(default=0, kw_only=True)  # permitted number or share of quarantined documents
     quarantine: tuple[str, ...] = field(default=(), kw_only=True)  # documents that this limit ignores: "partition:row"
 
     def __post_init__(self) -> None:

@@ -1,10 +1,10 @@
 """Decides what a JSON record is, words the reasons why a line is not one, and parses line by line the chunks that the
-columnar parser cannot read. A record is a strict JSON object of at most 48 levels, in which NaN and infinities may also
-occur, as in Python's `json`. If a key occurs more than once, the last value counts. A lone surrogate becomes U+FFFD
-(counted as invalid UTF-8). An integer that does not fit into 64 bits becomes a float, as in the columnar parser. If a
-column mixes integers and floats, its integers become floats. If it mixes other kinds of scalars, all of them become
-strings. Cost: 30 to 250 MB/s (more for longer records), a tenth to a half of the columnar parser's speed. Only chunks
-with an unusual line are parsed this way.
+columnar parser cannot read. A record is a JSON object of at most 48 levels. Its syntax is strict, except that NaN and
+infinities are allowed, as in Python's `json`. If a key occurs more than once, the last value counts. A lone surrogate
+becomes U+FFFD (counted as invalid UTF-8). An integer that does not fit into 64 bits becomes a float, as in the columnar
+parser. If a column mixes integers and floats, its integers become floats. If it mixes other kinds of scalars, all of
+them become strings. Cost: 30 to 250 MB/s (more for longer records), a tenth to a half of the columnar parser's speed.
+Only chunks with an unusual line are parsed this way.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _lenient(line: memoryview) -> Any:
 
 
 def _integer(digits: str) -> int | float:
-    """Parse an integer. An integer of more than 20 characters does not fit into 64 bits and becomes a float at once,
+    """Parse an integer. An integer of more than 20 characters does not fit into 64 bits and is parsed as a float,
     because `int` refuses more than 4,300 digits.
     """
     return int(digits) if len(digits) <= 20 else float(digits)

@@ -42,7 +42,7 @@ UTF8_BYTES = [*range(0xC0), *range(0xC2, 0xF5)]
 
 
 def refusal(tokenizer: dict[str, Any]) -> str:
-    """Return why this tokenizer.json does not allow encoding word by word (manifests store it), or "" if it does."""
+    """Return the reason why a tokenizer.json does not allow encoding word by word, else "". Manifests store it."""
     model = tokenizer["model"]
     if model.get("type") != "BPE" or model.get("dropout"):
         return "its model is not a deterministic BPE"
@@ -79,9 +79,9 @@ def byte_characters() -> list[str]:
 class WordEncoder:
     """Encodes stretches of text word by word.
 
-    renew: makes an encoder that encodes each text as one word. sizes: the number of bytes of each token, by id.
+    renew: makes an encoder that encodes each text as one word. sizes: each token's number of bytes, indexed by id.
     normalize: the tokenizer's own normalization. pieces: its pre-tokenization, which returns ranges of characters.
-    raw, normalized: the ids, by string, of the added tokens matched before normalization, and those matched after it.
+    raw, normalized: string -> id of the added tokens matched before normalization, and of those matched after it.
     """
 
     renew: Callable[[], Encoder]

@@ -1,4 +1,4 @@
-"""Decides which tokenizers' texts can be cut without changing an id, and at which pairs of neighboring bytes.
+"""Decides for which tokenizers a text can be cut without changing an id, and between which pairs of neighboring bytes.
 
 A place between two bytes is safe if the pre-tokenizer always has a border there, whatever text surrounds it, and if no
 piece on one side depends on the other side. For the pre-tokenizers of the byte-level BPE family (GPT-2's expression and
@@ -158,7 +158,7 @@ def _table(family: str) -> np.ndarray:
 
 
 def _spare(safe: np.ndarray, token: dict[str, Any]) -> None:
-    """Remove the pairs that may occur inside this added token, or at an end if surrounding text affects its match."""
+    """Remove the pairs that may occur inside this added token, or across its ends if its match depends on context."""
     content = token["content"].encode()
     pairs = np.frombuffer(content, np.uint8)
     safe[pairs[:-1], pairs[1:]] = False

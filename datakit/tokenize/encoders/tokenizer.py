@@ -172,8 +172,8 @@ def limit_threads(encoder: Encoder, cpus: int) -> None:
 def limited_cpus(cpus: int) -> Iterator[None]:
     """Restrict this thread, and any threads that it starts, to `cpus` CPUs within the context.
 
-    Libraries size their thread pools by this number. Afterward, these threads may use all CPUs that were allowed
-    before. On systems without CPU affinity (macOS), this does nothing.
+    Libraries derive the size of their thread pools from this number. Afterward, these threads may use all CPUs that
+    were allowed before. On systems without CPU affinity (macOS), this does nothing.
     """
     if not hasattr(os, "sched_setaffinity"):
         yield
