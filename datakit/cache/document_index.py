@@ -30,7 +30,7 @@ def document_table(ids: pa.Array, lengths: np.ndarray) -> pa.Table:
 
 
 class DocumentIndex:
-    """Finds documents by id or row. Thread-safe. row_starts: int64 [shards + 1], how many rows precede each shard."""
+    """Finds documents by id or row. Thread-safe. row_starts: as in `ShardOffsets`."""
 
     def __init__(self, directory: str, partitions: Sequence[Partition], row_starts: np.ndarray) -> None:
         self._directory, self._partitions, self._row_starts = directory, partitions, row_starts

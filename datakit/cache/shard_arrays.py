@@ -1,7 +1,7 @@
 """Reads tokens and loss masks from shards, raw local files directly and all others through TensorStore; checks file
 sizes and keeps recently used arrays open. One system call reads from a raw shard on a local disk straight into the
-result. TensorStore reads everything else: compressed shards, loss masks and shards in object stores. A local shard is
-refused when it is opened if its file is missing or its size differs from the manifest's. Thread-safe.
+result. TensorStore reads everything else, such as compressed shards, loss masks and shards in object stores. A local
+shard is refused when it is opened if its file is missing or its size differs from the manifest's. Thread-safe.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Reads and writes Megatron's indexed datasets: tokens in `<prefix>.bin`, everything else in `<prefix>.idx`.
-`docs/cache.md` describes the files that are written. Those of other programs may have several sequences per document,
+`docs/cache.md` describes the files that are written. Files from other programs may have several sequences per document,
 other types of tokens (TYPES) and, if multimodal, int8[N] modes at the end. Memory: 20 bytes per document.
 """
 
@@ -52,8 +52,9 @@ def is_megatron(prefix: str) -> bool:
 
 
 def export_megatron(cache: Cache, prefix: str, source: str | None = None) -> Exported:
-    """Write a cache, or one of its sources, as `<prefix>.bin` and then `<prefix>.idx`. Raises UsageError, and
-    DivergentOutputError if different files with these names exist.
+    """Write a cache, or one of its sources, as `<prefix>.bin` and then `<prefix>.idx`. Raises UsageError for an unknown
+    source or for documents that the format cannot hold, and DivergentOutputError if different files with these names
+    exist.
     """
     chosen = [index for index, shard in enumerate(cache.shards) if source in (None, shard.source)]
     if not chosen:

@@ -59,7 +59,7 @@ class Data:
     evaluations: Mapping[str, BatchesOf]
     token_bytes: np.ndarray | None  # the length of each token in bytes [V]; None: unknown
     vocabulary: int  # the tokenizer's vocabulary size, rounded up
-    caches: Mapping[str, Cache]  # by directory
+    caches: Mapping[str, Cache]  # keyed by directory
     notes: tuple[str, ...] = ()
 
     def loader(self) -> Loader:

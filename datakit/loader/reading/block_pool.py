@@ -28,8 +28,8 @@ class _Entry:
 
 
 class BlockPool:
-    """A pool of `Rows` by key. `load(key)` reads the rows; `size(key)` estimates their size in bytes before the read.
-    If `load` raises an error, `require` raises it too; the next call that needs the key starts a new read.
+    """A pool of `Rows`, each with a key. `load(key)` reads the rows; `size(key)` estimates their size in bytes before
+    the read. If `load` raises an error, `require` raises it too; the next call that needs the key starts a new read.
     """
 
     def __init__(

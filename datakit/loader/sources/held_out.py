@@ -2,7 +2,7 @@
 
 If a single document near the end of the source has about the wanted size, it is chosen. Otherwise, the axis is divided
 into up to 64 equal strata, and each stratum contributes one range of consecutive documents, whose position is derived
-from a key. Documents are held out as a whole, so no document is in both training and validation. The documents of a
+from a key. Only whole documents are held out, so no document is in both training and validation. The documents of a
 range are consecutive, so a block of the remaining axis still takes only one or two reads. The ranges are spread over
 the axis, so the choice is representative even if the source is not sorted by id.
 

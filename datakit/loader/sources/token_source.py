@@ -40,7 +40,7 @@ class TokenSource(Protocol):
     def has_loss_mask(self) -> bool: ...
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Return tokens start..stop-1. The array remains valid, and the caller must not change it."""
+        """Return tokens start..stop-1. The array remains valid after later reads; the caller must not change it."""
         ...
 
     def read_loss_mask(self, start: int, stop: int) -> np.ndarray:

@@ -14,7 +14,7 @@ from datakit.storage import atomic
 
 FORMAT = "datakit.checkpoint/1"
 MARKER = "commit.json"
-SET_ASIDE = "set-aside.json"  # the marker is renamed to this when a start sets the checkpoint aside
+SET_ASIDE = "set-aside.json"  # name of the marker after a later start has set the checkpoint aside
 NAME = re.compile(r"step-(\d{9,})")
 Say = Callable[[str], None]  # shows one line of text to the user
 
