@@ -1,4 +1,4 @@
-"""Checks a root by writing, reading, listing and deleting a file; checks a store's conditional PUT and its clock."""
+"""Checks a root by writing, reading, listing and deleting a file; checks a store's conditional PUT and clock skew."""
 
 from __future__ import annotations
 
