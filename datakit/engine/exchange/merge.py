@@ -21,7 +21,7 @@ from datakit.engine.task import OutputFile, Phase, Step, Task, TaskContext, Task
 from datakit.errors import CorruptError
 from datakit.storage import atomic, urls
 
-MOST_READS = 10**6  # chosen because an object store answers this many requests within minutes
+MOST_READS = 10**6  # chosen because an object store serves this many reads within minutes
 WINDOW_BYTES = 64 << 20
 MEMORY_BYTES = 512 << 20  # two copies of the window, the indexes, and a margin
 

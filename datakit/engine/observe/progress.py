@@ -26,7 +26,7 @@ NUMBERS = ("done", "running", "failed", "quarantined", "records/s", "MB/s", "lef
 @dataclass
 class StepView:
     """The displayed state of one step. While the step runs, the counts of bytes and records cover only this run's
-    attempts. At the end, `records` becomes the number of rows in the manifest.
+    attempts. At the end, `records` becomes the number of rows that the manifest states.
     """
 
     name: str

@@ -31,7 +31,7 @@ EXCHANGE_FOLDER = "exchange"
 @dataclass
 class Tally:
     """The counters, skipped records and files of all results of a step. `written` lists the files that must exist at
-    the end, as JSON lines [path, bytes]: 5 MB for 100,000 files, which would take 20 MB as tuples.
+    the end, as JSON lines [path, bytes]; for 100,000 files, the lines take 5 MB, and tuples would take 20 MB.
     """
 
     counters: Counter[str] = field(default_factory=Counter)

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from datakit.engine.executor import Attempt, Cause, Outcome, Verdict
 from datakit.engine.task import ALL_RECORDS, QuarantinedRecord, RecordRange
 
-# Attempts per cause (chosen): one retry reveals whether a fault is transient; causes outside the task get more.
+# Attempts per cause (chosen): one retry reveals whether a fault is transient; causes outside the task get more tries.
 TRIES = {
     Cause.ERROR: 2,
     Cause.CRASH: 2,

@@ -9,7 +9,7 @@ by `kill -9`, the server sees the end of the control socket, kills its children 
 
 The protocol uses a Unix socket pair. The parent sends the boot message, and the server reports whether its preloads
 succeeded. Each subsequent request consists of a memory budget and three file descriptors: the attempt's channel
-(request in, result out), the status pipe and the heartbeat (shared memory). On the status pipe, the server writes the
+(request in, result out), the status pipe and the heartbeat (shared memory). To the status pipe, the server writes the
 child's pid and, when the child exits, its exit status, resource usage and memory use.
 """
 
