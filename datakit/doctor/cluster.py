@@ -22,7 +22,7 @@ STATUS_REMEDY = "run `ray status` on the head node; see docs/operations.md"
 
 
 def check_cluster(address: str, root: str | None) -> Iterator[Finding]:
-    """Check the cluster at `address` ("local", "auto" or host:port) and, if `root` is given, the root on all nodes."""
+    """Check the cluster at `address` ("local", "auto" or host:port); join it only if it is local or `root` is given."""
     try:
         yield Finding("ray", State.OK, f"ray {version('ray')}")
     except PackageNotFoundError:
