@@ -113,7 +113,7 @@ class _Output:
 
 
 def _read_partition(context: TaskContext, shared: SortShared, number: int) -> list[pa.Table]:
-    """Read the rows of a partition in source order. Drop the bucket's rows of other partitions, if it has any."""
+    """Read the rows of a partition in source order, without the rows of other partitions that share its bucket."""
     bits, bucket_bits = shared.bits, shared.bucket_bits
     first = number << (bucket_bits - bits) if bits <= bucket_bits else number >> (bits - bucket_bits)
     stop = first + (1 << max(0, bucket_bits - bits))
