@@ -1,8 +1,8 @@
 """Evaluates a source's `where` (a SQL predicate that selects records) with DuckDB, and applies its `transform` (a
-user's function that changes records). DuckDB evaluates the predicate on one chunk at a time and keeps the order of the
-records. A record for which the predicate is null does not match. If a chunk lacks a column that the predicate reads,
-that column is null there. If no record has the column, the step fails, since a misspelled name would otherwise drop
-every record.
+user's function that changes records). DuckDB evaluates the predicate on one chunk at a time, and the records that match
+stay in order. A record for which the predicate is null does not match. If a chunk lacks a column that the predicate
+reads, that column is null there. If no record has the column, the step fails, since a misspelled name would otherwise
+drop every record.
 """
 
 from __future__ import annotations

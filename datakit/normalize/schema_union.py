@@ -1,10 +1,10 @@
 """Decides which common type the columns and fields of a source's files get, rejects types that cannot be joined and
 schemas with more than 2,000 columns or fields, and converts columns to the common types (e.g. numbers to strings).
-Every column that occurs in any file is kept. Types are widened by these rules: Null becomes any other type. Integers
-become the wider integer type (uint64 and a signed type: float64), and integers and floats become floats. Numbers,
-booleans, dates and strings become strings if their kinds differ. Two structs become one struct with the fields of both,
-and the element types of lists are widened by the same rules. Types that no rule joins (such as a struct and a number)
-cause an error that names both files.
+Every column that occurs in any file is kept. Types are widened by these rules: Null becomes any other type. Two signed
+or two unsigned integer types become the wider one, a signed and an unsigned type become int64 (with uint64: float64),
+and integers and floats become float64. Numbers, booleans, dates and strings become strings if their kinds differ. Two
+structs become one struct with the fields of both, and the element types of lists are widened by the same rules. Types
+that no rule joins (such as a struct and a number) cause an error that names both files.
 
 Cost: uniting looks at types only, and converting casts only the columns whose types differ.
 """

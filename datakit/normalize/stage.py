@@ -115,7 +115,8 @@ def _bucket_bits(slices: Sequence[Sequence[FileRange]], config: Config) -> int:
 
 
 def partition_bits(text_bytes: int, partition_bytes: int | None = None) -> int:
-    """Return the smallest k (at most MOST_BITS) for which the mean text size of 2**k partitions is below the limit.
+    """Return the smallest k (at most MOST_BITS) for which the mean text size of 2**k partitions is below
+    `partition_bytes`; if this is None, its value depends on `text_bytes`.
 
     >>> [partition_bits(size) for size in (0, 32 << 20, 1 << 30, (1 << 30) + 1, (1 << 40) + 1)]
     [0, 1, 6, 4, 11]
@@ -129,7 +130,7 @@ def partition_bits(text_bytes: int, partition_bytes: int | None = None) -> int:
 
 
 def _united(details: Sequence[RouteDetails], config: Config) -> pa.Schema:
-    """Unite all upstream columns but the text. Raises ColumnError if two conflict or if a configured one is missing."""
+    """Unite all upstream columns but the text. Raises ColumnError if two conflict or a configured column is missing."""
     encoded = [(file, pa.BufferReader(bytes.fromhex(digits))) for entry in details for file, digits in entry.schemas]
     schemas = [(file, pa.ipc.read_schema(data)) for file, data in encoded]
     union = unite(schemas)

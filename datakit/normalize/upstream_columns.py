@@ -17,7 +17,7 @@ SHOWN_NAMES, SHOWN_NAME = 20, 60  # limits for a message: columns named, and cha
 class UpstreamColumns:
     """The upstream columns of one slice, except the text column.
 
-    union: the columns of all files so far. Rows are converted to its types, since each new schema starts a new run.
+    union: the columns of all files so far. Rows are converted to its types, since a new schema would start a new run.
     """
 
     def __init__(self, config: Config) -> None:

@@ -59,8 +59,8 @@ class Documents(NamedTuple):
 
 
 class Component(NamedTuple):
-    """The component being verified. start: the position of its first document. number: its number. mask: the size of
-    its hash table, minus one.
+    """The component being verified. start: the position of its first document. number: the number of the component.
+    mask: the size of its hash table, minus one.
     """
 
     start: int
@@ -71,8 +71,8 @@ class Component(NamedTuple):
 class Index(NamedTuple):
     """A component's retained documents, grouped by band key: a hash table of linked lists, reused for each component.
 
-    A slot is empty unless its `stamp` is the component's number. head: the newest entry of the slot's list, which is
-    document * bands + band, or NONE. link: for each entry, the next entry in its list, or NONE. size: how many retained
+    A slot is empty unless its `stamp` is the component's number. head: the newest entry of the slot's list, or NONE; an
+    entry is document * bands + band. link: for each entry, the next entry in its list, or NONE. size: how many retained
     documents share the slot's key, including those not listed.
     """
 

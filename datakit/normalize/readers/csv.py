@@ -1,7 +1,7 @@
 """Reads CSV and TSV files: finds the header and the ends of records (quoted fields may contain line ends), and
 quarantines records with the wrong number of fields. Every column is a string, because the format has no types, and
 guessed types would differ between chunks. A compiled pass finds the ends of the records, so that chunks consist of
-whole records at known offsets; pyarrow then parses the chunks. A quarantined record is listed with its offset. Cost:
+whole records at known offsets; pyarrow then parses the chunks. A quarantined record is listed with its offset. Speed:
 about 300 MB/s per core.
 """
 
