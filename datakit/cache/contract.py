@@ -90,8 +90,8 @@ def frame(ids: np.ndarray, lengths: np.ndarray, contract: Contract) -> tuple[np.
 
 
 def frame_mask(mask: np.ndarray, lengths: np.ndarray, contract: Contract) -> np.ndarray:
-    """Extend the loss mask of the texts' tokens, uint8 [T], to the tokens that `frame` returns.
-    A begin-of-text token is never a target. An end-of-text token is a target if the token before it is one.
+    """Extend the loss mask of the texts' tokens, uint8 [T], to the tokens that `frame` returns. A begin-of-text token
+    is never a target. An end-of-text token is a target if the token before it is a target.
     """
     framed, ends, from_text = _positions(lengths, contract)
     out = np.zeros(len(from_text), np.uint8)

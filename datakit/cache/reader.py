@@ -134,7 +134,7 @@ class Cache:
         return Document(self._documents.id_of(index, local), tokens)
 
     def documents(self) -> Iterator[Document]:
-        """Yield all documents in order, reading about 1 Mi tokens, or one longer document, at a time."""
+        """Yield all documents in order, reading at most 1 Mi tokens, or one longer document, at a time."""
         for index in range(len(self.manifest.partitions)):
             ids, starts = self._documents.ids(index), starts_of(self.document_lengths(index))
             base = int(self._offsets.token_starts[index])

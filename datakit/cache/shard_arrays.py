@@ -22,7 +22,7 @@ from datakit.errors import CorruptError, NotFoundError, TokenizerError
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest
 
-OPEN_ARRAYS = 256  # each raw array keeps a file descriptor open, and a process is often limited to 1024
+OPEN_ARRAYS = 256  # each raw array keeps a file descriptor open, and a process is often limited to 1024 of them
 
 
 class ShardArrays:

@@ -1,6 +1,6 @@
 """Reads and writes Megatron's indexed datasets: tokens in `<prefix>.bin`, everything else in `<prefix>.idx`.
 `docs/cache.md` describes the files that are written. Files from other programs may have several sequences per document,
-other types of tokens (TYPES) and, if multimodal, int8[N] modes at the end. Memory: 20 bytes per document.
+other types of tokens (TYPES) and, if multimodal, int8[N] modes at the end. Memory: 40 to 50 bytes per document.
 """
 
 from __future__ import annotations

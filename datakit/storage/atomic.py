@@ -121,7 +121,7 @@ def commit_bytes(data: bytes, url: str) -> Committed:
 
 
 def replace_bytes(data: bytes, url: str) -> None:
-    """Write or overwrite `url` atomically. Use this only for state such as a hash cache, never for outputs."""
+    """Write or overwrite `url` atomically. Use this for hash caches, logs and plots, never for outputs."""
     with staging(url) as path:
         path.write_bytes(data)
         with storage_errors(url):

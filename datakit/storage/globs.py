@@ -59,9 +59,9 @@ def _is_file(url: str) -> bool:
 
 
 def files_at(place: Place, exclude: Sequence[str] = ()) -> list[FileInfo]:
-    """List every file of a place, ignoring its pattern, sorted by path. The list is empty if the directory does not
-    exist. On a disk, directories that `exclude` covers entirely (`**/tests/**`) are not entered, because a Python
-    installation may have a hundred thousand files in site-packages.
+    """List every file of a place, sorted by path, whether or not it matches the place's pattern. The list is empty if
+    the directory does not exist. On a disk, directories that `exclude` covers entirely (`**/tests/**`) are not entered,
+    because a Python installation may have a hundred thousand files in site-packages.
     """
     if place.file is not None:
         return [_one_file(place.base, place.file)]

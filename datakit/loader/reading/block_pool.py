@@ -64,7 +64,7 @@ class BlockPool:
         return self._reading
 
     def want(self, keys: Sequence[Hashable]) -> None:
-        """Read these keys ahead, in this order. They replace the keys wanted before."""
+        """Read the blocks of these keys ahead, in this order. The keys replace those wanted before."""
         with self._lock:
             self._wanted, self._next, self._protected = keys, 0, set(keys)
             self._pump()

@@ -49,7 +49,7 @@ class TokenSource(Protocol):
 
     def document_borders(self, start: int, stop: int) -> np.ndarray:
         """Return the starts of the documents that overlap start..stop-1, then the end of the last of them: int64. The
-        boundaries ascend. The first is at or before `start`, the last at or after `stop`. Empty documents have none.
+        boundaries ascend. The first is at or before `start`, the last at or after `stop`. Empty documents are left out.
         """
         ...
 
