@@ -1,10 +1,10 @@
 """Renders conversations: parses chat formats, encodes each message as head, content and tail, and makes the loss mask.
 
-The three parts of a message are encoded separately, so no token spans two of them, just as when a model continues from
-a head. The mask is 1 on the content and tail of messages of the target roles ("assistant"), and 0 elsewhere. Heads and
-tails come from the recipe and may contain special tokens. Contents are untrusted: if one contains a special token's
-string, that string is encoded as ordinary text, so a message cannot end its own turn. Like every document, a
-conversation needs a text, from which its id is computed and which dedup compares. The transform `with_text` makes it.
+The three parts of a message are encoded separately, so no token spans two of them, just as none does when a model
+continues from a head. The mask is 1 on the content and tail of messages of the target roles ("assistant"), and 0
+elsewhere. Heads and tails come from the recipe and may contain special tokens. Contents are untrusted: a special
+token's string inside a content is encoded as ordinary text, so a message cannot end its own turn. Like every document,
+a conversation needs a text, from which its id is computed and which dedup compares. The transform `with_text` makes it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TRANSFORM_VERSION = 1
 
 @dataclass(frozen=True)
 class ChatFormat:
-    """The strings around each message's content, where {role} stands for its role, and the roles that are targets."""
+    """The strings around a message's content ({role} stands for the message's role), and the roles that are targets."""
 
     head: str
     tail: str
@@ -54,7 +54,7 @@ def chat_format(form: str) -> ChatFormat:
 
 @dataclass(frozen=True)
 class Conversations:
-    """N conversations. roles, contents: one entry per message. turns: int64 [N], the messages per conversation."""
+    """N conversations. roles, contents: one entry per message. turns: int64 [N], the number of messages in each."""
 
     roles: list[str]
     contents: list[str]

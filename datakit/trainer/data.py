@@ -13,7 +13,7 @@ and the validation sets, and rounds up the default vocabulary size.
     mixture = "mix.toml"
 
 Paths are relative to the run file. At the start of a `cache` path, {root}/ stands for the command's --root. The root
-also holds the sequence counts of packed components, which `datakit mixture pack` wrote.
+also holds the sequence counts that `datakit mixture pack` writes for packed components.
 """
 
 from __future__ import annotations

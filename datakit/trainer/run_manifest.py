@@ -1,9 +1,9 @@
 """Names a run's directory, predicts the run's metrics before it starts, compares them with the measured ones, and
 writes the manifest that marks the run as finished. `docs/trainer.md` lists the files.
 
-The prediction holds the values that the scaling law gives for the run's compute budget, unless the run's `expect`
-overrides them, and all values in `expect`. It is written before the first step and never changed. A run with a manifest
-is never trained again.
+The prediction holds all values in the run's `expect` and, where `expect` does not override them, the values that the
+scaling law gives for the run's compute budget. It is written before the first step and never changed. A run with a
+manifest is never trained again.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import fastokens
 import numpy as np
 import tokenizers
 
-REFERENCE_BYTES = 1 << 20  # encoded at once by the reference, whose Encoding objects take about 100 bytes per token
+REFERENCE_BYTES = 1 << 20  # characters encoded at once by the reference, whose Encodings take about 100 bytes per token
 
 
 class Encoder(Protocol):
@@ -51,7 +51,7 @@ class FastEncoder:
 
 @dataclass(frozen=True)
 class ReferenceEncoder:
-    """The `tokenizers` encoder. It creates one Encoding object per text and drops them after each MiB of text."""
+    """The `tokenizers` encoder. It creates one Encoding object per text, and drops them every million characters."""
 
     tokenizer: tokenizers.Tokenizer
     special_as_text: bool = False

@@ -94,7 +94,7 @@ class WordEncoder:
     look: int = LOOK_CHARACTERS
     normalize_size: int = PIECE_CHARACTERS
     _words: list[str] = field(default_factory=list)
-    _fixed: list[tuple[int, int]] = field(default_factory=list)  # added tokens: (number of words before it, id)
+    _fixed: list[tuple[int, int]] = field(default_factory=list)  # for each added token: (number of words before it, id)
     _size: int = 0
     _spent: int = 0  # bytes of long words encoded since `renew` was last called
 

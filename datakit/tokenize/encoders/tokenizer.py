@@ -118,7 +118,7 @@ def load(url: str) -> Tokenizer | CustomTokenizer:
 
 
 def parse(data: bytes, place: str) -> Tokenizer | CustomTokenizer:
-    """Parse the bytes of a tokenizer.json, which messages call `place`. Raises TokenizerError if they are not valid."""
+    """Parse the bytes of a tokenizer.json; messages call it `place`. Raises TokenizerError if the bytes are invalid."""
     if MARK.encode() in data[:100]:
         return CustomTokenizer.from_description(data, place)
     try:

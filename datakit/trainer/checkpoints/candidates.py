@@ -29,7 +29,7 @@ class Marker(msgspec.Struct, frozen=True):
     norms: dict[str, float]  # norms of the parameters at the start of the run
     permanent: bool
     files: dict[str, tuple[int, str]]  # relative path -> (size in bytes, xxh3-128 digest)
-    origin: dict[str, Any] | None = None  # the other run's checkpoint that this run started from, if any
+    origin: dict[str, Any] | None = None  # the checkpoint of another run from which this run started, if any
     format: str = FORMAT
 
 

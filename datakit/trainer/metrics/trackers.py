@@ -216,7 +216,7 @@ def whole_lines(path: Path) -> list[str]:
 
 
 def read_metrics(folder: str) -> list[dict[str, Any]]:
-    """Return a run's rows in step order, and for each step only its last row. Raises UsageError if there is no file."""
+    """Return a run's rows in step order, with only the last row of each step. Raises UsageError if there is no file."""
     path = Path(folder) / FILE_NAME
     if not path.exists():
         raise UsageError(f"{path} does not exist; is {folder} the directory of a training run?")

@@ -45,7 +45,7 @@ class Tiles(NamedTuple):
 
 def tile_rows(assignments: int, experts: int) -> int:
     """Return the number of rows per tile: at most a quarter of an expert's even share of the assignments, so that
-    padding adds at most an eighth on average, but always from `SMALLEST_TILE` to `LARGEST_TILE`.
+    padding adds at most an eighth on average, but always between `SMALLEST_TILE` and `LARGEST_TILE`.
     """
     size = SMALLEST_TILE
     while size < LARGEST_TILE and 4 * 2 * size * experts <= assignments:

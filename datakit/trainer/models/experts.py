@@ -44,7 +44,7 @@ def experts(
     """Compute y by the formula above. `x`, `w_in` and `w_out` must have the same dtype; sums are computed in fp32."""
     compute = partial(_BACKENDS[resolve(backend)], gate=GATES[gate])
     if current_mesh().size > 1:
-        # check_vma does not support custom gradients with integer inputs; tests compare results with one device's.
+        # check_vma does not support custom gradients with integer inputs; tests compare results with a single device's.
         compute = jax.shard_map(
             compute, in_specs=(P(BATCH), P(BATCH), P(BATCH), P(), P()), out_specs=P(BATCH), check_vma=False
         )
