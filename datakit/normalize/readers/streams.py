@@ -84,7 +84,7 @@ def _decompress(file: BinaryIO, opener: Callable[[], Any], input_bytes: int, mag
         while not data and (more := file.read(input_bytes)):
             data = more.lstrip(b"\0")  # zero padding
         if data and not data.startswith(magic[: len(data)]) and not is_skippable(data):
-            raise DamagedError("something else follows the compressed stream")
+            raise DamagedError("unexpected data follows the compressed stream")
 
 
 def _decompress_stream(file: BinaryIO, stream: Any, data: bytes, input_bytes: int) -> Iterator[bytes]:
