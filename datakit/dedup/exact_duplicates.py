@@ -55,7 +55,7 @@ def find_copies(arguments: dict[str, Any], shared: dict[str, Any], context: Task
 
 
 def copies(high: np.ndarray, low: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the positions of repeated ids, and that of each repeated id's first occurrence: both int64 [repeats]."""
+    """Return the position of each repeated id and the position of that id's first occurrence, both int64 [repeats]."""
     order = np.argsort(high, kind="stable")
     same = high[order[1:]] == high[order[:-1]]
     if (same & (low[order[1:]] != low[order[:-1]])).any():  # some different ids have equal upper halves

@@ -88,9 +88,9 @@ def judge(history: TaskHistory, outcome: Outcome) -> Verdict:
 
 
 def _plan_single_tries(history: TaskHistory, outcome: Outcome) -> None:
-    """Make the next attempt try the records of the batch in progress one by one. After a death with no batch in
-    progress, or in a batch whose records were already tried one by one, the next attempt does so for all records (after
-    a lack of memory, only if it gets four times the memory).
+    """Make the next attempt try the records of the batch in progress one by one. If the process died with no
+    batch in progress, or in a batch whose records had already been tried one by one, the next attempt tries all of the
+    task's records one by one (if memory ran out, only when the next attempt gets four times the memory).
     """
     batch, tried = outcome.in_progress, [(known.file, known.position) for known in history.try_singly]
     if batch is not None and (batch.file, batch.position) not in tried:
