@@ -39,7 +39,7 @@ RESERVED = ("sources",)  # a directory in the root that belongs to no dataset
 
 @dataclass(frozen=True)
 class Source:
-    """A source: where its files are and how to read them. From `format` on, None leaves a setting to `[normalize]`."""
+    """A source: where its files are and how to read them. In fields from `format` on, None defers to `[normalize]`."""
 
     name: Annotated[str, key("The source's name: a directory name, unique in the recipe.", "novels")]
     url: Annotated[

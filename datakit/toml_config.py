@@ -47,7 +47,7 @@ def load_toml(
 
 
 def find_toml(name_or_path: str | os.PathLike[str], folder: Path, missing: str, error: type[InputError]) -> Path:
-    """Return the given path, or the path of the file with this name in `folder`. Raises `error` for an unknown name;
+    """Return the given path or, for a name, the path of its file in `folder`. Raises `error` for an unknown name;
     `missing` is the template for its message.
     """
     name = os.fspath(name_or_path)

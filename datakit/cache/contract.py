@@ -1,6 +1,6 @@
 """Defines a cache's contract: the tokenizer's hash, the tokens around each document, and sample encodings; checks
-tokenizers and documents against it. Caches have lacked a begin-of-text token because a library had changed its default,
-and nobody noticed until a model had been trained. A cache therefore records the hash of the tokenizer file, the tokens
+tokenizers and documents against it. When a library once changed its default, caches lacked a begin-of-text token, and
+nobody noticed until a model had been trained. A cache therefore records the hash of the tokenizer file, the tokens
 added around each document, and a few strings with their ids. The first and last tokens of every document are checked
 when the document is written. Every reader of a cache reads the contract, so this module needs only numpy and msgspec.
 """
@@ -90,8 +90,8 @@ def frame(ids: np.ndarray, lengths: np.ndarray, contract: Contract) -> tuple[np.
 
 
 def frame_mask(mask: np.ndarray, lengths: np.ndarray, contract: Contract) -> np.ndarray:
-    """Extend the loss mask of the texts' tokens, uint8 [T], to the tokens that `frame` returns.
-    A begin-of-text token is never a target. An end-of-text token is a target if the token before it is one.
+    """Extend the loss mask of the texts' tokens, uint8 [T], to the tokens that `frame` returns. A begin-of-text token
+    is never a target. An end-of-text token is a target if the token before it is a target.
     """
     framed, ends, from_text = _positions(lengths, contract)
     out = np.zeros(len(from_text), np.uint8)

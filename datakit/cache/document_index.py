@@ -1,7 +1,8 @@
 """Defines the columns of a shard's docs.parquet, and looks up documents there by id or by row, reading as few row
 groups as possible. A search for an id reads only shards whose first and last ids enclose that id (about one per source,
 because a source's ids ascend), and within these shards only row groups whose statistics enclose the id. A row group has
-64 Ki documents. The cache reader imports this module on the first lookup, because a training machine may lack pyarrow.
+at most 64 Ki documents. The cache reader imports this module on the first lookup, because a training machine may lack
+pyarrow.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def document_table(ids: pa.Array, lengths: np.ndarray) -> pa.Table:
 
 
 class DocumentIndex:
-    """Finds documents by id or row. Thread-safe. row_starts: int64 [shards + 1], how many rows precede each shard."""
+    """Finds documents by id or row. Thread-safe. row_starts: as in `ShardOffsets`."""
 
     def __init__(self, directory: str, partitions: Sequence[Partition], row_starts: np.ndarray) -> None:
         self._directory, self._partitions, self._row_starts = directory, partitions, row_starts

@@ -8,12 +8,13 @@
     cache[-1], len(cache), cache[10:20]           # documents by row; a slice reads them when they are asked for
 
 Opening a cache reads only its manifest, which holds the order and sizes of the shards and the metadata of their arrays.
-Even 10,000 shards open in a fraction of a second, without listing a directory. A binary search maps a position to its
-shard, and the shard's array is opened when it is first read. Reading tokens and document boundaries requires numpy,
-TensorStore and msgspec; document ids also require pyarrow. A cache is refused if it is unfinished or inconsistent (sums
-that disagree, or files that are missing or have the wrong size). The output of any other stage is refused, too. Reading
-a block of 1 Mi tokens takes one system call if the tokens are stored raw on a local disk, and about five requests
-otherwise. Cut sequences out of blocks: reading sequences one at a time costs ten times as much. Thread-safe.
+Even a cache of 10,000 shards opens in a fraction of a second, without listing a directory. A binary search maps a
+position to its shard, and the shard's array is opened when it is first read. Reading tokens and document boundaries
+requires numpy, TensorStore and msgspec; document ids also require pyarrow. A cache is refused if it is unfinished or
+the sums in its manifest disagree, and so is the output of any other stage. A local shard is refused on first use if its
+file is missing or has the wrong size. Reading a block of 1 Mi tokens takes one system call if the tokens are stored raw
+on a local disk, and about five requests otherwise. Cut sequences out of blocks: reading sequences one at a time costs
+ten times as much. Thread-safe.
 """
 
 from __future__ import annotations

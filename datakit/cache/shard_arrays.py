@@ -1,7 +1,7 @@
 """Reads tokens and loss masks from shards, raw local files directly and all others through TensorStore; checks file
 sizes and keeps recently used arrays open. One system call reads from a raw shard on a local disk straight into the
-result. TensorStore reads everything else: compressed shards, loss masks and shards in object stores. A local shard is
-refused when it is opened if its file is missing or its size differs from the manifest's. Thread-safe.
+result. TensorStore reads everything else, such as compressed shards, loss masks and shards in object stores. A local
+shard is refused when it is opened if its file is missing or its size differs from the manifest's. Thread-safe.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from datakit.errors import CorruptError, NotFoundError, TokenizerError
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest
 
-OPEN_ARRAYS = 256  # each raw array keeps a file descriptor open, and a process is often limited to 1024
+OPEN_ARRAYS = 256  # each raw array keeps a file descriptor open, and a process is often limited to 1024 of them
 
 
 class ShardArrays:

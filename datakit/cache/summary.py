@@ -1,6 +1,6 @@
 """Computes the figures that `datakit cache stats` shows: documents per range of lengths, totals per source and the most
-frequent tokens. The manifest holds all of this, except the token counts of a cache imported by reference. For such a
-cache, every token is read and counted.
+frequent tokens. The manifest holds all of these figures, except the most frequent tokens of a cache imported by
+reference. To find them, all tokens of such a cache are read and counted.
 """
 
 from __future__ import annotations

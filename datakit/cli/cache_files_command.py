@@ -77,7 +77,7 @@ def import_cache(
     """Make a token cache from tokens that another program wrote.
 
     Reads two formats: caches in the Levanter layout (a directory with shard_ledger.json), and Megatron indexed datasets
-    (given by the common prefix of the .bin and .idx files). The tokens of a Megatron dataset are always copied.
+    (given by the common prefix of the .bin and .idx files). Megatron datasets require --copy.
 
     Examples:
       datakit cache import old/cache/train data/imported --tokenizer tokenizer.json

@@ -11,8 +11,8 @@ PROBLEM_EXIT_CODE = 2
 def doctor(*, root: str | None = None, ray: str | None = None, json: Flag = False) -> int:
     """Before a run, check what often causes trouble: disks, memory, limits, the root, the clock and the cluster.
 
-    Prints one line per check, which says ok, warning or problem, and what to do next. The exit code is 2 if there is a
-    problem.
+    Prints one line per check, with its result (ok, warning or problem) and what to do next. The exit code is 2 if there
+    is a problem.
 
     Examples:
       datakit doctor

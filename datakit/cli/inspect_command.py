@@ -19,8 +19,9 @@ FILES_SHOWN = 3
 def inspect(target: str, /, *, draft: Flag = False, json: Flag = False) -> int:
     """Show what a finished step or a raw source contains.
 
-    For a step, shows its counts, its schema, three sample ids, and its lineage back to the raw files. For a raw source,
-    shows its groups of files, their columns and sizes, and a draft recipe that runs as it is. Never shows any text.
+    For a step, shows its counts, its schema, up to three sample ids, and its lineage back to the raw files. For a raw
+    source, shows its groups of files, their columns and sizes, and a draft recipe that runs as it is. Never shows any
+    text.
 
     Examples:
       datakit inspect data/demo

@@ -16,7 +16,7 @@ SIZE_NAMES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B")
 
 @dataclass(frozen=True)
 class SourceCounts:
-    """The counts of one source: partitions, records read, removed (by reason) and written, and bytes of text."""
+    """The counts of one source: partitions, records read, removed (for each reason) and written, and bytes of text."""
 
     name: str
     partitions: int

@@ -5,7 +5,7 @@ ascending order of id. If none is removed, the file has no rows. Every file has 
     id                     the removed document
     reason                 "exact" (an earlier source contains the same text) or "fuzzy" (a similar text is retained)
     cluster_id             the smallest id in its component; for an exact copy of a retained document, its own id
-    representative_id      the retained document that takes its place and was compared with it
+    representative_id      the retained document that represents the removed document, as defined below
     representative_source  the source of the representative
     jaccard                the exact Jaccard similarity of the removed document and its representative
 

@@ -55,7 +55,7 @@ def find_copies(arguments: dict[str, Any], shared: dict[str, Any], context: Task
 
 
 def copies(high: np.ndarray, low: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the positions of repeated ids, and that of each repeated id's first occurrence: both int64 [repeats]."""
+    """Return the position of each repeated id and the position of that id's first occurrence, both int64 [repeats]."""
     order = np.argsort(high, kind="stable")
     same = high[order[1:]] == high[order[:-1]]
     if (same & (low[order[1:]] != low[order[:-1]])).any():  # some different ids have equal upper halves
@@ -70,7 +70,7 @@ def copies(high: np.ndarray, low: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _ids_in_range(
     parts: Sequence[Part], index: int, bits: int, step_directory: str
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield (high, low, row), all uint64, for the ids in range `index` of `2**bits`: per row group, in row order."""
+    """Yield, for each row group, (high, low, row) of ids in range `index` of `2**bits`, in row order; all uint64."""
     smallest, largest = partition_range(index, bits)
     for part in parts:
         overlaps = index * part.count < (part.index + 1) << bits and part.index << bits < (index + 1) * part.count

@@ -1,9 +1,9 @@
 """Assigns row numbers to all documents that dedup reads, checks that normalized and signature files have equal row
 counts, and rounds numbers of exchange buckets up to a power of two.
 
-Row numbers are assigned to the sources in recipe order, to the partitions of each source in order, and to the documents
-of each partition in order. Thus 8 bytes identify a document throughout the stage. A binary search finds the document's
-file, and sorting by row number sorts in recipe order.
+Row numbers follow the order of the sources in the recipe, of the partitions in each source, and of the documents in
+each partition. Thus 8 bytes identify a document throughout the stage. A binary search finds the document's file, and
+sorting by row number sorts in recipe order.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Part:
 
 
 def all_parts(step: Step) -> list[Part]:
-    """Return the partitions in recipe order. Raises CorruptError if data and signature files differ in row counts."""
+    """Return the partitions in recipe order. Raises CorruptError if the files of a partition differ in row counts."""
     signatures = {entry.source: entry for entry in step.inputs_of("signatures")}
     parts: list[Part] = []
     row = 0

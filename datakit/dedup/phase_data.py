@@ -70,8 +70,8 @@ class Labelled(Runs):
 
 @dataclass(frozen=True)
 class Judged(Runs):
-    """The result of a task of phase `verify`. histogram: the number of clusters by size, with sizes rounded down to a
-    power of two. largest: the largest clusters, each as [size, retained documents, cluster id].
+    """The result of a task of phase `verify`. histogram: the number of clusters of each size, with sizes rounded down
+    to a power of two. largest: the largest clusters, each as [size, retained documents, cluster id].
     """
 
     histogram: dict[str, int]

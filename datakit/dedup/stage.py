@@ -3,7 +3,7 @@ which phases run and how many tasks each phase has.
 
 The phases run in this order:
 
-    exact        ids found in several sources: the first source in the recipe keeps the document (two or more sources)
+    exact        ids in several sources: the first source in the recipe keeps the document  (only with several sources)
     bands        the band keys of the remaining documents are routed to buckets
     buckets      documents that share a key are connected, which gives one spanning forest per bucket
     forests      forests are merged in a tree of tasks                                     (only if there are many)

@@ -1,4 +1,4 @@
-"""Checks a Ray cluster by joining it: Ray's installation, token and address, and that all nodes match this machine."""
+"""Checks Ray's installation, token and address, and joins a Ray cluster to check that all nodes match this machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STATUS_REMEDY = "run `ray status` on the head node; see docs/operations.md"
 
 
 def check_cluster(address: str, root: str | None) -> Iterator[Finding]:
-    """Check the cluster at `address` ("local", "auto" or host:port) and, if `root` is given, the root on all nodes."""
+    """Check the cluster at `address` ("local", "auto" or host:port); join it only if it is local or `root` is given."""
     try:
         yield Finding("ray", State.OK, f"ray {version('ray')}")
     except PackageNotFoundError:
@@ -36,8 +36,8 @@ def check_cluster(address: str, root: str | None) -> Iterator[Finding]:
     if root is None and address != "local":
         reach = (lambda: None) if address == "auto" else partial(agreement.assert_reachable, address)
         yield try_action("cluster", f"{address} answers", STATUS_REMEDY, reach)
-        text = "not joined, so the root and the versions on its nodes were not compared with ours"
-        yield Finding("cluster", State.WARNING, text, "give --root to compare them")
+        text = "not joined, so its nodes' versions and access to a root were not checked"
+        yield Finding("cluster", State.WARNING, text, "give --root to check them")
     else:
         with tempfile.TemporaryDirectory() as folder:
             yield _join(address, root or folder)
@@ -55,7 +55,7 @@ def _join(address: str, root: str) -> Finding:
         except (DatakitError, OSError) as error:
             text, cause = str(error), " ".join(str(error.__cause__).split())
             if REFUSED_TOKEN in printed():
-                text = f"{address} requires a token, but ours is missing or wrong"
+                text = f"{address} requires a token, but the token on this machine is missing or wrong"
                 remedy = "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to the token the cluster was started with"
             elif VERSION_MISMATCH in cause:
                 text, remedy = f"{address}: {cause}", "install the same versions of Ray and Python on all machines"

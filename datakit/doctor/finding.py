@@ -13,7 +13,7 @@ from pathlib import Path
 from datakit.errors import DatakitError
 
 FULL, NEARLY_FULL = 0.95, 0.90  # shares of the disk; Ray refuses work if its disk is fuller than FULL
-SPARE_BYTES = 2 << 30  # required free space; scratch files would soon fill less than this, even on a large disk
+SPARE_BYTES = 2 << 30  # required free space; scratch files would soon fill a smaller space, even on a large disk
 GIB = 1 << 30
 
 

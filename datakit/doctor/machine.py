@@ -1,7 +1,7 @@
 """Checks this machine before a run: libraries, temporary disk, memory for tasks, open-file limit and kernel cache.
 Where possible, a check tries the operation itself instead of guessing. `examine` decides which checks run, including
-those of the root (`root.py`) and the cluster (`cluster.py`). It takes one second, three seconds with a cluster, and
-twenty seconds if the cluster refuses the connection.
+those of the root (`root.py`) and the cluster (`cluster.py`). All checks together take one second, three with a
+cluster, and twenty if the cluster refuses the connection.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from datakit.engine.versions import LIBRARIES, versions
 from datakit.engine.worker.memory import MEMORY_SHARE, memory_limit, usable_memory
 from datakit.storage import urls
 
-OPEN_FILES = 1024  # the default soft limit of most Linux systems
+OPEN_FILES = 1024  # the default soft limit on most Linux systems
 
 
 def examine(root: str | None = None, ray: str | None = None) -> Iterator[Finding]:
@@ -47,7 +47,7 @@ def libraries() -> Finding:
 
 
 def temporary_disk() -> Finding:
-    """Check the disk for scratch files. If TMPDIR is not writable, Python silently uses another directory."""
+    """Check the disk that holds scratch files. If TMPDIR is not writable, Python silently uses another directory."""
     check, remedy = "temporary disk", "free some space, or set TMPDIR to a larger disk"
     wanted = os.environ.get("TMPDIR")
     if wanted and os.path.isdir(wanted) and (found := disk_usage(check, wanted, remedy)).state is State.PROBLEM:

@@ -1,4 +1,4 @@
-"""Checks a root by writing, reading, listing and deleting a file; checks a store's conditional PUT and its clock."""
+"""Checks a root by writing, reading, listing and deleting a file; checks a store's conditional PUT and clock skew."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from datakit.doctor.finding import Finding, State, disk_usage, nearest_existing,
 from datakit.errors import DatakitError, DivergentOutputError
 from datakit.storage import atomic, urls
 
-SKEW_SECONDS, REFUSED_SECONDS = 60.0, 600.0  # a warning, a problem; S3 refuses requests beyond 15 minutes
+SKEW_SECONDS, REFUSED_SECONDS = 60.0, 600.0  # skew for a warning and for a problem; S3 accepts up to 15 minutes
 CONNECT_SECONDS = 5.0
 CLOCKS = {"s3": "https://s3.amazonaws.com", "gs": "https://storage.googleapis.com", "hf": "https://huggingface.co"}
 
@@ -67,7 +67,7 @@ def _conditional_put(folder: str) -> Finding:
     finally:
         urls.remove(url)
     text = "the store ignores If-None-Match and overwrites existing files: two drivers could corrupt each other's work"
-    return Finding("conditional put", State.PROBLEM, text, "use a store, or a newer version, with conditional writes")
+    return Finding("conditional put", State.PROBLEM, text, "upgrade the store, or use one that has conditional writes")
 
 
 def _clock(protocol: str) -> Finding:

@@ -1,6 +1,6 @@
 """Caches the hashes of local source files, and decides from a file's size, times, inode and device whether its cached
 hash is still valid. Each source has one small JSON file, `<root>/.cache/hashes-<source>.json`: path -> [size, mtime in
-ns, ctime in ns, inode, device, xxh3-128]. The times only decide whether a cached hash is valid; they are never part of
+ns, ctime in ns, inode, device, xxh3-128]. The times decide only whether a cached hash is valid; they are never part of
 an identity. The modification time alone would not suffice: it can be restored (`touch -r`, `rsync --times`), while the
 inode change time cannot. The hash of a file that changed in the last two seconds is not cached, because a second change
 within the same clock tick would go unnoticed.

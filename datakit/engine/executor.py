@@ -36,7 +36,7 @@ class Attempt:
     more: further tasks to run in the same child, one after another, when each is too small for a child of its own.
     exclusive: no other attempt may compete for this attempt's memory. If its budget exceeds its CPUs' share of the
     node's memory, nothing else runs on the node.
-    try_singly, skip, tolerance: see TaskContext.
+    try_singly, skip: see TaskContext. tolerance: see Phase.
     stage: the name of the stage, for display.
     """
 

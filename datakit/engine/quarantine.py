@@ -2,9 +2,9 @@
 
 Unreadable records and records that kill their task share one limit. A record that kills its task is skipped at once if
 the limit allows it; otherwise, the task waits until all others are done. A limit given as a number is known from the
-start. A limit given as a share allows more records as more are read; the number in unfinished tasks is estimated from
-the finished ones. The count at the end of the phase is exact, so the result does not depend on the order of the tasks:
-either all unusable records fit within the limit, or the step ends as partial.
+start. A limit given as a share allows more records as more are read; the number of records in unfinished tasks is
+estimated from the finished tasks. The count at the end of the phase is exact, so the result does not depend on the
+order of the tasks: either all unusable records fit within the limit, or the step ends as partial.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ Data that many tasks need goes into `Phase.shared`, which is written once and se
 
 from __future__ import annotations
 
-import pkgutil
+import importlib
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -287,8 +287,9 @@ def tolerance_of(step: Step) -> Tolerance:
 
 
 def resolve(function: str) -> Callable[..., Any]:
-    """Import and return the object named `package.module:name`."""
-    return pkgutil.resolve_name(function)
+    """Import and return the object named `package.module:name`. Raises ImportError or AttributeError."""
+    module, _, attribute = function.partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def input_references(step: Step) -> list[InputReference]:

@@ -1,7 +1,7 @@
 """Reads and writes Megatron's indexed datasets: tokens in `<prefix>.bin`, everything else in `<prefix>.idx`.
-`docs/cache.md` describes the files that are written. Those of other programs may have several sequences per document,
+`docs/cache.md` describes the files that are written. Files from other programs may have several sequences per document,
 other types of tokens (TYPES) and, if multimodal, int8[N] modes at the end. The format has no loss masks, so documents
-with masks are refused. Memory: 20 bytes per document.
+with masks are refused. Memory: 40 to 50 bytes per document.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def is_megatron(prefix: str) -> bool:
 
 def export_megatron(cache: Cache, prefix: str, source: str | None = None, *, drop_loss_mask: bool = False) -> Exported:
     """Write a cache, or one of its sources, as `<prefix>.bin` and then `<prefix>.idx`. The format has no loss masks, so
-    documents that have one are refused unless `drop_loss_mask` is true. Raises UsageError, and DivergentOutputError if
-    different files with these names exist.
+    documents that have one are refused unless `drop_loss_mask` is true. Raises UsageError for an unknown source or for
+    documents that the format cannot hold, and DivergentOutputError if different files with these names exist.
     """
     chosen = [index for index, shard in enumerate(cache.shards) if source in (None, shard.source)]
     if not chosen:

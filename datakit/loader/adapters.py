@@ -3,7 +3,8 @@ sequences.
 
 Neither framework is imported. Both classes have `__len__` and `__getitem__`, as `grain.MapDataset.source` and
 `torch.utils.data.Dataset` expect. An index gives the same element in every process. Both classes can be pickled; a
-worker process then opens its own sources and threads. To iterate instead, use `Loader.iterate` (see docs/loader.md).
+worker process then opens its own sources and starts its own threads. To iterate instead, use `Loader.iterate` (see
+docs/loader.md).
 """
 
 from __future__ import annotations

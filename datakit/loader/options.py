@@ -9,7 +9,7 @@ from datakit.errors import LoaderError
 
 @dataclass(frozen=True)
 class LoaderOptions:
-    """The keyword arguments of `Loader`. None of them changes the contents of a global batch."""
+    """The keyword arguments of `Loader`. None of them changes the tokens of a global batch."""
 
     host: int = 0
     hosts: int = 1

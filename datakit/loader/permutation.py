@@ -97,8 +97,8 @@ class Permutation:
         return keyed_hashes(self.key, ROUNDS)
 
     def _walk(self, values: np.ndarray, network) -> np.ndarray:
-        """Apply the network, and reapply it to results outside 0..size-1 until all are inside. This ends, because the
-        cycle of the network's permutation that starts at a value inside the range returns to that value.
+        """Apply the network, and reapply it to results outside 0..size-1 until all are inside. The loop ends, because
+        the cycle of the network's permutation that starts at a value inside the range returns to that value.
         """
         result = network(values.astype(np.uint64))
         outside = np.flatnonzero(result >= np.uint64(self.size))

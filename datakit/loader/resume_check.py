@@ -2,9 +2,10 @@
 
 Many settings decide the batches before the checkpoint's step: the seed, sources, held-out documents, block sizes,
 windows and packing, and the stages, lengths and batch sizes in effect until then. If any of these differed, the resumed
-run would silently read some tokens twice and never read others, so an error states the difference. Settings that only
-decide where the run ends may differ if the end does not affect those batches, and so may settings that take effect at
-that step or later: to change a mixture on purpose, add a stage. Such changes are returned for the caller to log.
+run would silently read some tokens twice and never read others, so an error that states the difference is raised.
+Settings that only decide where the run ends may differ if the end does not affect the batches before the checkpoint.
+Settings that take effect at the checkpoint's step or later may also differ, so to change a mixture on purpose, add a
+stage. All permitted changes are returned for the caller to log.
 """
 
 from __future__ import annotations

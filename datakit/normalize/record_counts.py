@@ -1,6 +1,6 @@
-"""Counts a task's records as read, removed (by reason), repaired or quarantined, fails a task with too many in
-quarantine, and checks that no record is lost. Every record read is counted in `records_in`, and every record that does
-not reach the output is counted under the reason for its removal, so the stage can prove that no record is lost.
+"""Counts the records that a task reads, removes (for each reason), repairs or quarantines, fails a task that has
+quarantined too many, and checks that no record is lost. Every record read is counted in `records_in`, and every record
+that does not reach the output is counted under the reason for its removal, so the stage can prove that none is lost.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REMOVED = (
 )
 REPAIRED = ("normalize/invalid_utf8", "normalize/nul", "normalize/whitespace_runs")
 ENOUGH = 1000  # minimum number of quarantined entries before a task gives up, since one bad file may come first
-NEARLY_ALL = 0.9  # share of unusable records; below 1, because the others may be blank lines, which any format allows
+NEARLY_ALL = 0.9  # share of unusable records; below 1, because a file of the wrong kind may have some readable lines
 
 
 @dataclass

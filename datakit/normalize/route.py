@@ -221,7 +221,7 @@ def _route(own: RouteArguments, common: RouteShared, config: Config, task: TaskC
 
 
 def _hold_or_give_up(counts: RecordCounts, task: TaskContext) -> Callable[[str, int, int], None]:
-    """Return the function `hold` for readers, which first fails the task if nearly all records so far are unusable.
+    """Return `hold` for readers: it fails the task if nearly all records so far are unusable, else calls `task.hold`.
 
     Readers call `hold` at the start of each chunk, when all earlier chunks are fully counted. Checking only at the end
     of the slice would be too late: a compressed file is never cut, so its slice may hold many GB of bad records.

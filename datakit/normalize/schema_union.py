@@ -1,10 +1,11 @@
 """Decides which common type the columns and fields of a source's files get, rejects types that cannot be joined and
-more than 2,000 columns, and converts columns to the united types (e.g. numbers to strings). Every column that occurs in
-any file is kept. Types are widened by these rules: Null becomes any other type. Integers become the wider integer type,
-and integers and floats become floats, or strings if digits would be lost (see number_types.py). Numbers, booleans,
-dates and strings become strings if their kinds differ. Two structs become one struct with the fields of both, and the
-element types of lists are widened by the same rules. Types that no rule joins (such as a struct and a number) cause an
-error that names both files.
+schemas with more than 2,000 columns or fields, and converts columns to the common types (e.g. numbers to strings).
+Every column that occurs in any file is kept. Types are widened by these rules: Null becomes any other type. Two signed
+or two unsigned integer types become the wider one, and a signed and an unsigned type become int64. Integers and floats
+become float64. If digits would be lost, numbers become strings instead (see number_types.py). Numbers, booleans, dates
+and strings become strings if their kinds differ. Two structs become one struct with the fields of both, and the element
+types of lists are widened by the same rules. Types that no rule joins (such as a struct and a number) cause an error
+that names both files.
 
 All integers stay integers until the type of the column is known for the whole source. So the value that a record gets
 depends on the record and on that type, and never on the records beside it in a chunk.

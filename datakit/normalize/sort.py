@@ -1,8 +1,8 @@
 """Sorts one partition by id, keeps the first of each set of equal texts, writes the kept rows as Parquet, and lists the
 exact duplicates. The rows of a range of ids are read from the exchange (memory-mapped) in source order and sorted by id
-with a stable sort. Therefore, of several equal texts, the one with the first position is kept, and the other texts are
-never read. The output is cut into row groups while it is gathered. The rows are held in pieces of 1 GiB, because a
-column of one Arrow array cannot hold more than 2 GiB of strings.
+with a stable sort. Therefore, of several equal texts, the one with the first position is kept, and the others are read
+only if partitions share a bucket. The output is cut into row groups while it is gathered. The rows are held in pieces
+of 1 GiB, because a column of one Arrow array cannot hold more than 2 GiB of strings.
 
 Cost: mostly zstd (150 to 250 MB/s of text per core). Memory: one copy of the partition's kept rows, or two if
 duplicates or rows of other partitions had to be dropped.
@@ -128,7 +128,7 @@ class _Output:
 
 
 def _read_partition(context: TaskContext, shared: SortShared, number: int) -> list[pa.Table]:
-    """Read the rows of a partition in source order. Drop the bucket's rows of other partitions, if it has any."""
+    """Read the rows of a partition in source order, without the rows of other partitions that share its bucket."""
     bits, bucket_bits = shared.bits, shared.bucket_bits
     first = number << (bucket_bits - bits) if bits <= bucket_bits else number >> (bits - bucket_bits)
     stop = first + (1 << max(0, bucket_bits - bits))

@@ -1,5 +1,5 @@
 """Stage `normalize`: plans the routing and sorting of a source, decides its number of partitions and its output
-columns, and determines in which cases a source without documents is an error.
+columns, and reports an error if a source yields no documents.
 
     route   one task per slice of the input: read, apply the text rules, hash, write to the bucket for the id
     sort    one task per partition: sort by id, keep the first of equal texts, write
@@ -178,7 +178,8 @@ def _bucket_bits(slices: Sequence[Sequence[FileRange]], config: Config) -> int:
 
 
 def partition_bits(value_bytes: int, partition_bytes: int | None = None) -> int:
-    """Return the smallest k (at most MOST_BITS) for which the mean size of 2**k partitions is below the limit.
+    """Return the smallest k (at most MOST_BITS) for which the mean size of 2**k partitions is below `partition_bytes`;
+    if this is None, its value depends on `value_bytes`.
 
     value_bytes: the size of all values, in all columns.
 
@@ -194,7 +195,7 @@ def partition_bits(value_bytes: int, partition_bytes: int | None = None) -> int:
 
 
 def _united(details: Sequence[RouteDetails | TypesDetails], config: Config) -> pa.Schema:
-    """Unite all upstream columns but the text. Raises ColumnError if two conflict or if a configured one is missing."""
+    """Unite all upstream columns but the text. Raises ColumnError if two conflict or a configured column is missing."""
     encoded = [(file, pa.BufferReader(bytes.fromhex(digits))) for entry in details for file, digits in entry.schemas]
     schemas = [(file, pa.ipc.read_schema(data)) for file, data in encoded]
     largest: dict[Path, int] = {}

@@ -102,7 +102,7 @@ def _as_strings(texts: pa.Array) -> pa.LargeStringArray:
 
 
 def _repair(data: np.ndarray, offsets: np.ndarray, rows: np.ndarray, longest: int) -> tuple[list[str], int]:
-    """Return the repaired texts and how many had white space cut. NUL is removed first, as this can join two runs."""
+    """Return the repaired texts and the number of texts with cut runs. NUL is removed first, as this can join runs."""
     long_run = re.compile(f"([{WHITE_SPACE}]{{{longest}}})[{WHITE_SPACE}]+")
     view, repaired, runs = data.data, [], 0
     for index in rows.tolist():
@@ -114,7 +114,7 @@ def _repair(data: np.ndarray, offsets: np.ndarray, rows: np.ndarray, longest: in
 
 
 def _with_replaced(data: np.ndarray, offsets: np.ndarray, rows: np.ndarray, values: list[bytes]) -> pa.LargeStringArray:
-    """Return the texts, with those in `rows` replaced by `values`; the bytes between two of them are copied at once."""
+    """Return the texts, with those in `rows` replaced by `values`; the bytes between them are copied in one piece."""
     view, parts, start = data.data, [], 0
     lengths = np.diff(offsets)
     for row, value in zip(rows.tolist(), values, strict=True):

@@ -30,7 +30,7 @@ SHOWN_NAMES, SHOWN_NAME = 20, 60  # limits for a message: columns named, and cha
 class UpstreamColumns:
     """The upstream columns of one slice, except the text column.
 
-    union: the columns of all files so far. Rows are converted to its types, since each new schema starts a new run.
+    union: the columns of all files so far. Rows are converted to its types, since a new schema would start a new run.
     documents: True if all chunks so far hold documents that datakit wrote.
     largest: the large integers of all chunks so far.
     """
@@ -57,7 +57,7 @@ class UpstreamColumns:
         try:
             self.union = unite([("", self.union), (file, others)], self.largest)
         except ColumnError:
-            unite(self._by_file.items(), self.largest)  # raises it with the file that the other type comes from
+            unite(self._by_file.items(), self.largest)  # raises an error that names the file with the other type
             raise
 
     def _field(self, file: str, field: pa.Field) -> pa.Field:
@@ -91,7 +91,7 @@ class UpstreamColumns:
                 names = ", ".join(name[:SHOWN_NAME] for name in schema.names[:SHOWN_NAMES])
                 names += ", ..." if len(schema.names) > SHOWN_NAMES else ""
                 raise ColumnError(
-                    f"{file} has no column {self._text!r}; it has {names or 'none'}"
+                    f"{file} has no column {self._text!r}; it has {names or 'no columns'}"
                     f"{' (' + near + ')' if near.startswith('did') else ''}; set the source's text to the column "
                     "that holds the text"
                 )

@@ -100,7 +100,7 @@ def _in_use(directory: str, files: list[FileInfo], age_seconds: float) -> bool:
 
 
 def _is_running(driver: str) -> bool:
-    """Return True if a process on this host has the driver's pid. If the pid was reused, too much is kept."""
+    """Return True if a process on this host has the driver's pid. If the pid was reused, a dead driver seems alive."""
     pid = driver.split("-")[1] if driver.count("-") >= 2 else ""
     return pid.isdigit() and psutil.pid_exists(int(pid))
 

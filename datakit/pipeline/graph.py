@@ -70,7 +70,7 @@ class Node:
 
 @dataclass(frozen=True)
 class LocatedStep:
-    """A node with its directory. `manifest` is None until the step is done. `settled`: all of its inputs are done."""
+    """A node and its directory. `manifest` is None until the step is done. `settled` means that all inputs are done."""
 
     node: Node
     fingerprint: str

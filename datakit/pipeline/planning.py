@@ -113,7 +113,7 @@ class _Planner:
         return _planned(located, text, _concurrency(located, phase, self.available))
 
     def _text(self, located: LocatedStep) -> int | None:
-        """Return the bytes of text that the step produces (TEXT_STAGES) or processes (other stages)."""
+        """Return the number of bytes of text that the step produces (TEXT_STAGES) or processes (other stages)."""
         if located.manifest is not None and (exact := estimate.manifest_text_bytes(located.manifest)) is not None:
             return exact
         known = [step.text_bytes for step in located.earlier if step.finished and located.node.stage in TEXT_STAGES]

@@ -3,7 +3,7 @@ documents read, kept, and dropped for each reason.
 
 The numbers add up: the input of each stage is the output of the previous stage, and the output of a stage is its input
 minus the documents listed as dropped. Stages that write no documents report how many documents they processed
-(signatures) or marked (dedup). All numbers come from manifests.
+(signatures) or marked (dedup). All counts come from manifests.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Draws a training run from its logged metrics: losses, bits per byte by tag, learning rates, speed and balance. A run
-can be drawn while it is in progress, and also after it has been killed.
+"""Draws a training run from its logged metrics: losses, bits per byte of each tag, learning rates, speed and routing
+entropy. A run can be drawn while it is in progress, and also after it has been killed.
 
     plot_run("data/demo/train-0123456789ab")  ->  data/demo/train-0123456789ab/plot.png
 """
@@ -19,8 +19,8 @@ SMOOTHED_OVER = 50  # the loss is averaged over a 50th of the run, so that the c
 
 
 def plot_run(directory: str, target: str | None = None) -> str:
-    """Draw a run in the file `target` (default: `plot.png` in the run's directory) and return its path. Raises
-    UsageError if the run has no metrics, or if `check_target` does.
+    """Draw a run, save the figure as `target` (default: `plot.png` in the run's directory), and return the figure's
+    path. Raises UsageError if the run has no metrics, or if `check_target` does.
     """
     path = target or str(Path(directory) / "plot.png")
     figure = files.new_figure(path, (12, 8))

@@ -34,7 +34,7 @@ from datakit.storage.io_errors import SPACE, storage_errors, translated
 TEMPORARY_PREFIX = ".tmp-"
 HASH_CHUNK = 4 << 20
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)  # exFAT and some network mounts lack hard links
-S3_PART_BYTES, S3_PARTS_AT_ONCE, S3_MOST_PARTS = 8 << 20, 4, 10_000  # s3fs's defaults would take 500 MB
+S3_PART_BYTES, S3_PARTS_AT_ONCE, S3_MOST_PARTS = 8 << 20, 4, 10_000  # s3fs's defaults would take 500 MB of memory
 SHOWN_BYTES = 60  # of the host's name and of the file's name, so that a temporary name fits into 255 bytes
 CONFLICT_WAITS = (0.1, 0.3, 1.0, 3.0)
 
@@ -80,7 +80,7 @@ def temporary_name(name: str) -> str:
 
 
 def owner_of(temporary: str) -> int | None:
-    """Return the id of the process that writes a temporary file, or None if it cannot be seen from this process."""
+    """Return the id of the process that writes a temporary file, or None if this process cannot see that process."""
     _, space, pid, *_ = [*temporary.split("-"), "", "", ""]
     return int(pid) if pid.isdigit() and space == process_space() else None
 
@@ -123,7 +123,7 @@ def commit_bytes(data: bytes, url: str) -> Committed:
 
 
 def replace_bytes(data: bytes, url: str) -> None:
-    """Write or overwrite `url` atomically. Use this only for state such as a hash cache, never for outputs."""
+    """Write or overwrite `url` atomically. Use this for hash caches, logs and plots, never for outputs."""
     with staging(url) as path:
         path.write_bytes(data)
         with storage_errors(url):

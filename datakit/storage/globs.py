@@ -5,7 +5,7 @@ A URL names a file, a directory or a glob. A pattern is matched against the path
 match within one path component, `[...]` matches one of the characters listed, and `**` matches any number of
 components. A pattern without `/` matches file names at any depth. `{stdlib}` at the start of a URL stands for the
 directory of the running Python's standard library, whose text files exist on every machine.
-Names that start with a dot are never listed. Links to directories are followed, except to enclosing directories.
+Names that start with a dot are never listed. Links to directories are followed, except links to enclosing directories.
 Cost: one listing (a directory walk on a disk, or as few requests as the store needs to list the directory).
 """
 
@@ -65,9 +65,9 @@ def _is_file(url: str) -> bool:
 
 
 def files_at(place: Place, exclude: Sequence[str] = ()) -> list[FileInfo]:
-    """List every file of a place, ignoring its pattern, sorted by path. The list is empty if the directory does not
-    exist. On a disk, directories that `exclude` covers entirely (`**/tests/**`) are not entered, because a Python
-    installation may have a hundred thousand files in site-packages.
+    """List every file of a place, sorted by path, whether or not it matches the place's pattern. The list is empty if
+    the directory does not exist. On a disk, directories that `exclude` covers entirely (`**/tests/**`) are not entered,
+    because a Python installation may have a hundred thousand files in site-packages.
     """
     if place.file is not None:
         return [_one_file(place.base, place.file)]

@@ -140,7 +140,7 @@ def totals_of(partitions: list[Partition]) -> Totals:
 
 def pieces(manifest: Manifest) -> Iterator[bytes]:
     """Yield the manifest as canonical JSON, indented for human readers; equal manifests give equal bytes. PIECE
-    partitions or files are encoded at a time: encoding and indenting 100,000 at once would set the driver's peak
+    partitions or files are encoded at a time: encoding and indenting 100,000 at once would determine the driver's peak
     memory.
     """
     lists = {name: entries for name in ("files", "partitions") if (entries := getattr(manifest, name))}

@@ -145,7 +145,7 @@ def read_group(shard: pq.ParquetFile, group: int, url: str, columns: list[str] |
     """
     table, stated = shard.read_row_group(group, columns, use_threads=False), shard.metadata.row_group(group).num_rows
     if table.num_rows != stated:
-        raise CorruptError(f"{url}: row group {group} has {table.num_rows} rows, but its footer states {stated}")
+        raise CorruptError(f"{url}: row group {group} has {table.num_rows} rows, but the footer states {stated}")
     return table
 
 

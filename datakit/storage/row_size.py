@@ -1,4 +1,4 @@
-"""Computes the size in bytes of each row of a table; these sizes decide where files and runs are cut.
+"""Computes the size in bytes of each row of a table; these sizes decide where files and sorted runs are cut.
 
 A size depends only on the row's values. Arrow's `nbytes` depends on how the rows arrived (chunks, slices, validity
 bitmaps), so it must not decide where a file is cut. The sizes are exact for strings, lists, maps and structs at any

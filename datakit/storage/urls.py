@@ -87,7 +87,7 @@ def name(url: str) -> str:
 
 
 def relative(url: str, base: str) -> str:
-    """Return the path from directory `base` to `url`, both on the same store."""
+    """Return the path from directory `base` to `url`. Raises StorageError if they are on different stores."""
     here, there = base.partition(SPLITTER), url.partition(SPLITTER)
     if here[0] != there[0] and (here[1] or there[1]):
         raise StorageError(f"{url} and {base} are on different stores; there is no relative path between them")

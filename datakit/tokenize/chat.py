@@ -1,9 +1,9 @@
 """Checks the messages of conversations, encodes each message as head, content and tail, and makes the loss mask.
 
-The three parts of a message are encoded separately, so no token spans two of them, just as when a model continues from
-a head. The mask is 1 on the content and tail of messages of the target roles ("assistant"), and 0 elsewhere. Heads and
-tails come from the recipe and contain special tokens (chat_format.py). Roles must be known ones. Contents are
-untrusted: if one contains a special token's string, that string is encoded as ordinary text, so a message cannot end
+The three parts of a message are encoded separately, so no token spans two of them, just as none does when a model
+continues from a head. The mask is 1 on the content and tail of messages of the target roles ("assistant"), and 0
+elsewhere. Heads and tails come from the recipe and contain special tokens (chat_format.py). Roles must be known ones.
+Contents are untrusted: a special token's string inside a content is encoded as ordinary text, so a message cannot end
 its own turn. A message without content (null, as in a tool call) keeps its place as an empty turn. It is never a
 target, because a model would learn to answer with nothing. Like every document, a conversation needs a text, from which
 its id is computed and which dedup compares. The transform `with_text` makes it.
@@ -30,7 +30,7 @@ LONGEST_SHOWN = 20  # a role of more characters is not shown, because it may be 
 @dataclass(frozen=True)
 class Conversations:
     """N conversations. roles, contents: one entry per message. silent: bool, True for each message without content.
-    turns: int64 [N], the messages per conversation.
+    turns: int64 [N], the number of messages in each conversation.
     """
 
     roles: list[str]

@@ -30,7 +30,7 @@ CONTENT = "{content}"
 
 @dataclass(frozen=True)
 class ChatFormat:
-    """The strings around each message's content, where {role} stands for its role, and the roles that are targets."""
+    """The strings around a message's content ({role} stands for the message's role), and the roles that are targets."""
 
     head: str
     tail: str

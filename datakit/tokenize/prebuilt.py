@@ -1,9 +1,9 @@
 """Checks prebuilt tokens and loss masks (types, lengths, id range), and removes begin- and end-of-text tokens that the
 contract adds again. Prebuilt tokens are a column of lists of integers. An optional column with lists of the same
-lengths marks the targets (0 or 1). The contract's tokens are added around these documents as around any others, but
-never twice: a begin-of-text or end-of-text token that is already present is removed first. When it is added again, it
-keeps its loss mask. Like every document, such a list needs a text, from which its id is computed and which dedup
-compares. The transform `with_text` makes this text.
+lengths marks each token as a target (1) or not (0). The contract's tokens are added around these documents as around
+any others, but never twice: a begin- or end-of-text token that is already present is removed first. When it is added
+again, it keeps its loss mask. Like every document, such a list needs a text, from which its id is computed and which
+dedup compares. The transform `with_text` makes it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def prebuilt_tokens(column: pa.Array, contract: Contract, place: str) -> tuple[n
 
 
 def prebuilt_mask(column: pa.Array, lengths: np.ndarray, place: str) -> np.ndarray:
-    """Return a list<int> column's loss mask, uint8 [T]. Raises CorruptError unless each token has one 0 or 1."""
+    """Return a list<int> column's loss mask, uint8 [T]. Raises CorruptError unless it has a 0 or a 1 per token."""
     values, found = _lists(column, place)
     if len(found) != len(lengths) or (found != lengths).any():
         raise CorruptError(f"{place}: a loss mask and its tokens have different lengths")

@@ -87,7 +87,7 @@ class Run:
     seed: int = 0
     initialize_from: str | None = None  # another run, which supplies the weights at step 0 and nothing else
     resume_from: str | None = None  # another run to continue, e.g. with a changed mixture
-    expect: dict[str, float] = field(default_factory=dict)  # expected metrics, which override the scaling law's
+    expect: dict[str, float] = field(default_factory=dict)  # expected metrics, which override the scaling law's values
     replicas: int = 1  # number of full copies of the weights; each is sharded over its share of the devices
     norm_band: tuple[float, float] = (0.2, 5.0)  # least and greatest allowed ratio of a group's norm to its first norm
     peak_flops: float | None = None  # dense bf16 FLOP/s of one device; None: look it up in `trackers.PEAK_FLOPS`
@@ -155,7 +155,7 @@ class RunFile:
     data_table: dict[str, Any]
 
     def run(self, vocabulary: int) -> Run:
-        """Return the run. If its model sets no vocabulary, it gets `vocabulary`. Raises RecipeError and UsageError."""
+        """Return the run, whose model gets `vocabulary` if it sets none. Raises RecipeError and UsageError."""
         model = {"vocabulary": vocabulary, **self.run_tables.get("model", {})}
         return parse_run({**self.run_tables, "model": model}, str(self.path), self.path.resolve().parent)
 

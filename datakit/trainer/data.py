@@ -13,7 +13,7 @@ and the validation sets, and rounds up the default vocabulary size.
     mixture = "mix.toml"
 
 Paths are relative to the run file. At the start of a `cache` path, {root}/ stands for the command's --root. The root
-also holds the sequence counts of packed components, which `datakit mixture pack` wrote. Which cache a dataset stands
+also holds the sequence counts that `datakit mixture pack` writes for packed components. Which cache a dataset stands
 for is decided once, when a run begins, and recorded in `caches.json` in the run's directory.
 """
 
@@ -89,7 +89,7 @@ class Data:
     evaluations: EvaluationsAt
     token_bytes: np.ndarray | None  # the length of each token in bytes [V]; None: unknown
     vocabulary: int  # the tokenizer's vocabulary size, rounded up
-    caches: Mapping[str, Cache]  # by directory
+    caches: Mapping[str, Cache]  # keyed by directory
     notes: tuple[str, ...] = ()
     resolved: Mapping[str, Resolved] = field(default_factory=dict)  # by dataset
 

@@ -52,7 +52,7 @@ class BatchSource(Protocol):
         ...
 
     def verify(self, saved: dict[str, Any], step: int) -> list[str]:
-        """Return how the batches from `step` on differ from `saved`. Raises an error if an earlier batch differs."""
+        """Return how the mixture differs from `saved` from `step` on. Raises an error if an earlier batch differs."""
         ...
 
     def snapshot(self, step: int) -> Mapping[str, float]:

@@ -135,7 +135,7 @@ def update(
     schedule: Multiplier,
 ) -> tuple[Tree, Tree, dict[str, Array]]:
     """Return (new parameters, new moments, metrics "grad_norm/<family>" and "learning_rate/<group>"). `step` counts
-    from 0. `table` is the model's table of weights; the other trees have the structure of `table`.
+    from 0. `table` is the model's table of weights; `gradients`, `params` and both moments have its structure.
     """
     norms = norms_by(lambda weight: optimizer.family(weight.group), table, gradients)
     share = schedule(step)

@@ -34,7 +34,7 @@ class Start:
     norms: dict[str, float]
     folders: tuple[str, str]  # the folders for (permanent, rolling) checkpoints
     resumed_from: int | None  # training step; None: the run starts at step 0
-    origin: dict[str, Any] | None  # the other run's checkpoint that this run started from, if any
+    origin: dict[str, Any] | None  # the checkpoint of another run from which this run started, if any
 
 
 def begin(run: Run, place: RunPlace, trainer: Trainer, source: BatchSource, say: Say) -> Start:

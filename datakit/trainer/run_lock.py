@@ -1,7 +1,7 @@
 """Locks a run's directory, so that a second process that tries to train the same run is refused and told which process
 is training it. Otherwise, the two processes would corrupt each other's checkpoints. The lock is an operating-system
 lock (flock) on a small file that names the process holding it. However that process ends, the lock is released, so it
-is never stale and never has to be removed. If several processes train a run together, the first one takes the lock.
+is never stale and never has to be removed. If several processes train a run together, only process 0 takes the lock.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Names a run's directory, predicts the run's metrics before it starts, compares them with the measured ones, and
 writes the manifest that marks the run as finished. `docs/trainer.md` lists the files.
 
-The prediction holds all values in the run's `expect` and, where the scaling law applies, the values that the law gives
-for the run's compute budget, unless `expect` overrides them. It is written before the first step and never changed. A
-run with a manifest is never trained again.
+The prediction holds all values in the run's `expect` and, where the scaling law applies and `expect` does not override
+them, the values that the law gives for the run's compute budget. It is written before the first step and never changed.
+A run with a manifest is never trained again.
 """
 
 from __future__ import annotations

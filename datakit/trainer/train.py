@@ -3,11 +3,11 @@ a signal, on divergence or if the data ends early.
 
     outcome = train(run, loader, "data", evaluations={"web": batches}, token_bytes=lengths)
 
-A run resumes from its newest valid checkpoint. It then computes bit for bit what an uninterrupted run does, because a
-batch is a function of the step, and the state is all that a run carries from step to step. After each step, the loop
-waits for the metrics (about a millisecond), so a NaN or infinite loss stops the run before the bad state is saved:
-DivergedError is raised, the exit code is 4, and the last good checkpoint remains untouched. On SIGTERM or Ctrl-C, the
-loop finishes the step, saves, and exits.
+A run resumes from its newest valid checkpoint. It then computes bit for bit what an uninterrupted run would have
+computed, because a batch is a function of the step, and the state is all that a run carries from step to step. After
+each step, the loop waits for the metrics (about a millisecond), so a NaN or infinite loss stops the run before the bad
+state is saved: DivergedError is raised, the exit code is 4, and the last good checkpoint remains untouched. On SIGTERM
+or Ctrl-C, the loop finishes the step, saves, and exits.
 
 For each step, the loop takes the batch (which a thread has placed in advance), runs the step, and logs the row of
 metrics. If a checkpoint or an evaluation is due, the loop then saves, evaluates, and logs the row again with the

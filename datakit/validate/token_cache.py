@@ -3,7 +3,7 @@ tokens; lists all damage.
 
 Every byte is read once for its checksum, and the tokens are then decoded again, to check that all ids are in the
 vocabulary, that each document has the contract's tokens around it, and that loss masks have the recorded sums. Without
-pyarrow, only the checksums of the lists of documents are checked, not their content.
+pyarrow, the lists of documents are checked only by their checksums, not by their content.
 """
 
 from __future__ import annotations

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from datakit.engine.task import ALL_RECORDS, QuarantinedRecord, TaskContext, Tolerance
+from datakit.engine.task import ALL_RECORDS, QuarantinedRecord, TaskContext, Tolerance, resolve
 
 Event = tuple[str, int, int]
 
@@ -56,3 +57,11 @@ def test_tolerance_is_a_number_or_a_share() -> None:
     assert Tolerance.of({"max_quarantined": 5, "quarantine": ["a:3"]}) == Tolerance(5, ("a:3",))
     assert Tolerance.of({}, "signatures").key == "dedup.max_quarantined"
     assert (Tolerance(5).allowed(1_000), Tolerance(0.01).allowed(1_000)) == (5, 10)
+
+
+def test_function_paths_have_one_spelling() -> None:
+    """Otherwise, two spellings of one function would give two fingerprints, and a module would pass for a function."""
+    assert resolve("os:getpid") is os.getpid
+    for path in ("os.getpid", "os", "os:path.join", "os:no_such_name"):
+        with pytest.raises((ImportError, AttributeError)):
+            resolve(path)

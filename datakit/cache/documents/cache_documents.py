@@ -79,8 +79,8 @@ class CacheDocuments(ABC):
         return Document(self._documents.id_of(index, local), tokens)
 
     def documents(self, start: int = 0, stop: int | None = None) -> Iterator[Document]:
-        """Yield the documents in rows [start, stop), by default all, in order. Reads about 1 Mi tokens, or one longer
-        document, at a time.
+        """Yield the documents in rows [start, stop), by default all, in order. Reads at most 1 Mi tokens, or one
+        longer document, at a time.
         """
         for part in self._stretches(start, len(self) if stop is None else stop, masks=False):
             yield from part.documents()

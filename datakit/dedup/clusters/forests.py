@@ -1,7 +1,7 @@
 """Phases `forests` and `labels`: merge the buckets' forests, and write the component of every clustered document.
 Forests are merged in a tree of tasks. A component's label is its smallest row. The last task holds the forest of all
-clustered documents in memory, which takes about 120 bytes per document. Each label is routed to the part that holds the
-row, so later tasks read only the labels of their own documents.
+clustered documents in memory, which takes about 120 bytes per document. Each document's label is routed to the part
+that holds the document, so later tasks read only the labels of their own documents.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from datakit.text.numba_cache import cached_njit
 from datakit.text.shingle_kernels import mix, new_scratch, next_block
 
 ELIGIBLE, TOO_SHORT, SATURATED = 0, 1, 2
-TINY = np.uint32(256)  # documents with fewer than about ten million distinct shingles rarely have minima below this
+TINY = np.uint32(256)  # most minima are below this only in documents with over ten million distinct shingles
 SATURATED_SHARE = 7 / 8  # a document is saturated if at least this share of its minima is below TINY
 _ZERO, _ONE, _HALF = np.uint64(0), np.uint64(1), np.uint64(32)
 _TOP = np.uint32(0xFFFFFFFF)

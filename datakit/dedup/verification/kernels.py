@@ -9,8 +9,8 @@ document is retained. So no document is removed without a direct comparison with
 
 Work is bounded for components of any size. A band key lists only the first `listed` retained documents that have it. A
 key shared by more documents usually comes from boilerplate, and near duplicates also share rarer keys. A document costs
-at most `bands * listed` look-ups and `most` intersections; documents that reach these limits are counted. All arrays
-may be memory-mapped.
+at most `bands * listed` look-ups and `most` intersections; documents retained after reaching a limit are counted. All
+arrays may be memory-mapped.
 
 Cost: an intersection reads both sorted sets once, without branches, at about a nanosecond per shingle.
 """
@@ -34,7 +34,7 @@ from datakit.text.numba_cache import cached_njit
 
 NONE = -1
 CANDIDATES, RULED_OUT, COMPARISONS, REJECTED, CAPPED, CROWDED = range(6)  # positions in COUNTED
-_STRIDE = 64  # an intersection checks once per this many steps whether the threshold is still within reach
+_STRIDE = 64  # number of steps after which an intersection checks whether the threshold is still within reach
 _RANK_BITS = 48
 _RANK = np.int64((1 << _RANK_BITS) - 1)
 _ONE = np.uint64(1)
@@ -59,8 +59,8 @@ class Documents(NamedTuple):
 
 
 class Component(NamedTuple):
-    """The component being verified. start: the position of its first document. number: its number. mask: the size of
-    its hash table, minus one.
+    """The component being verified. start: the position of its first document. number: the number of the component.
+    mask: the size of its hash table, minus one.
     """
 
     start: int
@@ -69,10 +69,10 @@ class Component(NamedTuple):
 
 
 class Index(NamedTuple):
-    """The retained documents of a component by band key: a hash table of linked lists, reused for each component.
+    """A component's retained documents, grouped by band key: a hash table of linked lists, reused for each component.
 
-    A slot is empty unless its `stamp` is the component's number. head: the newest entry of the slot's list, which is
-    document * bands + band, or NONE. link: for each entry, the next entry in its list, or NONE. size: how many retained
+    A slot is empty unless its `stamp` is the component's number. head: the newest entry of the slot's list, or NONE; an
+    entry is document * bands + band. link: for each entry, the next entry in its list, or NONE. size: how many retained
     documents share the slot's key, including those not listed.
     """
 
@@ -241,8 +241,8 @@ def copy_lists(
 def scratch_array(path: Path, shape: tuple[int, ...], kind: type) -> np.ndarray:
     """Return an array of zeros that is mapped to an unlinked file.
 
-    Its pages can be evicted to that file, and the disk space is freed with the array. The disk space is allocated at
-    once, because touching a page on a full disk would raise SIGBUS. Raises NoSpaceError.
+    Its pages can be evicted to that file, and the disk space is freed with the array. The disk space is allocated
+    immediately, because touching a page on a full disk would raise SIGBUS. Raises NoSpaceError.
     """
     if 0 in shape:
         return np.zeros(shape, kind)

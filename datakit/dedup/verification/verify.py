@@ -1,7 +1,7 @@
-"""Phase `verify`: prepares the documents of one bucket of components for the kernels, and writes their verdicts and
-cluster sizes. Shingles and band keys are in memory-mapped files, whose size is limited only by scratch space. All other
-columns are kept in memory, at about 250 bytes per document. Each verdict is routed to the part that holds the removed
-row.
+"""Phase `verify`: prepares the documents of one bucket of components for the kernels, and writes the kernels' verdicts
+and the cluster sizes. Shingles and band keys are in memory-mapped files, whose size is limited only by scratch space.
+All other columns are kept in memory, at about 250 bytes per document. Each verdict is routed to the part that holds the
+removed row.
 """
 
 from __future__ import annotations

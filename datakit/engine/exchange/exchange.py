@@ -12,7 +12,8 @@ verified ahead.
 
 Memory: besides the table being written, a writer holds about `budget_bytes` (measured: 1.1 times that, regardless of
 skew). One half holds the waiting rows, plus 10 bytes per row for bucket number and position. The other half holds a
-contiguous copy, gathered and written 4 MiB at a time in bucket order. A reducer holds only memory-mapped files.
+contiguous copy of these rows, from which 4 MiB at a time are gathered in bucket order and written. A reducer holds only
+memory-mapped files.
 Cost: each run takes one stable sort of the bucket numbers (a radix sort in numpy if they fit in 16 bits), two copies of
 the rows, and two files. The throughput is 500 MB (narrow rows) to 900 MB per CPU-second with a warm page cache.
 """

@@ -23,7 +23,7 @@ from datakit.engine.task import OutputFile, Phase, Step, Task, TaskContext, Task
 from datakit.errors import CorruptError
 from datakit.storage import atomic, urls
 
-MOST_READS = 10**6  # chosen because an object store answers this many requests within minutes
+MOST_READS = 10**6  # chosen because an object store serves this many reads within minutes
 WINDOW_BYTES = 64 << 20
 INDEX_BYTES = 64 << 20  # for the offsets of the runs to merge, and again for those of the merged run
 MEMORY_BYTES = 512 << 20  # two copies of the window, the offsets with copies for writing, and a margin
@@ -130,8 +130,8 @@ def _merge(local: Path, total: _Total) -> RunIndex:
 
 
 def _copy_window(sink: BinaryIO, sources: list[str], indexes: list[RunIndex], first: int, stop: int) -> None:
-    """Copy buckets [first, stop) of all runs in bucket order: one request per run, several for a large bucket. Bucket 0
-    is the first that the indexes cover.
+    """Copy buckets [first, stop) of all runs in bucket order: one request per run, or per 32 MiB of a longer range.
+    Bucket 0 is the first that the indexes cover.
     """
     spans = [(int(i.offsets[first * i.segments]), int(i.offsets[stop * i.segments])) for i in indexes]
     if stop == first + 1:

@@ -10,7 +10,7 @@ segments is not a valid Arrow stream, because it contains only the first schema;
 can be copied without decoding because an encapsulated Arrow message states its own length.
 
 A reducer that reads buckets [a, b) makes two requests per run: one for the first 64 KiB of the index, which hold about
-8,000 offsets, and one for a range of data. A longer index or a range over 32 MiB takes more. Local files are
+8,000 offsets, and one for a range of data. A longer index or a range over 32 MiB takes more requests. Local files are
 memory-mapped in place; remote ranges are copied to scratch and mapped there, so a reducer's anonymous memory does not
 grow with the data.
 """
@@ -69,7 +69,7 @@ class RunIndex:
 
 
 def read_index(url: str, first: int = 0, stop: int | None = None) -> RunIndex:
-    """Read the index of run `url` for buckets [first, stop); a long one takes several requests. Raises CorruptError."""
+    """Read the index of run `url` for buckets [first, stop); long indexes take more requests. Raises CorruptError."""
     place = url + INDEX_SUFFIX
     head = urls.read_range(place, 0, HEAD_BYTES)
     if len(head) < _FIXED.size or not head.startswith(MAGIC):
@@ -110,7 +110,7 @@ def map_range(url: str, start: int, stop: int, scratch: Path) -> pa.Buffer:
 
 
 def pieces(url: str, start: int, stop: int) -> Iterator[bytes]:
-    """Yield bytes [start, stop) of a file, one request per PIECE_BYTES. Raises CorruptError if it is too short."""
+    """Yield bytes [start, stop) of a file in requests of PIECE_BYTES. Raises CorruptError if it ends before `stop`."""
     for begin in range(start, stop, PIECE_BYTES):
         end = min(begin + PIECE_BYTES, stop)
         piece = urls.read_range(url, begin, end)
@@ -133,7 +133,7 @@ def _map_file(path: str, start: int, stop: int) -> pa.Buffer:
 
 
 def decode_segments(index: RunIndex, data: pa.Buffer, url: str) -> Iterator[pa.Table]:
-    """Yield one table per non-empty segment, ordered by bucket; `data` holds the bytes that `index.offsets` spans."""
+    """Yield one table per non-empty segment, each in bucket order. `data`: the bytes that `index.offsets` spans."""
     offsets = index.offsets - index.offsets[0]
     for segment in range(index.segments):
         schema = pa.ipc.read_schema(pa.BufferReader(index.schemas[segment]))

@@ -45,7 +45,7 @@ class PhaseLine(msgspec.Struct, tag="phase", tag_field="kind", frozen=True):
 
 class AttemptLine(msgspec.Struct, tag="attempt", tag_field="kind", frozen=True, omit_defaults=True):
     """The end of an attempt. `digest` covers all inputs of the task (see Digests), so that no other task uses the
-    result. An attempt whose cause is DONE but that has no result ran part of a task during a bisection
+    result. A line with the cause DONE but no result is from an attempt at part of a task during a bisection
     (`engine/scheduler/bisect_input.py`). The class Outcome defines peak_memory and peak_resident.
     """
 

@@ -1,7 +1,8 @@
 """Derives the state of a step and of its tasks (done, failed, retrying or waiting) from the step's files alone.
 
-This works while the step runs and after its driver has died, and reads only the ledger, manifest and list of failures.
-A started task without an outcome counts as `waiting`: the files do not show whether a live driver is working on it.
+The state can be derived while the step runs and after its driver has died. Only the ledger, the manifest and the list
+of failures are read. A started task without an outcome counts as `waiting`: the files do not show whether a live driver
+is working on it.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from datakit.storage.manifest import Manifest
 @dataclass
 class StepView:
     """The displayed state of one step. While the step runs, the counts of bytes and records cover only this run's
-    attempts. At the end, `records` becomes the number of rows in the manifest.
+    attempts. At the end, `records` becomes the number of rows that the manifest states.
     """
 
     name: str
@@ -46,7 +46,7 @@ class StepView:
         return (self.ended or time.monotonic()) - self.started
 
     def left(self) -> float | None:
-        """Estimate the seconds left in the phase from the bytes done; return None if no estimate is possible."""
+        """Estimate, from the bytes done, the seconds left in the phase; return None if no estimate is possible."""
         passed = time.monotonic() - self.phase_started
         if self.ended is not None or not self.bytes_done or not self.bytes_total:
             return None

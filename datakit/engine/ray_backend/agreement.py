@@ -99,7 +99,7 @@ def assert_reachable(address: str) -> None:
 
 def auto_address() -> str:
     """Return the address for "auto": RAY_ADDRESS, or else the one that the last `ray start` left on this machine.
-    Either may name a dead cluster, so it is checked. Raises UsageError without advice; callers add AUTO_REMEDY.
+    Either may name a dead cluster, so the address is checked. Raises UsageError, to which callers add AUTO_REMEDY.
     """
     address, origin = os.environ.get(ADDRESS_VARIABLE, ""), ADDRESS_VARIABLE
     if not address:

@@ -1,9 +1,9 @@
 """Joins a running Ray cluster or starts a private one; detects a lost connection or head node, and words the error.
 
-If the head node has not answered for a minute, Ray ends the process without an exception: exit code 1 and a single line
-of output. Therefore the executor checks every 2 seconds whether the head node still listens (which takes 0.2 ms), gives
-it time to come back, and ends the run with a clear message before Ray ends the process. The address `auto` is resolved
-before Ray is called, since Ray takes minutes to notice that an address file names a dead cluster.
+If the head node has not answered for a minute, Ray ends the process with exit code 1 and one line of output, but
+without an exception. Therefore the executor checks every 2 seconds whether the head node still listens (which takes 0.2
+ms), gives it time to come back, and ends the run with a clear message before Ray ends the process. The address `auto`
+is resolved before Ray is called, since Ray takes minutes to notice that an address file names a dead cluster.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Head:
         return True
 
     def nodes(self) -> list[dict[str, Any]]:
-        """Return all nodes known to the head node. Raises StepFailedError if ours is dead (Ray would wait forever)."""
+        """Return all nodes known to the head. Raises StepFailedError if our node is dead (Ray would wait forever)."""
         with connection_errors():
             nodes = ray.nodes()
         own = next((node for node in nodes if node["NodeID"] == self._own and not node["Alive"]), None)

@@ -1,8 +1,8 @@
-"""Decides whether an attempt's Ray error is retried or ends the run, and words its meaning and the next step.
+"""Decides whether a Ray error leads to a retry of the attempt or ends the run, and words its meaning and the next step.
 
-All errors but two have the cause "infrastructure", and the attempt is retried elsewhere. The other two would recur on
-every try, so they have the cause "refused" and end the run at once: a runtime environment that cannot be created, and a
-node without datakit. The table below (FAILURES) is also in docs/operations.md.
+Apart from a cancellation, all errors but two have the cause "infrastructure", and the attempt is retried elsewhere. The
+other two would recur on every try, so they have the cause "refused" and end the run at once: a runtime environment that
+cannot be created, and a node without datakit. The table below (FAILURES) is also in docs/operations.md.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def describe(error: BaseException) -> str:
 
 
 def is_permanent(error: BaseException) -> bool:
-    """Return True if a retry cannot succeed."""
+    """Return True if a second probe of the node cannot succeed."""
     return isinstance(error, exceptions.RayTaskError) or failure_of(error).cause is Cause.REFUSED
 
 

@@ -117,7 +117,7 @@ def _create_metrics() -> dict[str, Any]:
         "slots": "CPUs that the run may use",
         "tasks_running": "Tasks that are running: the unfinished ones, up to the number of slots",
         "tasks_waiting": "Tasks that wait for a slot: the unfinished ones beyond the number of slots",
-        "last_done_time": "Time at which a task was last done, in seconds since 1970",
+        "last_done_time": "Time at which a task last succeeded, in seconds since 1970",
     }
     seconds, peak = "Time an attempt held its slot", "Peak memory of an attempt, as counted against its budget"
     return (

@@ -2,8 +2,8 @@
 
 Counters are summed over the results of all tasks, including those that the ledger holds from earlier runs, so crashes
 do not change the counters. Exchange files and shared plan data are never removed before the manifest is written. A
-single listing shows whether all files that the tasks wrote still exist. During a run that lasts days, a person or a
-cleanup job may have removed a file that was written early.
+single listing shows whether all files that the tasks wrote still exist. In a run that lasts days, a person or a cleanup
+job may remove a file that was written early.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EXCHANGE_FOLDER = "exchange"
 @dataclass
 class Tally:
     """The counters, skipped records and files of all results of a step. `written` lists the files that must exist at
-    the end, as JSON lines [path, bytes]: 5 MB for 100,000 files, which would take 20 MB as tuples.
+    the end, as JSON lines [path, bytes]; for 100,000 files, the lines take 5 MB, and tuples would take 20 MB.
     """
 
     counters: Counter[str] = field(default_factory=Counter)

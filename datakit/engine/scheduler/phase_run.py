@@ -186,7 +186,7 @@ class PhaseRun:
             self._break_up(task.attempt, outcome)
 
     def _break_up(self, batch: Attempt, outcome: Outcome) -> None:
-        """Queue each task of a failed batch separately. It is unknown which one failed, so none is blamed."""
+        """Queue each task of a failed batch separately. It is unknown which of them failed, so none is blamed."""
         self._observer.attempt_ended(outcome, Verdict.RETRY)
         for task in (batch.task, *batch.more):
             self._put_back(self._attempt(task, self._estimates.declared(task)))

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from datakit.engine.executor import Attempt, Cause, Outcome, Verdict
 from datakit.engine.task import ALL_RECORDS, QuarantinedRecord, RecordRange
 
-# Attempts per cause (chosen): one retry reveals whether a fault is transient; causes outside the task get more.
+# Attempts per cause (chosen): one retry reveals whether a fault is transient; causes outside the task get more tries.
 TRIES = {
     Cause.ERROR: 2,
     Cause.CRASH: 2,
@@ -89,8 +89,9 @@ def judge(history: TaskHistory, outcome: Outcome) -> Verdict:
 
 
 def _plan_single_tries(history: TaskHistory, outcome: Outcome) -> None:
-    """Make the next attempt try the records of the batch in progress one by one. After a death with no batch in
-    progress, or in a batch whose records were already tried one by one, the next attempt does so for all records.
+    """Make the next attempt try the records of the batch in progress one by one. If the process died with no
+    batch in progress, or in a batch whose records had already been tried one by one, the next attempt tries all of the
+    task's records one by one (if memory ran out, only when the next attempt gets four times the memory).
     """
     batch = outcome.in_progress
     if batch is not None and not _is_known(history, batch):
@@ -120,7 +121,7 @@ def _is_known(history: TaskHistory, batch: RecordRange | QuarantinedRecord) -> b
 
 
 def may_repeat(history: TaskHistory, outcome: Outcome) -> bool:
-    """Count an outcome that is neither a death nor a result, and thus says nothing about the input. Returns True if a
+    """Count an outcome that is neither a death nor a result, and thus says nothing about the input. Return True if a
     retry is allowed.
     """
     history.causes[outcome.cause] += 1

@@ -12,8 +12,8 @@
     no status: the fork server is gone                    infrastructure
 
 An allocation counts as failed if the child printed a runtime's message about it, had a hard limit because it grew fast
-(`memory_watcher.py`), or was close to the limit that it had set at its start (`memory.py`). In the last two cases, an
-exception that the child reports also counts as a lack of memory.
+(`memory_watcher.py`), or was close to the limit that it had set at its start (`memory.py`). In the last two cases, the
+cause is "memory" even if the child reports "error".
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _signal_name(number: int) -> str:
 
 
 def _used(ended: ChildExit) -> str:
-    return f"used {_mib(ended.memory.peak)}, its budget is {_mib(ended.budget)}"
+    return f"used {_mib(ended.memory.peak)} (budget: {_mib(ended.budget)})"
 
 
 def _mib(count: int) -> str:

@@ -9,7 +9,7 @@ by `kill -9`, the server sees the end of the control socket, kills its children 
 
 The protocol uses a Unix socket pair. The parent sends the boot message, and the server reports whether its preloads
 succeeded and, before that, if it compiles kernels. Each subsequent request consists of a memory budget and three file
-descriptors: the attempt's channel (request in, result out), the status pipe and the heartbeat (shared memory). On the
+descriptors: the attempt's channel (request in, result out), the status pipe and the heartbeat (shared memory). To the
 status pipe, the server writes the child's pid and, when the child exits, its exit status, resource usage and memory
 use.
 """
@@ -68,7 +68,7 @@ def _boot(preloads: tuple[Preload, ...], compiling: Callable[[], None]) -> dict[
                     preloaded(preload.function, *preload.arguments)
         if threads := child.foreign_threads():  # a fork copies the locks that they hold, but not the threads
             raise RuntimeError(f"the preloads started threads ({', '.join(threads)}), so the server cannot fork safely")
-    except BaseException as error:  # noqa: BLE001 - sent to the parent, which raises it there
+    except BaseException as error:  # noqa: BLE001 - sent to the parent, which raises BootError
         return child.describe_error(error)
     return None
 

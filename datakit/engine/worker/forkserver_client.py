@@ -128,7 +128,7 @@ class ForkServerPool:
 
 def _environment() -> dict[str, str]:
     """Return the server's environment, in which imports start no threads and the import path is this process's."""
-    # Ray prepends folders with its own copies of libraries to the import path.
+    # Leave out the folders with Ray's own copies of libraries, which Ray prepends to the import path.
     paths = [path for path in sys.path if path and "-packages/ray/" not in path]
     settings = {"MIMALLOC_ARENA_RESERVE": ARENA_BYTES, "TOKENIZERS_PARALLELISM": "true"}
     return os.environ | dict.fromkeys(SINGLE_THREADED, "1") | {"PYTHONPATH": os.pathsep.join(paths)} | settings

@@ -36,7 +36,7 @@ class LocalExecutor(Executor):
         self._memory = memory_bytes or usable_memory()
         self._servers = ForkServerPool()
         self._waiting: deque[Attempt] = deque()
-        self._running: dict[int, Attempt] = {}  # by id()
+        self._running: dict[int, Attempt] = {}  # keyed by id()
         self._lending: set[int] = set()
         self._ended: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
         self._lock, self._cancelled = threading.Lock(), threading.Event()

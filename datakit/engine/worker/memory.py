@@ -22,8 +22,8 @@ from datakit.engine.worker import cgroups
 
 MEMORY_SHARE = 0.85  # of memory, for all attempts together; the rest is for the driver, fork servers and page cache
 PAGE = os.sysconf("SC_PAGE_SIZE")
-BACKSTOP_MARGIN = 3 << 30  # for large reservations of allocators and for stacks; no healthy task came near the limit
-# Share of the budget that may be reserved beyond it; measured peaks are below 1.1 times it (docs/measurements.md).
+BACKSTOP_MARGIN = 3 << 30  # for stacks and for large reservations by allocators; no healthy task came near the limit
+# Share of the budget that may be reserved beyond it; peaks stay below 1.1 times the budget (docs/measurements.md).
 HARD_LIMIT_MARGIN = 0.05
 SMALL_BUDGET = 128 << 20  # a memory bomb (4 GiB/s) may exceed a smaller budget before a measurement that is 30 ms late
 

@@ -42,8 +42,8 @@ from datakit.engine.worker.memory import (
 
 LONGEST_INTERVAL, SHORTEST_INTERVAL = 0.05, 0.00025  # seconds: 20 and 4,000 measurements per second, 0.01 to 2.4 % CPU
 FASTEST_GROWTH = 16 << 30  # bytes per second: four times the growth of the fastest bomb seen
-LATENESS_SECONDS = 0.1  # delay of a measurement on a busy machine; with 0.02, fast growth was often taken for slow
-HARD_LIMIT_SECONDS = 0.25  # a hard limit stays this long after fast growth: the child may only be waiting for a CPU
+LATENESS_SECONDS = 0.1  # delay of a measurement on a busy machine; with 0.02, fast growth was often judged slow
+HARD_LIMIT_SECONDS = 0.25  # a hard limit stays this long after fast growth: the child may just be waiting for a CPU
 NEAR_LIMIT = 0.95  # share of the first limit; if a child reserved more, failed allocations are attributed to that limit
 ENTRIES = 4096  # far more than the children of one fork server at any time; a ring, in which used entries are skipped
 CHILD = struct.Struct("<qqqq")  # a _Child, written by the fork server
@@ -56,7 +56,7 @@ PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15  # <linux/prctl.h>
 
 
 class MemoryUse(NamedTuple):
-    """A child's memory use up to its exit: the bytes inherited, the peak beyond them, and the limits that it met."""
+    """A child's memory use until its exit: bytes inherited, the peak beyond them, and the limits that it reached."""
 
     inherited: int = 0
     peak: int = 0
@@ -100,7 +100,7 @@ class _Table:
 
 
 class MemoryWatcher:
-    """The fork server's handle on the watcher, which runs as the process `pid`."""
+    """The fork server's handle to the watcher, which runs as the process `pid`."""
 
     def __init__(self) -> None:
         """Fork the watcher. Call this while the calling process is still small."""
@@ -141,7 +141,7 @@ class MemoryWatcher:
 
 @dataclass
 class _Measurement:
-    """The last measurement of a child, when the child last grew fast, and when it must be measured again."""
+    """The last measurement of a child, the time of its last fast growth, and the time of its next measurement."""
 
     time: float = 0.0
     used: int = 0
@@ -158,7 +158,7 @@ class _WatcherProcess:
 
     def __init__(self, table: _Table, announcements: int) -> None:
         self._table, self._announcements = table, announcements
-        self._last: dict[int, _Measurement] = {}  # by entry
+        self._last: dict[int, _Measurement] = {}  # keyed by entry
 
     def run(self) -> None:
         """Measure until the fork server exits."""
@@ -197,7 +197,7 @@ class _WatcherProcess:
 
 
 def _set_limit(child: _Child, reserved: int, left: int, limited: bool) -> None:
-    """Set a hard limit of the remaining budget plus 5 % of the budget, or raise the limit to the backstop limit."""
+    """Set the hard limit (bytes reserved now + remaining budget + 5 % of the budget) or the backstop limit."""
     limit = backstop_limit(child.reserved, child.budget)
     if limited or child.budget < SMALL_BUDGET:
         limit = min(limit, reserved + max(0, left) + int(HARD_LIMIT_MARGIN * child.budget))

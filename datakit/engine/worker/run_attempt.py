@@ -44,8 +44,9 @@ def run_attempt(
     cancelled: threading.Event | None = None,
     report_silence: Callable[[bool], None] = lambda silent: None,
 ) -> Outcome:
-    """Run one attempt to its end; always return an outcome, and never raise an exception. `report_silence` is called
-    repeatedly: with True while the heartbeat has been still for a quarter of `hang_seconds`, and otherwise with False.
+    """Run one attempt to its end, and return an outcome even if the child or the fork server dies. Raises RootError if
+    access to the shared data is denied. `report_silence` is called repeatedly: with True while the heartbeat has been
+    still for a quarter of `hang_seconds`, and otherwise with False.
     """
     started = time.monotonic()
     scratch = scratch_directory()

@@ -3,7 +3,7 @@
 A component with weight w is owed exactly w * B sequences in a mixture block of B sequences, which is rarely a whole
 number. Two simple rules fail. If each block is rounded independently, a component with a tiny weight is never served.
 Rounding the running totals w * B * b after b blocks (by largest remainders) is not monotone: with many components, one
-of them may be owed fewer sequences after more blocks, so that some block would need a negative count.
+of them may be allotted fewer sequences after more blocks, so that some block would need a negative count.
 
 Therefore, each component's debt is carried from block to block in fixed point (int64, in units of 2^-40 of a sequence),
 with weights that sum to exactly 2^40. The debts are paid as in fair scheduling: unit j of a component may be served
@@ -34,7 +34,7 @@ CACHED_RUNS = 8  # runs of STRIDE blocks kept in memory; each takes 2 KiB per co
 
 
 def fixed_point(weights: Sequence[float]) -> np.ndarray:
-    """Scale positive weights to int64 values that sum to exactly 2^40; each weight gets at least one part.
+    """Scale positive weights to int64 values that sum to exactly 2^40 and are all at least 1.
 
     >>> fixed_point([3, 1]).tolist() == [3 * 2**38, 2**38]
     True
@@ -47,7 +47,7 @@ def fixed_point(weights: Sequence[float]) -> np.ndarray:
     missing = SCALE - sum(parts)
     for i in by_remainder[: max(0, missing)]:
         parts[i] += 1
-    parts[parts.index(max(parts))] += min(0, missing)  # the largest weight pays for tiny weights raised to one part
+    parts[parts.index(max(parts))] += min(0, missing)  # the largest value pays for tiny values raised to 1
     return np.array(parts, np.int64)
 
 

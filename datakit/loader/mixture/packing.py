@@ -1,8 +1,8 @@
 """Decides which documents of a block share a sequence (best fit); splits, truncates or drops those that are too long.
 
-Packing may reorder the documents of a block, but it keeps every document that fits in a sequence whole. It needs only
-the documents' lengths. Each block is packed independently, so to find a sequence, only the number of sequences in each
-other block must be known. `count_blocks` counts them, and the step `packing-<length>-<policy>` stores the counts.
+Packing may reorder the documents of a block, but it keeps whole every document that fits in a sequence. It needs only
+the documents' lengths. Each block is packed independently, so finding a sequence requires only the number of sequences
+in each other block. `count_blocks` counts them, and the step `packing-<length>-<policy>` stores the counts.
 
 The assignment of documents to blocks does not depend on the sequence length: a document belongs to the block in which
 it starts. A document longer than a block is first cut into block-sized parts, and each part is treated as a document.
@@ -110,7 +110,7 @@ def pieces_of(documents: Documents, length: int, too_long: str) -> tuple[np.ndar
 
 
 def best_fit(lengths: np.ndarray, capacity: int, max_items: int = 0) -> np.ndarray:
-    """Assign items to sequences of `capacity` tokens, at most `max_items` in each: int64 [items].
+    """Assign items to sequences of `capacity` tokens, at most `max_items` in each (0: no limit). Return int64 [items].
 
     The longest items are placed first, each in the fullest sequence that has room for it (the earliest of several).
 

@@ -127,8 +127,8 @@ class SequenceOrder:
         return end
 
     def _first_to_end(self, limits: list[tuple[int, int]]) -> int | None:
-        """Return the first slot at which a component would exceed its limit, or None if none ever does. Sets `ending`.
-        `limits` contains pairs (maximum number of epochs, number of the component).
+        """Return the first slot at which a component would exceed its limit, or None if no component ever does. Sets
+        `ending`. `limits` contains pairs (maximum number of epochs, number of the component).
         """
         bounds = []
         for epochs, i in limits:

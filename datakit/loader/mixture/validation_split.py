@@ -30,7 +30,7 @@ def training_source(component: Component, name: str, simulate: SimulatedEpochs |
 
 def _reduced(source: TokenSource, tokens: int, name: str) -> TokenSource:
     """Keep whole documents with about `tokens` tokens. The documents chosen are those to keep or those to leave out,
-    whichever have fewer tokens, because the error is a share of their number.
+    whichever have fewer tokens, because the error is proportional to the number of tokens chosen.
     """
     away, purpose = source.tokens - tokens, "simulated epochs"
     if not away:

@@ -46,8 +46,8 @@ class Grant:
 
 
 def grant_windows(claims: Mapping[str, Claim], memory_bytes: int) -> dict[str, Grant]:
-    """Grant the window sizes that the mixture sets, keep small components whole, and grant equal shares to the others.
-    Raises LoaderError if the windows exceed `memory_bytes`.
+    """Grant the window sizes that the mixture sets, keep small components entirely in memory, and grant equal shares to
+    the others. Raises LoaderError if the windows exceed `memory_bytes`.
     """
     grants = {name: _fixed(claim) for name, claim in claims.items() if _is_fixed(claim)}
     left = memory_bytes - sum(grant.bytes for grant in grants.values())

@@ -28,8 +28,8 @@ class _Entry:
 
 
 class BlockPool:
-    """A pool of `Rows` by key. `load(key)` reads the rows; `size(key)` estimates their size in bytes before the read.
-    If `load` raises an error, `require` raises it too; the next call that needs the key starts a new read.
+    """A pool of `Rows`, each with a key. `load(key)` reads the rows; `size(key)` estimates their size in bytes before
+    the read. If `load` raises an error, `require` raises it too; the next call that needs the key starts a new read.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class BlockPool:
         return self._reading
 
     def want(self, keys: Sequence[Hashable]) -> None:
-        """Read these keys ahead, in this order. They replace the keys wanted before."""
+        """Read the blocks of these keys ahead, in this order. The keys replace those wanted before."""
         with self._lock:
             self._wanted, self._next, self._protected = keys, 0, set(keys)
             self._pump()

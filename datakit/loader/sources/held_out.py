@@ -1,10 +1,10 @@
 """Chooses the documents held out for validation or left out for simulated epochs, whatever the seed and the mixture.
 
-If a single document near the end of the source has about the wanted size, it is chosen. Otherwise, the axis is divided
-into up to 64 equal strata, and each stratum contributes one range of consecutive documents, whose position is derived
-from a key. Documents are held out as a whole, so no document is in both training and validation. The documents of a
-range are consecutive, so a block of the remaining axis still takes only one or two reads. The ranges are spread over
-the axis, so the choice is representative even if the source is not sorted by id.
+If a single document near the end of the source has about the wanted size, it is chosen. Otherwise, the source's tokens
+are divided into up to 64 strata of equal length, and each stratum contributes one range of consecutive documents, whose
+position is derived from a key. Only whole documents are held out, so no document is in both training and validation.
+The documents of a range are consecutive, so a block of the remaining tokens still takes only one or two reads. The
+ranges are spread over the source, so the choice is representative even if the source is not sorted by id.
 
 For simulated epochs, documents are chosen in the same way. A run of R tokens that simulates a run of T tokens keeps the
 share R / T of each component, and so repeats its data as often as the long run would.

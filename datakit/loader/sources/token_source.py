@@ -40,7 +40,7 @@ class TokenSource(Protocol):
     def has_loss_mask(self) -> bool: ...
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Return tokens start..stop-1. The array remains valid, and the caller must not change it."""
+        """Return tokens start..stop-1. The array remains valid after later reads; the caller must not change it."""
         ...
 
     def read_loss_mask(self, start: int, stop: int) -> np.ndarray:
@@ -49,7 +49,7 @@ class TokenSource(Protocol):
 
     def document_borders(self, start: int, stop: int) -> np.ndarray:
         """Return the starts of the documents that overlap start..stop-1, then the end of the last of them: int64. The
-        boundaries ascend. The first is at or before `start`, the last at or after `stop`. Empty documents have none.
+        boundaries ascend. The first is at or before `start`, the last at or after `stop`. Empty documents are left out.
         """
         ...
 

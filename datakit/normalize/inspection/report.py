@@ -160,8 +160,8 @@ def _column(chunks: Sequence[Chunk], field: pa.Field) -> ColumnReport:
 def guess_text(columns: Sequence[ColumnReport]) -> str | None:
     """Return the column that probably holds the text, or None if no column has strings or bytes.
 
-    Of the columns that are named in TEXT_NAMES and have at least 30 % as many bytes as the largest column, this is the
-    one named first there. If there is none, it is the largest column.
+    Of the columns that TEXT_NAMES lists and that have at least 30 % as many bytes as the largest column, the one listed
+    first is returned. If there is no such column, the largest column is returned.
     """
     strings = [column for column in columns if column.type in ("string", "large_string", "binary", "large_binary")]
     sizes = {column.name: column.mean_bytes * column.filled for column in strings}

@@ -8,7 +8,7 @@ text follows a closing quote, that record is quarantined up to the end of the li
 
 Every column is a string, because the format has no types, and guessed types would differ between chunks.
 csv_records.py cuts the file into chunks of whole records at known offsets; pyarrow then parses the chunks. A
-quarantined record is listed with its offset. Cost: about 300 MB/s per core.
+quarantined record is listed with its offset. Speed: about 300 MB/s per core.
 """
 
 from __future__ import annotations

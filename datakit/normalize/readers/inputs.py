@@ -101,7 +101,7 @@ def _state(status: os.stat_result) -> State:
 
 def _compare(path: str, before: State, now: State) -> None:
     if before != now:
-        how = f"{now[0]} bytes instead of {before[0]}" if before[0] != now[0] else "it was written, with the same size"
+        how = f"{now[0]} bytes instead of {before[0]}" if before[0] != now[0] else "new modification time, same size"
         raise ChangedInputError(
             f"{path} has changed since it was listed ({how}); run again once nothing is writing to it"
         )

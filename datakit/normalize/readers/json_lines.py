@@ -1,6 +1,6 @@
 """Finds the nonblank lines of a chunk of JSON Lines, limits the nesting of a record to 48 levels, and marks lines that
 must not reach the columnar parser. Arrow's JSON parser reads a sequence of values rather than lines, and two kinds of
-input crash it (in pyarrow 26): `null` in place of an object, and some 100,000 nested arrays. If every line starts with
+input crash it (in pyarrow 26): `null` in place of an object, and about 100,000 nested arrays. If every line starts with
 `{`, ends with `}` and is not deeply nested, then no object spans two lines, because inside a JSON object `}` is never
 directly followed by `{`. If there are also as many objects as lines, each line is one object. Cost: a vectorized search
 for line ends and a vectorized count of brackets. Nesting is measured only in lines with many brackets.

@@ -1,9 +1,9 @@
 """Cuts a stream of bytes into chunks of whole lines, about 4 MiB each, and skips lines over the length limit.
 
 A chunk ends at the last line end within 4 MiB, or after its first line if that line is longer. This position depends on
-the bytes alone and not on the sizes in which they arrive, so a reader's decisions about each chunk are the same in
-every run. Once a line exceeds the limit, the rest of it is skipped without being buffered. Memory: one chunk, or one
-line of permitted length, plus one read.
+the bytes alone and not on the sizes of the parts in which they arrive, so a reader's decisions about each chunk are the
+same in every run. Once a line exceeds the limit, the rest of it is skipped without being buffered. Memory: one chunk,
+or one line of permitted length, plus one read.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ the reader for each format. Repeats the work on a slice whose compressed files t
 files are cut into byte ranges and Parquet files into ranges of row groups, about 64 MiB each. Files in other formats
 and compressed files cannot be cut. Small files are grouped in path order, so that a hundred thousand files do not
 become a hundred thousand tasks. Slices depend only on the listing, the configured format, and Parquet footers. They are
-in the order of the records: by path, then by position.
+in the order of the records: sorted by path, then by position.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ def _decompress(file: BinaryIO, path: str, compression: str, streams: Streams) -
         while not data and (more := file.read(input_bytes)):
             data = more.lstrip(b"\0")  # zero padding
         if data and not data.startswith(magic[: len(data)]) and not is_skippable(data):
-            raise DamagedError("something else follows the compressed stream")
+            raise DamagedError("unexpected data follows the compressed stream")
 
 
 def _sound_or_refused(outputs: Iterator[bytes], path: str, start: int, streams: Streams) -> Iterator[bytes]:

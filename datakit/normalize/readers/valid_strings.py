@@ -1,7 +1,7 @@
 """Replaces invalid UTF-8 in all columns but the text column, counts the changed values, and rejects columns with other
-invalid values. Parquet, Arrow and CSV files may contain strings that are not valid UTF-8, and later readers would crash
-on them. Each invalid sequence becomes U+FFFD. The text column is left to the text rules. Cost: one validation by Arrow
-at several GB/s. Only a column that fails this validation is processed in Python.
+invalid values. Parquet, Arrow and CSV files may contain strings that are not valid UTF-8, and decoding them later would
+fail. Each invalid sequence becomes U+FFFD. The text column is left to the text rules. Cost: one validation by Arrow at
+several GB/s. Only a column that fails this validation is processed in Python.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Evaluates a source's `where` with DuckDB: selects the records of a chunk for which the predicate is true, and words
-the errors of values that it cannot use. DuckDB evaluates the predicate on one chunk at a time and keeps the order of
-the records. The predicate is an expression of the record alone (where/expression.py), and its columns have the same
-types in every chunk (where/column_types.py). A record for which the predicate is null does not match. If a chunk lacks
-a column that the predicate reads, that column is null there. If no record has the column, the phase ends with an error,
-since a misspelled name would otherwise drop every record.
+the errors of values that it cannot use. DuckDB evaluates the predicate on one chunk at a time, and the records that
+match stay in order. The predicate is an expression of the record alone (where/expression.py), and its columns have the
+same types in every chunk (where/column_types.py). A record for which the predicate is null does not match. If a chunk
+lacks a column that the predicate reads, that column is null there. If no record has the column, the step fails, since a
+misspelled name would otherwise drop every record.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ import tokenizers
 # The one character on which the libraries are known to disagree: in pre-tokenizers of several steps
 # (the DeepSeek kind), fastokens treats it as white space, as Unicode did until version 6.2.
 DISPUTED = "\N{MONGOLIAN VOWEL SEPARATOR}"
-REFERENCE_BYTES = 1 << 20  # encoded at once by the reference, whose Encoding objects take about 100 bytes per token
+REFERENCE_BYTES = 1 << 20  # characters encoded at once by the reference, whose Encodings take about 100 bytes per token
 
 
 class Encoder(Protocol):
@@ -74,7 +74,7 @@ class FastEncoder:
 
 @dataclass(frozen=True)
 class ReferenceEncoder:
-    """The `tokenizers` encoder. It creates one Encoding object per text and drops them after each MiB of text."""
+    """The `tokenizers` encoder. It creates one Encoding object per text, and drops them every million characters."""
 
     tokenizer: tokenizers.Tokenizer
     special_as_text: bool = False

@@ -40,7 +40,7 @@ class TextTokenizer(Encoder, Protocol):
     """The protocol of a custom tokenizer: an encoder that has a vocabulary.
 
     The version must change whenever the tokenizer would give different ids for any text. vocabulary_size: the highest
-    id plus 1. special: the ids, by name, of the tokens that do not represent text, including end-of-text.
+    id plus 1. special: name -> id of the tokens that do not represent text, including end-of-text.
     """
 
     @property

@@ -1,11 +1,12 @@
 """Decides how a long document is encoded: whole, in parts cut at safe places, or word by word where there are none.
 
-Time is linear in the length of a document, and memory is bounded. A document longer than PART_BYTES is cut at safe
-places (safe_cuts.py), and its parts are encoded like any other texts. A stretch longer than PART_BYTES without a safe
-place (a character repeated a million times, a script without spaces) is encoded word by word (long_words.py). Both
-methods are proven to be exact for the tokenizers that they support. With any other tokenizer, documents are encoded
-whole, and the contract says why. Byte-pair encoding of a word of n bytes takes time proportional to n log n, and more
-once the word exceeds the CPU's caches: words of 16 MB took 2 to 5 times as long per byte as words of 1 MB (measured).
+Unless a document is encoded whole, time is linear in its length, and memory is bounded. A document longer than
+PART_BYTES is cut at safe places (safe_cuts.py), and its parts are encoded like any other texts. A stretch longer than
+PART_BYTES without a safe place (a character repeated a million times, a script without spaces) is encoded word by word
+(long_words.py). Both methods are proven to be exact for the tokenizers that they support. With any other tokenizer,
+documents are encoded whole, and the contract says why. Byte-pair encoding of a word of n bytes takes time proportional
+to n log n, and more once the word exceeds the CPU's caches: words of 16 MB took 2 to 5 times as long per byte as words
+of 1 MB (measured).
 """
 
 from __future__ import annotations

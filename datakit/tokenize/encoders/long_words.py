@@ -43,7 +43,7 @@ UTF8_BYTES = [*range(0xC0), *range(0xC2, 0xF5)]
 
 
 def refusal(tokenizer: dict[str, Any]) -> str:
-    """Return why this tokenizer.json does not allow encoding word by word (manifests store it), or "" if it does."""
+    """Return the reason why a tokenizer.json does not allow encoding word by word, else "". Manifests store it."""
     model = tokenizer["model"]
     if model.get("type") != "BPE" or model.get("dropout"):
         return "its model is not a deterministic BPE"
@@ -83,9 +83,9 @@ def byte_characters() -> list[str]:
 class WordEncoder:
     """Encodes stretches of text word by word.
 
-    renew: makes an encoder that encodes each text as one word, by merges alone. sizes: the number of bytes of each
-    token, by id. normalize: the tokenizer's own normalization. pieces: its pre-tokenization, which returns ranges of
-    characters. raw, normalized: the ids, by string, of the added tokens matched before normalization, and those matched
+    renew: makes an encoder that encodes each text as one word, by merges alone. sizes: each token's number of bytes,
+    indexed by id. normalize: the tokenizer's own normalization. pieces: its pre-tokenization, which returns ranges of
+    characters. raw, normalized: string -> id of the added tokens matched before normalization, and of those matched
     after it; None for tokens whose strings are ordinary text. whole: encodes the words that are shorter than a window,
     if the tokenizer does not encode them by merges alone.
     """
@@ -101,7 +101,7 @@ class WordEncoder:
     look: int = LOOK_CHARACTERS
     normalize_size: int = PIECE_CHARACTERS
     _words: list[str] = field(default_factory=list)
-    _fixed: list[tuple[int, int]] = field(default_factory=list)  # added tokens: (number of words before it, id)
+    _fixed: list[tuple[int, int]] = field(default_factory=list)  # for each added token: (number of words before it, id)
     _size: int = 0
     _spent: int = 0  # bytes of long words encoded since `renew` was last called
 

@@ -1,15 +1,15 @@
-"""Decides which tokenizers' texts can be cut without changing an id, and at which pairs of neighboring bytes.
+"""Decides for which tokenizers a text can be cut without changing an id, and between which pairs of neighboring bytes.
 
 A place between two bytes is safe if the pre-tokenizer always has a border there, whatever text surrounds it, and if no
 piece on one side depends on the other side. For the pre-tokenizers of the byte-level BPE family (GPT-2's expression and
 those of the cl100k kind), a table over pairs of neighboring bytes gives the safe places:
 
-- A place between a character that is not white space and white space is safe, because no piece contains both. The
+- A place after a character that is not white space and before white space is safe, because no piece spans it. The
   exception is the cl100k kind, where a piece of punctuation includes the line breaks after it. There, a place before a
   line break is safe only after an ASCII letter or digit.
 - A place between ASCII characters of two kinds (letters, digits, punctuation) is safe if no piece continues from the
   first kind to the second (`a1`, `1a`, `a.`, `1.`, ...).
-- A place between an apostrophe and a letter is never safe, because of contractions.
+- A place after an apostrophe and before a letter is never safe, because of contractions.
 - A place inside white space is never safe, because the division of a run depends on the text after it.
 - A place next to a byte beyond ASCII is not safe, because the byte does not identify the kind of its character. The
   exception is a place before ASCII white space, if the byte cannot be the last one of a white-space character.
@@ -40,7 +40,7 @@ WHITE_SPACE = b"\t\n\v\f\r "
 LETTERS, DIGITS = string.ascii_letters.encode(), string.digits.encode()
 PUNCTUATION = string.punctuation.encode()
 # The last bytes of white-space characters beyond ASCII (U+0085, U+00A0, U+1680, U+180E, U+2000-200A, U+2028, U+2029,
-# U+202F, U+205F, U+3000). Many other characters end in the same bytes, so a place after one of them is never safe.
+# U+202F, U+205F, U+3000). Many other characters end in the same bytes, so a place after such a byte is never safe.
 DOUBTFUL = bytes([*range(0x80, 0x8B), 0x8E, 0x85, 0x9A, 0x9F, 0xA0, 0xA8, 0xA9, 0xAF])
 
 
@@ -158,7 +158,7 @@ def _table(family: str) -> np.ndarray:
 
 
 def _spare(safe: np.ndarray, token: dict[str, Any]) -> None:
-    """Remove the pairs that may occur inside this added token, or at an end if surrounding text affects its match."""
+    """Remove the pairs that may occur inside this added token, or across its ends if its match depends on context."""
     content = token["content"].encode()
     pairs = np.frombuffer(content, np.uint8)
     safe[pairs[:-1], pairs[1:]] = False

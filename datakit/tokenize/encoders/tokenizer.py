@@ -119,7 +119,7 @@ def load(url: str) -> Tokenizer | CustomTokenizer:
 
 
 def parse(data: bytes, place: str) -> Tokenizer | CustomTokenizer:
-    """Parse the bytes of a tokenizer.json, which messages call `place`. Raises TokenizerError if they are not valid."""
+    """Parse the bytes of a tokenizer.json; messages call it `place`. Raises TokenizerError if the bytes are invalid."""
     if MARK.encode() in data[:100]:
         return CustomTokenizer.from_description(data, place)
     try:
@@ -185,8 +185,8 @@ def limit_threads(encoder: Encoder, cpus: int) -> None:
 def limited_cpus(cpus: int) -> Iterator[None]:
     """Restrict this thread, and any threads that it starts, to `cpus` CPUs within the context.
 
-    Libraries size their thread pools by this number. Afterward, these threads may use all CPUs that were allowed
-    before. On systems without CPU affinity (macOS), this does nothing.
+    Libraries derive the size of their thread pools from this number. Afterward, these threads may use all CPUs that
+    were allowed before. On systems without CPU affinity (macOS), this does nothing.
     """
     if not hasattr(os, "sched_setaffinity"):
         yield

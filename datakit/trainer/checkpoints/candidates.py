@@ -14,7 +14,7 @@ from datakit.storage import atomic
 
 FORMAT = "datakit.checkpoint/1"
 MARKER = "commit.json"
-SET_ASIDE = "set-aside.json"  # the marker is renamed to this when a start sets the checkpoint aside
+SET_ASIDE = "set-aside.json"  # name of the marker after a later start has set the checkpoint aside
 NAME = re.compile(r"step-(\d{9,})")
 Say = Callable[[str], None]  # shows one line of text to the user
 
@@ -29,7 +29,7 @@ class Marker(msgspec.Struct, frozen=True):
     norms: dict[str, float]  # norms of the parameters at the start of the run
     permanent: bool
     files: dict[str, tuple[int, str]]  # relative path -> (size in bytes, xxh3-128 digest)
-    origin: dict[str, Any] | None = None  # the other run's checkpoint that this run started from, if any
+    origin: dict[str, Any] | None = None  # the checkpoint of another run from which this run started, if any
     format: str = FORMAT
 
 

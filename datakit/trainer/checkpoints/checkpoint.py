@@ -9,9 +9,9 @@ final checkpoint is permanent, and if `keep_every` is set, so is one checkpoint 
 checkpoint is committed before an older one is removed, and a checkpoint's marker is removed before its files. So the
 last good checkpoint survives, no matter when the process is killed.
 
-During a save, the training loop waits only while the state is copied to host memory; the rest runs in the background. A
-checkpoint can be restored on any number of devices, because orbax reads each array into the requested sharding.
-Verifying the checksums takes one more read of the restored files.
+During a save, the training loop waits only while the state is copied to host memory; the rest of the save runs in the
+background. A checkpoint can be restored on any number of devices, because orbax reads each array into the requested
+sharding. Verifying the checksums takes one more read of the restored files.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class Checkpoints:
 
 def restore(candidate: Candidate, like: Tree, whole: bool = True) -> Tree:
     """Restore the state in a checkpoint or, if `whole` is false, only the parts in `like` (e.g. "params" and "model"),
-    whichever optimizer its run used. Each leaf of `like` is an array or a ShapeDtypeStruct, and gives the sharding of
-    the restored array. Raises CheckpointError if the model or, if `whole` is true, the optimizer does not match.
+    whichever optimizer was used. Each leaf of `like` is an array or a ShapeDtypeStruct, and gives the sharding of the
+    restored array. Raises CheckpointError if the model or, if `whole` is true, the optimizer does not match.
     """
     place = candidate.path / STATE
     abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), like)

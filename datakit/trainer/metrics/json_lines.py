@@ -112,7 +112,7 @@ def last_row(folder: str, step: int) -> dict[str, Any]:
 
 
 def read_metrics(folder: str, name: str = FILE_NAME) -> list[dict[str, Any]]:
-    """Return a run's rows in step order, and for each step only its last row; leave out lines that cannot be read.
+    """Return a run's rows in step order, with only the last row of each step; leave out lines that cannot be read.
 
     Raises UsageError if there is no file.
     """

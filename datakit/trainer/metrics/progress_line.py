@@ -27,7 +27,7 @@ class Progress:
     _said: float = float("-inf")
 
     def step(self, done: int, tokens: int, duration: float, row: Mapping[str, Any]) -> None:
-        """Record a step that took `duration` seconds, including data loading and hooks; print a line if one is due."""
+        """Record a step of `duration` seconds, including loading, saving and evaluation; print a line if one is due."""
         self._durations.append(duration)
         self._waits.append(row["throughput/loading_time"])
         now = time.monotonic()

@@ -11,7 +11,7 @@ optionally to TensorBoard, Trackio or Weights & Biases.
 | train/router/layer_{i}/{routing_entropy, load_balancing_loss, router_z_loss} | values of each layer |
 | train/router/layer_{i}/routing_hist | each expert's share of the assignments; only in histograms.jsonl |
 | optim/learning_rate/<group>, optim/grad_norm/<family>, optim/params_norm/<group> | see `optimizer.py` |
-| throughput/{duration, loading_time, hook_time} | seconds for the step, waiting for data, and saving and evaluating |
+| throughput/{duration, loading_time, hook_time} | seconds of the step, the wait for data, and saves and evaluations |
 | throughput/{examples_per_second, tokens_per_second, total_tokens, gflops_per_second, total_gflops, mfu} | see below |
 | mixture/stage, mixture/weight/<component> | number of the current stage and its weights; logged when they change |
 | data/* | the loader's metrics, counted from the last start and including prefetched batches |

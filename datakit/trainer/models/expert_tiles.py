@@ -4,8 +4,8 @@ A *tile* is a fixed number of rows that belong to one expert. A *turn* is one it
 more tiles with a few small dense products. An expert's rows are padded to whole tiles (by half a tile on average), and
 its weights are copied once per turn. In exchange, nothing is computed for experts that a token did not choose, and the
 loop ends after the last used tile. A turn handles as many tiles as it can (at most 8) while the rows between its two
-products still fit in one core's cache. This is enough work to keep the other cores busy too. On a CPU, this is by far
-the fastest backend.
+products (with the input and the output weights) still fit in one core's cache. This is enough work to keep the other
+cores busy too. On a CPU, this is by far the fastest backend.
 
 In most turns, all tiles belong to one expert. Those turns come first, and each computes all its rows at once. The
 remaining tiles of each expert follow, with one product per tile. XLA:CPU parallelizes a product only over its rows, in
@@ -45,7 +45,7 @@ class Tiles(NamedTuple):
 
 def tile_rows(assignments: int, experts: int) -> int:
     """Return the number of rows per tile: at most a quarter of an expert's even share of the assignments, so that
-    padding adds at most an eighth on average, but always from `SMALLEST_TILE` to `LARGEST_TILE`.
+    padding adds at most an eighth on average, but always between `SMALLEST_TILE` and `LARGEST_TILE`.
     """
     size = SMALLEST_TILE
     while size < LARGEST_TILE and 4 * 2 * size * experts <= assignments:

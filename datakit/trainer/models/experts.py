@@ -3,7 +3,7 @@
     experts(x, expert, share, w_in, w_out, gate, backend) -> y
     y[t] = sum over k of share[t, k] * gate(x[t] @ w_in[expert[t, k]]) @ w_out[expert[t, k]]
 
-docs/trainer.md describes the backends. `auto` means tiles on a CPU, tokamax on a GPU if it is installed, and ragged
+docs/trainer.md describes the backends. `auto` means tiles on a CPU, tokamax (if it is installed) on a GPU, and ragged
 otherwise. On a CPU, ragged would be 5 times slower with 8 experts, and slower still with more, because XLA:CPU expands
 ragged_dot to the dense computation, which takes E / K times the work. On a mesh, each device computes the experts for
 its own tokens, after gathering the weights of all experts (FSDP).
@@ -44,7 +44,7 @@ def experts(
     """Compute y by the formula above. `x`, `w_in` and `w_out` must have the same dtype; sums are computed in fp32."""
     compute = partial(_BACKENDS[resolve(backend)], gate=GATES[gate])
     if current_mesh().size > 1:
-        # check_vma does not support custom gradients with integer inputs; tests compare results with one device's.
+        # check_vma does not support custom gradients with integer inputs; tests compare results with a single device's.
         compute = jax.shard_map(
             compute, in_specs=(P(BATCH), P(BATCH), P(BATCH), P(), P()), out_specs=P(BATCH), check_vma=False
         )

@@ -5,8 +5,8 @@ terms is fp32, in the backward pass too: bf16 has 8 significant bits, so a bf16 
 
 Attention and the loss save memory. Attention processes up to eight groups of queries one after the other: it keeps no
 [S, S] scores, and it never reads keys after the group or before the widest window. The loss processes the sequence in
-pieces and keeps no [B, S, V] logits. Both recompute their intermediate values in the backward pass. On a CPU, attention
-is also 3 times as fast and the loss twice as fast (at 256 positions), since small arrays fit in the cache.
+pieces and keeps no [B, S, V] logits. Both recompute their intermediate values in the backward pass. On a CPU, working
+in parts also makes attention 3 times and the loss twice as fast (at 256 positions): small arrays fit in the cache.
 
 No array that grows with the sequence is a constant of the program: masks and rotary positions are computed in it.
 """

@@ -34,7 +34,7 @@ class Weight:
 
     shape: tuple[int, ...]
     sharding: P
-    std: float | None  # of a normal distribution, truncated at 3 standard deviations; 0: zeros; None: ones
+    std: float | None  # of a normal distribution that is truncated at 3 standard deviations; 0: zeros; None: ones
     group: Group = "adam"
     stack: int = 0  # number of leading axes that index independent matrices (layers, experts)
 
