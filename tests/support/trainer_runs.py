@@ -7,6 +7,7 @@ compiled training step: see the fixture in `tests/trainer/conftest.py`.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,8 @@ from datakit.trainer.train import train, trainer_of
 from tests.support.small_models import dense
 
 BYTES = 256
+# The flags of programs that train: the last count wins, and a step on eight fake devices takes five times as long.
+TWO_DEVICES = {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"}
 STEPS = 12
 TEXT = b"It was the best of times, it was the worst of times;\n\nwe had everything before us. " * 400
 EXPLODING = Optimizer(kind="adamw", learning_rate=1e12, schedule="constant", warmup=0.0)  # diverges within 2 steps
@@ -139,10 +142,10 @@ def saving_run(**changes: Any) -> Run:
     return small_run(**{"checkpoint": Checkpoints(interval_minutes=1e9, keep_every=3), **changes})
 
 
-def stopped(run: Run, root: Path, after: int, say: Callable[[str], None] = silent) -> str:
+def stopped(run: Run, root: Path, after: int, say: Callable[[str], None] = silent, devices: Any = None) -> str:
     """Train until the power is cut before batch `after`, and return the run's directory."""
     with pytest.raises(PowerCut):
-        train(run, Ending(after), str(root), say=say)
+        train(run, Ending(after), str(root), say=say, devices=devices)
     return directory_in(root)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import jax
 import pytest
 
 from datakit.trainer import train as loop
@@ -12,21 +13,24 @@ from datakit.trainer.config import Run
 from datakit.trainer.step import Trainer
 from tests.support.trainer_runs import TextBytes, saving_run, silent
 
-TRAINERS: dict[Any, Trainer] = {}
+DEVICES = 2  # unless a test names its devices: on all 8, a step of these small runs takes five times as long
 
 
-@pytest.fixture(autouse=True)
-def shared_trainers(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="session", autouse=True)
+def shared_trainers() -> Iterator[None]:
     """Give equal runs of one process the same `Trainer`. It has no state, so they only share its compiled functions."""
-    make = loop.trainer_of
+    make, trainers = loop.trainer_of, dict[Any, Trainer]()
 
     def shared(run: Run, devices: Sequence[Any] | None = None) -> Trainer:
-        key = (run.kind, run.model, run.optimizer, run.steps, run.replicas, run.log.watch, devices and tuple(devices))
-        if key not in TRAINERS:
-            TRAINERS[key] = make(run, devices)
-        return TRAINERS[key]
+        devices = tuple(devices or jax.devices()[:DEVICES])
+        key = (run.kind, run.model, run.optimizer, run.steps, run.replicas, run.log.watch, devices)
+        if key not in trainers:
+            trainers[key] = make(run, devices)
+        return trainers[key]
 
-    monkeypatch.setattr(loop, "trainer_of", shared)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "trainer_of", shared)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from datakit.loader import Loader
 from datakit.trainer.metrics.json_lines import read_metrics
 from datakit.trainer.train import train
 from tests.support.paths import REPOSITORY
-from tests.support.trainer_runs import STEPS, bytes_mixture, checkpoints_of, directory_in, silent, tiny_run
+from tests.support.trainer_runs import STEPS, TWO_DEVICES, bytes_mixture, checkpoints_of, directory_in, silent, tiny_run
 
 TRAIN = """
 import os, signal, sys
@@ -47,8 +47,8 @@ def start_pair(out: Path, stop: int = 0) -> list[tuple[int, str]]:
     # compiler until the connection between them times out (30 s).
     environment = {
         **os.environ,
+        **TWO_DEVICES,
         "PYTHONPATH": str(REPOSITORY),
-        "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2",  # the last count wins
         "JAX_ENABLE_COMPILATION_CACHE": "0",
     }
     processes = [

@@ -33,6 +33,7 @@ from tests.support.paths import REPOSITORY
 from tests.support.trainer_runs import (
     EXPLODING,
     STEPS,
+    TWO_DEVICES,
     Ending,
     PowerCut,
     Rows,
@@ -77,7 +78,7 @@ def test_a_resumed_run_compiles_its_step_once(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(loop, "trainer_of", collect)
     for end in (4, 8):
-        stopped(saving_run(), tmp_path, end)
+        stopped(saving_run(), tmp_path, end, devices=jax.devices()[:2])
     assert [len(trainer.programs) for trainer in trainers] == [1, 1]
 
 
@@ -117,7 +118,7 @@ train(saving_run(), TextBytes(), {out!r})
 
 @pytest.mark.parametrize("when", ["while it is written", "before it is committed"])
 def test_a_kill_during_a_checkpoint_loses_nothing(when: str, tmp_path: Path, finished: str, lines: list[str]) -> None:
-    code, environment = KILLED.format(when=when, out=str(tmp_path)), {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    code, environment = KILLED.format(when=when, out=str(tmp_path)), {**os.environ, **TWO_DEVICES, "PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
     run = saving_run()
@@ -129,17 +130,16 @@ def test_a_kill_during_a_checkpoint_loses_nothing(when: str, tmp_path: Path, fin
 
 
 def test_fewer_devices_continue_what_more_started(tmp_path: Path) -> None:
-    run = saving_run()
-    directory = stopped(run, tmp_path / "eight", 6)
-    eight, four = (final_state(directory, run, jax.devices()[:count]) for count in (8, 4))
-    assert_same_state(eight, four)
-    shutil.copytree(tmp_path / "eight/plays", tmp_path / "four/plays")
-    on_eight = train(run, TextBytes(), str(tmp_path / "eight"))
+    run, four_devices = saving_run(), jax.devices()[:4]
     replicated = dataclasses.replace(run, replicas=2)
-    on_four = train(replicated, TextBytes(), str(tmp_path / "four"), devices=jax.devices()[:4])
-    assert on_eight.resumed_from == on_four.resumed_from == 6
-    np.testing.assert_allclose(losses(on_eight.directory)[6], losses(on_four.directory)[6], atol=1e-5)
-    np.testing.assert_allclose(losses(on_eight.directory), losses(on_four.directory), atol=1e-3)
+    directory = stopped(replicated, tmp_path / "four", 6, devices=four_devices)
+    assert_same_state(*(final_state(directory, run, jax.devices()[:count]) for count in (4, 2)))
+    shutil.copytree(tmp_path / "four/plays", tmp_path / "two/plays")
+    on_four = train(replicated, TextBytes(), str(tmp_path / "four"), devices=four_devices)
+    on_two = train(run, TextBytes(), str(tmp_path / "two"))
+    assert on_four.resumed_from == on_two.resumed_from == 6
+    np.testing.assert_allclose(losses(on_four.directory)[6], losses(on_two.directory)[6], atol=1e-5)
+    np.testing.assert_allclose(losses(on_four.directory), losses(on_two.directory), atol=1e-3)
 
 
 def test_divergence_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
@@ -220,8 +220,8 @@ def test_norms_profile_and_evaluations_are_written(tmp_path: Path) -> None:
 
 
 def test_impossible_runs_say_why(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="a batch of 6 sequences cannot be split evenly over 8 devices"):
-        train(saving_run(), TextBytes(rows=6), str(tmp_path))
+    with pytest.raises(UsageError, match="a batch of 7 sequences cannot be split evenly over 2 devices"):
+        train(saving_run(), TextBytes(rows=7), str(tmp_path))
     with pytest.raises(UsageError, match="the data ends before step 2 of 12"):
         train(saving_run(), Ending(1, quiet=True), str(tmp_path))
     with pytest.raises(UsageError, match=r"log.watch: 'grads' is not a kind of norm; did you mean 'grad'"):
