@@ -97,6 +97,7 @@ def test_the_address_file_of_a_dead_cluster_is_a_problem(tmp_path: Path) -> None
     assert "127.0.0.1:1" in found["message"] and "ray stop" in found["next_step"]
 
 
+@pytest.mark.soak  # it starts a cluster for one answer
 def test_a_private_cluster_is_ok(tmp_path: Path) -> None:
     command = [*DOCTOR, "--root", str(tmp_path / "root"), "--ray", "local"]
     done = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, check=False, timeout=300)

@@ -1,7 +1,8 @@
 """Real text on one machine, a private Ray cluster, and two Ray nodes with their root on S3: always the same bytes.
 
-`make soak` runs all 13 files (121 MB, three formats, eight sources); `make test` runs a few files of the standard
-library on the same clusters. Conservation and lineage of small datasets: test_running.py, test_inspect_command.py.
+`make soak` runs all 13 files (121 MB, three formats, eight sources) on both clusters; `make test` runs a few files of
+the standard library on the private one. Steps on two nodes with S3: tests/engine/ray_backend/test_executor.py.
+Conservation and lineage of small datasets: test_running.py, test_inspect_command.py.
 """
 
 from __future__ import annotations
@@ -96,6 +97,7 @@ def test_private_ray_cluster_writes_the_same_bytes(recipe: Path, local: str, tmp
     assert tree(str(tmp_path)) == tree(local)
 
 
+@pytest.mark.soak
 @pytest.mark.ray
 def test_two_nodes_with_root_on_s3_write_the_same_bytes(recipe: Path, local: str, tmp_path: Path) -> None:
     """The small recipe only to its normalized texts: each request takes long through a server in Python."""

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tomllib
 
+from tests.support.fake_devices import fake_devices
 from tests.support.paths import REPOSITORY
 
 TRANSITIVE = {"fsspec", "psutil"}  # dependencies of orbax-checkpoint
@@ -47,7 +48,7 @@ def _name(requirement: str) -> str:
 def on_bare_machine(script: str, *arguments: str) -> str:
     """Run a script there and return its output. Fails if the script fails."""
     command = [sys.executable, "-c", REFUSE.format(refused=sorted(refused())) + script, *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "XLA_FLAGS": ""}
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), **fake_devices(1)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

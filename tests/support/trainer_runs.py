@@ -7,7 +7,6 @@ compiled training step: see the fixture in `tests/trainer/conftest.py`.
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +28,6 @@ from datakit.trainer.train import train, trainer_of
 from tests.support.small_models import dense
 
 BYTES = 256
-# The flags of programs that train: the last count wins, and a step on eight fake devices takes five times as long.
-TWO_DEVICES = {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"}
 STEPS = 12
 TEXT = b"It was the best of times, it was the worst of times;\n\nwe had everything before us. " * 400
 EXPLODING = Optimizer(kind="adamw", learning_rate=1e12, schedule="constant", warmup=0.0)  # diverges within 2 steps

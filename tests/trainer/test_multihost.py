@@ -14,8 +14,9 @@ import numpy as np
 from datakit.loader import Loader
 from datakit.trainer.metrics.json_lines import read_metrics
 from datakit.trainer.train import train
+from tests.support.fake_devices import fake_devices
 from tests.support.paths import REPOSITORY
-from tests.support.trainer_runs import STEPS, TWO_DEVICES, bytes_mixture, checkpoints_of, directory_in, silent, tiny_run
+from tests.support.trainer_runs import STEPS, bytes_mixture, checkpoints_of, directory_in, silent, tiny_run
 
 TRAIN = """
 import os, signal, sys
@@ -47,7 +48,7 @@ def start_pair(out: Path, stop: int = 0) -> list[tuple[int, str]]:
     # compiler until the connection between them times out (30 s).
     environment = {
         **os.environ,
-        **TWO_DEVICES,
+        **fake_devices(2),
         "PYTHONPATH": str(REPOSITORY),
         "JAX_ENABLE_COMPILATION_CACHE": "0",
     }

@@ -29,11 +29,11 @@ from datakit.trainer.metrics.step_metrics import StepMetrics
 from datakit.trainer.models import grug, load_model
 from datakit.trainer.step import Trainer
 from datakit.trainer.train import Outcome, train, trainer_of, use_compilation_cache
+from tests.support.fake_devices import fake_devices
 from tests.support.paths import REPOSITORY
 from tests.support.trainer_runs import (
     EXPLODING,
     STEPS,
-    TWO_DEVICES,
     Ending,
     PowerCut,
     Rows,
@@ -118,7 +118,10 @@ train(saving_run(), TextBytes(), {out!r})
 
 @pytest.mark.parametrize("when", ["while it is written", "before it is committed"])
 def test_a_kill_during_a_checkpoint_loses_nothing(when: str, tmp_path: Path, finished: str, lines: list[str]) -> None:
-    code, environment = KILLED.format(when=when, out=str(tmp_path)), {**os.environ, **TWO_DEVICES, "PYTHONPATH": str(REPOSITORY)}
+    code, environment = (
+        KILLED.format(when=when, out=str(tmp_path)),
+        {**os.environ, **fake_devices(2), "PYTHONPATH": str(REPOSITORY)},
+    )
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
     run = saving_run()
