@@ -48,13 +48,6 @@ cache = open_cache(sys.argv[1])
 rows = range(0, cache.documents_count, 50)
 print(json.dumps([require_intact(cache), [cache.position_of(row) for row in rows], cache.row_at(cache.tokens - 1)]))
 """
-TRAIN_AND_EVALUATE = """
-import sys
-from datakit.cli import main
-assert main(["train", *sys.argv[1:]]) == 0
-print("===")
-sys.exit(main(["eval", *sys.argv[1:]]))
-"""
 COMMAND = "import sys; from datakit.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
@@ -105,9 +98,10 @@ def test_a_model_is_trained_and_evaluated(root: Path) -> None:
     pytest.importorskip("jax")
     (root / "run.toml").write_text(MODEL + '[data]\nmixture = "mix.toml"\n')
     place = [str(root / "run.toml"), "--root", str(root), "--json"]
-    trained, evaluated = map(json.loads, on_bare_machine(TRAIN_AND_EVALUATE, *place).split("==="))
+    trained = json.loads(on_bare_machine(COMMAND, "train", *place))
     lines = [json.loads(line) for line in (Path(trained["directory"]) / "metrics.jsonl").read_text().splitlines()]
     assert lines[-1]["train/loss"] < lines[0]["train/loss"]
+    evaluated = json.loads(on_bare_machine(COMMAND, "eval", *place))
     assert evaluated["figures"]["eval/web/bpb"] > 0
 
 
