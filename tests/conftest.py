@@ -4,12 +4,11 @@ annotations, Hypothesis without deadlines (machines may be busy), and Ctrl-C for
 
 from __future__ import annotations
 
-import atexit
 import importlib.util
 import os
 import shutil
 import signal
-import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -23,6 +22,7 @@ FAST_COMPILE = (
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
     " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 )
+MOST_COMPILED_BYTES = 256 << 20  # a run of all tests writes about 20 MB
 SHAPED = ("models", "optimizer")
 
 XLA_FLAGS = f"--xla_force_host_platform_device_count={FAKE_DEVICES} {FAST_COMPILE}"
@@ -30,12 +30,14 @@ if XLA_FLAGS not in os.environ.get("XLA_FLAGS", ""):  # the flags are part of th
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {XLA_FLAGS}"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-# Tests, pytest-xdist workers and the programs that tests start share one cache of compiled XLA programs.
+# Tests, pytest-xdist workers and the programs that tests start share one cache of compiled XLA programs. It stays for
+# the next run, which then spends half the time on the models' tests; entries are keyed by program, flags and version.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-    folder = tempfile.mkdtemp(prefix="datakit-tests-jax-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder = Path(__file__).parents[1] / ".pytest_cache/xla"
+    if sum(file.stat().st_size for file in folder.glob("*")) > MOST_COMPILED_BYTES:
+        shutil.rmtree(folder)
     os.environ |= {
-        "JAX_COMPILATION_CACHE_DIR": folder,
+        "JAX_COMPILATION_CACHE_DIR": str(folder),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }
