@@ -16,6 +16,7 @@ class InlineExecutor:
     """An executor without processes: no fork, no memory limit, no hang."""
 
     slots = 1
+    compiling = False
 
     def __init__(self, workers: int | None = None) -> None:
         self._ended: list[Outcome] = []
