@@ -8,6 +8,7 @@ import importlib.util
 import os
 import shutil
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,10 @@ XLA_FLAGS = f"--xla_force_host_platform_device_count={FAKE_DEVICES} {FAST_COMPIL
 if XLA_FLAGS not in os.environ.get("XLA_FLAGS", ""):  # the flags are part of the compilation cache's keys
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {XLA_FLAGS}"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+# Containers often forbid bytecode files; then each of the hundreds of started programs compiles all modules again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Tests, pytest-xdist workers and the programs that tests start share one cache of compiled XLA programs. It stays for
 # the next run, which then spends half the time on the models' tests; entries are keyed by program, flags and version.
