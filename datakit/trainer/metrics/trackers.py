@@ -1,4 +1,4 @@
-"""Explains the names of metrics, holds the devices' peak FLOP/s, and writes rows of metrics to JSON lines and
+"""Explains the names of metrics, lists the devices' peak FLOP/s, and writes rows of metrics to JSON lines and
 optionally to TensorBoard, Trackio or Weights & Biases.
 
 | name | value |
