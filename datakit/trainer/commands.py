@@ -58,7 +58,10 @@ def train_file(
     with data.loader() as loader:
         place = run_place(root, run, loader.record())
         if disagree(place.fingerprint):
-            raise UsageError(f"{path}: processes found different caches; a dataset's cache changed; start all again")
+            raise UsageError(
+                f"{path}: the processes found different caches, because a dataset's cache changed meanwhile; start all "
+                "processes again"
+            )
         if data.resolved and is_first() and urls.is_local(place.directory) and find_manifest(place.directory) is None:
             record_caches(place.directory, data.resolved)
         return train(
@@ -67,8 +70,8 @@ def train_file(
 
 
 def load_begun(path: str | Path, root: str, overrides: list[str], say: Say, *, finished: bool) -> tuple[Run, Data]:
-    """Return a run and its data, as `load_run` does. If the run has not begun with the current caches of its datasets,
-    but it has with earlier ones, these are used, and a note says so. finished: also consider finished runs.
+    """Return a run and its data, as `load_run` does. If the run did not begin with the current caches of its datasets,
+    but with earlier ones, the earlier caches are used, and `say` reports this. finished: also consider finished runs.
     """
     run, data = load_run(path, root, overrides)
     if not data.resolved or _begun(run, directory := _directory(run, data, root)):
@@ -94,7 +97,7 @@ def load_begun(path: str | Path, root: str, overrides: list[str], say: Say, *, f
 def _newer(dataset: str, used: str, newest: str) -> str:
     return (
         f"the run goes on with {used}, with which it began\n"
-        f"  {dataset} now stands for {urls.name(newest)}; to train on that one, change the run's name"
+        f"  {dataset} now stands for {urls.name(newest)}; to train on that cache, change the run's name"
     )
 
 

@@ -7,7 +7,7 @@ of its `Config`.
 
 The fingerprint covers the settings that decide the result: model, optimizer, steps, seed, mixture, `initialize_from`
 and `resume_from`. It does not cover how the run is executed (devices, checkpoints, evaluation, logging, and the
-settings of a model that only decide on memory and speed, such as `remat`).
+settings of a model that affect only memory and speed, such as `remat`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Log:
     project: str = "datakit"
     watch: tuple[str, ...] = ()  # kinds of norms to log, a subset of norms.WATCHABLE
     watch_every: int = 10
-    profile: tuple[int, int] | None = None  # first training step to trace (counted from 0), and the one after the last
+    profile: tuple[int, int] | None = None  # (first, end): trace the training steps first to end - 1
     progress_seconds: float = 5.0
 
     def __post_init__(self) -> None:
@@ -72,7 +72,10 @@ class Log:
         if not {"trackio", "wandb"} & {*self.trackers}:
             check_idle("log", self, [{"project": "without the tracker trackio or wandb"}])
         if self.profile is not None and not 0 <= self.profile[0] < self.profile[1]:
-            raise UsageError(f"log.profile is {list(self.profile)}; give the first step and the one after the last")
+            raise UsageError(
+                f"log.profile is {list(self.profile)}; give [first, end] with 0 <= first < end, to trace the steps "
+                "from first to end - 1"
+            )
 
 
 @dataclass(frozen=True)
@@ -120,8 +123,8 @@ class Run:
             )
         if self.initialize_from is not None and self.resume_from is not None:
             raise UsageError(
-                f"run {self.name!r}: initialize_from has no effect with resume_from, which continues with all of that "
-                "run's state; remove one of them"
+                f"run {self.name!r}: initialize_from has no effect with resume_from, which restores the whole state "
+                "of the run it names; remove one of them"
             )
         if not isinstance(self.model, load_model(self.kind).Config):
             raise UsageError(f"run {self.name!r}: `model` is not an instance of the Config class of {self.kind!r}")
@@ -169,7 +172,7 @@ def read_run_file(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Ru
 
 
 def parse_run(document: dict[str, Any], place: str, folder: Path | None = None) -> Run:
-    """Decode all tables of a run file except `[data]`; `folder` may hold the file of its model.
+    """Decode all tables of a run file except `[data]`; `folder` may hold the file of the run's model.
 
     Raises RecipeError for an unknown key at any level.
     """

@@ -116,12 +116,12 @@ def _check_ids(tokens: Any, vocabulary: int) -> None:
         wrong = least if least < 0 else most
         raise UsageError(
             f"a batch holds the id {wrong}, but the model's vocabulary has {vocabulary} ids; "
-            "set model.vocabulary to the size of the data's tokenizer"
+            "set model.vocabulary to the vocabulary size of the data's tokenizer"
         )
 
 
 def stage_at(mixture: Mapping[str, Any], sequences: int) -> tuple[int, dict[str, float]] | None:
-    """Return (number, weights) of the stage in use after `sequences` sequences, or None if no stage has started."""
+    """Return (index, weights) of the stage in use after `sequences` sequences, or None if no stage has started."""
     stages: Iterable[Any] = mixture.get("stages") or ()
     started = [(number, weights) for number, (slot, weights) in enumerate(stages) if slot <= sequences]
     return (started[-1][0], dict(started[-1][1])) if started else None

@@ -18,7 +18,7 @@ from datakit.trainer.models.weights import Tree
 
 FAMILIES = {"olmoe": "whole", "mixtral": "none", "qwen3_moe": "head"}  # model_type -> the Config's `query_key_norm`
 FLOATS = ("float32", "bfloat16", "float16")  # types of checkpoints; quantized ones would need their scales
-FIELDS = {  # our field -> the key of each family that gives it
+FIELDS = {  # our field -> the key that gives it, in all families
     "vocabulary": "vocab_size",
     "hidden": "hidden_size",
     "layers": "num_hidden_layers",
@@ -58,10 +58,10 @@ IGNORABLE = {  # key -> the reason why it does not change what a model computes 
     "eos_token_id": "the tokenizer's contract has the special tokens",
     "is_decoder": "all three models are decoders",
     "initializer_range": "the weights are read, not drawn",
-    "intermediate_size": "width of dense layers, of which a qwen3_moe model that passes has none",
+    "intermediate_size": "width of dense layers, of which a qwen3_moe model that passes the checks has none",
     "max_position_embeddings": "rotary positions have no limit",
     "max_window_layers": "without effect unless use_sliding_window is set, which is refused",
-    "output_router_logits": "what the published code returns",
+    "output_router_logits": "decides only what the published code returns",
     "pad_token_id": "segments mark padding",
     "torch_dtype": "parameters are fp32, whatever a file stores",
     "transformers_version": "the version that wrote the file",
@@ -106,7 +106,7 @@ def _check_keys(description: dict[str, Any], used: set[str], family: str) -> Non
     if unknown:
         raise UsageError(
             f"config.json ({family}): unknown keys: {', '.join(unknown)}. Remove each key that does not change what "
-            "the model computes; a model in which a key does is not supported"
+            "the model computes; if a key changes it, the model is not supported"
         )
 
 
@@ -153,7 +153,7 @@ class _Tensors:
         return tensor.astype(np.float32)
 
     def check_all_read(self) -> None:
-        """Raise UsageError if a tensor was not read, since then the published model computes something else."""
+        """Raise UsageError if a tensor was not read, since the published model must then compute something else."""
         if self.unread:
             names = sorted(self.unread)
             raise UsageError(

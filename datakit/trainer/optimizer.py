@@ -8,8 +8,8 @@ AdamH moves a matrix along Adam's direction by a step *relative* to its norm, an
 
 where |.| is the Frobenius norm of a single matrix (each layer and each expert has its own). So matrices keep their
 initial norm, the learning rate is an angle, and weight decay would have no effect. Embeddings, routers, gates and
-vectors use Adam. Gradients are clipped per family of groups, for the reasons in docs/trainer.md: {adam, router},
-{adamh} and {adamh_expert}. With AdamW, all weights form one family. Both moments are fp32 and sharded like the
+vectors use Adam. Gradients are clipped per family of groups ({adam, router}, {adamh} and {adamh_expert}), for the
+reasons in docs/trainer.md. With AdamW, all weights form one family. Both moments are fp32 and sharded like the
 parameters.
 """
 
@@ -36,7 +36,7 @@ IDLE: dict[str, dict[str, str]] = {  # value of `kind` or `schedule` -> settings
     "adamh": {"weight_decay": "with adamh, whose matrices keep their norm"},
     "adamw": dict.fromkeys(
         ("adam_learning_rate", "expert_learning_rate", "router_learning_rate"),
-        "with adamw, where all weights have learning_rate",
+        "with adamw, where all weights use learning_rate",
     ),
     "linear": NO_DECAY,
     "cosine": NO_DECAY,

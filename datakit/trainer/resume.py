@@ -102,7 +102,7 @@ def _of_another(run: Run, setting: str, place: str, say: Say) -> list[Candidate]
     folders = select.folders_of(place, run.checkpoint.temporary_root)
     found = candidates(folders, say)
     if not found:
-        raise CheckpointError(f"{setting} = {place!r}: found no valid checkpoint ({' or '.join(folders)})")
+        raise CheckpointError(f"{setting} = {place!r}: found no valid checkpoint in {' or '.join(folders)}")
     return found
 
 

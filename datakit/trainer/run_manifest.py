@@ -81,7 +81,7 @@ def prediction_of(directory: str, run: Run, outline: Outline, say: Say, write: b
     if write and problem is not None:
         aside = path.with_suffix(".set-aside.json")
         path.replace(aside)
-        say(f"warning: {path} cannot be read ({problem}); moved to {aside.name}, and predicted again")
+        say(f"warning: {path} cannot be read ({problem}); moved to {aside.name}, and a new prediction is made")
     if write:
         atomic.commit_bytes(json.dumps(prediction, indent=1, sort_keys=True).encode() + b"\n", str(path))
     return prediction

@@ -6,7 +6,7 @@ predicts its loss and bits per byte.
 All fitted constants are in one table (`Heuristic`), so a new fit needs only a new table. C is the budget in FLOPs, d
 the width, and F the forward FLOPs of a token without the output matrix:
 
-    tokens T = C / (3 F)             batch B = the power of two that gives about 2**14 steps, at least 32
+    tokens T = C / (3 F)             batch B = the power of two that gives about 2**14 steps, or 32 if that is more
     steps = T / (B x sequence)       Adam's rate = 1.63 T**-0.2813 d**-0.3678 sqrt(B), AdamH's 13/3 of it, both <= 0.05
 
 Predictions are power laws in C, fitted on one data mixture with a vocabulary of 128,256 tokens. For budgets outside the

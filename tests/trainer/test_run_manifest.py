@@ -72,4 +72,4 @@ def test_a_damaged_prediction_is_made_again(damage: bytes, tmp_path: Path, lines
     assert prediction_of(str(tmp_path), run, outline, lines.append, write=True) == made == json.loads(path.read_bytes())
     assert (tmp_path / "prediction.set-aside.json").read_bytes() == damage
     (warning,) = lines
-    assert "moved to prediction.set-aside.json, and predicted again" in warning
+    assert "moved to prediction.set-aside.json, and a new prediction is made" in warning

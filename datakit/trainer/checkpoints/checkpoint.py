@@ -64,7 +64,7 @@ class Checkpoints:
         if self.keep_temporary < 1:
             raise UsageError("checkpoint.keep_temporary must be at least 1; without a checkpoint, a run cannot resume")
         if self.keep_every is not None and self.keep_every < 1:
-            raise UsageError(f"checkpoint.keep_every is {self.keep_every}; use at least 1 step, or leave it out")
+            raise UsageError(f"checkpoint.keep_every is {self.keep_every}; use at least 1 step, or remove this setting")
         root = self.temporary_root
         if root is not None and urls.is_local(root) and not os.path.isabs(os.path.expanduser(root)):
             raise UsageError(

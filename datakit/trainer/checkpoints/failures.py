@@ -1,4 +1,4 @@
-"""Words the failure of a save in one line, and keeps libraries from printing a traceback for each array of it."""
+"""Words the failure of a save in one line, and keeps libraries from printing a traceback for each array to be saved."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from datakit.storage.io_errors import SPACE
 
 @cache
 def keep_failures_short() -> None:
-    """Keep orbax and TensorStore from printing a traceback per array of a failed save, which `Writer.wait` raises."""
+    """Keep orbax and TensorStore from printing a traceback per array if a save fails: `Writer.wait` reports it."""
     logging.getLogger("absl").addFilter(lambda record: not record.exc_info)
-    show = sys.excepthook  # TensorStore reports through it each write that ends after orbax has given up
+    show = sys.excepthook  # TensorStore calls it for each write that ends after orbax has given up
 
     def unless_given_up(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if not (kind is RuntimeError and str(error) == "Event loop is closed"):
@@ -25,7 +25,7 @@ def keep_failures_short() -> None:
 
 
 def reason(failure: BaseException) -> str:
-    """Word a failure in one line; TensorStore's own message names every file on the way."""
+    """Word a failure in one line, although TensorStore's own message may have many."""
     text = str(failure).strip()
     for full in map(os.strerror, SPACE):
         if full in text:

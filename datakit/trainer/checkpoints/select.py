@@ -62,7 +62,7 @@ def restore_newest(
             return restore(candidate, like, whole), candidate
         except (CheckpointError, MemoryError, jax.errors.JaxRuntimeError):
             raise  # the checkpoint does not fit this run or this machine, and neither would an older one
-        except Exception as error:  # noqa: BLE001 - orbax raises errors of many types, and an older checkpoint may do
+        except Exception as error:  # noqa: BLE001 - orbax raises errors of many types; an older checkpoint may work
             cause = error
             lines = str(error).strip().splitlines() or [""]
             say(f"warning: {candidate.path} cannot be read ({type(error).__name__}: {lines[0]}); trying an older one")
@@ -71,7 +71,7 @@ def restore_newest(
 
 def unreadable(count: int, folder: str, advice: str) -> CheckpointError:
     """Return the error to raise if no checkpoint can be read."""
-    return CheckpointError(f"none of the {count} checkpoints in {folder} can be read; {advice}")
+    return CheckpointError(f"no checkpoint in {folder} can be read ({count} tried); {advice}")
 
 
 def set_aside(folders: list[str], step: int, say: Say) -> None:

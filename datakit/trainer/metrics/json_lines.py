@@ -5,7 +5,8 @@ lines that cannot be read.
     histograms.jsonl             the arrays of every `log.histograms_every`-th step and of the last one
     metrics.set-aside.jsonl      lines of metrics.jsonl that a later start moved here; likewise for histograms
 
-The last row of a step counts. A process killed while writing leaves an incomplete last line, which counts as nothing.
+If a step has several rows, only the last one counts. A process that is killed while writing may leave an incomplete
+last line, which is ignored.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class JsonLines:
     """The tracker that every run has. It writes NaN and infinity as null.
 
     Rows after `start`, the step at which the run resumes, are moved to another file, since the run repeats those steps
-    or ends before them. Lines that cannot be read are moved there too, and `say` is told.
+    or ends before them. Lines that cannot be read are moved there too, and `say` reports them.
     """
 
     def __init__(self, folder: str, start: int, say: Callable[[str], None]) -> None:
@@ -79,7 +80,7 @@ def _move_aside(path: Path, start: int, say: Callable[[str], None]) -> None:
     if not aside.stat().st_size:
         aside.unlink()
     if damaged:
-        say(f"warning: {path}: line {damaged[0]} cannot be read ({len(damaged)} such lines); moved to {aside.name}")
+        say(f"warning: {path}: unreadable lines: {len(damaged)}, the first is line {damaged[0]}; moved to {aside.name}")
 
 
 def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 WINDOW = 20  # number of most recent steps whose median duration determines the rates and the time left
-NOTABLE_WAIT = 0.05  # share of time spent waiting for data above which the line reports the wait
+NOTABLE_WAIT = 0.05  # the line reports the wait for data if it takes more than this share of the time
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Explains the names of metrics, holds the devices' peak FLOP/s, and writes rows of metrics to JSON lines and
+"""Explains the names of metrics, lists the devices' peak FLOP/s, and writes rows of metrics to JSON lines and
 optionally to TensorBoard, Trackio or Weights & Biases.
 
 | name | value |
@@ -13,7 +13,7 @@ optionally to TensorBoard, Trackio or Weights & Biases.
 | optim/learning_rate/<group>, optim/grad_norm/<family>, optim/params_norm/<group> | see `optimizer.py` |
 | throughput/{duration, loading_time, hook_time} | seconds of the step, the wait for data, and saves and evaluations |
 | throughput/{examples_per_second, tokens_per_second, total_tokens, gflops_per_second, total_gflops, mfu} | see below |
-| mixture/stage, mixture/weight/<component> | number of the current stage and its weights; logged when they change |
+| mixture/stage, mixture/weight/<component> | index of the current stage, and its weights; logged when they change |
 | data/* | the loader's metrics, counted from the last start and including prefetched batches |
 | eval/* | see `evaluate.py` |
 | alarm/<group> | the norm of a group, if outside its band, as a multiple of its first value |
@@ -22,7 +22,8 @@ optionally to TensorBoard, Trackio or Weights & Biases.
 MFU is a percentage: 100 x 3 x (forward FLOPs of a token, output matrix included, attention not halved for causality) x
 tokens / (seconds x peak x devices), where peak is the device's dense bf16 rate. Recomputation and the copying of rows
 to the experts are not counted. Rates are per second of `duration`. docs/trainer.md says how padding and waiting are
-counted. If a logged step ends with a checkpoint or an evaluation, its row is written twice, and the last row counts.
+counted. If a logged step ends with a checkpoint or an evaluation, its row is written twice, and the second row
+supersedes the first.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ more tiles with a few small dense products. An expert's rows are padded to whole
 its weights are copied once per turn. In exchange, nothing is computed for experts that a token did not choose, and the
 loop ends after the last used tile. A turn handles as many tiles as it can (at most 8) while the rows between its two
 products (with the input and the output weights) still fit in one core's cache. This is enough work to keep the other
-cores busy too. On a CPU, this is by far the fastest backend.
+cores busy too. On a CPU, the backend `tiles` is by far the fastest.
 
 In most turns, all tiles belong to one expert. Those turns come first, and each computes all its rows at once. The
 remaining tiles of each expert follow, with one product per tile. XLA:CPU parallelizes a product only over its rows, in

@@ -90,7 +90,7 @@ class Config:
     moe_backend: Backend = field(default="auto", metadata=OPERATION)
     remat: Literal["recompute_all", "save_moe", "none"] = field(default="recompute_all", metadata=OPERATION)
     compute: Literal["bfloat16", "float32"] = "bfloat16"
-    # Number of positions with logits in memory; None: as many as fit in `LOGIT_BYTES`
+    # Number of positions whose logits are in memory at once; None: as many as fit in `LOGIT_BYTES`
     loss_piece: int | None = field(default=None, metadata=OPERATION)
 
     def __post_init__(self) -> None:
@@ -114,7 +114,7 @@ class Config:
         if idle:
             raise UsageError(
                 f"experts = 0 makes a dense model, in which {', '.join(idle)} would have no effect; remove these "
-                f"settings ({', '.join(f'{name} = {defaults[name]!r}' for name in idle)})"
+                f"settings, or use the defaults ({', '.join(f'{name} = {defaults[name]!r}' for name in idle)})"
             )
         if self.remat == "save_moe":
             raise UsageError("experts = 0: remat = 'save_moe' would save nothing; use 'recompute_all' or 'none'")

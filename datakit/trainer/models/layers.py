@@ -8,7 +8,7 @@ Attention and the loss save memory. Attention processes up to eight groups of qu
 pieces and keeps no [B, S, V] logits. Both recompute their intermediate values in the backward pass. On a CPU, working
 in parts also makes attention 3 times and the loss twice as fast (at 256 positions): small arrays fit in the cache.
 
-No array that grows with the sequence is a constant of the program: masks and rotary positions are computed in it.
+No array with an entry per position is a constant of the program: masks and rotary positions are computed in it.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def gated_norm(
 def rotary_table(length: int, head_width: int, theta: float) -> tuple[Float[Array, "S h"], Float[Array, "S h"]]:
     """Return (cosine, sine) of position x frequency in fp32, each [S, head_width / 2]. RoPE: Su et al. 2021.
 
-    A position is a multiple of `ROTARY_STRIDE` plus a rest. The angles of both are taken in fp64 and added by the angle
-    addition formulas, so the constants of the program stay small and distant positions stay exact.
+    A position is a multiple of `ROTARY_STRIDE` plus a remainder. The angles of both are taken in fp64 and added by the
+    angle addition formulas, so the constants of the program stay small and distant positions stay exact.
     """
     frequency = theta ** -(np.arange(0, head_width, 2, dtype=np.float64) / head_width)
     far = np.arange(-(-length // ROTARY_STRIDE))[:, None, None] * ROTARY_STRIDE * frequency
@@ -127,7 +127,7 @@ def _attend(
 def _visible(
     segments: Int[Array, "B S"], window: Int[Array, ""] | int, start: int, first: int, stop: int
 ) -> Bool[Array, "B s t"]:
-    """Mask the keys at `first` to `stop` that queries at `start` to `stop` see: in their segment and window."""
+    """Return True where a query in [start, stop) sees a key in [first, stop): in its segment and window, not later."""
     distance = (start + jnp.arange(stop - start))[:, None] - (first + jnp.arange(stop - first))
     same_segment = segments[:, start:stop, None] == segments[:, None, first:stop]
     return (distance >= 0) & (distance < window) & same_segment

@@ -64,7 +64,7 @@ class Config:
     moe_backend: Backend = field(default="auto", metadata=OPERATION)
     remat: Literal["recompute_all", "save_moe", "none"] = field(default="recompute_all", metadata=OPERATION)
     compute: Literal["bfloat16", "float32"] = "bfloat16"
-    # Number of positions with logits in memory; None: as many as fit in `LOGIT_BYTES`
+    # Number of positions whose logits are in memory at once; None: as many as fit in `LOGIT_BYTES`
     loss_piece: int | None = field(default=None, metadata=OPERATION)
 
     def __post_init__(self) -> None:

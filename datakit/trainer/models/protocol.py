@@ -13,13 +13,13 @@ from datakit.trainer.models.shapes import Array, Bool, Float, Int
 from datakit.trainer.models.weights import Tree
 
 PADDING_SEGMENT = 0
-# Metadata of a field of a Config that decides how results are computed (memory, speed), and not which. Such settings
-# stay out of the run's fingerprint, so a run can resume with other ones.
+# Metadata of a field of a Config that affects only how results are computed (with how much memory, how fast). Such
+# settings stay out of the run's fingerprint, so a run can resume with other values.
 OPERATION = {"operation": True}
 
 
 def operation_settings(config: Any) -> dict[str, Any]:
-    """Return the settings of a model whose metadata is `OPERATION`."""
+    """Return the settings of a model that are declared with the metadata `OPERATION`."""
     fields = (field.name for field in dataclasses.fields(config) if "operation" in field.metadata)
     return {name: getattr(config, name) for name in fields}
 

@@ -2,12 +2,12 @@
 `sigmoid_route` is the quantile-balanced router, which docs/trainer.md describes. `softmax_route` is the classical
 router, which is balanced by a loss.
 
-Balancing needs, for each expert, the q-th largest of its scores over all tokens of the batch. It is found a few bits
-at a time, by counting over [T, E]. Each count is a sum of integers, which is exact under any sharding. So the bias does
-not depend on the number of devices, and nothing is sorted. On a mesh, each device routes its own tokens
-(`on_own_tokens`). Only statistics and the counts, eight times [15, E], are summed over the devices, so no [T, E] of the
-whole batch exists. The logits are computed in fp32: this is only a thousandth of a model's work, and in bf16, rounding
-could change which of two experts with nearly equal scores is trained.
+Balancing needs, for each expert, the q-th largest of its scores over all tokens of the batch. This value is found a few
+bits at a time, by counting over [T, E]. Each count is a sum of integers, which is exact under any sharding. So the bias
+does not depend on the number of devices, and nothing is sorted. On a mesh, each device routes its own tokens
+(`on_own_tokens`). Only statistics and the counts, eight times [15, E], are summed over the devices, so no [T, E] array
+of the whole batch exists. The logits are computed in fp32: this is only a thousandth of a model's work, and in bf16,
+rounding could change which of two experts with nearly equal scores is trained.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from jax.sharding import PartitionSpec as P
 from datakit.trainer.models.shapes import Array, Bool, Float, Int, UInt
 from datakit.trainer.models.weights import BATCH, current_mesh
 
-# Bits of a quantile that a round finds with 2**bits - 1 counts. More bits mean fewer sums over a mesh, but more counts.
+# A round finds this many bits of a quantile, with 2**bits - 1 counts. More bits: fewer sums over a mesh, more counts.
 ROUND_BITS = {"alone": 1, "mesh": 4}
 Axes = tuple[str, ...]  # the mesh axes over which the tokens of a function's arguments are split
 
@@ -147,7 +147,7 @@ def kth_largest(values: Float[Array, "T E"], k: Int[Array, ""] | int, axes: Axes
 
 
 def _ordered_bits(values: Float[Array, "T E"]) -> UInt[Array, "T E"]:
-    """Map fp32 to uint32 in the same order: flip the sign bit of positive numbers and all bits of negative ones."""
+    """Map fp32 to uint32, preserving the order: flip the sign bit of positive numbers and all bits of negative ones."""
     bits = jax.lax.bitcast_convert_type(values.astype(jnp.float32), jnp.uint32)
     return jnp.where(bits >> 31, ~bits, bits | jnp.uint32(1 << 31))
 

@@ -64,7 +64,7 @@ def test_damaged_lines_are_moved_aside(damage: bytes, tmp_path: Path, lines: lis
     reopen(tmp_path, 3, lines)
     assert steps(tmp_path) == [1, 2, 3, 4]
     (warning,) = lines
-    assert "line 2 cannot be read (1 such lines); moved to metrics.set-aside.jsonl" in warning
+    assert "unreadable lines: 1, the first is line 2; moved to metrics.set-aside.jsonl" in warning
     assert (tmp_path / "metrics.set-aside.jsonl").read_bytes() == damage + b"\n" + rows[3]
 
 
