@@ -81,7 +81,7 @@ def _with_format(files: Sequence[FileInfo]) -> tuple[list[tuple[FileInfo, str]],
         except UnreadableError as error:
             problems.append(str(error))
     about = _not_data(known)
-    problems += [f"{path} is left out of the draft: by its name, it is not data" for path in sorted(about)]
+    problems += [f"{path} is left out of the draft: judging by its name, it is not data" for path in sorted(about)]
     return [(info, name) for info, name in known if info.path not in about], problems
 
 

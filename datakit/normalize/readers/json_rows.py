@@ -51,9 +51,9 @@ class Expected:
 def parse_lines(
     chunk: bytes, lines: Lines, expected: Expected, bad: Callable[[int, str], None]
 ) -> tuple[list[dict[str, Any]], list[int], int]:
-    """Return the records, the line number of each, and the number of records that had a lone surrogate.
+    """Return the records, the index of each record's line, and the number of records that had a lone surrogate.
 
-    bad: called for every line that is not a record, with the line number and the reason.
+    bad: called for every line that is not a record, with the line's index and the reason.
     """
     records, numbers, surrogates = [], [], 0
     view = memoryview(chunk)

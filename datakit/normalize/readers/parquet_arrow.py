@@ -1,7 +1,7 @@
 """Reads Parquet and Arrow files, decides how many rows are decoded at once, and quarantines damaged row groups and
 files. The number of rows is chosen so that a batch takes about 8 MiB, according to the file's metadata. If a row group
 fails to decode, its remaining rows are lost; if the footer is unreadable, all rows of the file are lost. In either
-case, a quarantine entry gives the number of the first lost row. A row that is larger than `max_document_bytes` is
+case, a quarantine entry gives the index of the first lost row. A row that is larger than `max_document_bytes` is
 quarantined.
 
 A few bytes of a Parquet file may expand to a cell of many GB. If decoding a row group exhausts the memory, the rows are
@@ -217,7 +217,7 @@ def _raise_unless_damage(error: BaseException, path: str) -> None:
 
 
 def _chunk(context: ReadContext, path: str, table: pa.Table, row: int) -> Chunks:
-    """Yield the rows, of which the first is number `row`, as one chunk. Quarantine rows that are too long."""
+    """Yield the rows as one chunk; the first has index `row` in the file. Quarantine rows that are too long."""
     size = table.nbytes
     check_arrays(table)
     require_unique_columns(path, table.column_names)
