@@ -59,11 +59,11 @@ CORE = pa.schema(
 
 @dataclass(frozen=True)
 class Config:
-    """The settings of consolidate: which marked documents are removed, and how many may be left out."""
+    """The settings of consolidate: which marked documents are removed, and how many documents may be quarantined."""
 
     drop: Annotated[
         tuple[str, ...],
-        key("The kinds of duplicates to remove: `exact`, `fuzzy`. Others are kept and counted.", ["exact"]),
+        key("The kinds of duplicates to remove: `exact`, `fuzzy`. Other duplicates are kept and counted.", ["exact"]),
     ] = REASONS
     max_quarantined: Annotated[int | float, MAX_QUARANTINED] = 0
     quarantine: Annotated[
@@ -81,7 +81,7 @@ class Config:
 
 @dataclass(frozen=True)
 class Pair:
-    """A partition and its attributes (a URL; None if nothing is removed). rows: its row count in the manifest."""
+    """A partition and its attributes (a URL; None if nothing is removed). rows: the row count in its manifest."""
 
     source: str
     dataset: str
@@ -261,7 +261,7 @@ def _consolidate_one(pair: Pair, drop: frozenset[str], context: TaskContext) -> 
 def _guarded(
     table: pa.Table, joined: Joined, name: str, first: int, context: TaskContext
 ) -> tuple[pa.Table, list[QuarantinedRecord]]:
-    """Return the writable rows and descriptions of those that crash the writer. first: the row group's first row."""
+    """Return the rows that can be written, and a list of those that crash the writer. first: the first row's index."""
     positions = first + (np.arange(table.num_rows) if joined.rows is None else joined.rows)
 
     def alone(row: int) -> None:

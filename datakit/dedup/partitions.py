@@ -42,7 +42,7 @@ class Part:
 
 
 def all_parts(step: Step) -> list[Part]:
-    """Return the partitions in recipe order. Raises CorruptError if the files of a partition differ in row counts."""
+    """Return the partitions in recipe order. Raises CorruptError if the files of a partition differ in row count."""
     signatures = {entry.source: entry for entry in step.inputs_of("signatures")}
     parts: list[Part] = []
     row = 0

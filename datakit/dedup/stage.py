@@ -70,7 +70,7 @@ class Config(SignatureConfig):
     max_comparisons: Annotated[
         int, key("The maximum number of retained documents with which one document is compared.", 256)
     ] = 64
-    max_removal: Annotated[float, key("The step fails if a source would lose a larger share.", 0.5)] = 0.9
+    max_removal: Annotated[float, key("The step fails if a source would lose a larger share of documents.", 0.5)] = 0.9
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -118,7 +118,7 @@ def _runs(results: Sequence[TaskResult]) -> list[str]:
 
 
 def _tasks(function: str, sizes: Sequence[int], buckets: int = 0) -> tuple[Task, ...]:
-    """Return one task per group of neighboring parts. `sizes` gives the bytes to read from each part."""
+    """Return one task per group of neighboring parts. `sizes` gives the number of bytes to read from each part."""
     name, ranges = f"datakit.dedup.{function}", [PartRange(one.start, one.stop, buckets) for one in neighbours(sizes)]
     return tuple(
         Task(f"{one.first:05d}", name, msgspec.to_builtins(one), sum(sizes[one.first : one.stop])) for one in ranges

@@ -28,12 +28,12 @@ def check_prefer(prefer: Sequence[str]) -> None:
 
 
 def score_columns(prefer: Sequence[str]) -> list[str]:
-    """Return the names of the columns of the normalized files that `prefer` needs."""
+    """Return the names of the score columns that `prefer` needs from the normalized files."""
     return list(dict.fromkeys(entry.removeprefix(SCORE) for entry in prefer if entry.startswith(SCORE)))
 
 
 def check_columns(prefer: Sequence[str], source: str, manifest: Manifest) -> None:
-    """Raise ColumnError if a source lacks a score column, or if that column does not hold numbers."""
+    """Raise ColumnError if a source lacks a score column, or if a score column does not hold numbers."""
     types = {column.name: column.type for column in manifest.schema}
     for name in score_columns(prefer):
         if name not in types:

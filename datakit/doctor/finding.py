@@ -1,5 +1,6 @@
-"""Defines the result of a `datakit doctor` check, and the disk-space check with its limits (90 % and 95 % full, 2 GiB).
-A finding is ok, a warning (a run would work, but more slowly or closer to a limit) or a problem (a run would fail).
+"""Defines the result of a `datakit doctor` check, and the disk-space check with its limits (90 % and 95 % full, 2 GiB
+free). A finding is ok, a warning (a run would work, but more slowly or closer to a limit) or a problem (a run would
+fail).
 """
 
 from __future__ import annotations

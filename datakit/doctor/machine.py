@@ -74,7 +74,7 @@ def memory() -> Finding:
     if usable < budget:
         return Finding("memory", State.PROBLEM, text, "raise the container's memory limit or use a larger machine")
     if usable < slots * budget:
-        return Finding("memory", State.WARNING, text, "not all CPUs can be used at once; more memory would be faster")
+        return Finding("memory", State.WARNING, text, "not all CPUs can be used at once; more memory would help")
     return Finding("memory", State.OK, text)
 
 

@@ -72,7 +72,7 @@ def list_source(
     """List the files of a source, sorted by path. Raises NoInputError, UnreadableError, ChangedInputError.
 
     url: a file, a directory, or a glob. include, exclude: patterns as described in `datakit.storage.globs`.
-    on_skipped: called with a clause that names the entries that are no regular files, if there are any.
+    on_skipped: called with a clause that names the entries that are not regular files, if there are any.
     """
     place = globs.locate(url)
     every = globs.files_at(place, exclude)
@@ -110,8 +110,7 @@ def _check_name(info: FileInfo) -> None:
     if "" in parts or max(len(part.encode()) for part in parts) > LONGEST_NAME:
         why = "has an empty component (//)" if "" in parts else f"has a component of more than {LONGEST_NAME} bytes"
         raise UnreadableError(
-            f"the key {info.path!r} {why}, so its copy can have no file name; copy the object to another key, or "
-            "exclude it"
+            f"the key {info.path!r} {why}, so it cannot be a file's path; copy the object to another key, or exclude it"
         )
 
 

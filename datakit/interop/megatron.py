@@ -40,7 +40,7 @@ class Exported:
 
 @dataclass(frozen=True)
 class Index:
-    """The content of an `.idx` file. `lengths` and `pointers` are arrays [N], and `borders` is an array [M]."""
+    """The content of an `.idx` file. lengths, pointers: [sequences]. borders: [documents + 1], in sequences."""
 
     dtype: np.dtype
     lengths: np.ndarray

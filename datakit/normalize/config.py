@@ -15,13 +15,13 @@ from datakit.toml_config import key
 
 QUOTED, UNQUOTED = "rfc4180", "none"
 QUOTINGS = (AUTO, QUOTED, UNQUOTED)
-LARGEST_DOCUMENT = 1 << 30  # the parsers of JSON and CSV read a record at a time, and state its size in 32 bits
+LARGEST_DOCUMENT = 1 << 30  # the JSON and CSV parsers read a whole record at a time, and state its size in 32 bits
 TYPES = ("bool", "int64", "float64", "string", "date")
 
 
 @dataclass(frozen=True)
 class Config:
-    """Rules that turn records into documents. A source may override those up to `quoting`; the rest apply to all."""
+    """Rules that turn records into documents. A source may override `format` to `quoting`; the rest apply to all."""
 
     format: Annotated[
         str, key("The format of all files; `auto`: the format that each file's name implies.", "text", (AUTO, *FORMATS))
@@ -52,17 +52,17 @@ class Config:
             "`auto`: rfc4180 for CSV, none for TSV.", "none", QUOTINGS),
     ] = AUTO  # fmt: skip
     drop: Annotated[tuple[str, ...], key("Columns to leave out.", ["embedding"])] = ()
-    max_document_bytes: Annotated[int, key("A longer document or record is quarantined.", 1 << 20)] = 256 << 20
+    max_document_bytes: Annotated[int, key("A larger document or record is quarantined.", 1 << 20)] = 256 << 20
     max_field_bytes: Annotated[
-        int, key("A longer quoted field of a CSV or TSV file means that its quote was never closed.", 1 << 20)
+        int, key("A larger quoted field in a CSV or TSV file counts as one whose quote was never closed.", 1 << 20)
     ] = 16 << 20
-    max_field_lines: Annotated[int, key("The same for the number of line ends in a quoted field.", 1000)] = 10_000
+    max_field_lines: Annotated[int, key("The same applies to a quoted field with more line ends.", 1000)] = 10_000
     whitespace_run: Annotated[
         int, key("A longer run of white-space characters is cut to this length.", 64)
     ] = 128  # fmt: skip
     partition_bytes: Annotated[
         int | None,
-        key("The limit on the mean bytes per partition. By default 32 MiB to 1 GiB, depending on the total size.",
+        key("The limit on the mean size of a partition. By default 32 MiB to 1 GiB, depending on the total size.",
             64 << 20),
     ] = None  # fmt: skip
     max_quarantined: Annotated[int | float, MAX_QUARANTINED] = 0
@@ -89,7 +89,7 @@ class Config:
             raise RecipeError(f"transform {self.transform!r} must have the form package.module:function")
         if (self.transform is None) != (self.transform_version is None):
             raise RecipeError(
-                "transform and transform_version must be set together, because the version stands for the code"
+                "transform and transform_version must be set together; the version tells whether the code has changed"
             )
         for name in ("max_document_bytes", "max_field_bytes", "max_field_lines", "whitespace_run", "partition_bytes"):
             if getattr(self, name) is not None and getattr(self, name) < 1:

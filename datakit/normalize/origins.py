@@ -5,12 +5,12 @@ and bytes of text of each file.
     origins/files.parquet                 file, path, records, documents, text_bytes: all files of the source
 
 The rows of a partition are sorted by id. Records with equal ids are in source order, so the first one is kept. A file
-is stored as its number in the list of files, which is sorted by path. A position is a byte offset in the uncompressed
-file, or the row in a Parquet or Arrow file. It is null if a transform added or dropped rows in the record's batch. The
-file is null as well if this batch held several files.
+is stored as a number, its index in the list of files, which is sorted by path. A position is a byte offset in the
+uncompressed file, or the index of the row in a Parquet or Arrow file. It is null if a transform added or dropped rows
+in the record's batch. The file is null as well if this batch held several files.
 
 Cost: 12 bytes per record in the exchange, about 22 bytes per record in the output (mostly for the id), and half a
-microsecond of CPU time per record. Memory: the numbers of a partition's records, and one row group.
+microsecond of CPU time per record. Memory: the ids and origins of a partition's records, and one row group.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def lists_of_duplicates(manifest: Manifest) -> list[str]:
 
 
 class FileCounts:
-    """The counts of the files of one slice. counts: int64 [files, len(COUNTED)], in the order of the files.
+    """The counts for each file of one slice. counts: int64 [files, len(COUNTED)], in the order of the files.
 
-    first: the number of the slice's first file.
+    first: the index of the slice's first file in the list of files.
     """
 
     def __init__(self, paths: Iterable[str], first: int) -> None:
@@ -114,7 +114,7 @@ def write_origins(context: TaskContext, name: str, origins: Origins) -> OutputFi
 
 
 def first_files(slices: Sequence[Sequence[FileRange]]) -> list[int]:
-    """Return the number of the first file of each slice."""
+    """Return the index of each slice's first file in the list of files."""
     numbers = {path: number for number, path in enumerate(_paths(slices))}
     return [numbers[ranges[0].path] for ranges in slices]
 

@@ -28,7 +28,7 @@ class RouteArguments(msgspec.Struct, frozen=True):
     """One routing task.
 
     listed: those of its files that are read in place.
-    first_file: the number of its first file in the sorted list of the source's files; its other files follow in order.
+    first_file: the index of its first file in the sorted list of the source's files; its other files follow in order.
     """
 
     key: str
@@ -38,21 +38,21 @@ class RouteArguments(msgspec.Struct, frozen=True):
 
 
 class TypesDetails(msgspec.Struct, frozen=True):
-    """The types of the columns of one slice, in the form of `RouteDetails`."""
+    """The column types of one slice. The fields are those of `RouteDetails` with the same names."""
 
     schemas: list[tuple[str, str]]
     large: list[tuple[tuple[str, ...], int]]
 
 
 class RouteDetails(msgspec.Struct, frozen=True):
-    """The result of one slice.
+    """The result of routing one slice.
 
     schemas: (file, schema as Arrow IPC in hex) pairs; in hex because the ledger is JSON.
     large: the largest absolute value at each path that has an integer above 2**53.
     documents: True if all records of the slice are documents that datakit wrote.
     value_bytes: the size of all documents, with their upstream columns.
     heavy: (bucket, bytes) of each bucket with a large share of the slice.
-    files: the values of `origins.COUNTED` for each file of the slice.
+    files: the counts named in `origins.COUNTED`, for each file of the slice.
     """
 
     runs: list[str]
@@ -85,7 +85,7 @@ class SortShared(msgspec.Struct, frozen=True):
 
 
 class SortDetails(msgspec.Struct, frozen=True):
-    """The result of one partition. If the partition is empty, both ids are None."""
+    """The result of sorting one partition. If the partition is empty, both ids are None."""
 
     text_bytes: int
     first_id: str | None

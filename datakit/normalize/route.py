@@ -4,8 +4,8 @@ column, predicate, text rules, hash, sample. The top bits of a document's id det
 has the id as two integers, the text, and every upstream column under a prefixed name. In this phase, the types of
 columns are united only across the files of a slice. The sort phase converts them to the source's common types.
 
-A slice whose compressed file turns out to be damaged is routed again, without the damaged stream and what follows it.
-No run is committed before the streams that its rows come from were decoded to the end.
+If a compressed file of a slice turns out to be damaged, the slice is routed again, without the damaged stream and what
+follows it in the file. No run is committed before the streams that its rows come from were decoded to the end.
 
 Cost per MB of text: 1 to 2 ms for reading, 1 ms for the rules and the hash, 2 ms for writing. Memory: one chunk plus
 the exchange writer's budget.

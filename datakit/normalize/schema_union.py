@@ -7,8 +7,9 @@ and strings become strings if their kinds differ. Two structs become one struct 
 types of lists are widened by the same rules. Types that no rule joins (such as a struct and a number) cause an error
 that names both files.
 
-All integers stay integers until the type of the column is known for the whole source. So the value that a record gets
-depends on the record and on that type, and never on the records beside it in a chunk.
+Until the type of a column is known for the whole source, an integer is converted only if that loses nothing (see
+number_types.py). So the value that a record gets depends on the record and on that type, and never on the records
+beside it in a chunk.
 
 Cost: uniting looks at types only, and converting casts only the columns whose types differ.
 """

@@ -1,6 +1,6 @@
 """Sorts one partition by id, keeps the first of each set of equal texts, writes the kept rows as Parquet, and lists the
 exact duplicates. The rows of a range of ids are read from the exchange (memory-mapped) in source order and sorted by id
-with a stable sort. Therefore, of several equal texts, the one with the first position is kept, and the others are read
+with a stable sort. Therefore, of several equal texts, the one with the first position is kept; the other texts are read
 only if partitions share a bucket. The output is cut into row groups while it is gathered. The rows are held in pieces
 of 1 GiB, because a column of one Arrow array cannot hold more than 2 GiB of strings.
 
@@ -145,7 +145,7 @@ def _columns(tables: list[pa.Table], *names: str) -> list[np.ndarray]:
 
 
 def _gathered(tables: list[pa.Table], kept: np.ndarray, output: _Output) -> Iterator[pa.Table]:
-    """Yield the kept rows as output rows, in the order of `kept`, at most 16 MiB or one row at a time."""
+    """Yield the kept rows as output rows, in the order of `kept`: at most 16 MiB, or one larger row, at a time."""
     if not len(kept):
         return
     parts, places = _only(tables, kept)
@@ -155,7 +155,7 @@ def _gathered(tables: list[pa.Table], kept: np.ndarray, output: _Output) -> Iter
 
 
 def _pieces(parts: list[pa.Table], output: _Output) -> tuple[list[pa.Table], np.ndarray]:
-    """Return the rows as output rows, in tables of at most PIECE_BYTES or one row, and the size of each row."""
+    """Return the rows as output rows, in tables of at most PIECE_BYTES or one larger row, and the row sizes."""
     slices = [part.slice(at, CONVERTED_ROWS) for part in parts for at in range(0, part.num_rows, CONVERTED_ROWS)]
     rows = pa.concat_tables([output.rows(part) for part in slices])
     sizes = row_sizes(rows)

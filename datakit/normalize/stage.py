@@ -128,7 +128,7 @@ def _route_phase(
 
 
 def route_memory(config: Config) -> int:
-    """Return the memory of a routing task, which holds several copies of a record of the longest permitted size.
+    """Return the memory of a routing task, which must hold several copies of a record of the longest permitted size.
 
     With the default limit, the exchange writer's budget and the copies of an ordinary chunk dominate.
     """
@@ -155,7 +155,7 @@ def _sort_phase(shared: SortShared, exchange_bytes: int, heavy: Mapping[int, int
 
 
 def heavy_partitions(heavy: Sequence[tuple[int, int]], bits: int, bucket_bits: int) -> Counter[int]:
-    """Return the bytes that partitions hold in heavy buckets. Such a partition may be much larger than the mean.
+    """Return how many bytes each partition may hold in heavy buckets. Such a partition may be far above the mean.
 
     >>> heavy_partitions([(5, 100), (4, 10)], 2, 3), heavy_partitions([(1, 7)], 2, 1)
     (Counter({2: 110}), Counter({2: 7, 3: 7}))

@@ -1,5 +1,5 @@
-"""Applies a source's `transform`, a user's function that changes records, reports its exceptions with its own
-traceback, and refuses a result that is not a valid record batch.
+"""Applies a source's `transform`, a user's function that changes records, reports its exceptions with a traceback of
+the user's code alone, and refuses a result that is not a valid record batch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SHOWN_COLUMNS = 20
 
 
 class Transform:
-    """A user's function that maps a record batch to another. Creating it raises RecipeError if the import fails."""
+    """A user's function that maps one record batch to another. Creating it raises RecipeError if the import fails."""
 
     def __init__(self, name: str) -> None:
         self._name = name

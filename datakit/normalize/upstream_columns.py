@@ -83,7 +83,7 @@ class UpstreamColumns:
     def check_text(self, begun: Collection[str]) -> None:
         """Raise ColumnError if there is a file among `begun` in which no chunk had the text column.
 
-        begun: the files that were read from their first record on. Later records may all lack a text.
+        begun: the files that were read from their start. In a later part of a file, all records may lack a text.
         """
         for file, schema in self._by_file.items():
             if file in begun and file not in self._with_text:

@@ -1,4 +1,4 @@
-"""Notices that numba compiles kernels, which takes 10 to 60 seconds on a machine that has not run them yet."""
+"""Detects when numba compiles kernels, which takes 10 to 60 seconds on a machine that has not run them yet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NOTICE = "compiling kernels, which takes 10 to 60 s the first time on a machine"
 @contextmanager
 def announced(callback: Callable[[], None]) -> Iterator[None]:
     """Call `callback` once if numba compiles a kernel in the `with` block. Loading a kernel from disk does not count.
-    The modules with the kernels must have been imported; if none of them has imported numba, this does not either.
+    The modules with the kernels must have been imported; if none of them imported numba, neither does this function.
     """
     if "numba" not in sys.modules:
         yield

@@ -25,7 +25,7 @@ kernel = cached_njit(hash_mixing, shingle_kernels, unicode_words)
 
 
 class Permutations(NamedTuple):
-    """Permutations modulo 2**32, uint32 [count]: number i maps `value` to value * multipliers[i] + addends[i]."""
+    """Permutations modulo 2**32, uint32 [count]: permutation i maps `value` to value * multipliers[i] + addends[i]."""
 
     multipliers: np.ndarray
     addends: np.ndarray

@@ -9,8 +9,8 @@ document is retained. So no document is removed without a direct comparison with
 
 Work is bounded for components of any size. A band key lists only the first `listed` retained documents that have it. A
 key shared by more documents usually comes from boilerplate, and near duplicates also share rarer keys. A document costs
-at most `bands * listed` look-ups and `most` intersections; documents retained after reaching a limit are counted. All
-arrays may be memory-mapped.
+at most `bands * listed` look-ups and `most` intersections; documents that are retained after a limit was reached are
+counted. All arrays may be memory-mapped.
 
 Cost: an intersection reads both sorted sets once, without branches, at about a nanosecond per shingle.
 """
@@ -59,7 +59,7 @@ class Documents(NamedTuple):
 
 
 class Component(NamedTuple):
-    """The component being verified. start: the position of its first document. number: the number of the component.
+    """The component being verified. start: the position of its first document. number: its index in `starts`.
     mask: the size of its hash table, minus one.
     """
 
@@ -97,7 +97,7 @@ class Proposals(NamedTuple):
 @kernel
 def common(shingles: np.ndarray, a: int, a_stop: int, b: int, b_stop: int, least: float) -> int:
     """Return how many values the sorted ranges [a, a_stop) and [b, b_stop) have in common. If the result cannot reach
-    `least`, the count stops early and a smaller number is returned.
+    `least`, the count may stop early and be too small.
     """
     shared = 0
     while a < a_stop and b < b_stop:
@@ -231,7 +231,7 @@ def _verify(
 def copy_lists(
     values: np.ndarray, offsets: np.ndarray, target: np.ndarray, target_offsets: np.ndarray, places: np.ndarray
 ) -> None:
-    """Copy each list i in `values` to `target`, where it becomes list number places[i]."""
+    """Copy each list i in `values` to `target`, where it becomes list places[i]."""
     for i in range(len(places)):
         begin = target_offsets[places[i]]
         for j in range(offsets[i + 1] - offsets[i]):

@@ -1,5 +1,5 @@
 """Drafts a recipe for an inspected raw source: complete, so that it runs as it is, and commented, so that it is easily
-edited. A group of which most of the sample cannot be used becomes a comment that gives the reason.
+edited. A group of files that cannot become a source as they are becomes a comment that gives the reason.
 """
 
 from __future__ import annotations

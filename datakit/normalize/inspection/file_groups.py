@@ -1,7 +1,7 @@
 """Groups the files of a raw source into the sources of a draft recipe: by folder, format and name pattern.
 
 A folder here is a directory below the one that all files share, with everything in it; if there are more than
-`MOST_FOLDERS`, they are one group. Numbers in a name are replaced by `*`, so that the parts `web-00000-of-00010.jsonl`,
+`MOST_FOLDERS`, they count as one. Numbers in a name are replaced by `*`, so that the parts `web-00000-of-00010.jsonl`,
 `web-00001-of-00010.jsonl`, ... have one pattern. A folder with more than `MOST_PATTERNS` patterns, with patterns that
 overlap, or with one document per file is one group for each format. Each file is selected by exactly one group.
 """
@@ -43,7 +43,7 @@ class FileGroup:
 
 @dataclass(frozen=True)
 class _Part:
-    """The files of one group, before its name is known. folder: relative to the place's base, or "" for all of it."""
+    """The files of one group, before its name is known. folder: relative to the place's base; "" for the whole base."""
 
     folder: str
     format: str
@@ -81,7 +81,7 @@ def _with_format(files: Sequence[FileInfo]) -> tuple[list[tuple[FileInfo, str]],
         except UnreadableError as error:
             problems.append(str(error))
     about = _not_data(known)
-    problems += [f"{path} is left out of the draft: by its name, it is not data" for path in sorted(about)]
+    problems += [f"{path} is left out of the draft: judging by its name, it is not data" for path in sorted(about)]
     return [(info, name) for info, name in known if info.path not in about], problems
 
 
@@ -102,7 +102,7 @@ def _folder(info: FileInfo, shared: str) -> str:
 
 
 def _parts(folder: str, name: str, files: tuple[FileInfo, ...], deep: bool) -> list[_Part]:
-    """Split the files of one folder and format by name pattern. deep: whether the group has files of subfolders."""
+    """Split the files of one folder and format by name pattern. deep: whether they may be in subfolders."""
     anchor = "" if deep else "/"
     by_stem: dict[str, list[FileInfo]] = {}
     for info in files:
@@ -120,7 +120,7 @@ def _parts(folder: str, name: str, files: tuple[FileInfo, ...], deep: bool) -> l
 
 
 def _pattern(path: str) -> str:
-    """Return a glob of a file's name without its extension, in which numbers and characters of globs are wild."""
+    """Return a glob for a file's name without its extension; wildcards replace its numbers and special characters."""
     name = urls.name(path)
     return re.sub(r"\d+", "*", re.sub(r"[*?\[\]]", "?", name.removesuffix(_extension(path))))
 

@@ -50,7 +50,7 @@ class ColumnReport:
 @dataclass(frozen=True)
 class GroupReport:
     """A group of files and the source that they would become in a recipe (name, url, include, text, id). The statements
-    about columns and texts are based on `records` sampled records; `unusable` more were found in the sample.
+    about columns and texts are based on `records` sampled records; `unusable` others in the sample cannot be used.
     """
 
     name: str
@@ -171,7 +171,7 @@ def guess_text(columns: Sequence[ColumnReport]) -> str | None:
 
 
 def guess_id(columns: Sequence[ColumnReport]) -> str | None:
-    """Return, of the columns with a scalar in nearly all records, the one named first in ID_NAMES, or None."""
+    """Return the column that ID_NAMES lists first among those with a scalar in nearly all records, or None."""
     plain = {column.name.lower(): column.name for column in columns if column.filled > 0.9 and "<" not in column.type}
     return next((plain[name] for name in ID_NAMES if name in plain), None)
 

@@ -1,9 +1,8 @@
-"""Cuts a stream of CSV or TSV data into chunks of whole records, and drops records that are too long while they are
-read.
+"""Cuts a stream of CSV or TSV data into chunks of whole records, and drops overlong records while they are read.
 
 A compiled pass finds the ends of the records (quoted fields may contain line ends). It starts at a known state: the
-start of a record. Of a record that exceeds the limit, only as many bytes are kept as bring the pass into the state in
-which it was, so a record of any length takes no more memory than the longest permitted one.
+start of a record. If a record exceeds the limit, only those of its bytes are kept that bring the pass back into its
+current state, so a record of any length takes no more memory than the longest permitted one.
 """
 
 from __future__ import annotations
@@ -71,11 +70,11 @@ class RecordCutter:
             yield from self._cut(len(self._buffer))
 
     def _skip(self, length: int) -> None:
-        """Drop the first `length` bytes, which belong to one record, except what the rest of it depends on.
+        """Drop the first `length` bytes, which belong to one record, except those that decide how the rest is read.
 
-        This is its last field if that is open or may be (its last byte is a quote), else its last byte. In front of
-        that byte, a few others bring `find_records` into the same state: within a field, in which a quote opens
-        nothing, or behind text that follows a closing quote. What is kept is found as a record, which `_cut` drops.
+        If the record's last field is open or may be open (its last byte is a quote), this field is kept, else the last
+        byte. A few bytes written in front of that byte bring `find_records` into the same state: within a field, where
+        a quote opens nothing, or behind text that follows a closing quote. `_cut` drops the record that results.
         """
         if not self._skipping:
             self._too_long(self.position)
@@ -113,7 +112,7 @@ class RecordCutter:
     def _open_quote(self, place: int, too_long: bool) -> str:
         most, lines = self._field_limits
         within = f"within max_field_bytes ({most}) and max_field_lines ({lines})" if too_long else "in the file"
-        return f"the quote at byte {place} is not closed {within} (quoting = {UNQUOTED!r} if quotes mean nothing here)"
+        return f"the quote at byte {place} is not closed {within} (set quoting = {UNQUOTED!r} if a quote is text)"
 
     def _find_records(self, data: bytes) -> tuple[np.ndarray, np.ndarray, int, int, bool, int]:
         from datakit.normalize import kernels  # imported only here, because it imports numba, which only tasks need

@@ -22,7 +22,9 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def read_json(context: ReadContext, path: str, start: int = 0, stop: int | None = None) -> Chunks:
-    """Yield the records that start in bytes [start, stop) (None: to the end). Raises UnreadableError or ColumnError."""
+    """Yield the records that start in bytes [start, stop), to the end if `stop` is None. Raises UnreadableError or
+    ColumnError.
+    """
     limit, counts = context.config.max_document_bytes, context.counts
     with context.inputs.open(path) as file:
         numbers = LineNumbers(file)

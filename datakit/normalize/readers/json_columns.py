@@ -87,7 +87,7 @@ def _dates_only(kind: pa.DataType) -> pa.DataType | None:
 
 
 def _exact(array: pa.Array) -> bool:
-    """Return True if every float is the number as written, even if it was written as an integer (such as -0)."""
+    """Return True unless a float may differ from an integer that it was read from (2**53 or more in size, or -0)."""
     kind = array.type
     if types.is_floating(kind):
         values = array.drop_null().to_numpy(zero_copy_only=False)

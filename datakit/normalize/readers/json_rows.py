@@ -2,10 +2,10 @@
 columnar parser cannot read. A record is a JSON object of at most 48 levels. Its syntax is strict, except that NaN and
 infinities are allowed, as in Python's `json`. If a key occurs more than once, the last value counts. A lone surrogate
 becomes U+FFFD (counted as invalid UTF-8). An integer that does not fit into 64 bits keeps its digits and makes its
-column a string. If a column mixes integers and floats, its integers become floats, or all its numbers strings if an
-integer is above 2**53. If it mixes other kinds of scalars, all of them become strings. An id that is a number keeps its
-digits as written. Speed: 30 to 250 MB/s (more for longer records), a tenth to a half of the columnar parser's speed.
-Only chunks with an unusual line are parsed this way.
+column a string. If a column mixes integers and floats, its integers become floats, or all its numbers become strings
+if an integer is above 2**53. If it mixes other kinds of scalars, all of them become strings. An id that is a number
+keeps its digits as written. Speed: 30 to 250 MB/s (more for longer records), a tenth to a half of the columnar parser's
+speed. Only chunks with an unusual line are parsed this way.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class Expected:
 def parse_lines(
     chunk: bytes, lines: Lines, expected: Expected, bad: Callable[[int, str], None]
 ) -> tuple[list[dict[str, Any]], list[int], int]:
-    """Return the records, the line number of each, and the number of records that had a lone surrogate.
+    """Return the records, the index of each record's line, and the number of records that had a lone surrogate.
 
-    bad: called for every line that is not a record, with the line number and the reason.
+    bad: called for every line that is not a record, with the line's index and the reason.
     """
     records, numbers, surrogates = [], [], 0
     view = memoryview(chunk)

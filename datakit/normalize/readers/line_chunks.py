@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-CHUNK_BYTES = 4 << 20  # amortizes the parser's cost per call, yet a routing task can hold a few copies of a chunk
+CHUNK_BYTES = 4 << 20  # amortizes the parser's cost per call; small enough for a task to hold several copies
 
 
 class LineCutter:

@@ -1,6 +1,6 @@
 """Counts the lines of a file of JSON Lines while it is read, so that a message about a record can name its line. A task
-that reads a later part of a large file counts the lines before its part only for a message, and only if these are at
-most `MOST_BYTES`. Further into a file, messages give the offset alone.
+that reads a later part of a large file counts the lines before its part only for a message, and only if these lines
+have at most `MOST_BYTES`. Further into a file, messages give the offset alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ BLOCK_BYTES = 1 << 20
 
 
 class LineNumbers:
-    """The line numbers of one file, of which consecutive chunks are announced. file: open, as the reader uses it."""
+    """The line numbers of one file, whose chunks are announced in order. file: the open file that is being read."""
 
     def __init__(self, file: BinaryIO | None = None) -> None:
         self._file = file

@@ -1,11 +1,11 @@
 """Reads Parquet and Arrow files, decides how many rows are decoded at once, and quarantines damaged row groups and
 files. The number of rows is chosen so that a batch takes about 8 MiB, according to the file's metadata. If a row group
 fails to decode, its remaining rows are lost; if the footer is unreadable, all rows of the file are lost. In either
-case, a quarantine entry gives the number of the first lost row. A row that is larger than `max_document_bytes` is
+case, a quarantine entry gives the index of the first lost row. A row that is larger than `max_document_bytes` is
 quarantined.
 
 A few bytes of a Parquet file may expand to a cell of many GB. If decoding a row group exhausts the memory, the rows are
-decoded one by one, so that the row is identified. pyarrow cannot pass over such a row without decoding it. If all the
+decoded one by one, to identify the row at fault. pyarrow cannot pass over such a row without decoding it. If all the
 memory of the machine does not suffice for that, the rows behind it in its row group are quarantined with it. A column
 in `drop` is not decoded at all. Neither format guarantees that strings are valid UTF-8, so invalid ones are repaired
 here, except in the text column, for which the text rules do this.
@@ -44,9 +44,7 @@ from datakit.storage import urls
 from datakit.storage.row_size import row_sizes
 
 BATCH_BYTES = 8 << 20  # about the size of a decoded batch; equal to two chunks of JSON Lines
-SINGLY_BYTES = (
-    64 << 20
-)  # the most bytes of rows decoded one by one; more than a batch, since the metadata may understate
+SINGLY_BYTES = 64 << 20  # per table of rows decoded one by one; above BATCH_BYTES, as metadata may understate sizes
 MOST_ROWS = 65_536  # per batch; pyarrow's own default for iter_batches
 STREAM_HEAD = b"\xff\xff\xff\xff"
 STREAM_END = STREAM_HEAD + bytes(4)
@@ -93,7 +91,7 @@ def _row_group(context: ReadContext, path: str, file: pq.ParquetFile, group: int
     except _ImpassableError as error:
         context.counts.unreadable(path, error.row, task.skip[path, error.row])
         if error.row + 1 < end:
-            reason = f"behind row {error.row}, whose row group cannot be decoded past it; drop can leave out its column"
+            reason = f"behind row {error.row}, past which the row group cannot be decoded; drop can omit a large column"
             context.counts.unreadable(path, error.row + 1, reason, end - error.row - 1)
     except _DAMAGE as error:
         _raise_unless_damage(error, path)
@@ -219,7 +217,7 @@ def _raise_unless_damage(error: BaseException, path: str) -> None:
 
 
 def _chunk(context: ReadContext, path: str, table: pa.Table, row: int) -> Chunks:
-    """Yield the rows, of which the first is number `row`, as one chunk. Quarantine rows that are too long."""
+    """Yield the rows as one chunk; the first has index `row` in the file. Quarantine rows that are too long."""
     size = table.nbytes
     check_arrays(table)
     require_unique_columns(path, table.column_names)

@@ -1,1 +1,1 @@
-"""Checks a source's `where`, and decides the types in which it sees the columns of the source."""
+"""Checks and evaluates a source's `where`, and decides the types in which it sees the source's columns."""

@@ -3,7 +3,7 @@ source.
 
 If the recipe declares the types of all columns that `where` reads, nothing has to be read first. Otherwise a phase
 reads the whole source once and unites the types of its columns, before any record is selected. Declaring the types
-saves this pass.
+avoids this pass.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Evaluates a source's `where` with DuckDB: selects the records of a chunk for which the predicate is true, and words
-the errors of values that it cannot use. DuckDB evaluates the predicate on one chunk at a time, and the records that
-match stay in order. The predicate is an expression of the record alone (where/expression.py), and its columns have the
-same types in every chunk (where/column_types.py). A record for which the predicate is null does not match. If a chunk
-lacks a column that the predicate reads, that column is null there. If no record has the column, the step fails, since a
+"""Evaluates a source's `where` with DuckDB: selects the records of a chunk for which the predicate is true, and
+reports errors without quoting values. DuckDB evaluates the predicate on one chunk at a time, and the records that match
+stay in order. The predicate is an expression of the record alone (where/expression.py), and its columns have the same
+types in every chunk (where/column_types.py). A record for which the predicate is null does not match. If a chunk lacks
+a column that the predicate reads, that column is null there. If no record has the column, the step fails, since a
 misspelled name would otherwise drop every record.
 """
 
@@ -22,11 +22,11 @@ ROW = "__row"
 class Predicate:
     """A parsed `where`. Creating it raises RecipeError if the SQL is not a valid expression.
 
-    types: the types of its columns, an Arrow schema as IPC; columns that it lacks have no values.
+    types: the types of its columns, an Arrow schema as IPC; columns that the schema lacks have no values.
     """
 
     def __init__(self, sql: str, types: bytes = b"") -> None:
-        import duckdb  # imported only here, because this is slow and few sources have a predicate
+        import duckdb  # imported only here, because the import is slow and few sources have a predicate
 
         self._sql, self._duckdb = sql, duckdb
         self._database = duckdb.connect(config={"threads": 1, "enable_external_access": False})
@@ -66,8 +66,8 @@ class Predicate:
             fitted = converted(column, kind)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise RecipeError(
-                f"where: column {shown(name)} of {file} has a value that is not {kind}; declare another type under "
-                "types of the source, such as string"
+                f"where: column {shown(name)} of {file} has a value that is not {kind}; declare another type, such "
+                "as string, under the source's types"
             ) from error
         return fitted.cast(naive(kind)) if naive(kind) != kind else fitted
 
