@@ -3,11 +3,11 @@
 The three parts of a message are encoded separately, so no token spans two of them, just as none does when a model
 continues from a head. The mask is 1 on the content and tail of messages of the target roles ("assistant"), and 0
 elsewhere. Heads and tails are those of the recipe's chat format, and every head contains a special token
-(chat_format.py). Roles must be known ones. Contents are untrusted: a special token's string inside a content is encoded
-as ordinary text, so a message cannot end its own turn. A message without content (null, as in a tool call) keeps its
-place as an empty turn. Such a message is never a target, because a model would learn from it to answer with nothing.
-Like every document, a conversation needs a text, from which its id is computed and which dedup compares. The transform
-`with_text` makes this text.
+(chat_format.py). Only known roles are allowed. Contents are untrusted: a special token's string inside a content is
+encoded as ordinary text, so a message cannot end its own turn. A message without content (null, as in a tool call)
+keeps its place as an empty turn. Such a message is never a target, because a model would learn from it to answer with
+nothing. Like every document, a conversation needs a text, from which its id is computed and which dedup compares. The
+transform `with_text` makes this text.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ without decoding. The order of rows in a bucket (by run, then by row) and the sc
 Cost: one copy of the data. If the indexes of a group take more than INDEX_BYTES, they are read twice, the second time
 in ranges of buckets.
 Memory: at most two copies of a window of 64 MiB, and INDEX_BYTES for the indexes, whatever the number of runs and
-buckets. A merged run with so many schemas that its own index would take more is written as several runs.
+buckets. A merged run with so many schemas that its own index would exceed INDEX_BYTES is written as several runs.
 """
 
 from __future__ import annotations
