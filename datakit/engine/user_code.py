@@ -3,7 +3,7 @@ received, but without document text.
 
 The messages of other libraries are hidden, because they may quote documents (`worker/child.py`). A user's code is not a
 document: its author needs the lines that failed and the message. In the message, a quoted part is shown only if it is a
-column, a type, a file or a part of the code shown; from the first other quotation on, the message is hidden.
+column, a type, a file or a part of the code shown; from the first other quoted part on, the message is hidden.
 """
 
 from __future__ import annotations
