@@ -15,7 +15,7 @@ LARGEST = 64 << 20
 
 
 def neighbours(sizes: Sequence[int]) -> list[range]:
-    """Split the indices into consecutive ranges. A range ends at the target size, or before it would exceed LARGEST.
+    """Split the indices into consecutive ranges. A range ends once it reaches the target size or would exceed LARGEST.
 
     >>> neighbours([5 << 20, 5 << 20, 5 << 20, 100 << 20, 0])
     [range(0, 2), range(2, 3), range(3, 4), range(4, 5)]

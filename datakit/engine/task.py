@@ -214,7 +214,7 @@ class TaskContext:
     cpus: int = 1
     report: Callable[[int, int], None] = lambda records, bytes_read: None  # report the progress so far
     hold: Callable[[str, int, int], None] = lambda file, position, records: None  # name the records to process next
-    release: Callable[[], None] = lambda: None  # state that no record is in progress
+    release: Callable[[], None] = lambda: None  # report that no record is in progress
     try_singly: frozenset[tuple[str, int]] = frozenset()
     skip: Mapping[tuple[str, int], str] = field(default_factory=dict)
     tolerance: Tolerance = Tolerance()

@@ -1,9 +1,9 @@
-"""Runs a user's own code (a transform, a tokenizer) and reports its exceptions with their traceback, what the code
-received, and no document text.
+"""Runs a user's own code (a transform, a tokenizer) and reports its exceptions with their traceback and what the code
+received, but without document text.
 
 The messages of other libraries are hidden, because they may quote documents (`worker/child.py`). A user's code is not a
 document: its author needs the lines that failed and the message. In the message, a quoted part is shown only if it is a
-column, a type, a file or a part of the code shown; from the first other quotation on, the message is hidden.
+column, a type, a file or a part of the code shown; from the first other quoted part on, the message is hidden.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def user_code(name: str, received: str, columns: Iterable[str] = ()) -> Iterator
 
 
 def describe(error: Exception, columns: Iterable[str] = ()) -> str:
-    """Describe an exception of a user's code by its traceback, without our own frames, and its message."""
+    """Describe an exception raised by a user's code: its traceback, without our own frames, and its message."""
     if os.environ.get("DATAKIT_DEBUG"):
         return "".join(traceback.format_exception(error)).rstrip()
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if not frame.filename.startswith((_OURS, "<frozen "))][-SHOWN_FRAMES:]
-    lines = traceback.format_list([frame for frame in theirs if frame.line] or frames[-1:])  # compiled code has none
+    lines = traceback.format_list([frame for frame in theirs if frame.line] or frames[-1:])  # compiled code lacks lines
     if isinstance(error, SyntaxError):
         return "".join([*lines, *traceback.format_exception_only(error)]).rstrip()
     known = {*columns, *(str(name) for name in (getattr(error, "filename", None),) if name)}

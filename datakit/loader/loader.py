@@ -66,7 +66,7 @@ class Loader:
         self._pool = BlockPool(reader.load, reader.size, self.metrics, budget_bytes=memory, in_flight=in_flight)
         self._lookahead = Lookahead(self.order, reader, self._pool, self._own_rows)
         self._process = os.getpid()
-        self._planning = threading.RLock()  # the order and the lookahead remember what they computed
+        self._planning = threading.RLock()  # guards the order and the lookahead, which remember what they computed
 
     def __repr__(self) -> str:
         steps = "endless" if self.steps is None else f"{self.steps:,} batches"
@@ -104,7 +104,7 @@ class Loader:
     def __getitem__(self, step: SupportsIndex | slice) -> Batch | LazySlice[Batch]:
         if isinstance(step, slice):
             if self.steps is None and (step.stop is None or min(step.start or 0, step.stop) < 0):
-                raise IndexError("the run never ends, so a slice of it needs an end, and numbers that count from 0")
+                raise IndexError("the run never ends, so a slice of it needs an end and cannot have negative bounds")
             numbers = range(*step.indices(step.stop if self.steps is None else self.steps))
             return LazySlice(repr(self), numbers, self.__getitem__, self.iterate)
         step = self._checked_step(step)

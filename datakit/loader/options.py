@@ -1,4 +1,4 @@
-"""Defines and checks the options of a `Loader`: the host, the concurrent reads, and what is made ahead."""
+"""Defines and checks the options of a `Loader`: host, document boundaries, concurrent reads, batches made ahead."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class LoaderOptions:
     host: int = 0
     hosts: int = 1
     segments: bool = True  # look up document boundaries; if False, a batch has no `segments` or `positions`
-    in_flight: int = 4  # concurrent reads
+    in_flight: int = 4  # maximum number of concurrent reads
     batches_ahead: int = 0  # number of batches assembled ahead in a background thread; 0: assembled on demand
 
     def __post_init__(self) -> None:

@@ -2,11 +2,12 @@
 
 The three parts of a message are encoded separately, so no token spans two of them, just as none does when a model
 continues from a head. The mask is 1 on the content and tail of messages of the target roles ("assistant"), and 0
-elsewhere. Heads and tails come from the recipe and contain special tokens (chat_format.py). Roles must be known ones.
-Contents are untrusted: a special token's string inside a content is encoded as ordinary text, so a message cannot end
-its own turn. A message without content (null, as in a tool call) keeps its place as an empty turn. It is never a
-target, because a model would learn to answer with nothing. Like every document, a conversation needs a text, from which
-its id is computed and which dedup compares. The transform `with_text` makes it.
+elsewhere. Heads and tails are those of the recipe's chat format, and every head contains a special token
+(chat_format.py). Only known roles are allowed. Contents are untrusted: a special token's string inside a content is
+encoded as ordinary text, so a message cannot end its own turn. A message without content (null, as in a tool call)
+keeps its place as an empty turn. Such a message is never a target, because a model would learn from it to answer with
+nothing. Like every document, a conversation needs a text, from which its id is computed and which dedup compares. The
+transform `with_text` makes this text.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from datakit.errors import ColumnError, InputError, TokenizerError
 from datakit.tokenize.chat_format import ChatFrames
 
 TRANSFORM_VERSION = 1
-LONGEST_SHOWN = 20  # a role of more characters is not shown, because it may be text
+LONGEST_SHOWN = 20  # in characters; a longer role is not shown, because it may be a document's text
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def _check_type(kind: pa.DataType, place: str) -> None:
 
 
 def _shown(role: str) -> str:
-    """Return a role for a message. A role that may be text is described but not shown."""
+    """Return a role for a message. A role that may be a document's text is described but not shown."""
     if role.isidentifier() and role.isascii() and len(role) <= LONGEST_SHOWN:
         return f"role {role!r}"
     return f"a role of {len(role)} characters"
@@ -139,7 +140,7 @@ def _is_string(kind: pa.DataType) -> bool:
 
 
 def with_text(records: pa.RecordBatch) -> pa.RecordBatch:
-    """Add the column `text`, with one JSON line per message, so that dedup compares words; for use as `transform`.
+    """Add the column `text`, with one JSON line per message, so that dedup compares words. For use as a `transform`.
 
     Raises ColumnError if a role or a content is not a string.
     """

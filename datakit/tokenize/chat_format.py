@@ -96,7 +96,7 @@ def chat_frames(form: ChatFormat, trusted: Encoder, special: Mapping[str, int]) 
 
 
 def _markers(text: str, ids: np.ndarray, special: Mapping[str, int]) -> list[int]:
-    """Return the special tokens that stand in a text and in its ids (an unknown token stands only in its ids)."""
+    """Return the special tokens that occur both in a text and in its ids (an unknown token occurs only in the ids)."""
     present = set(ids.tolist())
     return [number for token, number in special.items() if token and token in text and number in present]
 
@@ -105,7 +105,7 @@ def _refusal(form: ChatFormat, role: str, special: Mapping[str, int]) -> str:
     head, tail = (side.replace("{role}", role) for side in (form.head, form.tail))
     has = f"its special tokens are {', '.join(special)}" if special else "it has no special tokens"
     return (
-        f"tokenize.chat_format: a message's content could imitate the head {head!r} or the tail {tail!r}, because the "
-        f"tokenizer has no special token in it; {has}; add the markers to the tokenizer as special tokens, or set "
+        f"tokenize.chat_format: a message's content could imitate the head {head!r} or the tail {tail!r}, because one "
+        f"of them contains no special token; {has}; add the markers to the tokenizer as special tokens, or set "
         "tokenize.chat_format to a string that uses its special tokens"
     )

@@ -13,7 +13,7 @@ from datakit.tokenize.encoders.tokenizer import ENCODERS, SPECIAL_STRINGS
 from datakit.tokenize.make_contract import ADDED
 from datakit.toml_config import key
 
-USUAL = "By default the only usual name in the vocabulary."
+USUAL = "By default, the vocabulary's only token with a usual name."
 TEXT, CHAT, TOKENS = FORMATS = ("text", "chat", "tokens")  # the kinds of documents that a source may hold
 
 

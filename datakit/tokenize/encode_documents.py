@@ -32,7 +32,7 @@ CHAT_STRIDE = 300  # in a source of conversations, one in this many messages is 
 
 
 class PartitionToEncode(msgspec.Struct, frozen=True):
-    """A task's partition. dataset: the URL of its file. name: its path in the dataset. shard: the new shard's path."""
+    """One partition of a task. dataset: its file's URL. name: its path in the dataset. shard: the new shard's path."""
 
     dataset: str
     name: str

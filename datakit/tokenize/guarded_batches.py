@@ -27,7 +27,7 @@ class PartitionGuard:
     quarantined_bytes: int = 0
 
     def batches(self, batches: Iterable[TextBatch], encode_one: Callable[[TextBatch], object]) -> Iterator[TextBatch]:
-        """Yield each batch without its quarantined documents. As a trial, `encode_one` encodes one document."""
+        """Yield each batch without its quarantined documents. A document is tried alone with `encode_one`."""
         for batch in batches:
             rows = range(batch.row, batch.row + len(batch.ids))
             trial = partial(_encode_row, batch, encode_one)

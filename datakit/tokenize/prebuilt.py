@@ -3,7 +3,7 @@ contract adds again. Prebuilt tokens are a column of lists of integers. An optio
 lengths marks each token as a target (1) or not (0). The contract's tokens are added around these documents as around
 any others, but never twice: a begin- or end-of-text token that is already present is removed first. When it is added
 again, it keeps its loss mask. Like every document, such a list needs a text, from which its id is computed and which
-dedup compares. The transform `with_text` makes it.
+dedup compares. The transform `with_text` makes this text.
 """
 
 from __future__ import annotations

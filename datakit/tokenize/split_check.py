@@ -69,7 +69,7 @@ class SplitVerification:
         if not np.array_equal(expected, found):
             first, last = (edge - int(batch.offsets[row]) for edge in place)
             raise TokenizerError(
-                f"{self.place}, document {batch.ids[row]}: encoded in parts, its bytes {first} to {last} have other "
+                f"{self.place}, document {batch.ids[row]}: encoded in parts, bytes {first} to {last} have other "
                 "tokens than the reference gives them; set normalize.max_document_bytes to "
                 f"{self.texts.part_bytes} to leave out the documents that need parts, and report the tokenizer"
             )

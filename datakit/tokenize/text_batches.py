@@ -43,7 +43,7 @@ class TextBatch:
 
 
 def text_batches(url: str, columns: Sequence[str] = ()) -> Iterator[TextBatch]:
-    """Yield a Parquet file's documents, in order, in batches of at most BATCH_BYTES of text or one longer document."""
+    """Yield a Parquet file's documents, in order, in batches of up to BATCH_BYTES of text or of one longer document."""
     row = position = 0
     for table in iterate_shard(url, ["id", "text", *columns]):
         if table.num_rows == 0:

@@ -7,11 +7,11 @@ a row with which a column could exceed 2 GiB. Within a bucket, rows are ordered 
 order in which they were written. Run boundaries depend only on the rows, not on their division into tables, so a rerun
 of a task with smaller batches writes the same bytes. A run is committed as soon as the input of its rows is known to be
 sound (see `InputState`). Until then, it is a temporary file: beside its final place on a disk, or in the temporary
-directory if the step is in an object store. If more than STAGED_BYTES wait in the temporary directory, the input is
-verified ahead.
+directory if the step is in an object store. If more than STAGED_BYTES wait in the temporary directory, the parts of the
+input begun so far are verified at once.
 
 Memory: besides the table being written, a writer holds about `budget_bytes` (measured: 1.1 times that, regardless of
-skew). One half holds the waiting rows, plus 10 bytes per row for bucket number and position. The other half holds a
+skew). One half holds the waiting rows, plus 10 bytes per row for its bucket number and position. The other half holds a
 contiguous copy of these rows, from which 4 MiB at a time are gathered in bucket order and written. A reducer holds only
 memory-mapped files.
 Cost: each run takes one stable sort of the bucket numbers (a radix sort in numpy if they fit in 16 bits), two copies of
@@ -42,8 +42,8 @@ __all__ = ["ExchangeWriter", "merged", "read_buckets"]
 
 ROW_OVERHEAD = 10  # bytes per waiting row, for its bucket number and its position
 MOST_RUN_BYTES = (1 << 31) - 1  # what 32-bit offsets can address
-STAGED_BYTES = 1 << 30  # of uncommitted runs in the temporary directory, per writer
-HEAVY_SHARE = 1 / 8  # of a run in one bucket, which then has far more rows than others (such as copies of one text)
+STAGED_BYTES = 1 << 30  # limit on a writer's uncommitted runs in the temporary directory
+HEAVY_SHARE = 1 / 8  # a bucket with a larger share of a run has far more rows than others (such as copies of one text)
 WINDOW_BYTES = 4 << 20  # bytes of rows gathered at a time; a larger bucket is written as several record batches
 
 Fetched = tuple[RunIndex, pa.Buffer | None, str]  # index, the buckets' bytes (None if there are none), URL of the run
@@ -62,8 +62,8 @@ class _StagedRun:
 
 class ExchangeWriter:
     """Writes runs to `exchange/<phase>/<key>-<number>.arrow` below the step's directory. `outputs` lists all files
-    written, for TaskResult.outputs; `runs` lists the runs' relative paths, for TaskResult.details["runs"]; `heavy` has
-    the bytes of each bucket that holds more than HEAVY_SHARE of a run.
+    written, for TaskResult.outputs; `runs` lists the runs' relative paths, for TaskResult.details["runs"]; `heavy` maps
+    each bucket that holds more than HEAVY_SHARE of a run to the number of its bytes in such runs.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class ExchangeWriter:
         """`buckets` is the number of buckets, a power of two up to 2**31; `budget_bytes` bounds the memory.
         `before_commit` is called before each run is committed, and must raise an exception if the rows written so far
         must not be committed. A committed run is permanent, and reruns of the task are compared with it. `input_state`
-        says which part of the input is sound; when the `with` block ends, all of it must be.
+        says how many parts of the input are sound; when the `with` block ends, all of them must be sound.
         """
         if buckets < 1 or buckets & (buckets - 1) or buckets > 1 << 31:
             raise ValueError(f"the number of buckets is {buckets}; it must be a power of two up to 2**31")
@@ -171,7 +171,7 @@ class ExchangeWriter:
         return sum(run.local.stat().st_size for run in self._staged)
 
     def _commit_sound(self) -> None:
-        """Commit the runs, in order, up to the first whose input is not yet known to be sound."""
+        """Commit, in order, the runs before the first one whose input is not yet known to be sound."""
         while self._staged and self._staged[0].needs <= self._input.sound:
             self._commit(self._staged.popleft())
 

@@ -1,6 +1,7 @@
-"""Defines what an exchange writer needs to know of its input: which rows may be committed, since their input is sound.
+"""Defines what an exchange writer needs to know about its input: how much is sound, so that its rows may be committed.
 
-Some inputs are known to be sound only after they were read to the end: a compressed stream has its checksum there.
+Some inputs are known to be sound only after they have been read to the end, where a compressed stream, for example, has
+its checksum.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import Protocol
 class InputState(Protocol):
     """The state of a task's input while it is read: how much of it is known to be sound.
 
-    The parts of the input are numbered from 1 in the order of reading: `begun` parts were begun, and the first `sound`
-    parts were verified. Rows may come from every part that was begun when they were written.
+    The parts of the input are numbered from 1 in the order of reading: `begun` of them have been begun, and the first
+    `sound` of them have been verified. A row may come from any part that had been begun when the row was written.
     """
 
     @property
@@ -27,7 +28,7 @@ class InputState(Protocol):
         ...
 
     def verify(self) -> None:
-        """Verify all parts begun so far, if need be by reading them ahead. Raises an exception if one is not sound."""
+        """Verify all parts begun so far, reading ahead if need be. Raises an exception if a part is not sound."""
         ...
 
 

@@ -6,7 +6,7 @@ without decoding. The order of rows in a bucket (by run, then by row) and the sc
 Cost: one copy of the data. If the indexes of a group take more than INDEX_BYTES, they are read twice, the second time
 in ranges of buckets.
 Memory: at most two copies of a window of 64 MiB, and INDEX_BYTES for the indexes, whatever the number of runs and
-buckets. A merged run with so many schemas that its own index would take more is written as several runs.
+buckets. A merged run with so many schemas that its own index would exceed INDEX_BYTES is written as several runs.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ def merged(step: Step, phase: str, runs: list[str], readers: int) -> Generator[P
 
 
 def merge_runs(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Merge one group of runs into the run `exchange/<phase>/<key>.arrow`. This is a task function."""
+    """Merge one group of runs into the run `exchange/<phase>/<key>.arrow` or, if that would have too many schemas, into
+    several runs. This is a task function.
+    """
     sources = [urls.join(context.step_directory, run) for run in arguments["runs"]]
     outputs: list[OutputFile] = []
     paths: list[str] = []
@@ -68,10 +70,11 @@ def merge_runs(arguments: dict[str, Any], shared: dict[str, Any], context: TaskC
 
 
 class _Total:
-    """The sum of the indexes of the first runs in a list, as many as one merged run may have.
+    """The sum of the indexes of the first runs in a list, as many runs as one merged run may combine.
 
-    schemas: a new one at each change. sizes: for each schema, the number of bytes in each bucket, int64 [buckets].
-    indexes: the indexes, or None if they take more than INDEX_BYTES.
+    schemas: the schemas of the merged run's segments; each change of schema starts a segment. sizes: for each schema,
+    the number of bytes in each bucket, int64 [buckets]. indexes: the indexes, or None if they take more than
+    INDEX_BYTES.
     """
 
     def __init__(self, phase: str, sources: list[str]) -> None:
@@ -131,7 +134,7 @@ def _merge(local: Path, total: _Total) -> RunIndex:
 
 def _copy_window(sink: BinaryIO, sources: list[str], indexes: list[RunIndex], first: int, stop: int) -> None:
     """Copy buckets [first, stop) of all runs in bucket order: one request per run, or per 32 MiB of a longer range.
-    Bucket 0 is the first that the indexes cover.
+    Here, bucket 0 is the first bucket that the indexes cover.
     """
     spans = [(int(i.offsets[first * i.segments]), int(i.offsets[stop * i.segments])) for i in indexes]
     if stop == first + 1:

@@ -69,7 +69,7 @@ class RunIndex:
 
 
 def read_index(url: str, first: int = 0, stop: int | None = None) -> RunIndex:
-    """Read the index of run `url` for buckets [first, stop); long indexes take more requests. Raises CorruptError."""
+    """Read the index of run `url` for buckets [first, stop), in up to three requests. Raises CorruptError."""
     place = url + INDEX_SUFFIX
     head = urls.read_range(place, 0, HEAD_BYTES)
     if len(head) < _FIXED.size or not head.startswith(MAGIC):

@@ -54,8 +54,8 @@ class PhaseStatus:
 class StepStatus:
     """One step. `state` is done, partial or unfinished; tasks are in the order in which the phases listed them.
     cpu_seconds and seconds are sums over all attempts in the ledger; peak_memory is the maximum over all attempts, and
-    budget is that of the attempt with this maximum. elapsed: the seconds that drivers have worked on the step; ended:
-    the time of the last line in the ledger. failure: why the step is partial, if its tasks do not say so.
+    budget is that of the attempt with this maximum. elapsed: how long drivers have worked on the step, in seconds;
+    ended: the time of the last line in the ledger. failure: why the step is partial, if no task failed.
     """
 
     directory: str

@@ -44,7 +44,7 @@ MARGIN = 3  # lines of a terminal that the table leaves free
 
 
 class TableView(StepViews):
-    """Displays a live table on a terminal: one line per step, at most as many as the terminal is high."""
+    """Displays a live table on a terminal: one line per step, for as many steps as fit on the screen."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class TableView(StepViews):
 
 def table_lines(views: Sequence[StepView], width: int) -> list[str]:
     """Return a heading and a line per step, none longer than `width`. Columns without values are left out, and if the
-    table is too wide, so are the least important columns; then the names of the steps are cut.
+    table is too wide, so are the least important columns. If it is still too wide, the names of the steps are cut.
     """
     cells = [_cells(view) for view in views]
     shown = [name for name in COLUMNS if name in ("step", "state") or any(row[name] for row in cells)]
@@ -146,7 +146,7 @@ class LineView(StepViews):
     def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
         super().attempt_ended(outcome, verdict)
         if verdict is not Verdict.DONE:
-            # Not the message: the error at the end of the run has it, and `datakit status` until then.
+            # The message is not printed: `datakit status` shows it, and so does the error at the end of the run.
             self._say(f"{self._current.name}: task {outcome.key}, attempt {outcome.number}: {outcome.cause}, {verdict}")
 
     def kernels_compiling(self, compiling: bool) -> None:

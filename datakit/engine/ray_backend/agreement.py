@@ -1,4 +1,5 @@
-"""Checks that nodes share the driver's root and library versions and that a cluster answers; resolves `auto`.
+"""Checks that nodes share the driver's root and library versions and that a cluster answers; resolves the address
+`auto`.
 
 The driver writes a nonce under `<root>/.probe/`. A node that cannot read the nonce sees a different disk, and its
 output would be lost. Versions are compared because output bytes depend on them. All nodes are checked before the first
@@ -46,7 +47,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class NodeReport:
-    """A node's findings. `nonce` is None if the file could not be read; `trouble` then says why."""
+    """The result of `examine` on a node. `nonce` is None if the file could not be read; `trouble` then says why."""
 
     host: str
     pid: int

@@ -5,10 +5,10 @@ notices lost nodes. It never sees data (results are a few hundred bytes, and fil
 nothing about failures: every error that it reports becomes an Outcome (`failures.py`). Only this package imports ray,
 and the driver imports this package only if the run uses a cluster.
 
-Submitted attempts go to Ray immediately, or as soon as the cap on CPUs allows. The driver submits at most three
-attempts per slot at a time, so its memory does not grow with the number of tasks. Up to two thirds of these attempts
-wait in Ray, where an autoscaler sees them as demand. This demand is enough to triple the cluster in each round; by
-default, an autoscaler at most doubles it.
+Submitted attempts go to Ray immediately or, if the number of CPUs is capped, as soon as the cap permits. The driver
+submits at most three attempts per slot at a time, so its memory does not grow with the number of tasks. Up to two
+thirds of these attempts wait in Ray, where an autoscaler sees them as demand. This demand is enough to triple the
+cluster in each round; by default, an autoscaler at most doubles it.
 Cost: 2 s to start a private cluster, 0.5 ms per task, and 1.1 GB of memory for Ray's processes.
 """
 

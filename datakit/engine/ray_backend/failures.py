@@ -1,4 +1,4 @@
-"""Decides whether a Ray error leads to a retry of the attempt or ends the run, and words its meaning and the next step.
+"""Decides whether a Ray error leads to a retry of the attempt or ends the run, and explains the error and what to do.
 
 Apart from a cancellation, all errors but two have the cause "infrastructure", and the attempt is retried elsewhere. The
 other two would recur on every try, so they have the cause "refused" and end the run at once: a runtime environment that

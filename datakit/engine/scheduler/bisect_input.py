@@ -1,7 +1,8 @@
 """Finds, by bisection, which entry of a task's input list kills the task when no single record can be blamed.
 
-The bisection takes log2(entries) attempts. Each half of the list becomes a task, which writes the same files for its
-entries as the whole task would (`Task.bisect_argument` guarantees this). The output of good halves is therefore kept.
+The bisection takes log2(entries) attempts. Each attempt runs the first half of the suspect entries as a task that
+writes the same files for them as the whole task would (`Task.bisect_argument` guarantees this). The output of good
+halves is therefore kept.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Runs a step's phases in order, reuses results of earlier runs, records new ones in the ledger, and finishes the step.
 
 All decisions are made above the executor interface, so they are the same on one machine and on a cluster. The driver
-holds a small record per task but never the data itself. At most three attempts per slot are submitted at any time; the
-tasks with the largest inputs come first. For a finished step, the driver reads only the manifest. For an unfinished
-step, it lists the files and reads the ledger once, and submits only the tasks that are not done.
+holds a small amount of state per task but never the data itself. At most three attempts per slot are submitted at any
+time; the tasks with the largest inputs come first. For a finished step, the driver reads only the manifest. For an
+unfinished step, it lists the files and reads the ledger once, and submits only the tasks that are not done.
 """
 
 from __future__ import annotations

@@ -244,8 +244,8 @@ class PhaseRun:
         self._stop_if_all_alike(outcome)
 
     def _settle(self) -> bool:
-        """Retry or fail the parked tasks once all others are done; return True if the queue is not empty afterwards.
-        The parked tasks are handled in the order of the records that killed them.
+        """Retry or fail the parked tasks once all others are done; return True if the queue is then not empty. The
+        parked tasks are handled in the order of the records that killed them.
         """
         parked = [task for task in self._tasks.values() if task.state is State.PARKED]
         for task in sorted(parked, key=lambda task: task.place):

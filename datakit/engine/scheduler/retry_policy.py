@@ -89,9 +89,9 @@ def judge(history: TaskHistory, outcome: Outcome) -> Verdict:
 
 
 def _plan_single_tries(history: TaskHistory, outcome: Outcome) -> None:
-    """Make the next attempt try the records of the batch in progress one by one. If the process died with no
-    batch in progress, or in a batch whose records had already been tried one by one, the next attempt tries all of the
-    task's records one by one (if memory ran out, only when the next attempt gets four times the memory).
+    """Make the next attempt try the records of the batch in progress one by one. If the child died with no batch in
+    progress, or in a batch whose records had already been tried one by one, the next attempt tries all of the task's
+    records one by one (if memory ran out, only when the next attempt gets four times the memory).
     """
     batch = outcome.in_progress
     if batch is not None and not _is_known(history, batch):
@@ -140,8 +140,8 @@ def skip_proposed(history: TaskHistory) -> None:
 def next_attempt(attempt: Attempt, history: TaskHistory, memory_bytes: int) -> Attempt:
     """Return the next attempt at a task for which the phase declares `memory_bytes` of memory.
 
-    If the last attempt ran out of memory at a record to be skipped, its reader had to pass over that record. The next
-    attempt may then use all of a machine's memory, once.
+    If the last attempt ran out of memory at a record that it was told to skip, its reader still had to read past that
+    record. The next attempt may then use all of a machine's memory, once.
     """
     passes = history.memory_level == 1 and any(_is_known(history, gone) for gone in history.skip)
     return replace(

@@ -3,13 +3,14 @@
 A component with weight w is owed exactly w * B sequences in a mixture block of B sequences, which is rarely a whole
 number. Two simple rules fail. If each block is rounded independently, a component with a tiny weight is never served.
 Rounding the running totals w * B * b after b blocks (by largest remainders) is not monotone: with many components, one
-of them may be allotted fewer sequences after more blocks, so that some block would need a negative count.
+of them may be allotted fewer sequences in total after more blocks, so that some block would need a negative count.
 
 Therefore, each component's debt is carried from block to block in fixed point (int64, in units of 2^-40 of a sequence),
 with weights that sum to exactly 2^40. The debts are paid as in fair scheduling: unit j of a component may be served
-once its total share exceeds j - 1, and must be served by the block in which the share reaches j. A block first serves
-the units that are due. The rest of the block is filled with units that may be served, earliest deadline first. This
-rule meets all deadlines if any schedule can meet them, and a schedule of fractional shares does. So, after every block,
+once the component's accumulated share exceeds j - 1, and must be served by the block in which that share reaches j. A
+block first serves the units that are due. The rest of the block is filled with units that may be served, earliest
+deadline first. This rule meets all deadlines if any schedule can meet them, and a schedule of fractional shares does.
+So, after every block,
 
     floor(w * B * b) <= sequences served <= ceil(w * B * b)          exactly, for every component
 

@@ -128,7 +128,7 @@ class SequenceOrder:
 
     def _first_to_end(self, limits: list[tuple[int, int]]) -> int | None:
         """Return the first slot at which a component would exceed its limit, or None if no component ever does. Sets
-        `ending`. `limits` contains pairs (maximum number of epochs, number of the component).
+        `ending`. `limits` contains pairs (maximum number of epochs, index of the component).
         """
         bounds = []
         for epochs, i in limits:

@@ -79,7 +79,7 @@ class UnitReader:
         return self._packed(unit.number, unit.length)
 
     def borders_near(self, pieces: Pieces) -> np.ndarray:
-        """Return the document boundaries of all blocks in which any of the pieces start."""
+        """Return the document boundaries of all blocks in which at least one of the pieces starts."""
         blocks = np.unique(np.minimum(pieces.starts // self._axis.block_tokens, self._axis.count - 1))
         return np.concatenate([self._source.document_borders(*self._axis.range(block)) for block in blocks.tolist()])
 

@@ -17,8 +17,9 @@ from datakit.loader.sources.token_source import RangeSource, TokenSource
 
 
 def training_source(component: Component, name: str, simulate: SimulatedEpochs | None = None) -> TokenSource:
-    """Return a component's source without its held-out documents. If `simulate` is given, the result is reduced
-    further. Raises LoaderError if the documents to hold out cannot be chosen so that some tokens remain.
+    """Return a component's source without its held-out documents. If `simulate` is given, the rest is reduced to about
+    as many tokens as `simulate` keeps. Raises LoaderError if the documents to hold out cannot be chosen so that some
+    tokens remain.
     """
     source = component.source
     if component.validation_tokens:

@@ -1,9 +1,10 @@
 """Decides how many blocks each component shuffles together and which components stay in memory, within `memory_bytes`.
 
-A component that fits is kept in memory as a whole and read only once, for all epochs. The others share the remaining
-memory equally: half of each share is for the current window, half for the next. The window sizes affect the order (with
-more blocks, sequences are shuffled better), so they are computed from the mixture alone and saved in checkpoints. If a
-different `memory_bytes` changes a window, a resumed run is refused, unless the mixture sets the old `window_blocks`.
+A component that fits in an equal share of the memory is kept there as a whole and read only once, for all epochs. The
+other components with a block shuffle share the remaining memory equally: half of each share is for the current window,
+half for the next. The window sizes affect the order (with more blocks, sequences are shuffled better), so they are
+computed from the mixture alone and saved in checkpoints. If a different `memory_bytes` changes a window, a resumed run
+is refused, unless the mixture sets the old `window_blocks`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Chooses the documents held out for validation or left out for simulated epochs, whatever the seed and the mixture.
+"""Chooses documents held out for validation, or kept or left out for simulated epochs, whatever the seed or mixture.
 
 If a single document near the end of the source has about the wanted size, it is chosen. Otherwise, the source's tokens
 are divided into up to 64 strata of equal length, and each stratum contributes one range of consecutive documents, whose

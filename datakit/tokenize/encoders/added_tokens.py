@@ -40,7 +40,7 @@ def cut_at_added(text: str, added: dict[str, int | None]) -> Iterator[tuple[str,
 def added_by_string(
     tokens: Sequence[dict[str, Any]], special: bool
 ) -> tuple[dict[str, int | None], dict[str, int | None]]:
-    """Return the ids, by string, of the added tokens that are matched before and of those matched after normalization.
+    """Return the ids, by string, of the added tokens matched before normalization, and of those matched after it.
     Unless `special` is true, special tokens have the id None.
     """
     matched = [token for token in tokens if token["content"]]

@@ -60,7 +60,7 @@ class FastEncoder:
         return np.frombuffer(ids, "<u4"), np.diff(np.frombuffer(offsets, "<u8").astype(np.int64))
 
     def _mixed(self, texts: Sequence[str], disputed: set[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Encode the texts with these numbers by the reference, and all others by fastokens."""
+        """Encode the texts at the indices `disputed` with the reference, and all others with fastokens."""
         assert self.reference is not None
         slow = ReferenceEncoder(self.reference, self.special_as_text)
         parts, counts = [np.empty(0, np.uint32)], []

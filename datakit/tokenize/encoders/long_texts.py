@@ -75,8 +75,8 @@ class LongTexts:
     def _batches(
         self, data: np.ndarray, offsets: np.ndarray, splitter: Splitter
     ) -> Iterator[tuple[list[int], list[str]]]:
-        """Yield batches of about BATCH_BYTES as (document numbers, texts), in order. A text that is longer than a part
-        but cannot be cut gets a batch of its own.
+        """Yield batches of about BATCH_BYTES as (indices of the documents, texts), in order. A text that is longer than
+        a part but cannot be cut gets a batch of its own.
         """
         owners: list[int] = []
         texts: list[str] = []
@@ -96,7 +96,7 @@ class LongTexts:
             yield owners, texts
 
     def _parts(self, data: np.ndarray, offsets: np.ndarray, splitter: Splitter) -> Iterator[tuple[int, int, int]]:
-        """Yield (document number, first byte, end) for every text to encode, in order."""
+        """Yield (index of the document, first byte, end) for every text to encode, in order."""
         for owner, (start, stop) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)):
             if stop - start <= self.part_bytes:
                 yield owner, start, stop

@@ -15,9 +15,9 @@ lowest rank in ABC, hence also in AB, which has fewer pairs. So encoding AB woul
 contradicts BPE(AB) = A'B', where no merge crosses the border. The argument for the border between B and C is the same.
 A and C are never adjacent, because B' is between them.
 
-Therefore a word of several megabytes is encoded in overlapping windows of 16 KiB. Each window starts at a token of the
-previous one, and the two are joined at the first token that they share. If they share none, the word is encoded again
-in larger windows, if necessary as a whole.
+Therefore a word of more than 16 KiB is encoded in overlapping windows of that size. Each window starts at a token of
+the previous one, and the two are joined at the first token that they share. If they share none, the word is encoded
+again in larger windows, if necessary as a whole.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def refusal(tokenizer: dict[str, Any]) -> str:
 
 
 def bare(tokenizer: dict[str, Any], *, ignore_merges: bool = False) -> dict[str, Any]:
-    """Return a tokenizer.json that keeps only the model of this one and treats each text as one word.
+    """Return a copy of this tokenizer.json that keeps only its model and treats each text as one word.
 
     If `ignore_merges` is true, a word that is a token becomes this token, whatever the merges are.
     """
@@ -72,7 +72,7 @@ def bare(tokenizer: dict[str, Any], *, ignore_merges: bool = False) -> dict[str,
 
 def byte_characters() -> list[str]:
     """Return the character that stands for each byte in a byte-level vocabulary. A printable byte stands for itself;
-    the others are numbered from U+0100.
+    the others get consecutive characters from U+0100 on.
     """
     shown = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     hidden = iter(range(0x100, 0x200))

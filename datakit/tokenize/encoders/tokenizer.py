@@ -119,7 +119,7 @@ def load(url: str) -> Tokenizer | CustomTokenizer:
 
 
 def parse(data: bytes, place: str) -> Tokenizer | CustomTokenizer:
-    """Parse the bytes of a tokenizer.json; messages call it `place`. Raises TokenizerError if the bytes are invalid."""
+    """Parse the bytes of a tokenizer.json, called `place` in messages. Raises TokenizerError if they are invalid."""
     if MARK.encode() in data[:100]:
         return CustomTokenizer.from_description(data, place)
     try:
@@ -136,7 +136,7 @@ def parse(data: bytes, place: str) -> Tokenizer | CustomTokenizer:
 
 
 def _check_added_ids(reference: tokenizers.Tokenizer, definition: dict[str, Any], place: str) -> None:
-    """Raise TokenizerError if an added token has another id than in the file: `tokenizers` numbers them itself."""
+    """Raise TokenizerError if `tokenizers`, which numbers added tokens itself, does not give them the file's ids."""
     for token in added_tokens(definition):
         if (number := reference.token_to_id(token["content"])) != token["id"]:
             raise TokenizerError(
@@ -183,7 +183,7 @@ def limit_threads(encoder: Encoder, cpus: int) -> None:
 
 @contextmanager
 def limited_cpus(cpus: int) -> Iterator[None]:
-    """Restrict this thread, and any threads that it starts, to `cpus` CPUs within the context.
+    """Restrict this thread, and any threads that it starts, to `cpus` CPUs during the `with` block.
 
     Libraries derive the size of their thread pools from this number. Afterward, these threads may use all CPUs that
     were allowed before. On systems without CPU affinity (macOS), this does nothing.
