@@ -3,7 +3,8 @@ threads.
 
 fastokens gives the same ids about thirty times as fast (docs/measurements.md), and a sample of every partition is
 compared with the reference (tokenize/reference_check.py). If fastokens cannot load a tokenizer (WordPiece, Unigram, an
-unknown pre-tokenizer) or panics while loading it, the reference encodes instead, and the contract records why.
+unknown pre-tokenizer), panics while loading it, or is known to give other ids (disagreements.py), the reference encodes
+instead, and the contract records why.
 
 The fork server calls `load` once for all attempts, so `load` must start no thread; a helper process reads remote files.
 Truncation and padding in a tokenizer.json are switched off, because they would drop or add tokens. fastokens creates
@@ -34,6 +35,7 @@ from datakit.tokenize.encoders import long_words
 from datakit.tokenize.encoders.added_tokens import added_by_string, added_tokens
 from datakit.tokenize.encoders.base import Encoder, FastEncoder, ReferenceEncoder
 from datakit.tokenize.encoders.custom import MARK, CustomTokenizer
+from datakit.tokenize.encoders.disagreements import check_added_ids, fast_refusal
 from datakit.tokenize.encoders.long_texts import PART_BYTES, LongTexts
 from datakit.tokenize.encoders.safe_cuts import find_splitter, splitting_expression
 
@@ -45,7 +47,9 @@ TASKS = Path("/proc/self/task")
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A loaded tokenizer.json, parsed as `definition`. fast: None if fastokens cannot load it; `refusal` says why."""
+    """A loaded tokenizer.json, parsed as `definition`. fast: None if fastokens cannot load it, or would give other ids
+    than the reference; `refusal` says why.
+    """
 
     sha256: str
     reference: tokenizers.Tokenizer
@@ -55,8 +59,9 @@ class Tokenizer:
 
     @property
     def vocabulary_size(self) -> int:
-        """The highest id plus 1, including the ids of added tokens."""
-        return max(self.reference.get_vocab(with_added_tokens=True).values()) + 1
+        """The highest id plus 1, including the ids of all added tokens; there may be gaps between ids."""
+        numbers = self.reference.get_vocab(with_added_tokens=True).values()
+        return max([*numbers, *(token["id"] for token in added_tokens(self.definition))]) + 1
 
     @property
     def special_tokens(self) -> list[str]:
@@ -68,7 +73,7 @@ class Tokenizer:
     def encoder(self, wanted: str = "auto", special_strings: str = "keep") -> Encoder:
         """Return the encoder `wanted`. Raises TokenizerError if there is none.
 
-        "auto" means fastokens if it can load the tokenizer, else the reference.
+        "auto" means fastokens if it can be used for this tokenizer, else the reference.
         """
         if wanted not in ENCODERS:
             raise TokenizerError(f"tokenize.encoder: {wanted!r} is not one of {', '.join(ENCODERS)}")
@@ -79,7 +84,8 @@ class Tokenizer:
             return ReferenceEncoder(self.reference, special_as_text=as_text)
         if self.fast is None:
             raise TokenizerError(
-                f"fastokens cannot load this tokenizer ({self.refusal}); set tokenize.encoder to 'auto' or 'tokenizers'"
+                f"fastokens cannot be used for this tokenizer ({self.refusal}); set tokenize.encoder to 'auto' or "
+                "'tokenizers'"
             )
         return FastEncoder(self.fast, special_as_text=as_text, reference=self.reference)
 
@@ -130,19 +136,11 @@ def parse(data: bytes, place: str) -> Tokenizer | CustomTokenizer:
     reference.no_truncation()
     reference.no_padding()
     definition = json.loads(text)
-    _check_added_ids(reference, definition, place)
+    check_added_ids(reference, definition, place)
     fast, refusal = _load_fast(text)
+    if fast and (refusal := fast_refusal(definition)):
+        fast = None
     return Tokenizer(hashlib.sha256(data).hexdigest(), reference, fast, refusal, definition)
-
-
-def _check_added_ids(reference: tokenizers.Tokenizer, definition: dict[str, Any], place: str) -> None:
-    """Raise TokenizerError if an added token has another id than in the file: `tokenizers` numbers them itself."""
-    for token in added_tokens(definition):
-        if (number := reference.token_to_id(token["content"])) != token["id"]:
-            raise TokenizerError(
-                f"{place}: the added token {token['content']!r} has id {token['id']}, but `tokenizers` gives it "
-                f"{number}; number added tokens from the size of the vocabulary on, without gaps"
-            )
 
 
 def _load_fast(text: str) -> tuple[fastokens.Tokenizer | None, str]:
