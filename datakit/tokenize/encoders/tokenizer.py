@@ -35,7 +35,7 @@ from datakit.tokenize.encoders import long_words
 from datakit.tokenize.encoders.added_tokens import added_by_string, added_tokens
 from datakit.tokenize.encoders.base import Encoder, FastEncoder, ReferenceEncoder
 from datakit.tokenize.encoders.custom import MARK, CustomTokenizer
-from datakit.tokenize.encoders.disagreements import check_added_ids, fast_refusal
+from datakit.tokenize.encoders.disagreements import check_added_ids, disputed_strings, fast_refusal
 from datakit.tokenize.encoders.long_texts import PART_BYTES, LongTexts
 from datakit.tokenize.encoders.safe_cuts import find_splitter, splitting_expression
 
@@ -87,7 +87,7 @@ class Tokenizer:
                 f"fastokens cannot be used for this tokenizer ({self.refusal}); set tokenize.encoder to 'auto' or "
                 "'tokenizers'"
             )
-        return FastEncoder(self.fast, special_as_text=as_text, reference=self.reference)
+        return FastEncoder(self.fast, as_text, self.reference, disputed_strings(self.definition))
 
     def reference_encoder(self, special_strings: str = "keep") -> Encoder:
         return ReferenceEncoder(self.reference, special_as_text=special_strings == "text")

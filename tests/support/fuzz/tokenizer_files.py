@@ -71,7 +71,12 @@ def check(case: Case) -> None:
     assert isinstance(made, Tokenizer)
     library = tokenizers.Tokenizer.from_str(data.decode())
     library.encode_special_tokens = case.special_strings == "text"
-    expected = library.encode(case.text, add_special_tokens=False).ids
+    try:
+        expected = library.encode(case.text, add_special_tokens=False).ids
+    except BaseException as error:  # the reference panics where added tokens claim the same white space
+        if type(error).__name__ != "PanicException":
+            raise
+        return
     for wanted in ("tokenizers", *(["fastokens"] if made.fast else [])):
         encoder = made.encoder(wanted, case.special_strings)
         assert encoder.encode_batch([case.text])[0].tolist() == expected, f"{wanted}, whole"

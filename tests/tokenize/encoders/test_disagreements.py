@@ -9,13 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import tokenizers
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from datakit.cache.reader import open_cache
 from datakit.errors import TokenizerError
+from datakit.tokenize.encoders.base import FastEncoder
 from datakit.tokenize.encoders.disagreements import fast_refusal
 from datakit.tokenize.encoders.tokenizer import Tokenizer, parse
 from tests.support.caches import make_cache, trained
-from tests.support.fuzz.tokenizer_files import Case, check
+from tests.support.fuzz.tokenizer_files import FLAGS, Case, check
 
 PLAIN = {"special": False, "normalized": False, "lstrip": False, "rstrip": False, "single_word": False}
 
@@ -115,3 +118,33 @@ def test_gaps_between_ids_that_both_libraries_keep_are_accepted() -> None:
     parts = made.long_texts(made.encoder("auto"), part_bytes=1)
     assert parts.splitter is not None
     assert parts.encode_text("a zx b").tolist() == ids.tolist()
+
+
+STRIPPING = ["<x>", " ", "\n", "  ", "a ", " a"]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(STRIPPING), FLAGS), min_size=1, max_size=3, unique_by=lambda token: token[0]),
+    st.lists(st.sampled_from([*STRIPPING, "b"]), max_size=8).map("".join),
+    st.sampled_from([None, "NFC"]),
+)
+@settings(deadline=None, max_examples=150)
+@example([("\n", "LR")], "\n\n", None)  # found by the fuzzer: fastokens matched both line breaks
+@example([("<x>", "SL"), ("  ", "N")], "a  <x>", None)  # the ModernBERT kind
+@example([(" ", "N"), ("  ", "W")], "  a ", None)
+@example([(" ", ""), ("  ", "N")], "b  b", None)
+@example([(" a", ""), ("a ", "N")], "b a a b", None)
+def test_texts_in_which_added_tokens_may_claim_the_same_place_are_left_to_the_reference(
+    added: list[tuple[str, str]], text: str, normalizer: str | None
+) -> None:
+    check(Case("byte-level", (), (), False, normalizer, tuple(added), text, "keep", (1, 8, 40, 1)))
+
+
+def test_other_texts_of_such_a_tokenizer_are_not_left_to_the_reference() -> None:
+    added = (("<x>", "L"), ("  ", "N"))
+    made = parsed(Case("byte-level", (), (), False, None, added, "", "keep", (1, 8, 40, 1)).definition)
+    assert isinstance(encoder := made.encoder("auto"), FastEncoder)
+    assert encoder.disputed == ("<x>",)
+    added = (("<x>", "NL"), ("  ", "N"))
+    normalized = parsed(Case("byte-level", (), (), False, "NFC", added, "", "keep", (1, 8, 40, 1)).definition)
+    assert normalized.encoder("auto").name == "tokenizers"
