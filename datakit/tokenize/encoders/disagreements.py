@@ -23,8 +23,8 @@ import tokenizers
 
 from datakit.errors import TokenizerError
 from datakit.tokenize.encoders.added_tokens import added_tokens
-from datakit.tokenize.encoders.long_words import UTF8_BYTES, byte_characters
 from datakit.tokenize.encoders.safe_cuts import steps_of
+from datakit.tokenize.encoders.word_models import UTF8_BYTES, byte_characters
 
 
 def check_added_ids(reference: tokenizers.Tokenizer, definition: dict[str, Any], place: str) -> None:

@@ -31,12 +31,13 @@ from tokenizers.pre_tokenizers import Split
 
 from datakit.errors import NotFoundError, TokenizerError
 from datakit.storage import urls
-from datakit.tokenize.encoders import long_words
+from datakit.tokenize.encoders import word_models
 from datakit.tokenize.encoders.added_tokens import added_by_string, added_tokens
 from datakit.tokenize.encoders.base import Encoder, FastEncoder, ReferenceEncoder
 from datakit.tokenize.encoders.custom import MARK, CustomTokenizer
 from datakit.tokenize.encoders.disagreements import check_added_ids, disputed_strings, fast_refusal
 from datakit.tokenize.encoders.long_texts import PART_BYTES, LongTexts
+from datakit.tokenize.encoders.long_words import WordEncoder
 from datakit.tokenize.encoders.safe_cuts import find_splitter, splitting_expression
 
 ENCODERS = ("auto", "fastokens", "tokenizers")
@@ -94,14 +95,14 @@ class Tokenizer:
 
     def long_texts(self, encoder: Encoder, special_strings: str = "keep", part_bytes: int = PART_BYTES) -> LongTexts:
         splitter, reason = find_splitter(self.definition)
-        reason = reason or long_words.refusal(self.definition)
+        reason = reason or word_models.refusal(self.definition)
         if splitter is None or reason:
             return LongTexts(encoder, None, None, reason, part_bytes)
         return LongTexts(encoder, splitter, lambda: self._words(encoder.name, special_strings), "", part_bytes)
 
-    def _words(self, encoder: str, special_strings: str) -> long_words.WordEncoder:
+    def _words(self, encoder: str, special_strings: str) -> WordEncoder:
         def bare(ignore_merges: bool = False) -> Encoder:
-            text = json.dumps(long_words.bare(self.definition, ignore_merges=ignore_merges))
+            text = json.dumps(word_models.bare(self.definition, ignore_merges=ignore_merges))
             fast = _load_fast(text)[0] if encoder == "fastokens" else None
             return FastEncoder(fast) if fast else ReferenceEncoder(tokenizers.Tokenizer.from_str(text))
 
@@ -113,10 +114,10 @@ class Tokenizer:
         def pieces(text: str) -> list[tuple[int, int]]:
             return [place for _, place in pre_tokenizer.pre_tokenize_str(text)]
 
-        sizes = long_words.token_sizes(self.definition["model"]["vocab"])
+        sizes = word_models.token_sizes(self.definition["model"]["vocab"])
         normalized = {normalize(token): number for token, number in normalized.items()}
         ignoring = bare(ignore_merges=True) if self.definition["model"].get("ignore_merges") else None
-        return long_words.WordEncoder(bare, sizes, normalize, pieces, raw, normalized, ignoring)
+        return WordEncoder(bare, sizes, normalize, pieces, raw, normalized, ignoring)
 
 
 def load(url: str) -> Tokenizer | CustomTokenizer:
