@@ -26,7 +26,7 @@ EDITED = pa.field("edited_id", pa.string())
 
 @dataclass(frozen=True)
 class Pair:
-    """A partition and its attributes (a URL; None if nothing is removed). rows: the number of rows in the manifest."""
+    """A partition and its attributes (a URL; None if nothing is removed). rows: its row count in the manifest."""
 
     source: str
     dataset: str

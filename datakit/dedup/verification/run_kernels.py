@@ -17,8 +17,8 @@ from datakit.storage.io_errors import scratch_errors
 def scratch_array(path: Path, shape: tuple[int, ...], kind: type) -> np.ndarray:
     """Return an array of zeros that is mapped to an unlinked file.
 
-    Its pages can be evicted to that file, and the disk space is freed with the array. The disk space is allocated at
-    once, because touching a page on a full disk would raise SIGBUS. Raises NoSpaceError.
+    Its pages can be evicted to that file, and the disk space is freed with the array. The disk space is allocated
+    immediately, because touching a page on a full disk would raise SIGBUS. Raises NoSpaceError.
     """
     if 0 in shape:
         return np.zeros(shape, kind)

@@ -15,7 +15,7 @@ UTF8_BYTES = [*range(0xC0), *range(0xC2, 0xF5)]
 
 
 def refusal(tokenizer: dict[str, Any]) -> str:
-    """Return why this tokenizer.json does not allow encoding word by word (manifests store it), or "" if it does."""
+    """Return the reason why a tokenizer.json does not allow encoding word by word, else "". Manifests store it."""
     model = tokenizer["model"]
     if model.get("type") != "BPE" or model.get("dropout"):
         return "its model is not a deterministic BPE"
