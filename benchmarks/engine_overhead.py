@@ -31,7 +31,7 @@ from datakit.engine.ray_backend.metrics import RayMetrics
 from datakit.engine.scheduler.driver import run_step
 from datakit.engine.task import Plan
 from datakit.engine.worker.local_executor import LocalExecutor
-from datakit.storage import urls
+from datakit.storage import removal, urls
 from tests.support.engine import poison_tasks
 from tests.support.faults.faulty_proxy import faulty_proxy
 from tests.support.s3 import s3_root
@@ -116,7 +116,7 @@ def on_s3(directory: Path, tasks: int, latency: float) -> None:
         print(f"on S3, {1000 * latency:.0f} ms before each answer to a read; {segments} segments of the ledger")
         print(f"  the step is done: seen in {_seen(root, tasks, lambda: None)}")
         forget = urls.join(root, "manifest.json")
-        print(f"  all tasks are done, no manifest: in {_seen(root, tasks, lambda: urls.remove(forget))}")
+        print(f"  all tasks are done, no manifest: in {_seen(root, tasks, lambda: removal.remove(forget))}")
 
 
 def _seen(root: str, tasks: int, before: Callable[[], None]) -> str:

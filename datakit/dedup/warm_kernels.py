@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datakit.dedup.clusters import components
 from datakit.dedup.minhash import signatures
-from datakit.dedup.verification import kernels
+from datakit.dedup.verification import run_kernels
 from datakit.text import shingles
 
 
@@ -13,4 +13,4 @@ def warm() -> None:
     shingles.warm()
     signatures.warm()
     components.warm()
-    kernels.warm()
+    run_kernels.warm()

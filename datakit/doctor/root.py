@@ -13,7 +13,7 @@ from pathlib import Path
 
 from datakit.doctor.finding import Finding, State, disk_usage, nearest_existing, try_action
 from datakit.errors import DatakitError, DivergentOutputError
-from datakit.storage import atomic, urls
+from datakit.storage import atomic, removal, urls
 
 SKEW_SECONDS, REFUSED_SECONDS = 60.0, 600.0  # skew for a warning and for a problem; S3 accepts up to 15 minutes
 CONNECT_SECONDS = 5.0
@@ -51,7 +51,7 @@ def _write_and_read(folder: str) -> None:
             raise OSError(f"{url} does not contain what was just written")
         urls.listing(folder)
     finally:
-        urls.remove(url)
+        removal.remove(url)
 
 
 def _conditional_put(folder: str) -> Finding:
@@ -65,7 +65,7 @@ def _conditional_put(folder: str) -> Finding:
     except DatakitError as error:
         return Finding("conditional put", State.PROBLEM, str(error), "the store must allow If-None-Match on PUT")
     finally:
-        urls.remove(url)
+        removal.remove(url)
     text = "the store ignores If-None-Match and overwrites existing files: two drivers could corrupt each other's work"
     return Finding("conditional put", State.PROBLEM, text, "upgrade the store, or use one that has conditional writes")
 

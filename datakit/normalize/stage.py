@@ -19,7 +19,6 @@ from dataclasses import replace
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from datakit.engine.exchange.exchange import merged
 from datakit.engine.task import BATCH_HANG_SECONDS, Output, Phase, Plan, Preload, Step, Task, TaskResult, tolerance_of
@@ -27,9 +26,9 @@ from datakit.errors import ColumnError, DatakitError, EmptyStageError, RecipeErr
 from datakit.normalize import origins, route, sort
 from datakit.normalize.config import Config
 from datakit.normalize.number_types import Path
+from datakit.normalize.output_columns import output_schema
 from datakit.normalize.phase_data import (
     Listed,
-    OutputColumn,
     RouteArguments,
     RouteDetails,
     RouteShared,
@@ -40,8 +39,7 @@ from datakit.normalize.phase_data import (
 )
 from datakit.normalize.readers.slices import FileRange, cut_slices
 from datakit.normalize.record_counts import ADDED, IN, PREFIX, REMOVED, conservation
-from datakit.normalize.schema_union import shown, storable, unite
-from datakit.normalize.upstream_columns import LEADING
+from datakit.normalize.schema_union import unite
 from datakit.normalize.where import column_types
 from datakit.normalize.where.predicate import Predicate
 from datakit.storage.fingerprint import config_of, spelled_out
@@ -49,8 +47,6 @@ from datakit.storage.manifest import Partition
 
 NAME = "normalize"
 FORMAT_VERSION = 2
-EDITED = "edited_id"  # a column that consolidate replaces
-RENAMED = "upstream_"  # prefix for the name of an upstream column that has one of our names
 FIND_TYPES = "datakit.normalize.where.column_types:find_types"
 DECLARED = {"bool": "bool", "int64": "int64", "float64": "float64", "string": "string", "date": "date32"}
 RECORD_COPIES = 4  # the bytes as read, the parsed columns, the text, and the rows of a run
@@ -209,45 +205,6 @@ def _united(details: Sequence[RouteDetails | TypesDetails], config: Config) -> p
     if config.id not in ("id", "", *union.names) and schemas:
         raise ColumnError(f"no record has the id column {config.id!r}; {suggestion(config.id, union.names)}")
     return union
-
-
-def output_schema(union: pa.Schema, config: Config, again: bool) -> tuple[pa.Schema, list[OutputColumn]]:
-    """Return the output's schema, and the upstream column that each output column comes from. Raises ColumnError.
-
-    again: True if every record of the source is a document that datakit wrote. Then the column `source_id` holds the
-    upstream id and is preserved, while `id` and `source` are computed anew. In any other source, an upstream column
-    with one of our names is renamed.
-    """
-    again = again and "source_id" in union.names and config.id == "id"
-    id_column = "source_id" if again else config.id
-    fields = list(LEADING)
-    columns = [OutputColumn(name) for name in LEADING.names[:-1]]
-    columns.append(OutputColumn("source_id", id_column if id_column in union.names else None))
-    ours = LEADING.names if again else [*LEADING.names, EDITED]
-    taken = {*union.names, *ours}
-    for field in union:
-        if field.name == id_column or (again and field.name in ("id", "source")):
-            continue
-        name = field.name
-        while name in ours or (name != field.name and name in taken):
-            name = RENAMED + name
-        taken.add(name)
-        fields.append(pa.field(name, storable(field.type)))
-        columns.append(OutputColumn(name, field.name))
-    schema = pa.schema(fields)
-    _check_writable(schema)
-    return schema, columns
-
-
-def _check_writable(schema: pa.Schema) -> None:
-    for field in schema:
-        try:
-            pq.write_table(pa.schema([field]).empty_table(), pa.BufferOutputStream())
-        except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
-            raise ColumnError(
-                f"column {shown(field.name)} has type {field.type}, which Parquet does not support; leave it out "
-                f"(drop = [{shown(field.name)}] under [normalize]), or convert it with a transform"
-            ) from error
 
 
 def _check_not_empty(step: Step, config: Config, routed: Sequence[TaskResult]) -> None:

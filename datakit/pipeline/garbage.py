@@ -25,7 +25,7 @@ from datakit.engine.ledger.ledger import DriverLine, read_ledger
 from datakit.engine.scheduler.finish import EXCHANGE_FOLDER
 from datakit.errors import InputError
 from datakit.pipeline.root_layout import STEP_NAME
-from datakit.storage import atomic, urls
+from datakit.storage import atomic, removal, urls
 from datakit.storage.manifest import FILE_NAME, PARTIAL_NAME
 from datakit.storage.urls import FileInfo
 
@@ -57,9 +57,9 @@ def remove_leftovers(found: list[Leftover]) -> None:
     """Remove what `find_leftovers` found."""
     for leftover in found:
         if urls.is_local(leftover.url) and os.path.isfile(leftover.url):
-            urls.remove(leftover.url)
+            removal.remove(leftover.url)
         else:
-            urls.remove_tree(leftover.url)
+            removal.remove_tree(leftover.url)
 
 
 def _steps(root: str) -> dict[str, list[FileInfo]]:

@@ -25,7 +25,7 @@ from datakit.pipeline.root_layout import run_directory, stage_order
 from datakit.pipeline.run_summary import RunResult, StepResult
 from datakit.pipeline.tolerances import check_tolerances
 from datakit.recipe import Recipe
-from datakit.storage import urls
+from datakit.storage import removal, urls
 from datakit.storage.latest import Current, record_latest
 
 TOKENIZE = "tokenize"
@@ -93,7 +93,7 @@ def _remove_own_steps(graph: Graph) -> list[str]:
         located[node.label] = graph.locate(node, located)
     own = [step.directory for step in located.values() if step.node.source is None and urls.listing(step.directory)]
     for directory in own:
-        urls.remove_tree(directory)
+        removal.remove_tree(directory)
     return own
 
 

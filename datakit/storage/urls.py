@@ -1,4 +1,4 @@
-"""Resolves URLs, builds the client of every store, and reads, lists and removes files on a disk or in an object store,
+"""Resolves URLs, builds the client of every store, and reads and lists files on a disk or in an object store,
 with a limit on parallel requests.
 
 Every function takes a URL string: a plain path, `file://`, or any protocol that fsspec knows (`s3://`, `gs://`, ...).
@@ -9,10 +9,7 @@ shard or show a deleted one.
 
 from __future__ import annotations
 
-import errno
 import os
-import shutil
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -21,11 +18,9 @@ from datetime import datetime
 from typing import Any, BinaryIO, TypeVar, cast
 
 from datakit.errors import RootError, StorageError
-from datakit.storage.io_errors import read_errors, storage_errors
+from datakit.storage.io_errors import read_errors
 
 SPLITTER = "://"
-REMOVAL_TRIES = 50
-REMOVAL_PAUSE_SECONDS = 0.02
 PARALLEL_REQUESTS = 8
 TIME_KEYS = ("LastModified", "mtime", "last_modified", "created")  # of S3, GCS, Azure and fsspec's memory file system
 CHECKSUM_KEYS = ("ETag", "etag", "md5Hash", "sha256", "blob_id")
@@ -245,40 +240,3 @@ def _seconds(moment: datetime | float | str) -> float:
 def checksum_of(info: dict[str, object]) -> str | None:
     """Return the checksum of a file's content from the store's description of the file; None if there is none."""
     return next((str(info[key]).strip('"') for key in CHECKSUM_KEYS if info.get(key)), None)
-
-
-def remove(url: str) -> None:
-    """Remove one file if it exists. Raises RootError, StorageError."""
-    with storage_errors(url), suppress(FileNotFoundError):
-        if is_local(url):
-            os.unlink(local_path(url))
-        else:
-            file_system, path = filesystem(url)
-            file_system.rm_file(path)
-
-
-def remove_tree(url: str) -> None:
-    """Remove a directory and everything below it, if it exists. Raises RootError, StorageError."""
-    with storage_errors(url):
-        if is_local(url):
-            _remove_local_tree(local_path(url))
-            return
-        file_system, path = filesystem(url)
-        with suppress(FileNotFoundError):
-            file_system.rm(path, recursive=True)
-
-
-def _remove_local_tree(path: str) -> None:
-    """Remove a directory tree, retrying while other processes remove files from it or write into it."""
-    for patience in range(REMOVAL_TRIES, -1, -1):
-        try:
-            shutil.rmtree(path)
-        except FileNotFoundError:
-            if not os.path.exists(path):
-                return
-        except OSError as error:
-            if error.errno != errno.ENOTEMPTY or not patience:
-                raise
-            time.sleep(REMOVAL_PAUSE_SECONDS)
-        else:
-            return

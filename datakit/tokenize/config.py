@@ -27,7 +27,7 @@ class Config:
             'token per byte; or "package.module:function": a custom tokenizer.', "gpt2.json"),
     ]  # fmt: skip
     encoder: Annotated[
-        str, key("`auto`: fastokens if it can load the tokenizer, else tokenizers.", "tokenizers", ENCODERS)
+        str, key("`auto`: fastokens if it can be used for the tokenizer, else tokenizers.", "tokenizers", ENCODERS)
     ] = "auto"
     add: Annotated[str, key("The tokens to add around each document.", "both", ADDED)] = "eos"
     bos: Annotated[str | None, key("The beginning-of-text token. " + USUAL, "<s>")] = None

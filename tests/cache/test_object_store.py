@@ -18,7 +18,7 @@ from datakit.cache.reader import open_cache
 from datakit.errors import CorruptError
 from datakit.interop.import_cache import import_cache
 from datakit.interop.levanter import read_levanter
-from datakit.storage import urls
+from datakit.storage import removal, urls
 from datakit.storage.atomic import commit_bytes
 from datakit.validate.token_cache import require_intact
 from tests.support.caches import SMALL_TEXTS, clean, random_cache, reference_tokens, run, tokenize_step, trained, upload
@@ -55,7 +55,7 @@ def test_cache_on_s3_equals_the_local_one(store: str, small: Path, tmp_path: Pat
             document.id for document in open_cache(str(small)).documents()
         ]
         assert require_intact(cache) == require_intact(open_cache(str(small)))
-        urls.remove(f"{root}/cache/data/novels/shard-00000/c/0")
+        removal.remove(f"{root}/cache/data/novels/shard-00000/c/0")
         with pytest.raises(CorruptError, match="missing or damaged"):
             open_cache(f"{root}/cache").read(0, 10)
 

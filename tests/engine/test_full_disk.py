@@ -84,7 +84,7 @@ from pathlib import Path
 
 import numpy as np
 
-from datakit.dedup.verification.kernels import scratch_array
+from datakit.dedup.verification.run_kernels import scratch_array
 from datakit.engine.exchange.run_file import map_range
 from datakit.errors import NoSpaceError
 

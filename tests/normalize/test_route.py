@@ -17,7 +17,7 @@ import zstandard
 from datakit.engine.exchange import exchange
 from datakit.normalize import route
 from datakit.normalize.readers import line_chunks, streams
-from datakit.storage import urls
+from datakit.storage import removal
 from tests.support.normalize.sources import check_contract, normalize, write_lines
 
 
@@ -147,4 +147,4 @@ def test_runs_of_a_stream_do_not_fill_the_temporary_directory(tmp_path: Path, su
         assert 40_000 < max(staged) < 60_000
         assert 1 <= sum(size > 40_000 for size in staged) <= 1 + damaged, "each pass reads the file ahead once"
     finally:
-        urls.remove_tree(root)
+        removal.remove_tree(root)

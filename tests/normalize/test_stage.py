@@ -17,7 +17,7 @@ import zstandard
 from datakit.errors import ColumnError, EmptyStageError
 from datakit.normalize.config import Config
 from datakit.normalize.readers import slices
-from datakit.normalize.stage import output_schema, partition_bits, route_memory
+from datakit.normalize.stage import partition_bits, route_memory
 from datakit.normalize.upstream_columns import LEADING
 from tests.support.data import need_data
 from tests.support.normalize.sources import SOURCE, check_contract, normalize, write_lines
@@ -111,22 +111,6 @@ def test_upstream_columns_are_kept(tmp_path: Path) -> None:
     assert [rows[text]["day"] for text in "abc"] == [None, "2020-01-01", None], "a string stays a string"
     assert [rows[text]["none"] for text in "abc"] == [None] * 3
     assert [rows[text]["tags"] for text in "abc"] == [None, None, ["p", "q"]]
-
-
-def test_upstream_columns_with_our_names_are_renamed() -> None:
-    union = pa.schema([("id", pa.string()), ("url", pa.string()), ("text", pa.int64()), ("upstream_text", pa.int8())])
-    schema, columns = output_schema(union, Config(text="body", id="url"), again=False)
-    named = {entry.name: entry.upstream for entry in columns}
-    assert schema.names == [
-        "id",
-        "text",
-        "source",
-        "source_id",
-        "upstream_id",
-        "upstream_upstream_text",
-        "upstream_text",
-    ]
-    assert named["source_id"] == "url" and named["upstream_id"] == "id" and named["upstream_upstream_text"] == "text"
 
 
 def test_conflicting_types_name_both_files(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from datakit.engine.executor import Cause
 from datakit.engine.ledger.ledger import AttemptLine, DriverLine, PhaseLine
 from datakit.engine.task import TaskResult
 from datakit.pipeline.garbage import DAY_SECONDS, find_leftovers
-from datakit.storage import atomic, urls
+from datakit.storage import atomic, removal
 from tests.support.command_line import invoke
 from tests.support.small_shelf import step, tree
 
@@ -72,7 +72,7 @@ def old_step() -> Iterator[tuple[str, str]]:
     atomic.commit_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines), f"{directory}/ledger/{driver}-0")
     set_times(root, begun)
     yield root, directory
-    urls.remove_tree(root)
+    removal.remove_tree(root)
 
 
 def set_times(root: str, seconds: float) -> None:

@@ -8,13 +8,9 @@ from pathlib import Path
 import pytest
 
 from datakit.errors import NotFoundError, RootError
-from datakit.storage import atomic, urls
+from datakit.storage import atomic, removal, urls
 from datakit.storage.parquet import open_shard
 from tests.support.s3 import s3_root
-
-
-def names(root: str) -> list[str]:
-    return [info.path for info in urls.listing(root)]
 
 
 def test_listing_is_deep_sorted_without_dot_files(root: str) -> None:
@@ -33,7 +29,7 @@ def test_listing_and_removal_go_beyond_a_page(tmp_path: Path) -> None:
         (tmp_path / f"{number:04d}").touch()
     with s3_root(holding=str(tmp_path)) as root:
         assert [info.path for info in urls.listing(root)] == [f"{number:04d}" for number in range(2_005)]
-        urls.remove_tree(root)
+        removal.remove_tree(root)
         assert urls.listing(root) == []
 
 
@@ -57,16 +53,8 @@ def test_missing_file_is_named(root: str) -> None:
         with pytest.raises(NotFoundError, match=r"absent\.parquet does not exist"):
             read(url)
     assert not urls.exists(url)
-    urls.remove(url)
-    urls.remove_tree(url)
-
-
-def test_files_and_trees_are_removed(root: str) -> None:
-    for name in ("keep", "tree/a", "tree/b/c", "single"):
-        atomic.commit_bytes(b"x", urls.join(root, name))
-    urls.remove(urls.join(root, "single"))
-    urls.remove_tree(urls.join(root, "tree"))
-    assert names(root) == ["keep"]
+    removal.remove(url)
+    removal.remove_tree(url)
 
 
 def test_unknown_protocol_is_named() -> None:

@@ -11,7 +11,8 @@ import tokenizers
 
 from datakit.cache.contract import PARTS, WHOLE, Special
 from datakit.errors import TokenizerError
-from datakit.tokenize.encoders import long_words
+from datakit.tokenize.encoders import tokenizer as tokenizer_module
+from datakit.tokenize.encoders import word_models
 from datakit.tokenize.make_contract import GOLDEN, make_contract
 from tests.support.caches import contract_of, load_tokenizer, trained
 from tests.support.tokens.tokenizer_kinds import small_tokenizer
@@ -42,12 +43,14 @@ def test_special_tokens_are_never_guessed() -> None:
     assert (found.bos, found.eos) == (Special("<s>", 400), Special("<|mask|>", 402))
 
 
-def test_libraries_that_match_nested_added_tokens_differently_are_found() -> None:
+def test_libraries_that_match_nested_added_tokens_differently_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     definition = json.loads(trained())
     plain = {"single_word": False, "lstrip": False, "rstrip": False}
     for number, (content, normalized) in enumerate([("<|sep a|>", True), ("sep", False)]):
         token = {"id": 400 + number, "content": content, "special": False, "normalized": normalized, **plain}
         definition["added_tokens"].append(token)
+    assert contract_of(json.dumps(definition).encode()).encoder == "fastokens"
+    monkeypatch.setattr(tokenizer_module, "disputed_strings", lambda definition: ())
     with pytest.raises(TokenizerError, match="added tokens differently"):
         contract_of(json.dumps(definition).encode())
 
@@ -55,8 +58,8 @@ def test_libraries_that_match_nested_added_tokens_differently_are_found() -> Non
 def test_probe_finds_parts_that_treat_words_of_the_vocabulary_differently(monkeypatch: pytest.MonkeyPatch) -> None:
     data = json.dumps(small_tokenizer("ignore_merges").definition).encode()
     assert contract_of(data).long_texts == PARTS
-    bare = long_words.bare
-    monkeypatch.setattr(long_words, "bare", lambda definition, ignore_merges: bare(definition))
+    bare = word_models.bare
+    monkeypatch.setattr(word_models, "bare", lambda definition, ignore_merges: bare(definition))
     assert contract_of(data).long_texts == f"{WHOLE}: encoded in parts, a probe has other tokens"
 
 

@@ -28,7 +28,8 @@ LARGEST = 10  # number of largest clusters that a task reports
 
 def judge(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """Write the verdicts on the documents in one bucket of components."""
-    from datakit.dedup.verification.kernels import NONE, verify  # imported here, so that planning need not load numba
+    from datakit.dedup.verification.kernels import NONE  # imported here, so that planning need not load numba
+    from datakit.dedup.verification.run_kernels import verify
 
     bucket, common = arguments["bucket"], msgspec.convert(shared, Shared)
     tables = list(read_buckets(context.step_directory, common.runs, bucket, bucket + 1, context.scratch))
@@ -63,7 +64,8 @@ def _known(tables: list[pa.Table]) -> dict[str, np.ndarray]:
 
 def _documents(tables: list[pa.Table], order: np.ndarray, known: dict[str, np.ndarray], scratch: Path) -> Any:
     """Return the documents for the kernels, with the lists copied, in survivor order, to memory-mapped files."""
-    from datakit.dedup.verification.kernels import Documents, copy_lists, scratch_array
+    from datakit.dedup.verification.kernels import Documents, copy_lists
+    from datakit.dedup.verification.run_kernels import scratch_array
 
     shingles = [chunk for table in tables for chunk in table["shingles"].chunks]
     keys = [chunk for table in tables for chunk in table["keys"].chunks]

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from datakit.engine.versions import comparable_versions
 from datakit.errors import InputError, NotFoundError, RootError, StorageError, UsageError
-from datakit.storage import atomic, stale_files, urls
+from datakit.storage import atomic, removal, stale_files, urls
 
 FOLDER = ".probe"
 AUTHENTICATION = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
@@ -65,7 +65,7 @@ def nonce_below(root: str) -> Iterator[Expected]:
     try:
         yield Expected(root, url, nonce, comparable_versions())
     finally:
-        urls.remove(url)
+        removal.remove(url)
         if urls.is_local(folder):
             _remove_if_empty(Path(urls.local_path(folder)))
 

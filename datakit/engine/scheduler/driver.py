@@ -22,7 +22,7 @@ from datakit.engine.scheduler.finish import Tally, clean_up_finished, finish_ste
 from datakit.engine.scheduler.phase_run import OvertakenError, PhaseRun, StepContext
 from datakit.engine.task import Output, Phase, Plan, Step, Task, encode
 from datakit.errors import PartialError, StorageError
-from datakit.storage import atomic, stale_files, urls
+from datakit.storage import atomic, removal, stale_files, urls
 from datakit.storage.manifest import PARTIAL_NAME, Manifest, find_manifest
 
 SHARED_FOLDER = "exchange/shared"
@@ -122,7 +122,7 @@ class StepRun:
     def _forget_failures(self) -> None:
         """Remove the list of tasks that failed in an earlier run, since these tasks are about to be retried."""
         if not self._started:
-            urls.remove(urls.join(self.step.directory, PARTIAL_NAME))
+            removal.remove(urls.join(self.step.directory, PARTIAL_NAME))
         self._started = True
 
     def _share(self, phase: Phase, digests: Digests) -> str | None:

@@ -19,7 +19,7 @@ import msgspec
 from datakit.engine.scheduler.retry_policy import TaskHistory
 from datakit.engine.task import Output, OutputFile, QuarantinedRecord, Step, TaskResult, input_references
 from datakit.errors import CorruptError, NotFoundError, RootError
-from datakit.storage import atomic, stale_files, urls
+from datakit.storage import atomic, removal, stale_files, urls
 from datakit.storage.fingerprint import identity
 from datakit.storage.manifest import PARTIAL_NAME, Manifest, Quarantine, StepFile, totals_of, write_manifest
 from datakit.storage.parquet import columns_of
@@ -76,7 +76,7 @@ def finish_step(step: Step, output: Output, tally: Tally) -> Manifest:
     atomic.sync_directories(sorted(folders))
     manifest = write_manifest(manifest, step.directory)
     atomic.sync_directories([step.directory, urls.parent(step.directory)])
-    urls.remove(urls.join(step.directory, PARTIAL_NAME))
+    removal.remove(urls.join(step.directory, PARTIAL_NAME))
     remove_exchange(step)
     return manifest
 
@@ -120,7 +120,7 @@ def clean_up_finished(step: Step) -> None:
         return
     with contextlib.suppress(RootError, PermissionError):  # users with read-only access cannot remove files
         stale_files.remove_dead_files_in(step.directory)
-        urls.remove(urls.join(step.directory, PARTIAL_NAME))
+        removal.remove(urls.join(step.directory, PARTIAL_NAME))
         remove_exchange(step)
 
 
@@ -131,7 +131,7 @@ def read_quarantine(directory: str) -> list[QuarantinedRecord]:
 
 def remove_exchange(step: Step) -> None:
     """Remove the step's intermediate files."""
-    urls.remove_tree(urls.join(step.directory, EXCHANGE_FOLDER))
+    removal.remove_tree(urls.join(step.directory, EXCHANGE_FOLDER))
 
 
 def _write_quarantine(step: Step, records: Sequence[QuarantinedRecord]) -> OutputFile:

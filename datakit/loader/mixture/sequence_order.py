@@ -33,6 +33,17 @@ class Pick:
     rows: np.ndarray  # index of each row in the batch
 
 
+@dataclass(frozen=True)
+class _End:
+    """A possible end of the run: `after` slots past the last of the slots that serve these sequences, which are pairs
+    (number of the component, number of the sequence).
+    """
+
+    sequences: list[tuple[int, int]]
+    after: int
+    reason: str
+
+
 class SequenceOrder:
     """The order in which the sequences of a mixture are read. `names`, `streams` and all arrays with one entry per
     component are ordered by component name. `ending` says why the run ends. Raises LoaderError if the windows do not
@@ -113,43 +124,49 @@ class SequenceOrder:
         return Stream(source, settings, self.lengths.at(0), dict(component.packing_counts or {}))
 
     def _end(self) -> int | None:
-        """Return the number of slots in the run, or None if it never ends. Sets `ending`."""
-        self.ending = "it never ends"
-        ends = [(self.mixture.components[name].max_epochs, i) for i, name in enumerate(self.names)]
-        limits = [(epochs, i) for epochs, i in ends if epochs is not None]
-        if self.mixture.stop == "first_exhausted":
-            limits += [(1, i) for i in range(len(self.names))]
-        end = self._first_to_end(limits)
-        if self.mixture.stop == "all_exhausted":
-            all_served = max(self._served_once(i) for i in range(len(self.names)))
-            if end is None or all_served <= end:
-                end, self.ending = all_served, "every component has completed an epoch"
-        return end
-
-    def _first_to_end(self, limits: list[tuple[int, int]]) -> int | None:
-        """Return the first slot at which a component would exceed its limit, or None if no component ever does. Sets
-        `ending`. `limits` contains pairs (maximum number of epochs, index of the component).
+        """Return the number of slots in the run, or None if it never ends. Sets `ending`. Raises LoaderError if the
+        stop rule promises an end, but there is none.
         """
-        bounds = []
-        for epochs, i in limits:
-            sequences = self.streams[i].end_of_epochs(epochs)
-            bounds.append((self.slot_order.earliest(i, sequences), epochs, i, sequences))
-        end: int | None = None
-        for bound, epochs, i, sequences in sorted(bounds):
+        end, self.ending = None, "it never ends"
+        for bound, possible in sorted(((self._bound(each), each) for each in self._ends()), key=lambda pair: pair[0]):
             if bound == float("inf") or (end is not None and bound > end):
                 continue
-            slot = self.slot_order.slot_of(i, sequences)
-            if slot is not None and (end is None or slot < end):
-                end, self.ending = slot, f"component {self.names[i]!r} has completed {epochs} epoch{'s'[: epochs > 1]}"
+            served = [self.slot_order.slot_of(i, sequence) for i, sequence in possible.sequences]
+            slot = max(slot for slot in served if slot is not None) + possible.after
+            if end is None or slot < end:
+                end, self.ending = slot, possible.reason
+        if end is None and self.mixture.stop == "all_exhausted":
+            self._refuse_endless()
         return end
 
-    def _served_once(self, i: int) -> int:
-        slot = self.slot_order.slot_of(i, self.streams[i].end_of_epochs(1) - 1)
-        if slot is None:
-            raise LoaderError(
-                f"stop is 'all_exhausted', but component {self.names[i]!r} loses its weight before its first epoch ends"
-            )
-        return slot + 1
+    def _bound(self, possible: _End) -> float:
+        """Return a lower bound for the slot of an end without computing blocks; infinity if it is never reached."""
+        return max(self.slot_order.earliest(i, sequence) for i, sequence in possible.sequences)
+
+    def _ends(self) -> list[_End]:
+        """Return the possible ends: the first slot at which a component would exceed a limit, for each limit, and the
+        slot after which every component has completed an epoch.
+        """
+        names, stop = self.names, self.mixture.stop
+        limits = [(i, self.mixture.components[name].max_epochs) for i, name in enumerate(names)]
+        limits += [(i, 1) for i in range(len(names)) if stop == "first_exhausted"]
+        ends = [self._limit(i, epochs) for i, epochs in limits if epochs is not None]
+        if stop == "all_exhausted":
+            last = [(i, stream.end_of_epochs(1) - 1) for i, stream in enumerate(self.streams)]
+            ends.append(_End(last, 1, "every component has completed an epoch"))
+        return ends
+
+    def _limit(self, i: int, epochs: int) -> _End:
+        reason = f"component {self.names[i]!r} has completed {epochs} epoch{'s'[: epochs > 1]}"
+        return _End([(i, self.streams[i].end_of_epochs(epochs))], 0, reason)
+
+    def _refuse_endless(self) -> None:
+        last = [_End([(i, stream.end_of_epochs(1) - 1)], 1, "") for i, stream in enumerate(self.streams)]
+        name = next(name for name, each in zip(self.names, last, strict=True) if self._bound(each) == float("inf"))
+        raise LoaderError(
+            f"stop is 'all_exhausted', but component {name!r} loses its weight before its first epoch ends, so the run "
+            "never ends; let it keep its weight, or give a component that keeps its weight max_epochs"
+        )
 
 
 def _claim(component: Component, source: TokenSource) -> Claim:

@@ -43,17 +43,19 @@ class Encoder(Protocol):
 class FastEncoder:
     """The fastokens encoder. It returns all ids in one buffer and creates no Python object per token.
 
-    Texts that contain a DISPUTED character are encoded by `reference`, if there is one.
+    Texts that contain the DISPUTED character or a string of `disputed` are encoded by `reference`, if there is one.
     """
 
     tokenizer: fastokens.Tokenizer
     special_as_text: bool = False
     reference: tokenizers.Tokenizer | None = None
+    disputed: tuple[str, ...] = ()
     name = "fastokens"
     version = version("fastokens")
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        disputed = {number for number, text in enumerate(texts) if DISPUTED in text} if self.reference else set()
+        strings = (DISPUTED, *self.disputed) if self.reference else ()
+        disputed = {number for string in strings for number, text in enumerate(texts) if string in text}
         if disputed:
             return self._mixed(texts, disputed)
         ids, offsets = self.tokenizer.encode_batch_flat(list(texts), split_special_tokens=self.special_as_text)

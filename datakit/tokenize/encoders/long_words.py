@@ -24,11 +24,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
-from datakit.tokenize.encoders.added_tokens import added_tokens, cut_at_added
+from datakit.tokenize.encoders.added_tokens import cut_at_added
 from datakit.tokenize.encoders.base import Encoder
 from datakit.tokenize.encoders.normalizing import PIECE_CHARACTERS, normalized
 
@@ -39,44 +38,6 @@ LOOK_BEYOND = 16  # number of characters; no contraction in any of the expressio
 FLUSH_CHARACTERS = 1 << 20
 RENEW_BYTES = 32 << 20
 FLUSH_WORDS = 1 << 16
-UTF8_BYTES = [*range(0xC0), *range(0xC2, 0xF5)]
-
-
-def refusal(tokenizer: dict[str, Any]) -> str:
-    """Return the reason why a tokenizer.json does not allow encoding word by word, else "". Manifests store it."""
-    model = tokenizer["model"]
-    if model.get("type") != "BPE" or model.get("dropout"):
-        return "its model is not a deterministic BPE"
-    if model.get("continuing_subword_prefix") or model.get("end_of_word_suffix") or model.get("byte_fallback"):
-        return "its tokens depend on their place in the word"
-    if any(token.get(key) for token in added_tokens(tokenizer) for key in ("lstrip", "rstrip", "single_word")):
-        return "it has an added token that depends on what stands around it"
-    characters = byte_characters()
-    if not all(characters[byte] in model["vocab"] for byte in UTF8_BYTES):
-        return "its vocabulary lacks some bytes"
-    if max(map(len, model["vocab"])) * 2 > WINDOW_BYTES // OVERLAP:
-        return "it has a token of several thousand bytes"
-    return ""
-
-
-def bare(tokenizer: dict[str, Any], *, ignore_merges: bool = False) -> dict[str, Any]:
-    """Return a copy of this tokenizer.json that keeps only its model and treats each text as one word.
-
-    If `ignore_merges` is true, a word that is a token becomes this token, whatever the merges are.
-    """
-    whole = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-    model = {**tokenizer["model"], "ignore_merges": ignore_merges}
-    plain = {"normalizer": None, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
-    return {**tokenizer, **plain, "pre_tokenizer": whole, "model": model}
-
-
-def byte_characters() -> list[str]:
-    """Return the character that stands for each byte in a byte-level vocabulary. A printable byte stands for itself;
-    the others get consecutive characters from U+0100 on.
-    """
-    shown = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    hidden = iter(range(0x100, 0x200))
-    return [chr(byte) if byte in shown else chr(next(hidden)) for byte in range(256)]
 
 
 @dataclass
@@ -252,11 +213,3 @@ def _character_start(data: np.ndarray, place: int) -> int:
     while data[place] & 0xC0 == 0x80:
         place -= 1
     return place
-
-
-def token_sizes(vocabulary: dict[str, int]) -> np.ndarray:
-    """Return the size in bytes of each token in a byte-level vocabulary: int64, indexed by id."""
-    sizes = np.zeros(max(vocabulary.values()) + 1, np.int64)
-    for token, number in vocabulary.items():
-        sizes[number] = len(token)
-    return sizes

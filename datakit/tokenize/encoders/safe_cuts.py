@@ -99,12 +99,12 @@ def find_splitter(tokenizer: dict[str, Any]) -> tuple[Splitter | None, str]:
 
 def splitting_expression(tokenizer: dict[str, Any]) -> str:
     """Return the regular expression of a tokenizer's pre-tokenizer. The tokenizer must have a Splitter."""
-    first = _steps(tokenizer["pre_tokenizer"], "pretokenizers")[0]
+    first = steps_of(tokenizer["pre_tokenizer"], "pretokenizers")[0]
     return GPT2 if first["type"] == "ByteLevel" else first["pattern"]["Regex"]
 
 
 def _family(pre_tokenizer: Any) -> tuple[str | None, str]:
-    steps = _steps(pre_tokenizer, "pretokenizers")
+    steps = steps_of(pre_tokenizer, "pretokenizers")
     last = steps[-1] if steps else {}
     if last.get("type") != "ByteLevel":
         return None, "its pre-tokenizer is not byte-level"
@@ -125,16 +125,17 @@ def _is_split(step: dict[str, Any]) -> bool:
     return step.get("type") == "Split" and step.get("behavior") == "Isolated" and not step.get("invert")
 
 
-def _steps(part: Any, key: str) -> list[dict[str, Any]]:
+def steps_of(part: Any, key: str) -> list[dict[str, Any]]:
+    """Return the steps of a normalizer or pre-tokenizer, which may be None or a nested sequence under `key`."""
     if part is None:
         return []
     if part.get("type") == "Sequence":
-        return [step for entry in part[key] for step in _steps(entry, key)]
+        return [step for entry in part[key] for step in steps_of(entry, key)]
     return [part]
 
 
 def _is_form(normalizer: Any) -> bool:
-    return all(step.get("type") in FORMS for step in _steps(normalizer, "normalizers"))
+    return all(step.get("type") in FORMS for step in steps_of(normalizer, "normalizers"))
 
 
 def _table(family: str) -> np.ndarray:

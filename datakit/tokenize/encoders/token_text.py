@@ -13,8 +13,8 @@ from tokenizers import decoders
 from tokenizers.decoders import DecodeStream
 
 from datakit.errors import TokenizerError
-from datakit.tokenize.encoders.long_words import byte_characters
 from datakit.tokenize.encoders.tokenizer import Tokenizer, load
+from datakit.tokenize.encoders.word_models import byte_characters
 
 BYTES = {character: byte for byte, character in enumerate(byte_characters())}
 LONGEST_CHARACTER = 8  # maximum number of tokens per piece; that many are decoded even if they do not form text

@@ -3,7 +3,8 @@ threads.
 
 fastokens gives the same ids about thirty times as fast (docs/measurements.md), and a sample of every partition is
 compared with the reference (tokenize/reference_check.py). If fastokens cannot load a tokenizer (WordPiece, Unigram, an
-unknown pre-tokenizer) or panics while loading it, the reference encodes instead, and the contract records why.
+unknown pre-tokenizer), panics while loading it, or is known to give other ids (disagreements.py), the reference encodes
+instead, and the contract records why.
 
 The fork server calls `load` once for all attempts, so `load` must start no thread; a helper process reads remote files.
 Truncation and padding in a tokenizer.json are switched off, because they would drop or add tokens. fastokens creates
@@ -30,11 +31,13 @@ from tokenizers.pre_tokenizers import Split
 
 from datakit.errors import NotFoundError, TokenizerError
 from datakit.storage import urls
-from datakit.tokenize.encoders import long_words
+from datakit.tokenize.encoders import word_models
 from datakit.tokenize.encoders.added_tokens import added_by_string, added_tokens
 from datakit.tokenize.encoders.base import Encoder, FastEncoder, ReferenceEncoder
 from datakit.tokenize.encoders.custom import MARK, CustomTokenizer
+from datakit.tokenize.encoders.disagreements import check_added_ids, disputed_strings, fast_refusal
 from datakit.tokenize.encoders.long_texts import PART_BYTES, LongTexts
+from datakit.tokenize.encoders.long_words import WordEncoder
 from datakit.tokenize.encoders.safe_cuts import find_splitter, splitting_expression
 
 ENCODERS = ("auto", "fastokens", "tokenizers")
@@ -45,7 +48,9 @@ TASKS = Path("/proc/self/task")
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A loaded tokenizer.json, parsed as `definition`. fast: None if fastokens cannot load it; `refusal` says why."""
+    """A loaded tokenizer.json, parsed as `definition`. fast: None if fastokens cannot load it, or would give other ids
+    than the reference; `refusal` says why.
+    """
 
     sha256: str
     reference: tokenizers.Tokenizer
@@ -55,8 +60,9 @@ class Tokenizer:
 
     @property
     def vocabulary_size(self) -> int:
-        """The highest id plus 1, including the ids of added tokens."""
-        return max(self.reference.get_vocab(with_added_tokens=True).values()) + 1
+        """The highest id plus 1, including the ids of all added tokens; there may be gaps between ids."""
+        numbers = self.reference.get_vocab(with_added_tokens=True).values()
+        return max([*numbers, *(token["id"] for token in added_tokens(self.definition))]) + 1
 
     @property
     def special_tokens(self) -> list[str]:
@@ -68,7 +74,7 @@ class Tokenizer:
     def encoder(self, wanted: str = "auto", special_strings: str = "keep") -> Encoder:
         """Return the encoder `wanted`. Raises TokenizerError if there is none.
 
-        "auto" means fastokens if it can load the tokenizer, else the reference.
+        "auto" means fastokens if it can be used for this tokenizer, else the reference.
         """
         if wanted not in ENCODERS:
             raise TokenizerError(f"tokenize.encoder: {wanted!r} is not one of {', '.join(ENCODERS)}")
@@ -79,23 +85,24 @@ class Tokenizer:
             return ReferenceEncoder(self.reference, special_as_text=as_text)
         if self.fast is None:
             raise TokenizerError(
-                f"fastokens cannot load this tokenizer ({self.refusal}); set tokenize.encoder to 'auto' or 'tokenizers'"
+                f"fastokens cannot be used for this tokenizer ({self.refusal}); set tokenize.encoder to 'auto' or "
+                "'tokenizers'"
             )
-        return FastEncoder(self.fast, special_as_text=as_text, reference=self.reference)
+        return FastEncoder(self.fast, as_text, self.reference, disputed_strings(self.definition))
 
     def reference_encoder(self, special_strings: str = "keep") -> Encoder:
         return ReferenceEncoder(self.reference, special_as_text=special_strings == "text")
 
     def long_texts(self, encoder: Encoder, special_strings: str = "keep", part_bytes: int = PART_BYTES) -> LongTexts:
         splitter, reason = find_splitter(self.definition)
-        reason = reason or long_words.refusal(self.definition)
+        reason = reason or word_models.refusal(self.definition)
         if splitter is None or reason:
             return LongTexts(encoder, None, None, reason, part_bytes)
         return LongTexts(encoder, splitter, lambda: self._words(encoder.name, special_strings), "", part_bytes)
 
-    def _words(self, encoder: str, special_strings: str) -> long_words.WordEncoder:
+    def _words(self, encoder: str, special_strings: str) -> WordEncoder:
         def bare(ignore_merges: bool = False) -> Encoder:
-            text = json.dumps(long_words.bare(self.definition, ignore_merges=ignore_merges))
+            text = json.dumps(word_models.bare(self.definition, ignore_merges=ignore_merges))
             fast = _load_fast(text)[0] if encoder == "fastokens" else None
             return FastEncoder(fast) if fast else ReferenceEncoder(tokenizers.Tokenizer.from_str(text))
 
@@ -107,10 +114,10 @@ class Tokenizer:
         def pieces(text: str) -> list[tuple[int, int]]:
             return [place for _, place in pre_tokenizer.pre_tokenize_str(text)]
 
-        sizes = long_words.token_sizes(self.definition["model"]["vocab"])
+        sizes = word_models.token_sizes(self.definition["model"]["vocab"])
         normalized = {normalize(token): number for token, number in normalized.items()}
         ignoring = bare(ignore_merges=True) if self.definition["model"].get("ignore_merges") else None
-        return long_words.WordEncoder(bare, sizes, normalize, pieces, raw, normalized, ignoring)
+        return WordEncoder(bare, sizes, normalize, pieces, raw, normalized, ignoring)
 
 
 def load(url: str) -> Tokenizer | CustomTokenizer:
@@ -130,19 +137,11 @@ def parse(data: bytes, place: str) -> Tokenizer | CustomTokenizer:
     reference.no_truncation()
     reference.no_padding()
     definition = json.loads(text)
-    _check_added_ids(reference, definition, place)
+    check_added_ids(reference, definition, place)
     fast, refusal = _load_fast(text)
+    if fast and (refusal := fast_refusal(definition)):
+        fast = None
     return Tokenizer(hashlib.sha256(data).hexdigest(), reference, fast, refusal, definition)
-
-
-def _check_added_ids(reference: tokenizers.Tokenizer, definition: dict[str, Any], place: str) -> None:
-    """Raise TokenizerError if `tokenizers`, which numbers added tokens itself, does not give them the file's ids."""
-    for token in added_tokens(definition):
-        if (number := reference.token_to_id(token["content"])) != token["id"]:
-            raise TokenizerError(
-                f"{place}: the added token {token['content']!r} has id {token['id']}, but `tokenizers` gives it "
-                f"{number}; number added tokens from the size of the vocabulary on, without gaps"
-            )
 
 
 def _load_fast(text: str) -> tuple[fastokens.Tokenizer | None, str]:

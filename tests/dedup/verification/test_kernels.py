@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datakit.dedup.verification.kernels import NONE, Documents, common, verify
+from datakit.dedup.verification.kernels import NONE, Documents, common
 from datakit.dedup.verification.rules import COUNTED, Rules
+from datakit.dedup.verification.run_kernels import verify
 
 BANDS = 3
 Document = tuple[int, frozenset[int], tuple[int, ...]]  # id, shingles, band keys

@@ -15,7 +15,7 @@ from datakit.engine.exchange import merge
 from datakit.engine.exchange.exchange import ExchangeWriter, merged, read_buckets
 from datakit.engine.task import Step, TaskContext
 from datakit.errors import CorruptError
-from datakit.storage import urls
+from datakit.storage import removal, urls
 from tests.support.engine.exchange_runs import merge_inline, merge_inline_always, some_rows
 
 
@@ -47,7 +47,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter]:
     for name in ("read_range", "read_bytes", "open_read", "size", "exists", "listing"):
         monkeypatch.setattr(urls, name, counted(name))
     yield counts
-    urls.remove_tree("memory://exchange-requests")
+    removal.remove_tree("memory://exchange-requests")
 
 
 @pytest.mark.parametrize(("maps", "reducers"), [(300, 4_000), pytest.param(2_000, 2_000, marks=pytest.mark.soak)])

@@ -65,3 +65,29 @@ def test_component_without_weight_cannot_be_exhausted() -> None:
     stages = [Stage({"a": 1}), Stage({"b": 1}, start_slot=50)]
     with pytest.raises(LoaderError, match="'a' loses its weight"):
         Loader(Mixture(components, stages, sequence_length=10, stop="all_exhausted"))
+
+
+def losing_weight(**epochs: int) -> Mixture:
+    """Component a loses its weight after 50 of its 100 sequences; `epochs` limits components."""
+    components = {name: Component(counting([10] * 100), max_epochs=epochs.get(name)) for name in "ab"}
+    stages = [Stage({"a": 1}), Stage({"b": 1}, start_slot=50)]
+    return Mixture(components, stages, sequence_length=10, batch_size=1, stop="all_exhausted")
+
+
+def test_max_epochs_ends_a_run_that_never_exhausts_every_component() -> None:
+    with Loader(losing_weight(b=2)) as loader:
+        assert (loader.steps, loader.order.ending) == (250, "component 'b' has completed 2 epochs")
+    with pytest.raises(LoaderError, match="never ends; let it keep its weight"):
+        Loader(losing_weight(a=1))
+
+
+@pytest.mark.parametrize(("stop", "steps"), [("all_exhausted", 40), ("restart", None)])
+def test_limit_too_far_ahead_to_be_computed_matters_only_if_it_ends_the_run(stop: str, steps: int | None) -> None:
+    components = {"a": Component(counting([10] * 20), max_epochs=10**12), "b": Component(counting([10] * 20))}
+    mixture = Mixture(components, {"a": 1, "b": 1}, sequence_length=10, batch_size=1, block=2, stop=stop)
+    if steps is None:
+        with pytest.raises(LoaderError, match="too far ahead"):
+            Loader(mixture)
+        return
+    with Loader(mixture) as loader:
+        assert loader.steps in (steps - 1, steps)

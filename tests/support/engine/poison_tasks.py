@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from datakit.engine.task import Output, OutputFile, Phase, Plan, Preload, Step, Task, TaskContext, TaskResult, Tolerance
-from datakit.storage import atomic, urls
+from datakit.storage import atomic, removal, urls
 from datakit.storage.manifest import Partition
 from tests.support.engine.engine_tasks import SCHEMA
 
@@ -75,7 +75,7 @@ def write_parts(arguments: dict[str, Any], shared: dict[str, Any], context: Task
     mended = urls.exists(urls.join(context.step_directory, "mended"))
     external_kill = urls.join(context.step_directory, "external-kill")
     if urls.exists(external_kill) and shared["poison"] not in arguments["names"]:
-        urls.remove(external_kill)
+        removal.remove(external_kill)
         os.kill(os.getpid(), signal.SIGKILL)
     for name in arguments["names"]:
         if name == shared["poison"] and not mended:

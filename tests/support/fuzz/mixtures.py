@@ -165,8 +165,10 @@ def _check_end(
     slots = [0, *accumulate(len(batch.tokens) for batch in batches)]
     try:
         loader = Loader(mixture)
-    except LoaderError:  # a component loses its weight before its first epoch ends
-        assert case.stop == "all_exhausted" and min(case.stages[-1][1]) == 0
+    except LoaderError:  # a component loses its weight before its first epoch ends, and no other limit ends the run
+        kept = [part for part, weight in zip(case.parts, case.stages[-1][1], strict=True) if weight]
+        assert case.stop == "all_exhausted" and len(kept) < len(case.parts)
+        assert end is None and all(part.max_epochs is None for part in kept)
         return
     with loader:
         if end is None:

@@ -22,7 +22,7 @@ from tests.support.tokens.tokenizer_kinds import EXPRESSIONS, small_tokenizer
 BYTES = tuple(sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()))
 SPLITS = {"gpt2": (GPT2,), **{f"cl100k {n}": (text,) for n, text in enumerate(sorted(CL100K_KIND))}, **EXPRESSIONS}
 KINDS = ("byte-level", *SPLITS, "single digits", "gemma", "byte_fallback", "metaspace")
-SPELLED = tuple("▁aBthe19'.,<|é漢字")
+SPELLED = tuple("▁aBthe'.,|é漢字<>unkx0123456789ACDEF")  # with all characters of the entries for bytes
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,12 @@ def check(case: Case) -> None:
     assert isinstance(made, Tokenizer)
     library = tokenizers.Tokenizer.from_str(data.decode())
     library.encode_special_tokens = case.special_strings == "text"
-    expected = library.encode(case.text, add_special_tokens=False).ids
+    try:
+        expected = library.encode(case.text, add_special_tokens=False).ids
+    except BaseException as error:  # the reference panics where added tokens claim the same white space
+        if type(error).__name__ != "PanicException":
+            raise
+        return
     for wanted in ("tokenizers", *(["fastokens"] if made.fast else [])):
         encoder = made.encoder(wanted, case.special_strings)
         assert encoder.encode_batch([case.text])[0].tolist() == expected, f"{wanted}, whole"
@@ -183,7 +188,6 @@ def _merges(draw: st.DrawFn, whole: bool) -> tuple[tuple[str, str], ...]:
 def _cases(draw: st.DrawFn) -> Case:
     kind = draw(st.sampled_from(KINDS))
     whole = kind in ("gemma", "byte_fallback", "metaspace")
-    ignores = draw(st.booleans())  # without it, fastokens uses such tokens in vocabularies of characters all the same
     words = draw(st.sets(st.sampled_from(PHRASES), max_size=3))
     added = draw(st.lists(st.tuples(st.sampled_from(CONTENTS), FLAGS), max_size=3, unique_by=lambda token: token[0]))
     phrases = st.sampled_from([*PHRASES, *(content for content, _ in added), "xyz"])
@@ -191,8 +195,8 @@ def _cases(draw: st.DrawFn) -> Case:
     return Case(
         kind=kind,
         merges=draw(_merges(whole)),
-        unreachable=tuple("".join(_spelled(word, whole)) for word in sorted(words) if ignores or not whole),
-        ignore_merges=ignores,
+        unreachable=tuple("".join(_spelled(word, whole)) for word in sorted(words)),
+        ignore_merges=draw(st.booleans()),
         normalizer=draw(st.sampled_from(NORMALIZERS)),
         added=tuple(added),
         text=text,

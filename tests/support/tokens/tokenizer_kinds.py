@@ -70,6 +70,7 @@ def _gemma(kind: str) -> dict[str, Any]:
         *(f"<0x{byte:02X}>" for byte in range(256)),
         "▁",
         *"abcdehilnorstuwxyz",
+        *"<>k0123456789ABCDEF",
         "▁▁",
         "th",
         "the",

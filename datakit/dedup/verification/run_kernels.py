@@ -1,0 +1,72 @@
+"""Runs the verification kernels on documents, with scratch arrays that are mapped to files, and warms them up."""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from datakit.dedup.verification.kernels import NONE, Documents, Index, Proposals, copy_lists, verify_components
+from datakit.dedup.verification.rules import COUNTED, Rules
+from datakit.storage.io_errors import scratch_errors
+
+
+def scratch_array(path: Path, shape: tuple[int, ...], kind: type) -> np.ndarray:
+    """Return an array of zeros that is mapped to an unlinked file.
+
+    Its pages can be evicted to that file, and the disk space is freed with the array. The disk space is allocated
+    immediately, because touching a page on a full disk would raise SIGBUS. Raises NoSpaceError.
+    """
+    if 0 in shape:
+        return np.zeros(shape, kind)
+    with scratch_errors(path), open(path, "w+b") as file:
+        os.posix_fallocate(file.fileno(), 0, math.prod(shape) * np.dtype(kind).itemsize)
+        array = np.asarray(np.memmap(file, kind, "r+", shape=shape))
+    path.unlink()
+    return array
+
+
+def verify(documents: Documents, rules: Rules, scratch: Path) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
+    """Return the representatives, int64 [N], the Jaccard similarities, float64 [N], and the counters named in COUNTED.
+
+    The representative of a removed document is the position of the retained document that it duplicates; the
+    representative of a retained document is NONE. The similarity is that of a document and its representative.
+    """
+    total, bands = documents.keys.shape
+    largest = int(np.diff(documents.starts).max(initial=0))
+    slots = 1 << max(1, (2 * largest * bands - 1).bit_length())
+    index = Index(
+        keys=scratch_array(scratch / "table-keys", (slots,), np.uint64),
+        stamp=scratch_array(scratch / "table-stamp", (slots,), np.int64),
+        head=scratch_array(scratch / "table-head", (slots,), np.int64),
+        size=scratch_array(scratch / "table-size", (slots,), np.int64),
+        link=scratch_array(scratch / "table-link", (largest * bands,), np.int64),
+    )
+    index.stamp[:] = NONE
+    proposals = Proposals(
+        np.full(largest, NONE, np.int64), np.zeros(largest, np.int64), np.empty(bands * rules.listed, np.int64)
+    )
+    representative, jaccard = np.empty(total, np.int64), np.empty(total, np.float64)
+    counts = np.zeros(len(COUNTED), np.int64)
+    verify_components(documents, rules, rules.listed, index, proposals, representative, jaccard, counts)
+    return representative, jaccard, dict(zip(COUNTED, counts.tolist(), strict=True))
+
+
+def warm() -> None:
+    """Load the kernels from numba's cache, or compile them, so that no task has to."""
+    # read-only arrays, like those from Arrow
+    values, offsets = np.frombuffer(bytes(16), np.uint64), np.frombuffer(bytes(24), np.int64)
+    copy_lists(values, offsets, np.zeros(2, np.uint64), np.zeros(3, np.int64), np.zeros(2, np.int64))
+    documents = Documents(
+        starts=np.array([0, 2], np.int64),
+        offsets=np.array([0, 1, 2], np.int64),
+        shingles=np.ones(2, np.uint64),
+        keys=np.ones((2, 1), np.uint64),
+        rank=np.arange(2),
+        by_rank=np.arange(2),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        verify(documents, Rules(1.0, 0, 1), Path(folder))

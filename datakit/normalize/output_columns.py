@@ -1,0 +1,56 @@
+"""Decides the columns of normalize's output: which upstream column each of them comes from, and how a column is named
+that has one of our names. Rejects types that Parquet cannot store.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from datakit.errors import ColumnError
+from datakit.normalize.config import Config
+from datakit.normalize.phase_data import OutputColumn
+from datakit.normalize.schema_union import shown, storable
+from datakit.normalize.upstream_columns import LEADING
+
+EDITED = "edited_id"  # a column that consolidate replaces
+RENAMED = "upstream_"  # prefix for the name of an upstream column that has one of our names
+
+
+def output_schema(union: pa.Schema, config: Config, again: bool) -> tuple[pa.Schema, list[OutputColumn]]:
+    """Return the output's schema, and the upstream column that each output column comes from. Raises ColumnError.
+
+    again: True if every record of the source is a document that datakit wrote. Then the column `source_id` holds the
+    upstream id and is preserved, while `id` and `source` are computed anew. In any other source, an upstream column
+    with one of our names is renamed.
+    """
+    again = again and "source_id" in union.names and config.id == "id"
+    id_column = "source_id" if again else config.id
+    fields = list(LEADING)
+    columns = [OutputColumn(name) for name in LEADING.names[:-1]]
+    columns.append(OutputColumn("source_id", id_column if id_column in union.names else None))
+    ours = LEADING.names if again else [*LEADING.names, EDITED]
+    taken = {*union.names, *ours}
+    for field in union:
+        if field.name == id_column or (again and field.name in ("id", "source")):
+            continue
+        name = field.name
+        while name in ours or (name != field.name and name in taken):
+            name = RENAMED + name
+        taken.add(name)
+        fields.append(pa.field(name, storable(field.type)))
+        columns.append(OutputColumn(name, field.name))
+    schema = pa.schema(fields)
+    _check_writable(schema)
+    return schema, columns
+
+
+def _check_writable(schema: pa.Schema) -> None:
+    for field in schema:
+        try:
+            pq.write_table(pa.schema([field]).empty_table(), pa.BufferOutputStream())
+        except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
+            raise ColumnError(
+                f"column {shown(field.name)} has type {field.type}, which Parquet does not support; leave it out "
+                f"(drop = [{shown(field.name)}] under [normalize]), or convert it with a transform"
+            ) from error
