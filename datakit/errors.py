@@ -97,7 +97,7 @@ class TaskError(DatakitError):
 
 
 class UserCodeError(DatakitError):
-    """An exception in a user's transform or tokenizer. The message has its traceback and what the code received."""
+    """An exception in a user's transform or tokenizer. The message has the traceback and describes the code's input."""
 
 
 class StepFailedError(DatakitError):
