@@ -23,7 +23,7 @@ class Finished:
     def row(self, source: str, identity: str, columns: list[str], suffix: str = "") -> tuple[str, int, Any] | None:
         """Return (path, row, values of `columns`) of a document, or None if this step's output does not have it.
 
-        suffix: ends the names of the Parquet files of a step whose partitions are not Parquet files.
+        suffix: added to a partition's path to get its Parquet file, where the partition itself is not one.
         """
         for partition in self.manifest.partitions_of(source):
             if partition.rows and (partition.first_id or "") <= identity <= (partition.last_id or "g"):
