@@ -61,7 +61,7 @@ class TokenizerError(InputError):
 class UnknownDocumentError(InputError, KeyError):
     """An id that no document of the cache has."""
 
-    __str__ = Exception.__str__  # KeyError's would quote the message
+    __str__ = Exception.__str__  # KeyError's __str__ would put the message in quotes
 
 
 class LoaderError(InputError):

@@ -75,7 +75,7 @@ def read_toml(path: Path, advice: str, error: type[InputError] = RecipeError) ->
 
 
 def check_idle(table: str, settings: Any, idle: Iterable[Mapping[str, str]]) -> None:
-    """Raise UsageError for a setting that differs from its default where it has no effect.
+    """Raise UsageError for a setting that has no effect and yet differs from its default.
 
     Each of `idle` maps settings without effect to the circumstance, e.g. {"decay": "unless the schedule is trapezoid"}.
     """
