@@ -36,8 +36,8 @@ INPUTS = "its inputs are made again"
 class EarlierStep:
     """A step of an earlier version. version: its stage's format version; None if it did not record one.
 
-    now: this version's format version of the stage. documents, bytes: the number of documents it read and the size of
-    its output; None if it is unfinished.
+    now: the format version that the stage has in this version. documents, bytes: the number of documents it read and
+    the size of its output; None if it is unfinished.
     """
 
     directory: str

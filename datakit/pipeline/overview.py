@@ -22,7 +22,7 @@ CURRENT, SUPERSEDED, UNFINISHED, UNDECIDED = "current", "superseded", "unfinishe
 
 @dataclass(frozen=True)
 class ListedStep:
-    """A step. dataset: the name of its recipe or source. written: the end, in seconds since 1970; None if unfinished.
+    """A step. dataset: the name of its recipe or source. written: end time in seconds since 1970; None if unfinished.
 
     state: "current", "superseded", "unfinished", or "undecided" if nothing says which steps of a dataset are current.
     """

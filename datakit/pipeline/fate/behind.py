@@ -48,7 +48,7 @@ class Behind:
     others: tuple[str, ...]
 
     def of(self, stage: str, source: str | None = None) -> Finished | None:
-        """Return the step of a stage and, if the stage has a step per source, of a source."""
+        """Return the step of a stage (and of a source, if the stage has a step per source), or None."""
         found = (step for step in self.steps if step.manifest.stage == stage)
         return next((step for step in found if source in (None, step.manifest.dataset)), None)
 
