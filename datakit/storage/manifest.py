@@ -2,8 +2,9 @@
 
 The manifest is written last, so a step without a manifest is unfinished. It is the only file in a step's directory on
 which other steps and programs may rely. Its keys are sorted, its paths are relative to its own directory, and it
-contains no time, host or library version (the ledger has those), so a step's manifest has the same bytes everywhere.
-Every counter that a reader needs is a required field: a missing counter is an error, never a zero.
+contains no time, host or library version (the ledger has those) except the version of a cache's encoder, so a step's
+manifest does not depend on the machine. Every counter that a reader needs is a required field: a missing counter is an
+error, never a zero.
 
 A manifest holds its own checksum: the xxh3-128 of its bytes without the line of the checksum. The checksum is compared
 whenever a manifest is read. Manifests of format 1 lack this line, the format version of the step, the checksums of the
