@@ -1,4 +1,4 @@
-"""Makes a cache's contract again from its tokenizer.json and the step's parameters, and compares the two.
+"""Makes a cache's contract again from its tokenizer.json and the step's parameters, and compares the two contracts.
 
 The encoder's name, version and handling of long texts depend on the installed libraries, so they are not compared. The
 contract is compared only where its tokenizer can be loaded: a custom tokenizer must be installed in the same version,

@@ -2,8 +2,8 @@
 inputs' manifests with the recorded checksums, and finds files that the manifest does not describe.
 
 An altered manifest is refused whenever it is read, because it holds its own checksum. These checks find an alteration
-that also renewed the checksum. In a manifest of format 1, what needs the format version or checksums is not checked. An
-input that is no longer there is not compared, because a step may be moved without its inputs.
+that also renewed the checksum. For a manifest of format 1, the checks that need the format version or checksums are
+skipped. An input that is no longer there is not compared, because a step may be moved without its inputs.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _partition_differences(manifest: Manifest) -> Iterator[str]:
 
 
 def _folders(manifest: Manifest, source: str) -> tuple[str, ...]:
-    """Return the folders that may hold a source's partitions: in format 1, without `data/` or without the source."""
+    """Return the folders that may hold a source's partitions: in format 1, also `<source>/` and the step's own."""
     now = data_path(source, "").rstrip("/")
     return (now, source, "") if manifest.format == UNSEALED else (now,)
 
