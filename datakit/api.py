@@ -92,8 +92,9 @@ def why(
 ) -> Answer:
     """Return what each stage did with a document, given by its id or by the id that its record has in your files.
 
-    For near duplicates, also returns both texts and their similarity; with `cluster`, those of the whole cluster.
-    `report` receives the numbers of files searched so far and in all, and what they are searched for.
+    For near duplicates, also returns both texts and their similarity; with `cluster`, does so for all near duplicates
+    in the document's cluster. At most `most` documents and pairs of texts are returned. `report` receives the numbers
+    of files searched so far and in all, and what they are searched for.
     """
     return pipeline.why(os.fspath(dataset), id=id, source_id=source_id, cluster=cluster, most=most, report=report)
 
@@ -105,9 +106,11 @@ def diff(
     report: Callable[[int, int, str], None] = lambda done, total, what: None,
     listed: Callable[[str, str, str, list[str]], None] | None = None,
 ) -> Difference:
-    """Count the documents that only one of two datasets or steps has, by source and by the reason.
+    """Count the documents that only one of two datasets or steps has, by source and reason.
 
-    `listed` receives the ids of all of them, in pieces: "-" (only in the first) or "+", source, reason, list of ids.
+    `report` receives the numbers of documents read so far and in all, and the word "documents". `listed` receives the
+    ids of the counted documents, in pieces: "-" (only in the first) or "+" (only in the second), the source, the reason
+    and a list of ids.
     """
     return pipeline.diff(os.fspath(first), os.fspath(second), report, listed)
 

@@ -61,7 +61,7 @@ class TokenizerError(InputError):
 class UnknownDocumentError(InputError, KeyError):
     """An id that no document of the cache has."""
 
-    __str__ = Exception.__str__  # KeyError's would quote the message
+    __str__ = Exception.__str__  # KeyError's __str__ would put the message in quotes
 
 
 class LoaderError(InputError):
@@ -97,7 +97,7 @@ class TaskError(DatakitError):
 
 
 class UserCodeError(DatakitError):
-    """An exception in a user's transform or tokenizer. The message has its traceback and what the code received."""
+    """An exception in a user's transform or tokenizer. The message has the traceback and describes the code's input."""
 
 
 class StepFailedError(DatakitError):

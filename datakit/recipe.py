@@ -16,8 +16,8 @@ A recipe is a TOML file, given by its path or by its name in the catalog:
     tokenizer = "gpt2.json"
 
 This module checks names, types and the keys of sources. The tables of stages are decoded by `pipeline.configure`,
-because this module must not import the stages. Unknown keys are always errors. The order of sources matters: a document
-found in several sources is kept in the first of them.
+because this module must not import the stages. Unknown keys are always errors. The order of sources matters: with
+`[dedup]`, a document found in several sources is kept in the first of them.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ Check = Callable[[dict[str, Any], str], list[str]]
 def load_recipe(name_or_path: str | os.PathLike[str], check_tables: Check = lambda document, place: []) -> Recipe:
     """Load a recipe by catalog name or file. Raises RecipeError, which names the place and the nearest valid name.
 
-    check_tables: if the recipe has mistakes, returns those in the tables of stages, so that all are reported at once.
+    check_tables: called if there are mistakes; returns those in the tables of stages, so that all are reported at once.
     """
     path = find_toml(name_or_path, CATALOG, "no recipe {!r}: neither a file nor a catalog name", RecipeError)
     document = read_toml(path, "give a recipe file or a catalog name")
@@ -162,7 +162,7 @@ def absolute(url: str, base: Path) -> str:
     return os.path.normpath(base / Path(url).expanduser())
 
 
-NOT_A_FILE = re.compile(r"train|bytes|[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # or code: package.module:function
+NOT_A_FILE = re.compile(r"train|bytes|[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # the last form is package.module:function
 
 
 def _with_absolute_tokenizer(table: dict[str, Any] | None, base: Path) -> dict[str, Any] | None:

@@ -28,7 +28,7 @@ SCHEMA = "https://json-schema.org/draft/2020-12/schema"
 class _Switch:
     """The key that a table has in addition to those of its stage's config class."""
 
-    enabled: Annotated[bool, key("`false` leaves the stage out although the recipe has its table.", False)] = True
+    enabled: Annotated[bool, key("`false` leaves the stage out even though the recipe has its table.", False)] = True
 
 
 # Table -> the classes that define its keys; "" stands for the keys above all tables.
@@ -43,11 +43,11 @@ TABLES: dict[str, tuple[type, ...]] = {
 }
 MEANINGS = {
     "": "At the top of the file, before all tables.",
-    SOURCES: "One table per source. The first source with a document keeps it.",
+    SOURCES: "One table per source. With `[dedup]`, the first source that has a document keeps it.",
     "normalize": "How files become documents, for all sources.",
-    "dedup": "Removes near duplicates. Without this table, only equal texts within a source are removed.",
+    "dedup": "Removes near duplicates and equal texts. Without this table, only equal texts in a source are removed.",
     "consolidate": "Writes the documents that are kept.",
-    "tokenize": "Writes a token cache. Without it, the run ends with the documents.",
+    "tokenize": "Writes a token cache. Without this table, the run ends with the documents.",
     "tokenize.train": 'Settings for `tokenizer = "train"`.',
 }
 

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def key(meaning: str, example: Any, choices: Sequence[str] = ()) -> msgspec.Meta:
-    """Document a key for `datakit recipe keys`. choices: the only permitted values, if it is a choice among names."""
+    """Document a key for `datakit recipe keys`. choices: the permitted values, if only certain names are permitted."""
     return msgspec.Meta(
         description=meaning, examples=[example], extra_json_schema={"enum": [*choices]} if choices else {}
     )
@@ -75,9 +75,9 @@ def read_toml(path: Path, advice: str, error: type[InputError] = RecipeError) ->
 
 
 def check_idle(table: str, settings: Any, idle: Iterable[Mapping[str, str]]) -> None:
-    """Raise UsageError for a setting that differs from its default where it has no effect.
+    """Raise UsageError for a setting that has no effect and yet differs from its default.
 
-    `idle` gives, for settings without effect, the circumstance, e.g. {"decay": "unless the schedule is trapezoid"}.
+    Each of `idle` maps settings without effect to the circumstance, e.g. {"decay": "unless the schedule is trapezoid"}.
     """
     defaults = {one.name: one.default for one in fields(settings)}
     for name, circumstance in (pair for group in idle for pair in group.items()):
@@ -87,7 +87,7 @@ def check_idle(table: str, settings: Any, idle: Iterable[Mapping[str, str]]) -> 
 
 
 def assign(table: dict[str, Any], keys: Sequence[str], text: str, place: str, error: type[InputError]) -> None:
-    """Set the key at the path `keys` in a table to the value that a user typed as `text`. Raises `error`."""
+    """Set the key at path `keys` in a table to the value that `text` stands for; raise `error` for an invalid path."""
     for key in keys[:-1]:
         table = table.setdefault(key, {})
         if not isinstance(table, dict):
@@ -117,7 +117,7 @@ def mistakes(
     table: Any, kind: type, place: str, error: type[InputError] = RecipeError, other_keys: Iterable[str] = ()
 ) -> list[str]:
     """Return a message for each mistake in a table: unknown and missing keys, and values of a wrong type. If there are
-    none, the checks of the dataclass itself decide.
+    none, return the message of the first failed check of the dataclass itself, if any.
     """
     if not isinstance(table, Mapping):
         return [f"{place} must be a table"]
@@ -150,14 +150,14 @@ def check_keys(
     error: type[InputError] = RecipeError,
     other_keys: Iterable[str] = (),
 ) -> None:
-    """Raise `error` for the keys that are not in `known`; it suggests the nearest of `known` and `other_keys`."""
+    """Raise `error`, which suggests the nearest key in `known` or `other_keys`, for keys that are not in `known`."""
     refuse(unknown_keys(table, known, place, other_keys), error)
 
 
 def unknown_keys(
     table: Mapping[str, Any], known: Iterable[str], place: str, other_keys: Iterable[str] = ()
 ) -> list[str]:
-    """Return a message for each key that is not in `known`; it suggests the nearest of `known` and `other_keys`."""
+    """Return a message for each key that is not in `known`; it suggests the nearest key in `known` or `other_keys`."""
     names = list(known)
     near = [*names, *other_keys]
     return [f"{place}: unknown key {name!r}; {suggestion(name, near)}" for name in table if name not in names]

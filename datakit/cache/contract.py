@@ -1,6 +1,6 @@
 """Defines a cache's contract: the tokenizer's hash, the tokens around each document, and sample encodings; checks
-tokenizers and documents against it. When a library once changed its default, caches lacked a begin-of-text token, and
-nobody noticed until a model had been trained. A cache therefore records the hash of the tokenizer file, the tokens
+tokenizers and documents against it. A library once changed its default, so that caches lacked a begin-of-text token,
+and nobody noticed until a model had been trained. A cache therefore records the hash of the tokenizer file, the tokens
 added around each document, and a few strings with their ids. The first and last tokens of every document are checked
 when the document is written. Every reader of a cache reads the contract, so this module needs only numpy and msgspec.
 """

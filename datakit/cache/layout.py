@@ -190,7 +190,7 @@ def _sums(manifest: Manifest, details: CacheDetails) -> Iterator[tuple[str, obje
 
 
 def _source_sums(partitions: Sequence[Partition], files: Sequence[ShardFiles]) -> dict[str, tuple[int | None, ...]]:
-    """Return (shards, documents, tokens, bytes of text, targets) by source; targets is None if all tokens are."""
+    """Return (shards, documents, tokens, text bytes, targets) by source; targets is None if all tokens are targets."""
     by_source: dict[str, list[tuple[Partition, ShardFiles]]] = {}
     for partition, entry in zip(partitions, files, strict=False):
         by_source.setdefault(partition.source, []).append((partition, entry))

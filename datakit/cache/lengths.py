@@ -2,7 +2,7 @@
 the documents' starts from it. The numbers are raw little-endian uint32, in the order of the documents. docs.parquet has
 the same numbers next to the ids. They are stored in both files because training needs to know nothing else about the
 documents, and a training machine may not have Arrow. From this file, the document boundaries are found with one read
-and no library but numpy. The file takes 4 bytes per document; the tokens of a 600-token document take 1,200 or more.
+and no library but numpy. The file takes 4 bytes per document; a 600-token document's tokens take 1,200 bytes or more.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ SHOWN = 5  # number of sources that `repr` names
 
 @dataclass(frozen=True)
 class Shard:
-    """Shard number `index`. In the cache, its tokens start at `token_start` and its documents at row `row_start`."""
+    """Shard `index`. In the cache, its tokens start at `token_start` and its documents at row `row_start`."""
 
     index: int
     path: str

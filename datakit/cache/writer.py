@@ -145,8 +145,9 @@ def _write_mask(path: str, taken: _Tokens, context: TaskContext) -> tuple[tuple[
 
 
 def _write_array(path: str, values: bytearray, form: ArrayForm, context: TaskContext) -> tuple[OutputFile, bytes]:
-    """Encode the values and commit the data file; return the metadata, which the caller must commit last.
-    The caller must not keep a reference to `values`, so that their memory is freed when TensorStore releases it.
+    """Encode the values and commit the data file; return its description, and the metadata, which the caller must
+    commit last. The caller must not keep a reference to `values`, so that their memory is freed when TensorStore
+    releases it.
     """
     data, metadata = encode_array(np.frombuffer(values, form.dtype), form, context.cpus)
     del values

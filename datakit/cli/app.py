@@ -1,4 +1,4 @@
-"""Registers all subcommands of `datakit`, words the main help text, and turns an error into one line and an exit code.
+"""Registers all subcommands of `datakit`, defines the main help text, and turns errors into a line and an exit code.
 Each module of commands imports what a command needs only when that command runs. As a result, `datakit --help` loads
 neither Arrow nor any stage, and takes 120 ms. Errors are shown without a traceback unless `DATAKIT_DEBUG=1` is set.
 """

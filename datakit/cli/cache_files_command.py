@@ -16,9 +16,9 @@ PAUSE = 0.5
 def validate(directory: str, /, *, json: Flag = False) -> int:
     """Compare every file of a finished step with its manifest, and check what the manifest says.
 
-    Recomputes the fingerprint, the identity, the order of the partitions and, for a token cache, the contract, the
-    tokens around documents and the sums of loss masks. Lists all damage. The exit code is 2 if anything is missing,
-    altered or unfinished.
+    Checks the fingerprint, the identity, the order of the partitions and, for a token cache, the contract, the tokens
+    around documents and the sums of loss masks. Lists all damage. The exit code is 2 if anything is missing, altered or
+    unfinished.
 
     Examples:
       datakit validate data/demo/tokenize-0123456789ab
@@ -158,7 +158,7 @@ def export_cache(
     source
         Export only the documents of this source.
     drop_loss_mask
-        Export sources that have loss masks too, without their masks. All their tokens then count as targets.
+        Also export sources that have loss masks, without these masks. All their tokens then count as targets.
     json
         Print one JSON object.
     """

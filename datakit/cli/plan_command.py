@@ -94,7 +94,7 @@ def _show_earlier(found: RunPlan) -> None:
     pairs = [(step, earlier) for step in found.steps for earlier in step.earlier]
     finished = [(step, earlier) for step, earlier in pairs if earlier.finished]
     if finished:
-        say("made by an earlier version; the run makes them again from this much text, and keeps the earlier ones:")
+        say("steps made by an earlier version, which stay; the run makes them again from the amount of text shown:")
         say(table(EARLIER, [_earlier_row(step, earlier) for step, earlier in finished]))
         say(f"disk: {bytes_text(sum(earlier.bytes or 0 for _, earlier in finished))}, in these directories:")
         for _, earlier in finished:

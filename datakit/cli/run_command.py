@@ -50,7 +50,7 @@ def run(
     offline
         Do not list remote sources; use the last download of each.
     fresh
-        First remove this recipe's own steps. The steps of its sources are kept, because other recipes share them.
+        First remove the recipe's steps for these settings, except those of its sources, which other recipes share.
     json
         Print one JSON object instead of the table.
     """

@@ -1,4 +1,4 @@
-"""Implements `datakit status`, which prints the states of steps and tasks, by default of at most 40 tasks per step."""
+"""Implements `datakit status`, which prints the states of steps and of tasks (by default at most 40 tasks per step)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """Finds the steps in a root that an earlier version made or began and that this version makes again, and says why.
 
-A step of an earlier version has another fingerprint, so it is not found done. It counts as the predecessor of a planned
-step if it belongs to the same stage and the same source or dataset, if all parameters that both have are equal, and if
-it read inputs that the planned step reads, or predecessors of them. An unfinished step records no parameters: it counts
-if its ledger shows that an earlier version began it.
+A step of an earlier version has another fingerprint, so the search for finished steps does not find it. It counts as
+the predecessor of a planned step if it belongs to the same stage and the same source or dataset, if all parameters that
+both have are equal, and if it read inputs that the planned step reads, or predecessors of them. An unfinished step,
+which records no parameters, counts if it belongs to the same stage and source or dataset and its ledger shows that an
+earlier version began it.
 """
 
 from __future__ import annotations
@@ -19,23 +20,24 @@ from datakit.pipeline.root_layout import steps_in
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest, find_manifest
 
-LAYOUT = "outputs lie below data/<source>/"
+LAYOUT = "outputs now lie below data/<source>/"
 WHY = {  # (stage, format version) -> what changed in that version
-    ("normalize", 2): f"{LAYOUT}; origins are recorded; "
-    "where, sample, large integers, quotes in CSV files, damaged streams and the size of partitions changed",
+    ("normalize", 2): f"{LAYOUT}; origins are now recorded; the handling of where, sample, large integers, "
+    "quotes in CSV files and damaged streams changed, and so did the size of partitions",
     ("signatures", 2): LAYOUT,
     ("dedup", 2): LAYOUT,
     ("consolidate", 2): LAYOUT,
-    ("tokenize", 4): f"{LAYOUT}; chats, loss masks of prebuilt tokens and long documents changed",
+    ("tokenize", 4): f"{LAYOUT}; the handling of chats, loss masks of prebuilt tokens and long documents changed",
 }
 INPUTS = "its inputs are made again"
 
 
 @dataclass(frozen=True)
 class EarlierStep:
-    """A step of an earlier version. version: its stage's format version; None if it was not recorded yet.
+    """A step of an earlier version. version: its stage's format version; None if it did not record one.
 
-    documents, bytes: the number of documents it read and the size of its output; None if it is unfinished.
+    now: the format version that the stage has in this version. documents, bytes: the number of documents it read and
+    the size of its output; None if it is unfinished.
     """
 
     directory: str
@@ -52,7 +54,7 @@ class EarlierStep:
         """Return what a run that makes the step again tells its user; `datakit plan` says why."""
         place = urls.name(self.directory)
         if self.finished:
-            return f"{label}: made again; {place} is of an earlier version"
+            return f"{label}: made again; {place} was made by an earlier version"
         return (
             f"{label}: {place} was begun by an earlier version\n"
             "  It cannot be continued, so the step starts anew; `datakit gc` lists it."
@@ -92,7 +94,7 @@ def _begun_versions(directory: str) -> Iterator[int | None]:
     for segment in urls.listing(urls.join(directory, FOLDER)):
         try:
             yield msgspec.json.decode(urls.read_bytes(segment.url).partition(b"\n")[0], type=DriverLine).version
-        except msgspec.DecodeError:  # a later part of a ledger in an object store, or a driver died while it wrote
+        except msgspec.DecodeError:  # a later part of an object store's ledger, or the driver died while writing
             continue
 
 

@@ -42,7 +42,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class Concurrency:
-    """A step's first phase: number of tasks, the largest task's memory in bytes, how many run at a time, and why."""
+    """A step's first phase: number of tasks, the largest task's memory in bytes, number of tasks at a time, and why."""
 
     tasks: int | None
     task_memory: int | None
@@ -78,7 +78,7 @@ def raw_text_bytes(files: Iterable[SourceFile]) -> int:
 
 
 def manifest_text_bytes(manifest: Manifest) -> int | None:
-    """Return the bytes of text in a finished step: estimated for a download, else as recorded; None if unrecorded."""
+    """Return the number of bytes of text in a finished step: estimated for a download, else as recorded, or None."""
     if manifest.stage == "download":
         return raw_text_bytes(SourceFile(part.path, part.bytes, part.xxh3) for part in manifest.partitions)
     return manifest.totals.text_bytes

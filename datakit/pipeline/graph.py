@@ -77,7 +77,7 @@ class LocatedStep:
     directory: str
     manifest: Manifest | None
     settled: bool
-    earlier: tuple[EarlierStep, ...] = ()  # its predecessors, if it is not done
+    earlier: tuple[EarlierStep, ...] = ()  # its predecessors of earlier versions, if it is not done
 
     @property
     def identity(self) -> str:
@@ -129,7 +129,7 @@ def check_workers(workers: int | None) -> None:
 
 
 def build(recipe: Recipe, root: str, options: ListingOptions, until: str | None = None) -> Graph:
-    """Build the graph of a recipe, up to and including stage `until`; this lists the sources. Raises InputError."""
+    """List a recipe's sources, and build its graph, up to and including stage `until`. Raises InputError."""
     configuration = configure(recipe)
     modules = _modules(configuration, until, recipe.place)
     check_root(root)

@@ -23,7 +23,7 @@ SAMPLE_IDS = 3
 
 @dataclass(frozen=True)
 class Ancestor:
-    """An upstream step, `depth` + 1 levels above the described step. `found` is False if its manifest is missing."""
+    """An upstream step, `depth` + 1 levels above the described step. `found`: it is still there, with this identity."""
 
     depth: int
     stage: str
@@ -50,8 +50,8 @@ class SourceTotals(NamedTuple):
 
 @dataclass(frozen=True)
 class StepDescription:
-    """A finished step. If the target was a dataset, `beside` lists the dataset's other finished steps. Its `repr` shows
-    only the fields that do not grow with the dataset.
+    """A finished step. If the target was a dataset, `beside` lists the dataset's other finished steps. The `repr` of a
+    description shows only the fields that do not grow with the dataset.
     """
 
     directory: str
@@ -85,10 +85,11 @@ def inspect(target: str | os.PathLike[str]) -> StepDescription | RawReport:
 
 
 def finished_step(place: str) -> tuple[str, Manifest, tuple[str, ...]] | None:
-    """Return the directory and manifest of the step at a URL, or of the last step of a dataset's current run, or None.
+    """Return the directory and manifest of the step at a URL, or of the last step of a dataset's current run, and the
+    dataset's other finished steps; None if the URL has neither.
 
-    Also returns the dataset's other finished steps. Raises NotFoundError if the URL is an unfinished step, and
-    UsageError if nothing says which step of a dataset is current.
+    Raises NotFoundError if the URL is an unfinished step, and UsageError if nothing says which step of a dataset is
+    current.
     """
     if urls.name(place) == FILE_NAME:
         place = urls.parent(place)

@@ -1,7 +1,7 @@
-"""Lists the steps of a root or a dataset, and decides which are superseded: nothing current was made from them.
+"""Lists the steps of a root or a dataset, and decides which are superseded, that is, not used by any current step.
 
-Current are the steps that `latest.json` names for each dataset, and all steps from which these were made. A packing is
-current if its cache is. Everything is read from manifests, one at a time.
+The current steps are those that `latest.json` names for each dataset (or, without this file, the only candidates), and
+all steps from which these were made. A packing is current if its cache is. Manifests are read one at a time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CURRENT, SUPERSEDED, UNFINISHED, UNDECIDED = "current", "superseded", "unfinishe
 
 @dataclass(frozen=True)
 class ListedStep:
-    """A step. dataset: the recipe's name, or that of a source. written: when, in seconds since 1970; None if unknown.
+    """A step. dataset: the name of its recipe or source. written: end time in seconds since 1970; None if unfinished.
 
     state: "current", "superseded", "unfinished", or "undecided" if nothing says which steps of a dataset are current.
     """
@@ -44,7 +44,7 @@ class ListedStep:
 
 @dataclass(frozen=True)
 class Overview:
-    """The steps below a directory, by dataset and in the order of stages. problems: why a dataset is undecided."""
+    """The steps below a directory, by dataset and stage. problems: for each undecided dataset, why it is undecided."""
 
     directory: str
     steps: tuple[ListedStep, ...]

@@ -2,7 +2,7 @@
 total. Each task counts the sequences in a range of blocks from the document lengths alone. Each block is packed
 independently, and the ranges have fixed boundaries, so the output is the same for any number of workers. The last task
 concatenates the parts into one file of 4 bytes per block (4 MB for a trillion tokens), which is read in one request.
-Counting takes about 0.7 us per document, and memory for the document lengths of a few shards.
+Counting takes about 0.7 us per document, and needs memory for the document lengths of a few shards.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PRELOADS = (Preload(__name__),)
 
 @dataclass(frozen=True)
 class PackedTokens:
-    """The location of a packed component's tokens. It is passed as the step's operations, outside the fingerprint."""
+    """The location of a packed component's tokens: the step's operations, which are not part of the fingerprint."""
 
     name: str
     cache: str

@@ -29,8 +29,8 @@ TEXT_STAGES = ("download", "normalize", "consolidate")  # stages whose output is
 class PlannedStep:
     """A step of a plan. Sizes are in bytes, or None if unknown. `settled` means that all inputs are done, so the
     directory is final. Otherwise, the directory will change if an input loses records. `disk` is the size of what
-    remains when the step is done, and `disk_peak` is the space that the step needs while it runs. `earlier`: the steps
-    of earlier versions in whose place the step is made again.
+    remains when the step is done, and `disk_peak` is the space that the step needs while it runs. `earlier` lists the
+    steps of earlier versions that are made again as this step.
     """
 
     stage: str

@@ -57,7 +57,7 @@ class SourceState:
 
 
 def resolve_source(source: Source, selection: dict[str, Any], root: str, options: ListingOptions) -> SourceState:
-    """Return a source's state. Its globs are in `selection`. Raises NoInputError, RecipeError or a listing error."""
+    """Return a source's state. Its globs are in `selection`. Raises NoInputError, RecipeError or listing errors."""
     url = pinned(source.url, source.revision)
     local = urls.is_local(globs.expand(url))
     if local and source.revision:

@@ -117,7 +117,7 @@ def _step(mixture: Mixture, name: str, counted: CountsStep) -> Step:
     manifest = read_manifest(source.url)
     cache = StepInput(
         manifest.stage, source.source, source.url, manifest, covered=False
-    )  # `parameters` name its tokens
+    )  # the step's parameters identify the tokens
     parameters, operations = asdict(counted.parameters), asdict(tokens)
     return Step(
         counted.stage, HOME, counted.directory, counted.fingerprint, parameters, (cache,), operations, FORMAT_VERSION

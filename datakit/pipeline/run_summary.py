@@ -75,8 +75,8 @@ class StepResult:
 
 @dataclass(frozen=True)
 class RunResult:
-    """A finished run. `cache` is the token cache's directory, or None; `log` is the event log's URL, or None. Printed,
-    it is a summary of a few lines; in a notebook, a table of the stages.
+    """A finished run. `cache` is the token cache's directory, or None; `log` is the event log's URL, or None. It is
+    printed as a summary of a few lines; a notebook adds a table of the stages.
     """
 
     dataset: str

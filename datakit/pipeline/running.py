@@ -74,7 +74,7 @@ def run(
 
 
 def _record_latest(dataset: str, steps: Sequence[StepResult]) -> None:
-    """Record the run's own steps (not the shared steps of its sources) as the current ones of the dataset."""
+    """Record the run's last own step (not a shared step of a source) and its cache as the dataset's current ones."""
     own = [step for step in steps if step.source is None]
     if own:
         last = max(own, key=lambda step: stage_order(step.stage))
@@ -107,7 +107,7 @@ class _Run:
     driver: str = field(default_factory=driver_name)
     log: str | None = None
     _done: dict[str, LocatedStep] = field(default_factory=dict)
-    _unfinished: dict[str, str] = field(default_factory=dict)  # label -> why the step is unfinished, naming it
+    _unfinished: dict[str, str] = field(default_factory=dict)  # label -> message that names the step
     _observer: Observer | None = None
 
     def run(self, node: Node) -> StepResult | None:

@@ -35,7 +35,7 @@ TEMPORARY_PREFIX = ".tmp-"
 HASH_CHUNK = 4 << 20
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)  # exFAT and some network mounts lack hard links
 S3_PART_BYTES, S3_PARTS_AT_ONCE, S3_MOST_PARTS = 8 << 20, 4, 10_000  # s3fs's defaults would take 500 MB of memory
-SHOWN_BYTES = 60  # of the host's name and of the file's name, so that a temporary name fits into 255 bytes
+SHOWN_BYTES = 60  # how many bytes of the host's name, and of the file's, a temporary name keeps, to fit into 255 bytes
 CONFLICT_WAITS = (0.1, 0.3, 1.0, 3.0)
 
 
@@ -51,9 +51,9 @@ class Committed:
 
 @contextmanager
 def staging(url: str) -> Iterator[Path]:
-    """Provide a private local path for writing the future file `url`. A file left at this path is removed at the end.
-    If `url` is on a disk, the path is in the same directory, since a hard link cannot cross file systems. The name
-    starts with a dot, so listings skip it.
+    """Provide a private local path at which to write the file that will become `url`. A file left at this path is
+    removed at the end. If `url` is on a disk, the path is in the same directory, since a hard link cannot cross file
+    systems. The name starts with a dot, so listings skip it.
     """
     if urls.is_local(url):
         target = Path(urls.local_path(url))
@@ -74,7 +74,7 @@ def staging(url: str) -> Iterator[Path]:
 
 
 def temporary_name(name: str) -> str:
-    """Return a hidden temporary name for the future file `name`. It identifies the process that writes the file."""
+    """Return a hidden temporary name, which identifies the writing process, for a file that will be named `name`."""
     shown = name.encode()[-SHOWN_BYTES:].decode("utf-8", "ignore")
     return f"{TEMPORARY_PREFIX}{process_space()}-{os.getpid()}-{uuid.uuid4().hex}-{shown}"
 
@@ -135,8 +135,8 @@ def replace_bytes(data: bytes, url: str) -> None:
 
 
 def sync_directories(urls_of_directories: Iterable[str]) -> None:
-    """Make the file names in these directories durable. Without this, a power cut may remove a file's name even though
-    its contents were synced.
+    """Make the file names in these directories durable. Without this call, a power cut may remove a file's name even
+    though its contents were synced.
     """
     for url in urls_of_directories:
         if urls.is_local(url):

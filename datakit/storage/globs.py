@@ -26,7 +26,7 @@ from datakit.storage.urls import FileInfo
 _MAGIC = re.compile(r"[*?\[]")
 _DANGLING = "a link to a file that does not exist"
 _SPECIAL = ((stat.S_ISFIFO, "a named pipe"), (stat.S_ISSOCK, "a socket"), (stat.S_ISREG, ""))
-SHOWN = 5  # files named in a message
+SHOWN = 5  # number of files named in a message
 
 
 @dataclass(frozen=True)

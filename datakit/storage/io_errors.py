@@ -78,7 +78,7 @@ def _of_system(error: OSError, url: str, verb: str) -> DatakitError:
         if "://" in url and not url.startswith("file://"):  # stores never fill up; the temporary disk does
             return _temporary_full(url, verb)
         where = f" ({error.filename})" if error.filename else ""
-        advice = "free some space, or choose another --root; the next run continues from here"
+        advice = "free some space (the next run continues from here), or choose another --root"
         return NoSpaceError(f"no space left to {verb} {url}{where}; {advice}")
     if isinstance(error, PermissionError) or error.errno in PERMISSION:
         advice = "choose another --root or change its permissions" if verb == "write" else "change its permissions"

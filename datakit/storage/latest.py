@@ -1,9 +1,9 @@
 """Records a dataset's current steps in `<root>/<dataset>/latest.json`, and resolves the dataset's directory to them.
 
 A complete run replaces the file as a whole (a rename on a disk, one PUT in an object store). The file is a hint for
-people who name a dataset instead of a step: it enters no fingerprint, and whoever resolves it goes on with the step's
-directory. Of two runs that end at the same time, either may be recorded. A dataset without the file, made by an earlier
-version, is resolved if there is only one candidate.
+people who name a dataset instead of a step: it enters no fingerprint, and code that has resolved a dataset uses only
+the step's directory from then on. Of two runs that end at the same time, either may be recorded. A dataset without the
+file, made by an earlier version, is resolved if there is only one candidate.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from datakit.storage.manifest import Manifest, find_manifest
 FILE_NAME = "latest.json"
 FORMAT = "datakit.latest/1"
 CACHE_STAGE = "tokenize"
-SHOWN = 5  # steps named in a message
+SHOWN = 5  # number of steps named in a message
 
 
 class Current(msgspec.Struct, frozen=True):
-    """A step: the name of its directory in that of the dataset, and its identity."""
+    """A step: its directory's name within the dataset's directory, and its identity."""
 
     directory: str
     identity: str
 
 
 class Latest(msgspec.Struct, frozen=True):
-    """The content of the file. step: the last step of the last complete run. cache: the last token cache, which is of
-    an earlier run if the last one ended before tokenize.
+    """The content of the file. step: the last step of the last complete run. cache: the last token cache, which is from
+    an earlier run if the last run ended before tokenize.
     """
 
     step: Current
@@ -40,11 +40,11 @@ class Latest(msgspec.Struct, frozen=True):
 
 
 def record_latest(dataset: str, step: Current, cache: Current | None) -> None:
-    """Record the steps of a complete run, unless they are recorded already. `cache` None keeps the recorded one."""
+    """Record a complete run's steps, unless they are recorded already. If `cache` is None, the recorded one is kept."""
     url = urls.join(dataset, FILE_NAME)
     try:
         before = read_latest(dataset)
-    except CorruptError:  # this run replaces it
+    except CorruptError:  # this run replaces the damaged file
         before = None
     latest = Latest(step, cache or (before.cache if before else None))
     if latest != before:
@@ -72,7 +72,7 @@ def read_latest(dataset: str) -> Latest | None:
 def current_step(dataset: str) -> tuple[str, Manifest] | None:
     """Return the directory and manifest of the last step of a dataset's last complete run; None if none is recorded.
 
-    Raises NotFoundError if that step is gone, and CorruptError.
+    Raises NotFoundError if that step is gone, and CorruptError if the record or the manifest is damaged.
     """
     latest = read_latest(dataset)
     return None if latest is None else _resolved(dataset, latest.step)
@@ -81,7 +81,7 @@ def current_step(dataset: str) -> tuple[str, Manifest] | None:
 def current_cache(dataset: str) -> tuple[str, Manifest] | None:
     """Return the directory and manifest of a dataset's current token cache; None if it has no finished cache.
 
-    Raises NotFoundError if the recorded cache is gone, UsageError if nothing says which cache is meant, CorruptError.
+    Raises NotFoundError if the recorded cache is gone, UsageError if nothing says which one is meant, and CorruptError.
     """
     latest = read_latest(dataset)
     if latest is not None and latest.cache is not None:
@@ -97,8 +97,8 @@ def only_finished(dataset: str, finished: list[str]) -> str | None:
     if len(finished) > 1:
         names = ", ".join(urls.name(step) for step in finished[:SHOWN]) + (", ..." if len(finished) > SHOWN else "")
         raise UsageError(
-            f"{dataset} holds {len(finished)} finished {urls.name(finished[0]).rpartition('-')[0]} steps, and no "
-            f"{FILE_NAME}, which says which one is current; name one of them ({names}), or run the recipe again"
+            f"{dataset} holds {len(finished)} finished {urls.name(finished[0]).rpartition('-')[0]} steps, but no "
+            f"{FILE_NAME} to say which one is current; name one of them ({names}), or run the recipe again"
         )
     return finished[0] if finished else None
 

@@ -2,12 +2,13 @@
 
 The manifest is written last, so a step without a manifest is unfinished. It is the only file in a step's directory on
 which other steps and programs may rely. Its keys are sorted, its paths are relative to its own directory, and it
-contains no time, host or library version (the ledger has those), so a step's manifest has the same bytes everywhere.
-Every counter that a reader needs is a required field: a missing counter is an error, never a zero.
+contains no time, host or library version (the ledger has those) except the version of a cache's encoder, so a step's
+manifest does not depend on the machine. Every counter that a reader needs is a required field: a missing counter is an
+error, never a zero.
 
-A manifest holds its own checksum: the xxh3-128 of its bytes without the line of the checksum. It is compared whenever a
-manifest is read. Manifests of format 1 lack this line, the format version of the step, the checksums of the inputs'
-manifests and `files`; they can still be read.
+A manifest holds its own checksum: the xxh3-128 of its bytes without the line of the checksum. The checksum is compared
+whenever a manifest is read. Manifests of format 1 lack this line, the format version of the step, the checksums of the
+inputs' manifests and `files`; they can still be read.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ UNSEALED = "datakit.manifest/1"  # the earlier format, without checksums of mani
 FILE_NAME = "manifest.json"
 PARTIAL_NAME = "partial.json"
 DATA_FOLDER = "data"
-PIECE = 1000  # number of partitions that are encoded at a time
+PIECE = 1000  # number of partitions or files that are encoded at a time
 CHECKSUM_LINE = re.compile(rb'\n "checksum": "[0-9a-f]{32}",')  # the first line, because keys are sorted
 
 
@@ -96,7 +97,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     """A step's result. `details` holds data that only this stage's readers need, in the stage's own format.
 
     version: the stage's format version, which the fingerprint covers; None in format 1. files: all files but those that
-    the partitions (or `details`) describe. checksum: in format 1, that of the whole file.
+    the partitions (or `details`) describe. checksum: the manifest's own; in format 1, that of the whole file.
     """
 
     stage: str

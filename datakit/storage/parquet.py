@@ -1,11 +1,11 @@
 """Reads and writes Parquet shards; decides their compression, dictionaries, statistics and the size of row groups.
 
 Every Parquet file that a stage writes has this format. Files are compressed with zstd-3 and have a page index. Columns
-of texts, ids and lists have no dictionary encoding, because their values are unique and writing would take 17 % longer
-(measured). All columns except those of texts have statistics. The minimum and maximum of a text column would be copies
-of whole documents: with them, a document of 200 MB made the writer take 775 MB of memory instead of 200 MB (measured).
-The positions at which row groups end depend only on the rows (their bytes and count), not on the batches in which the
-rows arrived, so equal rows give equal bytes.
+of texts, ids and lists have no dictionary encoding, because their values are unique, and writing with dictionaries
+would take 17 % longer (measured). All columns except those of texts have statistics. The minimum and maximum of a text
+column would be copies of whole documents: with them, a document of 200 MB made the writer take 775 MB of memory instead
+of 200 MB (measured). The positions at which row groups end depend only on the rows (their bytes and count), not on the
+batches in which the rows arrived, so equal rows give equal bytes.
 Memory: the writer holds at most one row group (16 MiB of values, or one longer document) plus the current batch; a
 reader decodes one row group at a time.
 """
@@ -150,9 +150,9 @@ def read_group(shard: pq.ParquetFile, group: int, url: str, columns: list[str] |
 
 
 def find_rows(url: str, identity: str, columns: list[str]) -> list[tuple[int, dict[str, Any]]]:
-    """Return the rows with this id, as (row number, values of `columns`) pairs.
+    """Return the rows with this id, as pairs (row counted from 0, values of `columns`).
 
-    The first column must be the id. Reads only row groups whose statistics enclose the id.
+    The file's first column must be the id. Reads only row groups whose statistics enclose the id.
     """
     found: list[tuple[int, dict[str, Any]]] = []
     with open_shard(url) as shard:

@@ -1,8 +1,8 @@
-"""Makes a cache's contract again from its tokenizer.json and the step's parameters, and compares the two.
+"""Makes a cache's contract again from its tokenizer.json and the step's parameters, and compares the two contracts.
 
-The name and the version of the encoder and its way with long texts depend on the installed libraries, so they are not
-compared. The contract is compared only where its tokenizer can be loaded: a custom tokenizer must be installed in the
-same version, and a training machine may not have the library `tokenizers`.
+The encoder's name, version and handling of long texts depend on the installed libraries, so they are not compared. The
+contract is compared only where its tokenizer can be loaded: a custom tokenizer must be installed in the same version,
+and a training machine may not have the library `tokenizers`.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ COMPARED = ("vocabulary_size", "bos", "eos", "golden", "special_strings")
 
 
 def contract_damage(directory: str, manifest: Manifest, details: CacheDetails) -> Iterator[Damage]:
-    """Yield each part of the contract that the tokenizer does not have. The tokenizer.json must be undamaged."""
+    """Yield each part of the contract that does not follow from the tokenizer. The tokenizer.json must be undamaged."""
     url, contract, parameters = manifest_url(directory), details.contract, manifest.parameters
     if "imported" in parameters:
         if msgspec.convert(parameters["contract"], Contract) != contract:
             yield Damage(url, "has two different contracts", REMEDY)
         if parameters.get("content", computed := content_of(manifest.partitions)) != computed:
-            yield Damage(url, "describes other shards than those that were imported", REMEDY)
+            yield Damage(url, "describes shards other than those that were imported", REMEDY)
     sha256 = parameters.get("tokenizer_sha256", contract.tokenizer_sha256)
     if sha256 != contract.tokenizer_sha256:
-        yield Damage(url, f"says that the tokenizer's sha256 is {contract.tokenizer_sha256} and {sha256}", REMEDY)
+        yield Damage(url, f"gives the tokenizer two sha256 hashes: {contract.tokenizer_sha256} and {sha256}", REMEDY)
     try:
         made = _made_again(urls.join(directory, TOKENIZER_FILE), contract, parameters)
     except TokenizerError as error:

@@ -43,7 +43,7 @@ class Damage:
 
 
 def compare_files(files: Iterable[DescribedFile], progress: Progress) -> tuple[int, list[Damage]]:
-    """Compare files with their descriptions; return (bytes read, damage)."""
+    """Compare files with their descriptions; return (number of bytes read, damage)."""
     total, damaged = 0, []
     with ThreadPoolExecutor(READERS, thread_name_prefix="datakit-validate") as pool:
         for number, (size, damage) in enumerate(pool.map(_compare, list(files)), start=1):
@@ -54,7 +54,7 @@ def compare_files(files: Iterable[DescribedFile], progress: Progress) -> tuple[i
 
 
 def _compare(file: DescribedFile) -> tuple[int, Damage | None]:
-    """Compare one file with its description; return (bytes read, damage or None)."""
+    """Compare one file with its description; return (number of bytes read, damage or None)."""
     try:
         if file.sha256 is not None:
             return _compare_sha256(file, file.sha256)

@@ -1,9 +1,9 @@
-"""Recomputes what a manifest says: fingerprint, identity, totals, order and sources of its partitions; and compares the
-checksums of its inputs' manifests and the files that lie in the step's directory.
+"""Recomputes what a manifest says (fingerprint, identity, totals, order and sources of its partitions), compares its
+inputs' manifests with the recorded checksums, and finds files that the manifest does not describe.
 
 An altered manifest is refused whenever it is read, because it holds its own checksum. These checks find an alteration
-that also renewed the checksum. In a manifest of format 1, what needs the format version or checksums is not checked. An
-input that is no longer there is not compared, because a step may be moved without its inputs.
+that also renewed the checksum. For a manifest of format 1, the checks that need the format version or checksums are
+skipped. An input that is no longer there is not compared, because a step may be moved without its inputs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def manifest_damage(directory: str, manifest: Manifest) -> Iterator[Damage]:
     yield from _identity_damage(directory, manifest)
     if manifest.stage in PARTITIONED:
         if manifest.totals != totals_of(manifest.partitions):
-            yield _wrong(url, "totals", manifest.totals, "its partitions", totals_of(manifest.partitions))
+            yield _wrong(url, "total", manifest.totals, "its partitions", totals_of(manifest.partitions))
         yield from (Damage(url, difference) for difference in _partition_differences(manifest))
     inputs: list[Manifest] = []
     for reference in manifest.inputs:
@@ -69,14 +69,14 @@ def _identity_damage(directory: str, manifest: Manifest) -> Iterator[Damage]:
         quarantined = [f"{entry['file']}:{entry['position']}" for entry in entries]
         records = sum(entry.get("records", 1) for entry in entries)
     if records != manifest.quarantine.records:
-        yield _wrong(url, "number of quarantined records", manifest.quarantine.records, "their list does", records)
+        yield _wrong(url, "number of quarantined records", manifest.quarantine.records, "the list's entries", records)
     expected = identity(manifest.fingerprint, quarantined)
     if expected != manifest.identity:
         yield _wrong(url, "identity", manifest.identity, "its fingerprint and quarantined records", expected)
 
 
 def _partition_differences(manifest: Manifest) -> Iterator[str]:
-    """Yield the partitions whose source is not that of their path, or that are not in order."""
+    """Yield a message for each partition whose source is not that of its path, or that is out of order."""
     for partition in manifest.partitions:
         if partition.path.rpartition("/")[0] not in _folders(manifest, partition.source):
             yield f"says that {partition.path} belongs to source {partition.source!r}"
@@ -94,7 +94,7 @@ def _partition_differences(manifest: Manifest) -> Iterator[str]:
 
 
 def _folders(manifest: Manifest, source: str) -> tuple[str, ...]:
-    """Return the folders that may hold a source's partitions: in format 1, without `data/` or without the source."""
+    """Return the folders that may hold a source's partitions: in format 1, also `<source>/` and the step's own."""
     now = data_path(source, "").rstrip("/")
     return (now, source, "") if manifest.format == UNSEALED else (now,)
 

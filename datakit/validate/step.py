@@ -22,7 +22,7 @@ WITH_IDS = ("normalize", "signatures", "dedup", "consolidate")
 
 
 def find_damage(directory: str, manifest: Manifest, progress: Progress) -> tuple[int, list[Damage]]:
-    """Compare every file and every statement of the manifest; return (bytes read, damage).
+    """Compare every file with the manifest, and check what the manifest says; return (number of bytes read, damage).
 
     Raises CorruptError if the manifest of a cache contradicts itself.
     """

@@ -1,9 +1,9 @@
-"""Compares a token cache with its manifest: every file, the contract, and what each shard says of its documents and
-tokens; lists all damage.
+"""Compares a token cache with its manifest: every file, the contract, and each shard's documents and tokens; lists all
+damage.
 
-Every byte is read once for its checksum, and the tokens are then decoded again, to check that all ids are in the
-vocabulary, that each document has the contract's tokens around it, and that loss masks have the recorded sums. Without
-pyarrow, the lists of documents are checked only by their checksums, not by their content.
+Every byte is read once for its checksum, and the tokens are then read again and decoded, to check that all ids are in
+the vocabulary, that each document has the contract's tokens around it, and that loss masks have the recorded sums.
+Without pyarrow, the lists of documents are checked only by their checksums, not by their content.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def _own_arrays(place: str, partition: Partition, files: ShardFiles) -> Iterator
 def find_damage(
     directory: str, manifest: Manifest, details: CacheDetails, progress: Progress = lambda files, size: None
 ) -> tuple[int, list[Damage]]:
-    """Compare every file and every statement of the manifest; return (bytes read, damage). Calls `progress` with the
-    numbers of files and bytes compared so far.
+    """Compare every file with the manifest, and check what the manifest says; return (number of bytes read, damage).
+    Calls `progress` with the numbers of files and bytes compared so far.
     """
     files = list(cache_files(directory, manifest, details))
     total, damaged = compare_files(files, progress)
@@ -117,7 +117,7 @@ def require_intact(cache: Cache) -> int:
 def _undescribed(directory: str, manifest: Manifest, details: CacheDetails, described: set[str]) -> Iterator[Damage]:
     """Yield files that no entry of the manifest describes, such as a loss mask whose entry is gone.
 
-    In a manifest of format 1, outputs do not have a folder of their own, so only loss masks are looked for.
+    Under a manifest of format 1, outputs have no folder of their own, so only loss masks are looked for.
     """
     yield from undescribed_files(directory, described)
     for partition, files in zip(manifest.partitions, details.shards, strict=True):
@@ -165,7 +165,9 @@ def _reader_of_lists() -> ReadList | None:
 
 
 def _compare_tokens(cache: Cache, shard: Shard) -> Damage | None:
-    """Check that ids are in the vocabulary, that documents begin and end as promised, and the sum of the loss mask."""
+    """Check that ids are in the vocabulary, documents begin and end as promised, and the loss mask has the recorded
+    sum.
+    """
     contract, base = cache.contract, shard.token_start
     starts = starts_of(cache.document_lengths(shard.index))
     expected = [(special, places) for special, places in ((contract.bos, starts[:-1]), (contract.eos, starts[1:] - 1))

@@ -71,8 +71,8 @@ def test_plan_says_what_is_made_again_and_why(earlier: Path) -> None:
     assert documents["normalize", "novels"] == 43
     assert documents["dedup", None] == documents["consolidate", None] == 59
     shown = invoke("plan", "recipe.toml", "--root", "data", cwd=earlier).stdout
-    assert "made by an earlier version; the run makes them again from this much text" in shown
-    assert shown.count("outputs lie below data/<source>/") == 9
+    assert "made by an earlier version, which stay; the run makes them again from the amount of text shown" in shown
+    assert shown.count("outputs now lie below data/<source>/") == 9
     assert datakit.plan(earlier / "recipe.toml", earlier / "empty").steps[-1].earlier == ()
 
 

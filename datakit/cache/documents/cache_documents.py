@@ -1,5 +1,5 @@
-"""Defines the part of `Cache` that knows documents: finds them by row, id or position, and reads them one at a time, in
-slices, or in stretches of about 1 Mi tokens.
+"""Defines the part of `Cache` that deals with documents: finds them by row, id or position, and reads them one at a
+time, in slices, or in stretches of about 1 Mi tokens.
 """
 
 from __future__ import annotations

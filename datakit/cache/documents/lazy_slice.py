@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class LazySlice(Sequence[T]):
-    """The elements with these numbers. `get` reads one of them; `read` yields those from `start` up to `stop`."""
+    """The elements at the indices `numbers`. `get` reads the element at an index; `read` yields those of a range."""
 
     def __init__(
         self, name: str, numbers: range, get: Callable[[int], T], read: Callable[[int, int], Iterator[T]]

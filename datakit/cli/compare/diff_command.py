@@ -15,7 +15,7 @@ HEADERS = ("", "source", "documents", "why")
 WHY = {
     "no-source": "the other has no such source",
     "input": "not in the other's normalize",
-    "exact": "another source of the other has its text",
+    "exact": "the other keeps its text in another source",
     "fuzzy": "near duplicate in the other",
     "consolidate": "left out by the other's consolidate",
     "tokenize": "left out by the other's tokenize",
@@ -37,9 +37,9 @@ def diff(first: str, second: str, /, *, ids: Flag = False, json: Flag = False) -
     first
         A dataset's directory, which stands for its current run, or a step's directory or manifest.
     second
-        What to compare it with.
+        The dataset or step to compare with the first.
     ids
-        Print one line for each document: - (only in the first) or + (only in the second), source, id, reason.
+        Print one line per difference: - (only in the first) or + (only in the second), source, id, reason.
     json
         Print one JSON object.
     """
@@ -65,7 +65,7 @@ def diff(first: str, second: str, /, *, ids: Flag = False, json: Flag = False) -
                 note(textwrap.fill(f"{mark} {absent.source}: {_input(absent)}", 80, subsequent_indent="  "))
     for side, other in ((found.first, found.second), (found.second, found.first)):
         for absent in {one.reason: one for one in reversed(side.absent)}.values():
-            note(f"ask about one: datakit why {_asked(absent, side, other)} --id {absent.examples[0]}")
+            note(f"ask about a document: datakit why {_asked(absent, side, other)} --id {absent.examples[0]}")
     return 0
 
 
@@ -84,5 +84,5 @@ def _input(absent: Absent) -> str:
 
 
 def _asked(absent: Absent, side: Side, other: Side) -> str:
-    """Return the step that knows the document: the one that has it, if the other one never read it."""
+    """Return the directory of the step to ask about a document: `other`, or `side` if `other` never read it."""
     return (side if absent.reason in ("no-source", "input") else other).directory

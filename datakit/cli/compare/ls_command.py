@@ -19,8 +19,8 @@ UNITS = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**4, "k"))
 def ls(directory: str = "./data", /, *, json: Flag = False) -> int:
     """List datasets, their steps and token caches: date, rows, tokens, size, and whether they are current.
 
-    A dataset stands for its current steps wherever it is given instead of a step: those of its last complete run. A
-    step is superseded if no dataset's current steps were made from it.
+    A dataset that is given instead of a step stands for its current steps, those of its last complete run. A step is
+    superseded if no dataset's current steps were made from it.
 
     Examples:
       datakit ls
@@ -51,7 +51,7 @@ def ls(directory: str = "./data", /, *, json: Flag = False) -> int:
         note(f"{len(superseded):,} superseded steps take {bytes_cell(size)}; remove a directory to free its space")
     caches = [step.directory for step in found.steps if (step.stage, step.state) == ("tokenize", "current")]
     if caches:
-        note(f"look at one: datakit inspect {caches[0]}")
+        note(f"look at a cache: datakit inspect {caches[0]}")
     return 0
 
 

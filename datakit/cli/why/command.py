@@ -47,7 +47,7 @@ def why(
     id
         The document's id: 32 hex digits, from the column `id` of any output.
     source_id
-        The id that the record has in your files. All ids of the sources are read to find it.
+        The id that the document's record has in your files. All ids of the sources are read to find it.
     cluster
         Also list the document's cluster, with the texts of all its near duplicates. A cluster consists of removed
         documents and of those retained in their place.

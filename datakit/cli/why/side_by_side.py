@@ -43,7 +43,7 @@ def stretches(left: str, right: str) -> Iterator[Stretch]:
 
 
 def side_by_side(titles: tuple[str, str], texts: tuple[str, str], width: int) -> str:
-    """Format the difference of two texts in two columns; what only one of them has is marked with - or +."""
+    """Format the difference between two texts in two columns; what only one of them has is marked with - or +."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

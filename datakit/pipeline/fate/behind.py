@@ -23,7 +23,7 @@ class Finished:
     def row(self, source: str, identity: str, columns: list[str], suffix: str = "") -> tuple[str, int, Any] | None:
         """Return (path, row, values of `columns`) of a document, or None if this step's output does not have it.
 
-        suffix: ends the names of the Parquet files of a step whose partitions are not Parquet files.
+        suffix: added to a partition's path to get its Parquet file, where the partition itself is not one.
         """
         for partition in self.manifest.partitions_of(source):
             if partition.rows and (partition.first_id or "") <= identity <= (partition.last_id or "g"):
@@ -48,7 +48,7 @@ class Behind:
     others: tuple[str, ...]
 
     def of(self, stage: str, source: str | None = None) -> Finished | None:
-        """Return the step of a stage and, if the stage has a step per source, of a source."""
+        """Return the step of a stage (and of a source, if the stage has a step per source), or None."""
         found = (step for step in self.steps if step.manifest.stage == stage)
         return next((step for step in found if source in (None, step.manifest.dataset)), None)
 

@@ -1,7 +1,7 @@
 """Compares the documents of two finished steps, and decides why a document of one is not in the other.
 
-Documents are compared by source and id. For a document that only one step has, the first stage behind the other step
-that does not pass it on gives the reason. All ids are read, in columns; texts are not.
+Documents are compared by source and id. If only one step has a document, the reason is the first stage that did not
+pass it on to the other step. All columns of ids are read; texts are not.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ Listed = Callable[
 class Absent:
     """Documents of one source that the other step does not have, and the first of their ids.
 
-    reason: "no-source", "input" (normalize does not have it), "exact" or "fuzzy" (dedup removed it), "consolidate" or
-    "tokenize" (quarantined there). differs: for "input", what differs between the two normalize steps.
+    reason: "no-source", "input" (not in the other's normalize), "exact" or "fuzzy" (removed by its dedup),
+    "consolidate" or "tokenize" (quarantined there). differs: for "input", what differs between the two normalize steps.
     """
 
     source: str
@@ -52,7 +52,7 @@ class Absent:
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two steps: its directory, its documents, and those of them that the other step does not have."""
+    """One of the two steps: its directory, its number of documents, and those that the other step does not have."""
 
     directory: str
     stage: str
@@ -62,7 +62,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference of two steps. in_both: the number of documents that both have."""
+    """The difference between two steps. in_both: the number of documents that both have."""
 
     first: Side
     second: Side
@@ -87,8 +87,8 @@ def diff(first: str, second: str, report: Report, listed: Listed | None = None) 
 def _checked(behind: Behind, place: str) -> Behind:
     if behind.last.manifest.stage not in SUFFIXES:
         raise UsageError(
-            f"{place}: {behind.last.directory} has no documents; give a step of {', '.join(SUFFIXES)}, or a dataset "
-            "whose current run ended with one"
+            f"{place}: {behind.last.directory} has no documents; give a step of one of the stages "
+            f"{', '.join(SUFFIXES)}, or a dataset whose current run ended with such a step"
         )
     return behind
 
@@ -148,7 +148,7 @@ def _stages(behind: Behind, source: str) -> list[IdStream]:
 
 
 def _by_reason(behind: Behind, source: str, keys: np.ndarray, ids: list[Ids]) -> Iterator[tuple[str, np.ndarray]]:
-    """Divide ids that a step does not have by the reason, which the stages behind it tell."""
+    """Group ids that a step does not have by the reason, which follows from the stages behind the step."""
     if not len(keys):
         return
     normalized, removed, consolidated, _ = ids

@@ -1,8 +1,9 @@
 """Explains why a document is, or is not, in a dataset: what each stage did with it, and which documents it resembles.
 
 Everything is read from finished steps, so the answer is about the run that made the dataset, not about the recipe. A
-document is found by its id, or by the upstream id of a record that has its text. A record that normalize left out
-before it became a document has no id; only the counters and the quarantine list of normalize tell of it.
+document is found by its id, or by the source id (the id in your files) of a record that has its text. A record that
+normalize left out before it became a document has no id; it appears only in the counters and the quarantine list of
+normalize.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ MOST = 20
 
 @dataclass(frozen=True)
 class StageFate:
-    """The decision of one stage about a document. outcome: "kept", "removed" or another word, to be explained."""
+    """The decision of one stage about a document. outcome: a word such as "kept" or "removed"."""
 
     stage: str
     outcome: str
@@ -51,8 +52,8 @@ class Answer:
     """The fates of the documents asked for, in the run that ended with the step `last`.
 
     others: the dataset's other finished steps, on which `last` does not depend. cluster: the documents of the cluster,
-    if asked for. comparisons: near duplicates with their texts, at most `most`. more: how many near duplicates or
-    documents were left out.
+    if asked for. comparisons: near duplicates with their texts, at most `most`. more: the number of near duplicates and
+    documents that were left out.
     """
 
     dataset: str
@@ -73,7 +74,7 @@ def why(
     most: int = MOST,
     report: Report = lambda done, total, what: None,
 ) -> Answer:
-    """Return what became of a document, given by its id or its upstream id. Raises InputError, NotFoundError."""
+    """Return what became of a document, given by its id or its source id. Raises InputError, NotFoundError."""
     if (id is None) == (source_id is None):
         raise UsageError("give either --id (32 hex digits) or --source-id (the id that the record has in your files)")
     if id is not None and not re.fullmatch("[0-9a-f]{32}", id):
@@ -178,7 +179,7 @@ def place_of(record: Record) -> str:
     if record.file is None:
         place = "a file that was not recorded"
     elif record.position is None:
-        place = f"{record.file} (a transform hides where)"
+        place = f"{record.file} (position unknown because of a transform)"
     else:
         place = f"{record.file}, {record.unit} {record.position}"
     return place if record.source_id is None else f"{place}, source id {record.source_id!r}"
@@ -195,7 +196,7 @@ def _dedup_fate(step: Finished, removal: Removal | None) -> StageFate:
 
 
 def _quarantined(step: Finished, source: str, before: tuple[str, int, Any], above: Finished) -> tuple[str, str]:
-    """Return the outcome and explanation for a document that the step above has, in the place `before`."""
+    """Return the outcome and explanation for a document that the upstream step `above` has, in the place `before`."""
     path, row, _ = before
     if step.manifest.quarantine.records:
         for record in read_quarantine(step.directory):

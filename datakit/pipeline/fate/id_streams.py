@@ -1,7 +1,7 @@
 """Reads the sorted ids of several steps side by side, in memory that does not grow with the dataset.
 
-Each stream holds at most one row group (65,536 ids). `side_by_side` cuts the streams at common ids: everything up to
-the smallest of the streams' last ids is complete, because each stream ascends.
+Each stream holds at most one row group (65,536 ids). `side_by_side` cuts all streams at the same id, the smallest of
+the last ids that they hold. Up to this id, what they hold is complete, because each stream ascends.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ KEY = "S16"  # an id's 16 bytes, which sort like its hex digits
 
 
 class Ids(NamedTuple):
-    """Ascending ids, and for each its number in the list of wanted values (of a second column), or -1."""
+    """Ascending ids, and for each the index of its value (in a second column) in a list of wanted values, or -1."""
 
     keys: np.ndarray  # S16 [N]
     marks: np.ndarray  # int8 [N]
 
 
 class IdStream:
-    """The ids of one source in a step, and for each the position in `values` of its value in column `column`.
+    """The ids of one source in a step, and for each the index in `values` of its value in column `column`, or -1.
 
-    A step that is None has no ids. suffix: see `Finished.row`.
+    If `step` is None, there are no ids. suffix: see `Finished.row`.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class IdStream:
                 if not len(found.keys):
                     continue
                 if (before is not None and found.keys[0] <= before) or (found.keys[1:] <= found.keys[:-1]).any():
-                    raise CorruptError(f"{path} is not sorted by id, or has an id twice; run `datakit validate` on it")
+                    raise CorruptError(f"{path} is not sorted by id or repeats one; run `datakit validate` on its step")
                 before = found.keys[-1]
                 yield found
 
@@ -92,7 +92,7 @@ def keys_of(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def mark_in(keys: np.ndarray, ids: Ids) -> np.ndarray:
-    """Return the mark of each key in `ids`, or -2 if it is not there."""
+    """Return the mark of each key in `ids`, or -2 for a key that `ids` does not hold."""
     if not len(ids.keys):
         return np.full(len(keys), -2, np.int8)
     at = np.minimum(np.searchsorted(ids.keys, keys), len(ids.keys) - 1)

@@ -17,12 +17,12 @@ from datakit.storage.parquet import find_rows, iterate_shard
 
 Report = Callable[
     [int, int, str], None
-]  # receives the numbers of files done and in all, and what they are searched for
+]  # receives how many files or documents were read, how many there are, and what they are
 
 
 @dataclass(frozen=True)
 class Record:
-    """A record with the text of a document; None where it is not known.
+    """A record that has the text of a document. A field that is not known is None.
 
     unit: the unit of `position`, "byte" or "row". kept: False for an exact duplicate, which normalize removed.
     """
@@ -35,7 +35,7 @@ class Record:
 
 
 def records_of(step: Finished, identity: str) -> list[Record]:
-    """Return the records with a document's text in source order, the kept one first; empty if there is none."""
+    """Return the records with a document's text in source order, the kept one first, or an empty list."""
     for partition in step.manifest.partitions:
         found = partition.rows and find_rows(step.url(partition.path), identity, ["source_id"])
         if found:
@@ -78,7 +78,7 @@ def _unit(step: Finished, path: str | None) -> str:
 
 
 def documents_with(step: Finished, source_id: str, report: Report) -> Iterator[str]:
-    """Yield the ids of the documents whose text a record with this upstream id has. Reads all upstream ids."""
+    """Yield the ids of the documents that have the text of a record with this source id. Reads all source ids."""
     files = [part.path for part in step.manifest.partitions if part.rows] + lists_of_duplicates(step.manifest)
     for number, path in enumerate(files):
         report(number, len(files), f"{step.manifest.dataset} for source id {source_id!r}")

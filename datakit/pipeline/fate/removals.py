@@ -67,7 +67,7 @@ def text_of(behind: Behind, source: str, identity: str) -> str:
     step = behind.normalized[source]
     found = step.row(source, identity, ["text"])
     if found is None:
-        raise CorruptError(f"{step.directory} has no document {identity}, but dedup does; was it changed since?")
+        raise CorruptError(f"{step.directory} has no document {identity}, but dedup does; was the step changed since?")
     return found[2]["text"]
 
 

@@ -60,5 +60,5 @@ def test_same_step_has_no_differences(finished: Path) -> None:
 
 
 def test_step_without_documents_is_refused(finished: Path) -> None:
-    with pytest.raises(UsageError, match="has no documents; give a step of normalize, consolidate, tokenize"):
+    with pytest.raises(UsageError, match="has no documents; give a step of one of the stages normalize, consolidate"):
         diff(step(finished, "root/shelf/dedup-*"), finished / "root" / "shelf")
