@@ -13,8 +13,8 @@ import subprocess
 import sys
 import tomllib
 
-from tests.support.fake_devices import fake_devices
 from tests.support.paths import REPOSITORY
+from tests.support.processes import fake_devices
 
 TRANSITIVE = {"fsspec", "psutil"}  # dependencies of orbax-checkpoint
 REFUSE = """

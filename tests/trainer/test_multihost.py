@@ -14,8 +14,8 @@ import numpy as np
 from datakit.loader import Loader
 from datakit.trainer.metrics.json_lines import read_metrics
 from datakit.trainer.train import train
-from tests.support.fake_devices import fake_devices
 from tests.support.paths import REPOSITORY
+from tests.support.processes import fake_devices
 from tests.support.trainer_runs import STEPS, bytes_mixture, checkpoints_of, directory_in, silent, tiny_run
 
 TRAIN = """

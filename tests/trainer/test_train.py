@@ -29,8 +29,8 @@ from datakit.trainer.metrics.step_metrics import StepMetrics
 from datakit.trainer.models import grug, load_model
 from datakit.trainer.step import Trainer
 from datakit.trainer.train import Outcome, train, trainer_of, use_compilation_cache
-from tests.support.fake_devices import fake_devices
 from tests.support.paths import REPOSITORY
+from tests.support.processes import fake_devices
 from tests.support.trainer_runs import (
     EXPLODING,
     STEPS,
