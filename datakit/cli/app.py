@@ -111,8 +111,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         note(f"error: {error}")
         return USAGE
     except KeyboardInterrupt:
-        note("interrupted; no partial output is left; run the same command again to continue")
-        return INTERRUPTED
+        return _stopped("interrupted", INTERRUPTED)
+    except SystemExit as end:
+        if end.code != TERMINATED:
+            raise
+        return _stopped("terminated", TERMINATED)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise Python prints an error at exit
         return FAILURE
@@ -123,6 +126,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001 - last resort: one readable line, never a bare traceback
         return _failed(f"{type(error).__name__}: {error} (unexpected: a bug in datakit or a library it calls)", FAILURE)
     return code if isinstance(code, int) else DONE
+
+
+def _stopped(how: str, code: int) -> int:
+    note(f"{how}; no partial output is left; run the same command again to continue")
+    return code
 
 
 def _failed(message: str, code: int) -> int:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+
 from datakit.cli.console import note, say, say_json, table
 from datakit.cli.parameters import Flag, Settings
 
@@ -32,6 +35,7 @@ def train_model(run: str, /, *, root: str = "./data", set_: Settings = (), json:
     from datakit.trainer import require_jax
 
     require_jax()
+    _end_at_sigterm()
     from datakit.trainer.commands import train_file
 
     outcome = train_file(run, root, set_)
@@ -89,6 +93,7 @@ def evaluate(
     from datakit.trainer import require_jax
 
     require_jax()
+    _end_at_sigterm()
     from datakit.trainer.commands import evaluate_file
 
     found = evaluate_file(run, root, checkpoint, set_)
@@ -98,3 +103,11 @@ def evaluate(
     note(f"step {found.step:,} of {found.checkpoint}")
     say(table(["metric", "value"], [[name, f"{value:.4f}"] for name, value in sorted(found.figures.items())]))
     return 0
+
+
+def _end_at_sigterm() -> None:
+    """Let SIGTERM end the process at once, until the training loop handles it (shells show 143 either way). There is
+    nothing to save yet, and an exception raised while JAX is loaded or compiles may be lost or crash the interpreter.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -7,7 +7,7 @@ A run resumes from its newest valid checkpoint. It then computes bit for bit wha
 computed, because a batch is a function of the step, and the state is all that a run carries from step to step. After
 each step, the loop waits for the metrics (about a millisecond), so a NaN or infinite loss stops the run before the bad
 state is saved: DivergedError is raised, the exit code is 4, and the last good checkpoint remains untouched. On SIGTERM
-or Ctrl-C, the loop finishes the step, saves, and exits.
+or Ctrl-C, the loop finishes the step, saves, and raises SystemExit (exit code 143) or KeyboardInterrupt (130).
 
 For each step, the loop takes the batch (which a thread has placed in advance), runs the step, and logs the row of
 metrics. If a checkpoint or an evaluation is due, the loop then saves, evaluates, and logs the row again with the
@@ -169,7 +169,7 @@ class _Loop:
         meet("the last checkpoint is committed")
         return self._finish(row, inputs)
 
-    def _steps(self, feed: Feed, stop: threading.Event) -> dict[str, Any]:
+    def _steps(self, feed: Feed, stop: Mapping[int, bool]) -> dict[str, Any]:
         """Train all remaining steps and return the row of the last step."""
         state, row = self.start.state, self._catch_up()
         progress = Progress(self.run.steps, self.run.log.progress_seconds, self.say)
@@ -181,9 +181,10 @@ class _Loop:
             self._profile(step - 1)
             watch = bool(self.run.log.watch) and (step - 1) % self.run.log.watch_every == 0
             advance, compiled = self._compiled(state, placed.batch, watch)
-            if compiled and any_says(stop.is_set())[0]:
+            terminated, interrupted = any_says(*stop.values()) if compiled else (False, False)
+            if terminated or interrupted:
                 self._save_before(step, state)
-                raise KeyboardInterrupt
+                raise _ending(terminated)
             started = time.perf_counter()
             turn = started - feed.waited if compiled else turn  # compilation is no part of the shown rate
             state, results = advance(state, placed.batch)
@@ -193,11 +194,12 @@ class _Loop:
             if not results["finite"]:
                 self.trackers.log(step, row)
                 raise self._diverged(step, float(results["loss"]))
-            due, stopping = any_says(self.writer.due(step), stop.is_set())
+            due, terminated, interrupted = any_says(self.writer.due(step), *stop.values())
+            stopping = terminated or interrupted
             row |= self._hooks(step, state, row, due, stopping)
             progress.step(step, placed.tokens, time.perf_counter() - turn, row)
             if stopping:
-                raise KeyboardInterrupt
+                raise _ending(terminated)
         return row
 
     def _hooks(self, step: int, state: Tree, row: dict[str, Any], due: bool, stopping: bool) -> dict[str, Any]:
@@ -325,21 +327,26 @@ def _must_log(row: Mapping[str, Any]) -> bool:
 
 
 @contextmanager
-def _signals() -> Iterator[threading.Event]:
-    """Yield an event that the first SIGTERM or Ctrl-C sets (main thread only); a second raises KeyboardInterrupt."""
-    stop = threading.Event()
+def _signals() -> Iterator[Mapping[int, bool]]:
+    """Yield which of SIGTERM and SIGINT (Ctrl-C) has arrived (main thread only); after one, the next ends the run."""
+    arrived = {int(signal.SIGTERM): False, int(signal.SIGINT): False}
     if threading.current_thread() is not threading.main_thread():
-        yield stop
+        yield arrived
         return
 
     def request(number: int, _: Any) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
+        if any(arrived.values()):
+            raise _ending(number == signal.SIGTERM)
+        arrived[number] = True
 
-    before = {number: signal.signal(number, request) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, request) for number in arrived}
     try:
-        yield stop
+        yield arrived
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _ending(terminated: bool) -> BaseException:
+    """Return the exception that ends a run after SIGTERM or, if `terminated` is false, after Ctrl-C."""
+    return SystemExit(128 + signal.SIGTERM) if terminated else KeyboardInterrupt()

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
+import psutil
 import pytest
 
 from datakit.cache.reader import open_cache
@@ -18,6 +23,8 @@ from datakit.toml_config import read_toml
 from datakit.trainer import config
 from datakit.trainer.commands import evaluate_file, train_file
 from datakit.trainer.metrics.json_lines import read_metrics
+from tests.support.faults.cluster import wait_until
+from tests.support.paths import REPOSITORY
 from tests.support.trainer_runs import checkpoints_of, largest_file, silent
 
 pytest.importorskip("pyarrow")
@@ -103,6 +110,41 @@ def test_commands_print_results_and_exit_codes(root: Path, directory: str, capsy
     assert "train the run first" in capsys.readouterr().err
     assert call("train", "demoo") == 2
     assert "did you mean 'demo'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "how"), [(signal.SIGTERM, 143, "terminated"), (signal.SIGINT, 130, "interrupted")]
+)
+def test_a_signal_saves_and_sets_the_exit_code(number: int, code: int, how: str, tmp_path: Path) -> None:
+    words = ["train", str(write_run_file(tmp_path)), "--root", str(tmp_path), "--set", "steps=100000"]
+    started = subprocess.Popen(
+        [sys.executable, "-m", "datakit", *words],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert started.stderr is not None
+    next(line for line in started.stderr if line.startswith("step "))
+    started.send_signal(number)
+    said = started.communicate(timeout=120)[1]
+    assert started.returncode == code, said
+    assert said.splitlines()[-1] == f"{how}; no partial output is left; run the same command again to continue"
+    (directory,) = (tmp_path / "small").glob("train-*")
+    assert checkpoints_of(str(directory))[0].marker.step == read_metrics(str(directory))[-1]["global_step"]
+
+
+def test_sigterm_while_jax_is_loaded_ends_the_run_at_once(tmp_path: Path) -> None:
+    started = subprocess.Popen(
+        [sys.executable, "-m", "datakit", "train", str(write_run_file(tmp_path)), "--root", str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    maps = psutil.Process(started.pid).memory_maps
+    assert wait_until(lambda: any("jaxlib" in one.path for one in maps()), 60)
+    started.terminate()
+    assert started.communicate(timeout=60)[1] == ""
+    assert started.returncode == -signal.SIGTERM  # a shell shows 143
 
 
 def test_the_demo_s_run_is_complete() -> None:

@@ -323,7 +323,7 @@ def test_sigterm_saves_and_postpones_the_evaluation(
     rolling = dataclasses.replace(EVALUATED, checkpoint=Checkpoints())
     with monkeypatch.context() as patch:
         patch.setattr(StepMetrics, "row", signalled)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(SystemExit, match="143"):
             start(rolling, tmp_path, evaluate=dying_at(4 if step == STEPS else 2, cut))
     assert saved(tmp_path) == [step]
     assert start(rolling, tmp_path).resumed_from == step
@@ -346,7 +346,7 @@ def test_a_signal_while_compiling_ends_the_run_before_the_step(
     monkeypatch.setattr(Trainer, "compile", signalled)
     own = dataclasses.replace(small_run().optimizer, beta2=0.9 + compilation / 100)  # so that nothing is compiled yet
     run = small_run(optimizer=own)
-    with Loader(growing_batches()) as loader, pytest.raises(KeyboardInterrupt):
+    with Loader(growing_batches()) as loader, pytest.raises(SystemExit, match="143"):
         train(run, loader, str(tmp_path))
     directory = directory_in(tmp_path)
     assert [one.marker.step for one in checkpoints_of(directory)] == ([] if last is None else [last])

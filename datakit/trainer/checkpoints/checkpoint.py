@@ -40,7 +40,7 @@ from datakit.trainer.checkpoints.candidates import (
     step_folders,
 )
 from datakit.trainer.checkpoints.compatibility import check_fit
-from datakit.trainer.checkpoints.failures import keep_failures_short, reason
+from datakit.trainer.checkpoints.failures import prepare_orbax, reason
 from datakit.trainer.models.weights import Tree
 from datakit.trainer.multihost import is_first
 
@@ -78,6 +78,7 @@ def restore(candidate: Candidate, like: Tree, whole: bool = True) -> Tree:
     whichever optimizer was used. Each leaf of `like` is an array or a ShapeDtypeStruct, and gives the sharding of the
     restored array. Raises CheckpointError if the model or, if `whole` is true, the optimizer does not match.
     """
+    prepare_orbax()
     place = candidate.path / STATE
     abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), like)
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
@@ -102,8 +103,8 @@ class Writer:
     _saved_at: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
+        prepare_orbax()
         self._saver = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
-        keep_failures_short()
 
     def due(self, step: int) -> bool:
         """Return True if the state after `step` steps should be saved now."""

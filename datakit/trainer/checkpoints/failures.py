@@ -1,27 +1,45 @@
-"""Words the failure of a save in one line, and keeps libraries from printing a traceback for each array to be saved."""
+"""Words the failure of a save in one line, and makes orbax wait for all writes and reads even if one fails."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
-import sys
+from collections.abc import Coroutine
 from functools import cache
-from types import TracebackType
+from typing import Any
+
+from orbax.checkpoint._src import asyncio_utils
 
 from datakit.storage.io_errors import SPACE
 
 
 @cache
-def keep_failures_short() -> None:
-    """Keep orbax and TensorStore from printing a traceback per array if a save fails: `Writer.wait` reports it."""
+def prepare_orbax() -> None:
+    """Make orbax finish all tasks that it started before it raises, and do not log the error, which `Writer.wait` raises, unlogged.
+
+    After the first of many failures, orbax would close its event loop. TensorStore then prints a traceback for each
+    array that it reports to the closed loop, and asyncio one for each error that nobody retrieves.
+    """
     logging.getLogger("absl").addFilter(lambda record: not record.exc_info)
-    show = sys.excepthook  # TensorStore calls it for each write that ends after orbax has given up
+    asyncio_utils._run_sync_via_new_loop = run_to_the_end  # orbax has no setting for it
 
-    def unless_given_up(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if not (kind is RuntimeError and str(error) == "Event loop is closed"):
-            show(kind, error, trace)
 
-    sys.excepthook = unless_given_up
+def run_to_the_end(work: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine in a new event loop, which is closed only when all tasks have ended, even if one of them failed."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        return loop.run_until_complete(work)
+    except (KeyboardInterrupt, SystemExit):
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        raise
+    finally:
+        while rest := asyncio.all_tasks(loop):
+            loop.run_until_complete(asyncio.gather(*rest, return_exceptions=True))
+        asyncio.set_event_loop(None)
+        loop.close()
 
 
 def reason(failure: BaseException) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -53,8 +54,9 @@ class JsonLines:
                     file.flush()
 
     def close(self) -> None:
-        for file in self._files.values():
-            file.close()
+        with storage_errors(self._folder), ExitStack() as files:  # closes all, even if one cannot write its last rows
+            for file in self._files.values():
+                files.callback(file.close)
 
     def _open(self, name: str) -> TextIO:
         self._files[name] = (Path(self._folder) / name).open("a", encoding="utf-8")

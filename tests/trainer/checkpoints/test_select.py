@@ -16,7 +16,7 @@ from datakit.trainer.checkpoints.checkpoint import MARKER, Candidate, commit
 from datakit.trainer.checkpoints.select import restore_newest
 from datakit.trainer.train import trainer_of
 from tests.support.paths import REPOSITORY
-from tests.support.trainer_runs import checkpoints_of, saving_run
+from tests.support.trainer_runs import checkpoints_of, directory_in, saving_run
 
 pytestmark = pytest.mark.xdist_group("training-runs")  # as in test_train.py
 
@@ -69,20 +69,28 @@ except DatakitError as error:
 """
 
 
+def train_on(disk: Path) -> list[str]:
+    """Train in a process of its own, and return the lines that it wrote to standard error."""
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    words = [sys.executable, "-c", FILLED, str(disk)]
+    done = subprocess.run(words, check=False, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
+    assert "Traceback" not in done.stderr
+    return done.stderr.splitlines()
+
+
 def test_a_full_disk_is_reported_in_one_line(tmp_path: Path) -> None:
-    if subprocess.call(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)], stderr=subprocess.DEVNULL):
+    mount = ["mount", "-t", "tmpfs", "-o", "size=5m", "tmpfs", str(tmp_path)]
+    if subprocess.call(mount, stderr=subprocess.DEVNULL):
         pytest.skip("needs the right to mount a small file system")
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", FILLED, str(tmp_path)],
-            check=False,
-            cwd=REPOSITORY,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-            capture_output=True,
-            text=True,
-        )
+        lines = train_on(tmp_path)
+        (error,) = [line for line in lines if line.startswith("error: ")]
+        assert "o space left" in error and "; free some space" in error  # for the checkpoint or the metrics
+        assert len(lines) < 30
+        (newest, *_) = checkpoints_of(directory_in(tmp_path))
+        subprocess.run(["mount", "-o", "remount,size=64m", str(tmp_path)], check=True)
+        lines = train_on(tmp_path)
+        assert any(line.startswith(f"resumed from step {newest.marker.step} ") for line in lines)
+        assert lines[-1].startswith("finished 12 steps")
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
-    assert "error: a checkpoint could not be written: No space left on device; free some space" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert len(done.stderr.splitlines()) < 30

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datakit.errors import UsageError
+from datakit.errors import NoSpaceError, UsageError
 from datakit.trainer.metrics.json_lines import FILE_NAME, HISTOGRAMS, JsonLines, last_row, read_metrics
 from datakit.trainer.metrics.trackers import flatten
 from tests.support.trainer_runs import silent
@@ -76,3 +76,12 @@ def test_rows_after_the_start_are_moved_aside(tmp_path: Path, lines: list[str]) 
     for name in ("metrics", "histograms"):
         assert len((tmp_path / f"{name}.set-aside.jsonl").read_text().splitlines()) == 2
     assert not lines
+
+
+def test_a_full_disk_is_named_and_every_file_closed(tmp_path: Path) -> None:
+    tracker = JsonLines(str(tmp_path), 0, silent)
+    (tmp_path / HISTOGRAMS).symlink_to("/dev/full")
+    for attempt in (lambda: tracker.log(1, {"a": 1.0, "h": [1, 2]}), tracker.close):
+        with pytest.raises(NoSpaceError, match=f"no space left to write {tmp_path}; free some space"):
+            attempt()
+    assert all(file.closed for file in tracker._files.values())
