@@ -89,11 +89,14 @@ class Preload:
     """Work that the fork server does once for all attempts: import `module`, then call `function(*arguments)`. In a
     task, `preloaded(function, *arguments)` returns the value that the server computed. The function must not start
     threads, because forking a multi-threaded process can deadlock.
+
+    kernels: the function loads numba kernels, so the process from which fork servers are forked loads numba for all.
     """
 
     module: str
     function: str | None = None
     arguments: tuple[str, ...] = ()
+    kernels: bool = False
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,10 @@ FIND_TYPES = "datakit.normalize.where.column_types:find_types"
 DECLARED = {"bool": "bool", "int64": "int64", "float64": "float64", "string": "string", "date": "date32"}
 RECORD_COPIES = 4  # the bytes as read, the parsed columns, the text, and the rows of a run
 MOST_BITS = 20  # a million partitions; at 1 GiB each, they would hold more text than exists
-PRELOADS = (Preload(__name__), Preload("datakit.normalize.warm_kernels", "datakit.normalize.warm_kernels:warm"))
+PRELOADS = (
+    Preload(__name__),
+    Preload("datakit.normalize.warm_kernels", "datakit.normalize.warm_kernels:warm", kernels=True),
+)
 
 
 def plan(step: Step) -> Plan:

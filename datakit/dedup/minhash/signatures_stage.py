@@ -51,7 +51,7 @@ from datakit.toml_config import key
 
 NAME = "signatures"
 FORMAT_VERSION = 2
-PRELOADS = (Preload("datakit.dedup.warm_kernels", "datakit.dedup.warm_kernels:warm"),)
+PRELOADS = (Preload("datakit.dedup.warm_kernels", "datakit.dedup.warm_kernels:warm", kernels=True),)
 LIMITS = {"bands": (1, 100), "rows": (1, 100), "ngram": (1, 64), "seed": (0, 2**63 - 1), "min_shingles": (1, 1000)}
 
 

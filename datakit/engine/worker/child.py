@@ -29,7 +29,7 @@ from datakit.engine.worker.framing import receive_frame, send_frame
 from datakit.engine.worker.heartbeat import Heartbeat
 from datakit.engine.worker.memory import limit_own_memory, used_memory
 from datakit.engine.worker.memory_watcher import die_with
-from datakit.errors import DatakitError, InputError, PartialError
+from datakit.errors import DatakitError, InputError, PartialError, TaskError
 
 FORBIDDEN = ("ray", "jax", "datakit.cli")  # heavy, multi-threaded, or needed only by the parent
 BENIGN_THREADS = ("jemalloc_bg_thd",)  # started by `import pyarrow`; holds no lock that a child needs
@@ -108,13 +108,13 @@ def _run_tasks(request: Request, scratch: Path, heartbeat: Heartbeat) -> Iterato
 
 
 def assert_clean_boot(preloads: tuple[Preload, ...]) -> None:
-    """Raise RuntimeError if a preload is missing or a forbidden module is imported."""
+    """Raise TaskError if a preload is missing or a forbidden module is imported."""
     missing = [preload.module for preload in preloads if preload.module not in sys.modules]
     if missing:
-        raise RuntimeError(f"the fork server did not preload {', '.join(missing)}")
+        raise TaskError(f"the fork server did not preload {', '.join(missing)}")
     brought = [module for module in FORBIDDEN if module in sys.modules]
     if brought:
-        raise RuntimeError(f"the fork server has imported {', '.join(brought)}, which tasks must not inherit")
+        raise TaskError(f"the fork server has imported {', '.join(brought)}, which tasks must not inherit")
 
 
 def foreign_threads() -> list[str]:
@@ -125,6 +125,12 @@ def foreign_threads() -> list[str]:
             with contextlib.suppress(FileNotFoundError):
                 names.append((thread / "comm").read_text().strip())
     return [name for name in names if name not in BENIGN_THREADS]
+
+
+def require_one_thread(started_by: str) -> None:
+    """Raise TaskError if this process has threads: a fork copies the locks that they hold, but not the threads."""
+    if threads := foreign_threads():
+        raise TaskError(f"{started_by} started threads ({', '.join(threads)}), so the server cannot fork safely")
 
 
 def _die_with_the_server() -> None:

@@ -1,13 +1,16 @@
 """Starts fork servers in an environment where libraries start no threads, asks them for children, and keeps the most
 recently used servers (two by default).
 
-The classes are thread-safe. A server boots in 130-500 ms, once per worker process and set of preloads.
+The classes are thread-safe. A pool's template process starts in 300-500 ms, once per worker process. From it, a server
+with the preloads of a phase starts in 10-250 ms, once per worker process and set of preloads.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import select
+import signal
 import socket
 import subprocess
 import sys
@@ -16,14 +19,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from datakit.engine.task import Preload, decode, encode
-from datakit.engine.worker import forkserver
+from datakit.engine.worker import forking, forkserver, forkserver_template
 from datakit.engine.worker.framing import receive_frame, send_frame
 from datakit.storage.stale_files import remove_dead_scratch
 
 SINGLE_THREADED = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 ARENA_BYTES = "64MiB"  # reserved at a time by mimalloc (Arrow); its default, 1 GiB, could exceed the hard limit at once
-# The server is not started with `-m`, because `__main__` must not be a second copy of a module of this package.
-SERVER_PROGRAM = "from datakit.engine.worker.forkserver import main; main()"
+# The process is not started with `-m`, because `__main__` must not be a second copy of a module of this package.
+PROGRAM = "from datakit.engine.worker.forkserver_template import main; main()"
+CLOSE_SECONDS, KILL_SECONDS = 1.0, 10.0  # time to exit after the end of the control socket, and after SIGKILL
 
 
 class BootError(Exception):
@@ -34,47 +38,109 @@ class BootError(Exception):
         self.reply = reply
 
 
-class ForkServer:
-    """The parent's side of the connection to one fork server. Thread-safe."""
+class Template:
+    """The client's side of the connection to the template process."""
 
-    def __init__(self, preloads: tuple[Preload, ...], compiling: Callable[[], None] = lambda: None) -> None:
+    def __init__(self) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        command = [sys.executable, "-c", PROGRAM, str(theirs.fileno())]
+        with theirs:
+            self._process = subprocess.Popen(  # in its own session, because only the driver handles Ctrl-C
+                command,
+                pass_fds=[theirs.fileno()],
+                env=_environment(),
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+            )
+
+    def alive(self) -> bool:
+        """Return True if the process is running."""
+        return self._process.poll() is None
+
+    def fork(self, control: socket.socket, kernels: bool) -> tuple[int, int]:
+        """Fork a server that serves `control` and may need numba's kernels; return its pid and the end of its status
+        pipe at which to read. Raises ConnectionError.
+        """
+        read, write = os.pipe()
+        try:
+            with contextlib.suppress(OSError):  # a process that is gone sends no pid
+                socket.send_fds(self._control, [forkserver_template.KERNELS.pack(kernels)], [write, control.fileno()])
+        finally:
+            os.close(write)
+        pid = os.read(read, forking.PID.size)
+        if pid:
+            return *forking.PID.unpack(pid), read
+        os.close(read)
+        self.close()
+        raise ConnectionError(f"the template process died before it forked (exit code {self._process.returncode})")
+
+    def close(self) -> None:
+        """End the process and its servers."""
+        self._control.close()
+        try:
+            self._process.wait(CLOSE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+class ForkServer:
+    """The client's side of the connection to one fork server. Thread-safe."""
+
+    def __init__(
+        self, template: Template, preloads: tuple[Preload, ...], compiling: Callable[[], None] = lambda: None
+    ) -> None:
         """Start the server and wait until it has booted; call `compiling` if it has to compile kernels. Raises
         BootError or ConnectionError.
         """
         self._lock = threading.Lock()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        command = [sys.executable, "-c", SERVER_PROGRAM, str(theirs.fileno())]
-        self._process = subprocess.Popen(  # in its own session, because only the driver handles Ctrl-C
-            command, pass_fds=[theirs.fileno()], env=_environment(), start_new_session=True, stdin=subprocess.DEVNULL
-        )
-        theirs.close()
-        send_frame(self._control, encode(preloads))
+        with theirs:
+            self.pid, status = template.fork(theirs, any(preload.kernels for preload in preloads))
+        self._status = open(status, "rb", buffering=0)  # noqa: SIM115 - closed by `close`
         try:
+            send_frame(self._control, encode(forkserver.Boot(preloads, _environment(), tuple(_import_path()))))
             while (reply := decode(receive_frame(self._control))) == forkserver.COMPILING:
                 compiling()
         except (EOFError, OSError) as error:
-            raise ConnectionError(f"the fork server died while starting (exit code {self._process.wait()})") from error
+            message = f"the fork server died while starting ({self._exit_code()})"
+            self.close()
+            raise ConnectionError(message) from error
         if "error" in reply:
             self.close()
             raise BootError(reply)
 
     def alive(self) -> bool:
-        """Return True if the server is running."""
-        return self._process.poll() is None
+        """Return True if the server is running. It dies with the template process."""
+        return not self._has_exited_within(0)
 
-    def fork(self, budget: int, channel: int, status: int, heartbeat: int) -> None:
+    def fork(self, budget: int, status: int, channel: int, heartbeat: int) -> None:
         """Request a child with this memory budget and these file descriptors. Raises OSError if the server is gone."""
         with self._lock:
-            socket.send_fds(self._control, [forkserver.BUDGET.pack(budget)], [channel, status, heartbeat])
+            socket.send_fds(self._control, [forkserver.BUDGET.pack(budget)], [status, channel, heartbeat])
 
     def close(self) -> None:
         """End the server and all its children."""
         self._control.close()
-        try:
-            self._process.wait(timeout=1)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        if not self._has_exited_within(CLOSE_SECONDS):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+            self._has_exited_within(KILL_SECONDS)
+        self._status.close()
+
+    def _has_exited_within(self, seconds: float) -> bool:
+        """Wait for the template process's report on the server's exit, or for the end of the template process."""
+        if self._status.closed:
+            return True
+        poll = select.poll()
+        poll.register(self._status, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
+
+    def _exit_code(self) -> str:
+        ended = self._status.read(forking.EXIT.size)
+        if not ended:
+            return "with the template process"
+        return f"exit code {os.waitstatus_to_exitcode(forking.EXIT.unpack(ended)[0])}"
 
 
 class ForkServerPool:
@@ -86,6 +152,7 @@ class ForkServerPool:
         remove_dead_scratch()
         self._servers: dict[tuple[Preload, ...], ForkServer] = {}
         self._uses: dict[tuple[Preload, ...], int] = {}
+        self._template: Template | None = None
 
     @contextlib.contextmanager
     def use(self, preloads: tuple[Preload, ...]) -> Iterator[ForkServer]:
@@ -109,26 +176,40 @@ class ForkServerPool:
             while len(self._servers) >= self._limit and idle:
                 self._servers.pop(idle.pop(0)).close()
             try:
-                server = ForkServer(preloads, self._compiles)
+                server = ForkServer(self._living_template(), preloads, self._compiles)
             finally:
                 self.compiling = False
         self._servers[preloads] = server  # the dict's last entry is the most recently used server
         return server
 
+    def _living_template(self) -> Template:
+        if self._template is not None and not self._template.alive():
+            self._template.close()
+            self._template = None
+        self._template = self._template or Template()
+        return self._template
+
     def _compiles(self) -> None:
         self.compiling = True
 
     def close(self) -> None:
-        """End all servers and their children."""
+        """End all servers, their children and the template process."""
         with self._lock:
             for server in self._servers.values():
                 server.close()
             self._servers.clear()
+            if self._template is not None:
+                self._template.close()
+                self._template = None
 
 
 def _environment() -> dict[str, str]:
     """Return the server's environment, in which imports start no threads and the import path is this process's."""
-    # Leave out the folders with Ray's own copies of libraries, which Ray prepends to the import path.
-    paths = [path for path in sys.path if path and "-packages/ray/" not in path]
     settings = {"MIMALLOC_ARENA_RESERVE": ARENA_BYTES, "TOKENIZERS_PARALLELISM": "true"}
-    return os.environ | dict.fromkeys(SINGLE_THREADED, "1") | {"PYTHONPATH": os.pathsep.join(paths)} | settings
+    path = {"PYTHONPATH": os.pathsep.join(_import_path())}
+    return os.environ | dict.fromkeys(SINGLE_THREADED, "1") | path | settings
+
+
+def _import_path() -> list[str]:
+    # Leave out the folders with Ray's own copies of libraries, which Ray prepends to the import path.
+    return [path for path in sys.path if path and "-packages/ray/" not in path]

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from datakit.engine.executor import Attempt, Cause, Outcome
 from datakit.engine.task import encode
-from datakit.engine.worker import child, forkserver
+from datakit.engine.worker import child, forking, forkserver
 from datakit.engine.worker.exit_causes import ChildExit, ExitStatus, conclude, make_outcome
 from datakit.engine.worker.forkserver_client import BootError, ForkServer, ForkServerPool
 from datakit.engine.worker.framing import receive_frame, send_frame
@@ -106,11 +106,11 @@ class _Child:
 
 def _run_in_child(request: _Request, server: ForkServer, cancelled: threading.Event | None) -> Outcome:
     with _forked(server, request.budget) as running:
-        first = os.read(running.status, forkserver.PID.size)
+        first = os.read(running.status, forking.PID.size)
         if not first:
             message = "the fork server died before it forked"
             return make_outcome(request.attempt, Cause.INFRASTRUCTURE, request.started, message=message)
-        (running.pid,) = forkserver.PID.unpack(first)
+        (running.pid,) = forking.PID.unpack(first)
         with contextlib.suppress(BrokenPipeError):  # if the child died at once, its exit status says why
             send_frame(running.channel, request.encode())
         reply = _await_reply(running, request, cancelled)
@@ -130,7 +130,7 @@ def _forked(server: ForkServer, budget: int) -> Iterator[_Child]:
                 heartbeat = create_heartbeat_memory()
                 open_files.callback(os.close, heartbeat)
                 running = _Child(ours, status_read, Heartbeat(heartbeat))
-                server.fork(budget, theirs.fileno(), status_write, heartbeat)
+                server.fork(budget, status_write, theirs.fileno(), heartbeat)
             finally:
                 os.close(status_write)
         yield running
@@ -173,8 +173,8 @@ def _exit_of(running: _Child, request: _Request) -> ChildExit:
     ended = os.read(running.status, forkserver.EXIT_BYTES)
     status, memory = None, MemoryUse()
     if ended:
-        status = ExitStatus(*forkserver.EXIT.unpack(ended[: forkserver.EXIT.size]))
-        memory = MemoryUse(*MEMORY_USE.unpack(ended[forkserver.EXIT.size :]))
+        status = ExitStatus(*forking.EXIT.unpack(ended[: forking.EXIT.size]))
+        memory = MemoryUse(*MEMORY_USE.unpack(ended[forking.EXIT.size :]))
     return ChildExit(
         status=status,
         killed_for=Cause.MEMORY if memory.over_budget else running.killed_for,

@@ -16,7 +16,8 @@ from datakit.storage.io_errors import SPACE
 
 @cache
 def prepare_orbax() -> None:
-    """Make orbax finish all tasks that it started before it raises, and do not log the error, which `Writer.wait` raises, unlogged.
+    """Make orbax finish all tasks that it started before it raises an error. It no longer logs the error's traceback,
+    because `Writer.wait` raises the error.
 
     After the first of many failures, orbax would close its event loop. TensorStore then prints a traceback for each
     array that it reports to the closed loop, and asyncio one for each error that nobody retrieves.
@@ -26,7 +27,7 @@ def prepare_orbax() -> None:
 
 
 def run_to_the_end(work: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine in a new event loop, which is closed only when all tasks have ended, even if one of them failed."""
+    """Run a coroutine in a new event loop, which is closed only when all tasks have ended, even if one has failed."""
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     try:

@@ -1,16 +1,57 @@
-"""A fork server tells its parent that it compiles kernels while it boots."""
+"""Fork servers are forked from one template process: they share its libraries, but neither harm nor outlive it."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from datakit.engine.task import Preload
-from datakit.engine.worker.forkserver_client import ForkServer, ForkServerPool
+from datakit.engine.worker.forkserver_client import BootError, ForkServer, ForkServerPool, Template
+from tests.support.engine.bad_preloads import preload
+from tests.support.engine.runs import wait_until
+from tests.support.paths import REPOSITORY
+from tests.support.processes import ended
 
 EXAMPLE = "tests.support.engine.compiled_example"
-PRELOADS = (Preload(EXAMPLE, f"{EXAMPLE}:warm"),)
+COMPILED = (Preload(EXAMPLE, f"{EXAMPLE}:warm", kernels=True),)
+NONE: tuple[Preload, ...] = ()
+KILLED_PARENT = """
+import sys
+from datakit.engine.worker.forkserver_client import ForkServerPool
+from tests.support.engine.bad_preloads import preload
+pool = ForkServerPool()
+with pool.use(()), pool.use(preload("use_compute")), pool.use(preload("hang", sys.argv[1])):
+    pass
+"""
+
+
+@pytest.fixture
+def pool() -> Iterator[ForkServerPool]:
+    """Servers of this test only, of which nothing is left afterwards."""
+    pool, before = ForkServerPool(), family()
+    yield pool
+    pool.close()
+    assert family() <= before
+
+
+def family(pid: int | None = None) -> set[psutil.Process]:
+    """Return everything below a process that still runs."""
+    return {process for process in psutil.Process(pid).children(recursive=True) if not ended(process)}
+
+
+def template_of(server: ForkServer) -> psutil.Process:
+    """Return the process from which a server was forked."""
+    process = psutil.Process(server.pid).parent()
+    assert process is not None
+    return process
 
 
 def test_a_server_reports_compilation_only_if_kernels_are_not_on_disk(
@@ -19,14 +60,130 @@ def test_a_server_reports_compilation_only_if_kernels_are_not_on_disk(
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     for expected in ([True], []):
         said: list[bool] = []
-        server = ForkServer(PRELOADS, lambda said=said: said.append(True))
-        server.close()
+        template = Template()
+        ForkServer(template, COMPILED, lambda said=said: said.append(True)).close()
+        template.close()
         assert said == expected
 
 
-def test_a_pool_no_longer_compiles_once_the_server_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pool_no_longer_compiles_once_the_server_runs(
+    pool: ForkServerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    pool = ForkServerPool()
-    with pool.use(PRELOADS):
+    with pool.use(COMPILED):
         assert not pool.compiling
+
+
+def test_servers_of_a_pool_share_a_template_but_no_session(pool: ForkServerPool) -> None:
+    with pool.use(NONE) as first, pool.use(preload("use_compute")) as second:
+        template = template_of(first)
+        assert template_of(second) == template
+        assert template.ppid() == os.getpid()
+        processes = {template.pid, first.pid, second.pid}
+        assert len(processes) == 3
+        assert {os.getsid(pid) for pid in processes} == processes, "or Ctrl-C would end them before the driver decides"
+
+
+def test_no_process_holds_the_descriptors_of_another(pool: ForkServerPool) -> None:
+    """Otherwise, a server could outlive its client, because another process kept the control socket open."""
+
+    def held(pid: int) -> set[str]:
+        links = {os.readlink(entry) for entry in os.scandir(f"/proc/{pid}/fd") if int(entry.name) > 2}
+        return {link for link in links if link.startswith(("socket:", "pipe:"))}
+
+    with pool.use(NONE) as first, pool.use(preload("use_compute")) as second:
+        holders = [held(pid) for pid in (template_of(first).pid, first.pid, second.pid)]
+    assert sum(map(len, holders)) == len(set.union(*holders))
+
+
+@pytest.mark.parametrize(("function", "code"), [("leave", 3), ("die", -signal.SIGKILL)])
+def test_a_server_that_dies_while_starting_is_reported_with_its_exit_code(
+    pool: ForkServerPool, function: str, code: int
+) -> None:
+    with (
+        pytest.raises(ConnectionError, match=rf"died while starting \(exit code {code}\)"),
+        pool.use(preload(function)),
+    ):
+        pass
+    with pool.use(NONE) as server:
+        assert server.alive()
+
+
+def test_a_bad_preload_harms_only_its_own_server(pool: ForkServerPool) -> None:
+    with pytest.raises(BootError, match="the preloads started threads"), pool.use(preload("start_thread")):
+        pass
+    with pool.use(preload("poison")) as poisoned, pool.use(preload("use_compute")) as server:
+        assert template_of(poisoned) == template_of(server)
+
+
+@pytest.mark.parametrize("libraries", ["('no_such_library',)", "('tests.support.engine.thread_at_import',)"])
+def test_libraries_that_cannot_be_used_are_reported_by_each_server(
+    monkeypatch: pytest.MonkeyPatch, libraries: str
+) -> None:
+    program = "from datakit.engine.worker import forkserver_template as template"
+    monkeypatch.setattr(
+        "datakit.engine.worker.forkserver_client.PROGRAM",
+        f"{program}; template.LIBRARIES = {libraries}; template.main()",
+    )
+    pool = ForkServerPool()
+    for _ in range(2):
+        with pytest.raises(BootError, match=r"ModuleNotFoundError|the libraries started threads"), pool.use(NONE):
+            pass
     pool.close()
+
+
+def test_a_server_gets_the_present_environment(
+    pool: ForkServerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pool.use(NONE):
+        monkeypatch.setenv("DATAKIT_TEST_VARIABLE", "new")
+    with pool.use(preload("record_variable", "DATAKIT_TEST_VARIABLE", str(tmp_path / "seen"))):
+        assert (tmp_path / "seen").read_text() == "new"
+    with pool.use(preload("record_variable", "OMP_NUM_THREADS", str(tmp_path / "threads"))):
+        assert (tmp_path / "threads").read_text() == "1"
+
+
+def test_a_killed_server_is_replaced(pool: ForkServerPool) -> None:
+    with pool.use(NONE) as server:
+        os.kill(server.pid, signal.SIGKILL)
+        wait_until(lambda: not server.alive())
+    with pool.use(NONE) as other:
+        assert other.alive() and other.pid != server.pid
+
+
+def test_a_killed_template_takes_its_servers_along_and_is_replaced(pool: ForkServerPool) -> None:
+    with pool.use(NONE) as first, pool.use(preload("use_compute")) as second:
+        below, template = family(), template_of(first)
+        template.kill()
+        wait_until(lambda: not first.alive() and not second.alive())
+        wait_until(lambda: all(map(ended, below & {template, *map(psutil.Process, (first.pid, second.pid))})))
+    with pool.use(NONE) as other:
+        assert template_of(other) != template
+
+
+def test_a_template_that_dies_while_starting_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("datakit.engine.worker.forkserver_client.PROGRAM", "raise SystemExit(5)")
+    pool = ForkServerPool()
+    with pytest.raises(ConnectionError, match=r"the template process died .*exit code 5"), pool.use(NONE):
+        pass
+    pool.close()
+
+
+def test_a_server_that_does_not_react_is_killed(pool: ForkServerPool) -> None:
+    with pool.use(NONE) as server:
+        stopped = psutil.Process(server.pid)
+        stopped.suspend()
+        started = time.monotonic()
+        server.close()
+        assert ended(stopped) and time.monotonic() - started < 10
+
+
+def test_a_killed_parent_leaves_no_process_even_if_a_preload_hangs(tmp_path: Path) -> None:
+    file = tmp_path / "started"
+    parent = subprocess.Popen([sys.executable, "-c", KILLED_PARENT, str(file)], cwd=REPOSITORY)
+    wait_until(file.exists)
+    below = family(parent.pid)
+    assert len(below) >= 7, "a template process, three servers and their watchers"
+    parent.kill()
+    parent.wait()
+    wait_until(lambda: all(map(ended, below)))

@@ -30,9 +30,9 @@ def test_abandoned_attempt_ends_without_an_outcome(tmp_path: Path) -> None:
     with fresh_executor() as local:
         slow = Task("slow", "tests.support.engine.engine_tasks:write_number", {"number": 1, "fault": "sleep"})
         local.submit(Attempt(slow, "test", str(tmp_path), 1, 1, 1 << 30))
-        wait_until(lambda: len(children() - before) >= 3)
+        wait_until(lambda: len(children() - before) >= 4)
         local.abandon()
-        wait_until(lambda: len(children() - before) == 2)  # the fork server and its watcher
+        wait_until(lambda: len(children() - before) == 3)  # the template process, the fork server and its watcher
         quick = Task("quick", "tests.support.engine.engine_tasks:look_around", {})
         local.submit(Attempt(quick, "test", str(tmp_path), 1, 1, 1 << 30))
         outcomes = local.wait(120) + local.wait(0.5)
@@ -44,7 +44,7 @@ def test_closing_leaves_no_process(tmp_path: Path) -> None:
     with fresh_executor() as local:
         task = Task("only", "tests.support.engine.engine_tasks:write_number", {"number": 1, "fault": "sleep"})
         local.submit(Attempt(task, "test", str(tmp_path), 1, 1, 1 << 30))
-        wait_until(lambda: len(children() - before) >= 3)
+        wait_until(lambda: len(children() - before) >= 4)
     wait_until(lambda: children() <= before)
 
 

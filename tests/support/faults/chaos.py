@@ -4,9 +4,10 @@
     report = run_round(quiet, folder / "1", seed=1)
     assert not report.troubles
 
-The victims of `kill -9` are the processes a driver has started (children, fork servers), the driver itself (which is
-restarted until the run is done), and, on a cluster, Ray workers, a raylet or a whole node. `chaos_faults` describes the
-faults inside tasks. The time, victim and kind of each kill are random. A seed fixes the choices, not the timing.
+The victims of `kill -9` are the processes a driver has started (children, fork servers, template processes), the driver
+itself (which is restarted until the run is done), and, on a cluster, Ray workers, a raylet or a whole node.
+`chaos_faults` describes the faults inside tasks. The time, victim and kind of each kill are random. A seed fixes the
+choices, not the timing.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ GONE_SECONDS = 20.0
 MOST_STARTS = 12
 PATIENCE_SECONDS = 0.5
 KILLED = -9
-KINDS = ("child", "child", "server", "driver")
-RAY_KINDS = ("child", "server", "worker", "worker", "driver", "raylet", "node")
+KINDS = ("child", "child", "server", "template", "driver")
+RAY_KINDS = ("child", "server", "template", "worker", "worker", "driver", "raylet", "node")
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,8 @@ class _Round:
         if kind == "worker":
             return [process.pid for process in everything if _is_worker(_title(process))]
         parents = {pid: _parent(pid) for pid in servers}
-        return [pid for pid in servers if (parents[pid] in servers) == (kind == "child")]
+        depth = ("template", "server", "child").index(kind)
+        return [pid for pid in servers if _ancestors(pid, parents) == depth]
 
     def _processes(self) -> list[psutil.Process]:
         return processes_with(self._mark) + (processes_with(self._nodes.mark) if self._nodes else [])
@@ -238,7 +240,7 @@ def committed_twice(root: str) -> list[str]:
 
 
 def _is_fork_server(process: psutil.Process) -> bool:
-    """Return True for a fork server or one of its children."""
+    """Return True for a template process, a fork server or one of its children."""
     try:
         return any("datakit.engine.worker.forkserver" in word for word in process.cmdline())
     except psutil.Error:
@@ -263,6 +265,12 @@ def _parent(pid: int) -> int:
         return psutil.Process(pid).ppid()
     except psutil.Error:
         return 0
+
+
+def _ancestors(pid: int, parents: dict[int, int]) -> int:
+    """Count the ancestors of a process that are among the keys of `parents`."""
+    parent = parents[pid]
+    return 1 + _ancestors(parent, parents) if parent in parents else 0
 
 
 def _end(pid: int) -> None:

@@ -235,13 +235,14 @@ def raylet_of(node: psutil.Process) -> int:
 
 
 def attempts_on(node: psutil.Process) -> list[tuple[str, psutil.Process]]:
-    """Return (phase, child) of every attempt running on a node: a fork server's copy of itself, below a Ray worker."""
+    """Return (phase, child) of every attempt running on a node: three forks below a Ray worker."""
     found = []
     members = {process.pid: process for process in family(node)}
     for process in members.values():
         try:
             server = members.get(process.ppid())
-            worker = members.get(server.ppid()) if server else None
+            template = members.get(server.ppid()) if server else None
+            worker = members.get(template.ppid()) if template else None
             title = worker.cmdline()[0] if worker else ""
             if (
                 server
