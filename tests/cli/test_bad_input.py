@@ -84,6 +84,42 @@ def test_missing_text_column_names_the_columns(tmp_path: Path) -> None:
     assert_nothing_half_written(tmp_path / "root", "normalize")
 
 
+def test_refused_inputs_of_all_sources_are_reported_at_once(tmp_path: Path) -> None:
+    """A run finds all of them, up to the stage that refuses them, and `datakit status` shows them again."""
+    sources = []
+    for name in ("pile", "heap", "good"):
+        (tmp_path / name).mkdir()
+        write_lines(tmp_path / name / "a.jsonl", [{"text": SECRET}])
+        sources.append(f'[[sources]]\nname = "{name}"\nurl = "{name}"\n')
+        for number in range(12 if name != "good" else 0):
+            (tmp_path / name / f"{number:02}.jsonl").write_bytes(b"PK\x03\x04" if number % 2 else b'{"body": 1}\n')
+    (tmp_path / "recipe.toml").write_text('name = "pile"\n' + "".join(sources) + "[dedup]\n")
+    result = run(tmp_path / "recipe.toml", tmp_path / "root")
+    message = error_of(result)
+    assert (result.returncode, message.splitlines()[0]) == (2, "error: 24 inputs cannot be used:")
+    assert (message.count("has no column 'text'"), message.count("is a zip archive")) == (10, 10)
+    assert "\n  pile: 00.jsonl has no column" in message and "\n  heap: 00.jsonl has no column" in message
+    assert "\n  and 4 more; all are listed in " in message and message.count("/partial.json") == 2
+    assert [path.parent.parent.name for path in (tmp_path / "root").rglob("normalize-*/manifest.json")] == ["good"]
+    shown = invoke("status", tmp_path / "root", cwd=REPOSITORY).stdout
+    assert shown.count("last failure: refused: 00.jsonl has no column 'text'") == 2
+
+
+def test_files_of_unknown_formats_are_named_at_once(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    for number in range(97):
+        (tmp_path / "texts" / f"{number:02}.{'xyz' if number % 2 else 'zip'}").write_text("x")
+    recipe = write_recipe(tmp_path, 'url = "texts"')
+    result = run(recipe, tmp_path / "root")
+    assert "error: 97 inputs cannot be used:\n  00.zip is a zip archive" in error_of(result)
+    (listed,) = (tmp_path / "root").rglob("partial.json")
+    assert error_of(result).rstrip().endswith(f"and 77 more; all are listed in {listed}")
+    assert len(json.loads(listed.read_text())["failed"]) == 97
+    planned = invoke("plan", recipe, "--root", tmp_path / "other", cwd=REPOSITORY)
+    assert "97 inputs cannot be used" in planned.stderr and planned.stderr.rstrip().endswith("and 77 more")
+    assert "97 inputs cannot be used" in invoke("status", tmp_path / "root", cwd=REPOSITORY).stdout
+
+
 @pytest.mark.parametrize("line", ["[dedup]\nthreshhold = 0.9", "[dedupe]"])
 def test_unknown_key_is_an_error(tmp_path: Path, line: str) -> None:
     write_lines(tmp_path / "a.jsonl", [{"text": SECRET}])

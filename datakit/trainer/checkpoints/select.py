@@ -71,7 +71,8 @@ def restore_newest(
 
 def unreadable(count: int, folder: str, advice: str) -> CheckpointError:
     """Return the error to raise if no checkpoint can be read."""
-    return CheckpointError(f"none of the {count} checkpoints in {folder} can be read; {advice}")
+    which = "the only checkpoint" if count == 1 else f"none of the {count} checkpoints"
+    return CheckpointError(f"{which} in {folder} {'cannot' if count == 1 else 'can'} be read; {advice}")
 
 
 def set_aside(folders: list[str], step: int, say: Say) -> None:
