@@ -23,7 +23,7 @@ from datakit.dedup import stage as dedup
 from datakit.dedup.minhash import signatures_stage as signatures
 from datakit.download import stage as download
 from datakit.engine.task import Step, StepInput
-from datakit.errors import CorruptError, UsageError, suggestion
+from datakit.errors import CorruptError, RefusedError, UsageError, refuse_all, suggestion
 from datakit.normalize import stage as normalize
 from datakit.pipeline.configure import Configuration, Settings, configure
 from datakit.pipeline.earlier_steps import EarlierStep, find_earlier
@@ -134,7 +134,13 @@ def build(recipe: Recipe, root: str, options: ListingOptions, until: str | None 
     modules = _modules(configuration, until, recipe.place)
     check_root(root)
     selections = configuration[download.NAME]
-    states = [resolve_source(source, selections[source.name].content, root, options) for source in recipe.sources]
+    states, refused = list[SourceState](), list[RefusedError]()
+    for source in recipe.sources:
+        try:
+            states.append(resolve_source(source, selections[source.name].content, root, options))
+        except RefusedError as error:
+            refused.append(error)
+    refuse_all(refused)
     nodes = [
         Node(download, state.name, state.name, Settings(state.content, state.operations()), state=state)
         for state in states
