@@ -84,7 +84,7 @@ def _show(found: RunPlan) -> None:
     free = "" if available.disk_free is None else f", {bytes_text(available.disk_free)} free"
     say(f"disk:    {needed} more needed{free}")
     if found.disk_needed is not None and available.disk_free is not None and found.disk_needed > available.disk_free:
-        note(f"warning: {found.root} does not have enough disk space; choose another --root")
+        note(f"warning: {found.root} does not have enough disk space; `datakit run` would refuse to start")
 
 
 EARLIER = ("stage", "of", "documents", "text", "disk", "format", "now")

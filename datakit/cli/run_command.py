@@ -38,6 +38,7 @@ def run(
     set_: Settings = (),
     offline: Flag = False,
     fresh: Flag = False,
+    ignore_disk_space: Flag = False,
     json: Flag = False,
 ) -> int:
     """Run a recipe: turn its sources into a token cache.
@@ -67,6 +68,8 @@ def run(
         Do not list remote sources; use the last download of each.
     fresh
         First remove this recipe's own steps. The steps of its sources are kept, because other recipes share them.
+    ignore_disk_space
+        Start even if the run is estimated to need more space than a local disk has.
     json
         Print one JSON object instead of the table.
     """
@@ -77,7 +80,7 @@ def run(
     with view_for_terminal() as view:
         result = run_recipe(
             recipe, root, workers=workers, ray=ray, until=until, settings=set_, offline=offline, fresh=fresh,
-            observer=view,
+            ignore_disk_space=ignore_disk_space, observer=view,
         )  # fmt: skip
     for line in result.notes:
         note(line)

@@ -18,6 +18,7 @@ from datakit.engine.ray_backend.agreement import remove_dead_nonces
 from datakit.engine.ray_backend.metrics import RayMetrics
 from datakit.engine.scheduler.driver import run_step
 from datakit.errors import PartialError, RefusedError, RefusedInputsError, messages_of, refuse_all
+from datakit.pipeline.before_run.disk_space import check_disk_space
 from datakit.pipeline.graph import Graph, LocatedStep, Node, build, check_workers, engine_step
 from datakit.pipeline.lazy_executor import LazyExecutor
 from datakit.pipeline.resolve_sources import ListingOptions
@@ -40,13 +41,14 @@ def run(
     until: str | None = None,
     offline: bool = False,
     fresh: bool = False,
+    ignore_disk_space: bool = False,
     observer: Observer | None = None,
 ) -> RunResult:
     """Run a recipe up to and including stage `until`.
 
     With `fresh`, the directories of the dataset's own steps for the current parameters are removed first. Steps of its
-    sources are kept, because other recipes share them. Raises InputError, PartialError, StepFailedError or
-    StorageError.
+    sources are kept, because other recipes share them. With `ignore_disk_space`, the run also starts if a local disk
+    probably does not suffice. Raises InputError, PartialError, StepFailedError or StorageError.
     """
     started = time.monotonic()
     check_workers(workers)
@@ -55,7 +57,7 @@ def run(
     removed = _remove_own_steps(graph) if fresh else []
     remove_dead_nonces(root)
     executor = LazyExecutor(workers, ray, root)
-    progress = _Run(graph, executor, observer or Observer())
+    progress = _Run(graph, executor, observer or Observer(), check_disk=not ignore_disk_space)
     try:
         steps = [step for node in graph.nodes if (step := progress.run(node)) is not None]
     finally:
@@ -110,6 +112,7 @@ class _Run:
     graph: Graph
     executor: LazyExecutor
     user_observer: Observer
+    check_disk: bool = True
     driver: str = field(default_factory=driver_name)
     log: str | None = None
     _done: dict[str, LocatedStep] = field(default_factory=dict)
@@ -141,6 +144,9 @@ class _Run:
         started = time.monotonic()
         located = self.graph.locate(node, self._done)
         reused, memory = located.manifest is not None, PeakMemory()
+        if self.check_disk and not reused:
+            check_disk_space(self.graph, self._done, self.executor.workers, self.executor.ray is not None)
+            self.check_disk = False
         step, observer = engine_step(located, self._done), ObserverGroup([self._observer_for(reused), memory])
         for earlier in located.earlier:
             observer.note(earlier.message(node.label))

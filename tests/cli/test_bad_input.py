@@ -16,6 +16,7 @@ from tests.support.command_line import invoke
 from tests.support.paths import REPOSITORY
 from tests.support.stdlib_shelf import texts
 
+IGNORED = ("--ignore-disk-space",)
 SECRET = "the quick brown fox of a secret document"
 
 
@@ -30,11 +31,14 @@ def write_lines(path: Path, records: list[dict[str, object]]) -> None:
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
 
 
-def run(recipe: Path, root: Path, *prefix: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(
+    recipe: Path, root: Path, *prefix: str, more: tuple[str, ...] = (), **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Run `datakit run`: in this process, or below a prefix command in a process of its own."""
     if not prefix:
         return invoke("run", recipe, "--root", root, "--workers", "2", cwd=REPOSITORY, **environment)
-    command = [*prefix, sys.executable, "-m", "datakit", "run", str(recipe), "--root", str(root), "--workers", "2"]
+    options = ["--root", str(root), "--workers", "2", *more]
+    command = [*prefix, sys.executable, "-m", "datakit", "run", str(recipe), *options]
     variables = os.environ | {"PYTHONPATH": str(REPOSITORY)} | environment
     return subprocess.run(
         command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, timeout=300, check=False
@@ -178,12 +182,23 @@ def _mounted(root: Path, options: str) -> list[str]:
     return [*_unshare(), "sh", "-c", mount, "sh", str(root)]
 
 
+def test_run_that_needs_a_larger_disk_does_not_start(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    write_lines(tmp_path / "a.jsonl", [{"text": os.urandom(2000).hex()} for _ in range(2000)])
+    result = run(write_recipe(tmp_path, 'url = "a.jsonl"'), tmp_path / "root", *_mounted(tmp_path / "root", "size=3m"))
+    if result.returncode == 77:
+        pytest.skip("no disk can be mounted here")
+    assert result.returncode == 1
+    assert "--ignore-disk-space" in error_of(result) and "--root" in error_of(result)
+    assert not list((tmp_path / "root").glob("sources/*"))
+
+
 def test_full_disk_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
     records: list[dict[str, object]] = [{"text": os.urandom(2000).hex()} for _ in range(2000)]
     write_lines(tmp_path / "a.jsonl", records)
     recipe = write_recipe(tmp_path, 'url = "a.jsonl"')
-    result = run(recipe, tmp_path / "root", *_mounted(tmp_path / "root", "size=3m"))
+    result = run(recipe, tmp_path / "root", *_mounted(tmp_path / "root", "size=3m"), more=IGNORED)
     if result.returncode == 77:
         pytest.skip("no disk can be mounted here")
     assert result.returncode == 1
@@ -210,7 +225,7 @@ def test_run_resumes_after_a_full_disk(tmp_path: Path) -> None:
     keep = f'cp -r "{tmp_path}/small/." "{tmp_path}/rescued/"'
     script = f'mount -t tmpfs -o size=600k tmpfs "{tmp_path}/small" || exit 77; "$@"; code=$?; {keep}; exit $code'
     (tmp_path / "rescued").mkdir()
-    result = run(recipe, tmp_path / "small", *_unshare(), "sh", "-c", script, "sh")
+    result = run(recipe, tmp_path / "small", *_unshare(), "sh", "-c", script, "sh", more=IGNORED)
     if result.returncode == 77:
         pytest.skip("no disk can be mounted here")
     assert result.returncode == 1 and "no space left" in error_of(result)
