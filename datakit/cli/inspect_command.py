@@ -43,8 +43,9 @@ def inspect(target: str, /, *, draft: Flag = False, json: Flag = False) -> int:
     from datakit.normalize.inspection.draft import draft_recipe
     from datakit.normalize.inspection.report import RawReport
     from datakit.pipeline import inspect as describe
+    from datakit.text.compilation import NOTICE
 
-    found = describe(target)
+    found = describe(target, compiling=lambda: note(NOTICE))
     if isinstance(found, RawReport):
         recipe = draft_recipe(found)
         if draft:

@@ -120,7 +120,7 @@ class Executor(Protocol):
 
     @property
     def compiling(self) -> bool:
-        """True while attempts wait because kernels are being compiled on this machine."""
+        """True while attempts wait because kernels are being compiled."""
         return False
 
     def submit(self, attempt: Attempt) -> None:

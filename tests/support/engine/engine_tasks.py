@@ -69,6 +69,7 @@ FAULTS = {
     "memory": _eat_memory,
     "segfault": lambda: os.kill(os.getpid(), signal.SIGSEGV),
     "exit": lambda: os._exit(3),
+    "nap": lambda: time.sleep(5),
     "sleep": lambda: time.sleep(600),
 }
 
