@@ -76,7 +76,7 @@ def test_evaluation_skips_a_damaged_checkpoint(root: Path, directory: str, tmp_p
     found = evaluate_file(file, copy, say=lines.append)
     assert (found.step, found.checkpoint) == (4, str(older.path))
     assert [line for line in lines if line.startswith(f"warning: {newest.path} is damaged")]
-    with pytest.raises(CheckpointError, match="none of the 1 checkpoints"):
+    with pytest.raises(CheckpointError, match=r"the only checkpoint in .* cannot be read"):
         evaluate_file(file, copy, str(newest.path), say=lines.append)
 
 

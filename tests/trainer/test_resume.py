@@ -69,7 +69,7 @@ def test_the_newest_whole_checkpoint_wins(tmp_path: Path, lines: list[str]) -> N
     assert f"resumed from step 3 of {three.path}" in lines
     assert f"warning: {six.path} is set aside: the run starts at step 3" in lines
     flip(three)
-    with pytest.raises(CheckpointError, match=r"none of the 1 checkpoints .* can be read"):
+    with pytest.raises(CheckpointError, match=r"the only checkpoint in .* cannot be read"):
         train(run, TextBytes(), str(tmp_path))
 
 
@@ -81,7 +81,7 @@ def test_damaged_checkpoints_alone_are_an_error(damage: str, tmp_path: Path) -> 
         shorten(checkpoints_of(directory)[0])
     else:
         Path(directory, "checkpoints/step-000000003/commit.json").write_text("{")
-    with pytest.raises(CheckpointError, match=r"none of the 1 checkpoints .* can be read; set checkpoint.load = false"):
+    with pytest.raises(CheckpointError, match=r"the only checkpoint in .* cannot be read; set checkpoint.load = false"):
         train(run, TextBytes(), str(tmp_path))
     stopped(loading(run, False), tmp_path, 1)
     lines: list[str] = []
