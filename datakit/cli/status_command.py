@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from datakit.cli.console import bytes_text, note, say, say_json, seconds_text, table
+from datakit.cli.console import bytes_text, note, say, say_json, seconds_text, table, wrapped
 from datakit.cli.parameters import Flag
 from datakit.errors import counted
 
@@ -74,7 +74,7 @@ def _show(step: StepStatus, everything: bool) -> None:
     if step.ended is not None:
         facts.append(f"{seconds_text(step.elapsed)}, last active {strftime('%Y-%m-%d %H:%M UTC', gmtime(step.ended))}")
     facts += [f"CPU {seconds_text(step.cpu_seconds)}, peak {_memory(step)}"] if step.tasks else []
-    say(f"{step.directory}\n  {step.state}" + "".join(f", {fact}" for fact in facts))
+    say(f"{step.directory}\n{wrapped(', '.join([step.state, *facts]), '  ', '  ')}")
     if step.failure:
         say(f"  {step.failure}".replace("\n", "\n  "))
     tasks = step.tasks

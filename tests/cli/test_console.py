@@ -79,4 +79,4 @@ def test_commands_fit_with_long_names(long_names: Path) -> None:
 
 
 def _is_one_name(line: str) -> bool:
-    return "/" in line or len(line.split()) == 1
+    return len(line.split()) == 1 or any("/" in word and len(word) > WIDTH // 2 for word in line.split())
