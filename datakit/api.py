@@ -33,17 +33,19 @@ def run(
     settings: Iterable[str] = (),
     offline: bool = False,
     fresh: bool = False,
+    ignore_disk_space: bool = False,
     observer: Observer | None = None,
 ) -> RunResult:
     """Run a recipe, given as a name, a file or a Recipe. Prints nothing.
 
     `settings` have the form of the arguments of `--set`, for example "dedup.threshold=0.9". An `observer` receives
-    progress events. Raises InputError, PartialError, StepFailedError or StorageError, which are all subclasses of
+    progress events. A run that probably needs more space than a local disk has is refused, unless `ignore_disk_space`
+    is True. Raises InputError, PartialError, StepFailedError or StorageError, which are all subclasses of
     DatakitError.
     """
     return pipeline.run(
         _recipe(recipe, settings), os.fspath(root), workers=workers, ray=ray, until=until, offline=offline, fresh=fresh,
-        observer=observer,
+        ignore_disk_space=ignore_disk_space, observer=observer,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Defines every error class that datakit raises on purpose, with its exit code, and words the "did you mean" hints.
+"""Defines every error class that datakit raises on purpose, with its exit code, and words hints and counts.
 
 An error message says what is wrong, where, and what to do next. It never contains the text of a document, because logs
 are shared more widely than corpora.
@@ -7,7 +7,9 @@ are shared more widely than corpora.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+REFUSALS_SHOWN = 20  # inputs named in one error
 
 
 class DatakitError(Exception):
@@ -30,19 +32,38 @@ class RecipeError(InputError):
     """A configuration file that cannot be read, or that has an unknown or invalid setting."""
 
 
-class NoInputError(InputError):
+class RefusedError(InputError):
+    """An input that cannot be used. The others are read all the same, so that all such errors are reported at once."""
+
+
+class RefusedInputsError(RefusedError):
+    """Several inputs that cannot be used. messages: one for each. The error's text shows the first ones.
+
+    listed: the file that lists all of them, if any.
+    """
+
+    def __init__(self, messages: Iterable[str], listed: str = "") -> None:
+        self.messages, self.listed = tuple(dict.fromkeys(messages)), listed
+        lines = [f"{counted(len(self.messages), 'input')} cannot be used:", *self.messages[:REFUSALS_SHOWN]]
+        more = len(self.messages) - REFUSALS_SHOWN
+        if more > 0:
+            lines.append(f"and {more:,} more" + (f"; all are listed in {listed}" if listed else ""))
+        super().__init__("\n  ".join(lines))
+
+
+class NoInputError(RefusedError):
     """A source without files."""
 
 
-class EmptyStageError(InputError):
+class EmptyStageError(RefusedError):
     """A stage without output records."""
 
 
-class ColumnError(InputError):
+class ColumnError(RefusedError):
     """A missing column, or two files whose columns do not match."""
 
 
-class UnreadableError(InputError):
+class UnreadableError(RefusedError):
     """An input file that cannot be opened or decoded."""
 
 
@@ -118,6 +139,30 @@ class PartialError(DatakitError):
     """A step with failed tasks. The results of all other tasks are kept; the next run retries the failed ones."""
 
     exit_code = 3
+
+
+def messages_of(errors: Iterable[DatakitError]) -> list[str]:
+    """Return the messages of errors, one for each input; each is a single line."""
+    found = (error.messages if isinstance(error, RefusedInputsError) else (str(error),) for error in errors)
+    return [" ".join(message.splitlines()) for messages in found for message in messages]
+
+
+def refuse_all(errors: Sequence[RefusedError]) -> None:
+    """Raise the error, or one for all errors if there are several. Return if there is none."""
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        listed = ", ".join(one.listed for one in errors if isinstance(one, RefusedInputsError) and one.listed)
+        raise RefusedInputsError(messages_of(errors), listed) from errors[0]
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, in the singular for 1.
+
+    >>> counted(1, "record"), counted(2000, "record")
+    ('1 record', '2,000 records')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

@@ -27,7 +27,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeGuard
 
 from datakit.errors import RecipeError, suggestion
 from datakit.toml_config import assign, convert, find_toml, key, mistakes, names_of, read_toml, refuse, unknown_keys
@@ -164,12 +164,20 @@ def absolute(url: str, base: Path) -> str:
 
 NOT_A_FILE = re.compile(r"train|bytes|[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # the last form is package.module:function
 
+HUB_NAME = re.compile(r"(?!\.)(?!.*\.json$)[\w.-]+(/[\w.-]+)?(@[\w.-]+)?")  # ORGANIZATION/NAME@REVISION
+
 
 def _with_absolute_tokenizer(table: dict[str, Any] | None, base: Path) -> dict[str, Any] | None:
     tokenizer = table.get("tokenizer") if table else None
     if table is None or not isinstance(tokenizer, str) or NOT_A_FILE.fullmatch(tokenizer):
         return table
-    return {**table, "tokenizer": absolute(tokenizer, base)}
+    path = absolute(tokenizer, base)
+    return {**table, "tokenizer": tokenizer if is_hub_name(tokenizer) and not os.path.exists(path) else path}
+
+
+def is_hub_name(tokenizer: Any) -> TypeGuard[str]:
+    """Return True if a tokenizer that is no file can be the name of a model on the Hugging Face Hub."""
+    return isinstance(tokenizer, str) and bool(HUB_NAME.fullmatch(tokenizer)) and not NOT_A_FILE.fullmatch(tokenizer)
 
 
 def _name_mistakes(name: Any, sources: Sequence[Any], place: str) -> list[str]:

@@ -32,7 +32,7 @@ def validate(directory: str, /, *, json: Flag = False) -> int:
     json
         Print one JSON object.
     """
-    from datakit.errors import CorruptError, NotFoundError
+    from datakit.errors import CorruptError, NotFoundError, counted
     from datakit.storage import urls
     from datakit.storage.manifest import read_manifest
     from datakit.validate.step import find_damage
@@ -52,11 +52,12 @@ def validate(directory: str, /, *, json: Flag = False) -> int:
         found = [{"url": entry.url, "difference": entry.difference, "remedy": entry.remedy} for entry in damaged]
         say_json({"directory": place, "intact": not damaged, "bytes": size, "damaged": found, "refused": None})
     elif damaged:
-        say(table(("damaged file", "difference", "what to do"), [[d.url, d.difference, d.remedy] for d in damaged]))
+        below = [f"{one.url}; {one.remedy}" for one in damaged]
+        say(table(("damaged file",), [[one.difference] for one in damaged], below))
     else:
         say(f"{place}: intact, {bytes_text(size)} compared in {seconds_text(time.monotonic() - began)}")
     if damaged:
-        note(f"error: {len(damaged)} differences in {place}")
+        note(f"error: {counted(len(damaged), 'difference')} in {place}")
     return DAMAGED if damaged else 0
 
 

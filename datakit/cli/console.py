@@ -1,19 +1,25 @@
 """Formats tables, sizes and durations for people; prints data on stdout and everything else on stderr, as plain text.
-Tables look the same in a terminal, a file and a pull request. Apart from `datakit cache show`, only the progress
-display on stderr uses color.
+Tables look the same in a terminal (of 80 columns or more), a file and a pull request. Apart from `datakit cache show`,
+only the progress display on stderr uses color.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Any
 
 Cell = str | int | None
 UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 GAP = "  "
+WIDTH = 80  # of every table, unless its numbers alone take more
+NARROWEST = 12  # characters of a column of words; columns of short words are narrower
+INDENT = "    "  # before the text below a row
+COUNTS = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**4, "k"))
 PAUSE = 0.5  # seconds between two lines of progress
 PICTURES = {code: chr(0x2400 + code) for code in range(32)} | dict.fromkeys(range(127, 160), "␡") | {10: "␊\n"}
 
@@ -49,31 +55,75 @@ def say_json(value: Any) -> None:
     print(json.dumps(plain, indent=1, sort_keys=True, ensure_ascii=False))
 
 
-def table(headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+def table(headers: Sequence[str], rows: Sequence[Sequence[Cell]], below: Sequence[str] = ()) -> str:
     """Format aligned columns under headers. Numbers get thousands separators and right alignment; None is a dash.
 
-    >>> print(table(["stage", "rows"], [["normalize", 12345], ["dedup", None]]))
+    A table wider than WIDTH has its widest columns of words wrapped. below: a text to print below each row, indented.
+
+    >>> print(table(["stage", "rows"], [["normalize", 12345], ["dedup", None]], ["", "see below"]))
     stage        rows
     normalize  12,345
     dedup           -
+        see below
     """
     numeric = [any(isinstance(row[column], int) for row in rows) for column in range(len(headers))]
     texts = [list(headers), *([_cell(value) for value in row] for row in rows)]
-    widths = [max(len(text[column]) for text in texts) for column in range(len(headers))]
-    lines = (
-        GAP.join(
-            text.rjust(width) if right else text.ljust(width)
-            for text, width, right in zip(line, widths, numeric, strict=True)
-        )
-        for line in texts
-    )
+    widths = _widths(texts, numeric)
+    lines = []
+    for text, remark in zip_longest(texts, ("", *below), fillvalue=""):
+        cells = [_wrapped(cell, width) for cell, width in zip(text, widths, strict=True)]
+        for parts in zip_longest(*cells, fillvalue=""):
+            padded = zip(parts, widths, numeric, strict=True)
+            lines.append(GAP.join(part.rjust(width) if right else part.ljust(width) for part, width, right in padded))
+        lines += [wrapped(remark, INDENT)] * bool(remark)
     return "\n".join(line.rstrip() for line in lines)
+
+
+def wrapped(text: str, indent: str = "", more: str = "") -> str:
+    """Wrap a text into lines of at most WIDTH. Words stay whole, so names and paths can be copied.
+
+    indent: before every line. more: before all lines but the first, in addition.
+    """
+    return textwrap.fill(
+        text, WIDTH, initial_indent=indent, subsequent_indent=indent + more, break_long_words=False,
+        break_on_hyphens=False,
+    )  # fmt: skip
+
+
+def _widths(texts: Sequence[Sequence[str]], numeric: Sequence[bool]) -> list[int]:
+    """Return the widths of the columns; while they do not fit, the widest one that can be wrapped is narrowed."""
+    columns = range(len(numeric))
+    widths = [max(len(text[column]) for text in texts) for column in columns]
+    filled = [max((len(text[column]) for text in texts[1:]), default=0) for column in columns]
+    least = [filled[column] if numeric[column] else min(NARROWEST, filled[column]) for column in columns]
+    over = sum(widths) + len(GAP) * (len(widths) - 1) - WIDTH
+    for _ in range(over):
+        spare = [column for column in columns if widths[column] > max(least[column], 1)]
+        if spare:
+            widths[max(spare, key=lambda column: widths[column])] -= 1
+    return widths
+
+
+def _wrapped(cell: str, width: int) -> list[str]:
+    return [cell] if len(cell) <= width else textwrap.wrap(cell, width) or [""]
 
 
 def _cell(value: Cell) -> str:
     if value is None:
         return "-"
     return f"{value:,}" if isinstance(value, int) else value
+
+
+def count_text(number: int | None) -> str | None:
+    """Format a count briefly: exact below 10,000, then with three digits and a unit.
+
+    >>> count_text(9_999), count_text(12_345), count_text(1_234_567)
+    ('9,999', '12.3 k', '1.23 M')
+    """
+    for size, unit in COUNTS:
+        if number is not None and number >= size:
+            return f"{number / size:.3g} {unit}" if number < 1000 * size else f"{number / size:,.0f} {unit}"
+    return None if number is None else f"{number:,}"
 
 
 def visible(text: str) -> str:

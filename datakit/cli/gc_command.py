@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from datakit.cli.console import bytes_text, note, say, say_json, table
 from datakit.cli.parameters import Flag
+from datakit.errors import counted
 
 
 def gc(root: str = "./data", /, *, delete: Flag = False, older_than: float = 24.0, json: Flag = False) -> int:
@@ -40,6 +41,8 @@ def gc(root: str = "./data", /, *, delete: Flag = False, older_than: float = 24.
         say_json({"removed": delete, "bytes": total, "leftovers": found})
         return 0
     if found:
-        say(table(("what", "bytes", "why"), [[entry.url, entry.bytes, entry.why] for entry in found]))
-    note(f"{len(found)} leftovers, {bytes_text(total)}: {'removed' if delete else 'listed; --delete removes them'}")
+        rows = [[entry.bytes, entry.why] for entry in found]
+        say(table(("bytes", "why"), rows, [entry.url for entry in found]))
+    done = "removed" if delete else "listed; --delete removes them"
+    note(f"{counted(len(found), 'leftover')}, {bytes_text(total)}: {done}")
     return 0

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from datakit.cli.console import bytes_cell, bytes_text, note, say, say_json, table
+from datakit.cli.console import bytes_cell, bytes_text, note, say, say_json, table, wrapped
 from datakit.cli.parameters import Flag
+from datakit.errors import counted
 
 if TYPE_CHECKING:
     from datakit.normalize.inspection.report import GroupReport
@@ -43,8 +44,9 @@ def inspect(target: str, /, *, draft: Flag = False, json: Flag = False) -> int:
     from datakit.normalize.inspection.draft import draft_recipe
     from datakit.normalize.inspection.report import RawReport
     from datakit.pipeline import inspect as describe
+    from datakit.text.compilation import NOTICE
 
-    found = describe(target)
+    found = describe(target, compiling=lambda: note(NOTICE))
     if isinstance(found, RawReport):
         recipe = draft_recipe(found)
         if draft:
@@ -64,23 +66,23 @@ def inspect(target: str, /, *, draft: Flag = False, json: Flag = False) -> int:
 
 def _show_step(step: StepDescription) -> None:
     say(f"{step.stage} of {step.dataset}: {step.directory}")
-    say(f"identity {step.identity}, fingerprint {step.fingerprint}")
-    say(", ".join(_totals(step)))
+    say(wrapped(f"identity {step.identity}, fingerprint {step.fingerprint}", more="  "))
+    say(wrapped(", ".join(_totals(step)), more="  "))
     for title, text in _sections(step):
         say(f"\n{title}:")
-        say("\n".join(f"  {line}" for line in text.splitlines()))
+        say("\n".join(wrapped(line, more="    ") for line in text.splitlines()))
     for place in step.beside:
         note(f"also finished: {place}")
 
 
 def _totals(step: StepDescription) -> Iterator[str]:
-    yield f"{step.rows:,} rows"
+    yield counted(step.rows, "row")
     if step.text_bytes is not None:
         yield f"{bytes_text(step.text_bytes)} of text"
     if step.tokens is not None:
-        yield f"{step.tokens:,} tokens"
+        yield counted(step.tokens, "token")
     yield f"{bytes_text(step.bytes)} on disk"
-    yield f"{step.quarantined:,} records in quarantine"
+    yield f"{counted(step.quarantined, 'record')} in quarantine"
 
 
 def _sections(step: StepDescription) -> Iterator[tuple[str, str]]:
@@ -119,27 +121,29 @@ def _ancestor(entry: Ancestor) -> str:
     if entry.seen:
         return f"{head}: see above"
     if entry.stage != "download":
-        return f"{head}: {entry.rows:,} rows, {entry.directory}"
+        return f"{head}: {counted(entry.rows or 0, 'row')}, {entry.directory}"
     more = len(entry.files) - FILES_SHOWN
     names = ", ".join(entry.files[:FILES_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
-    return f"{head}: {bytes_text(entry.bytes or 0)} in {len(entry.files):,} raw files: {names}"
+    return f"{head}: {bytes_text(entry.bytes or 0)} in {counted(len(entry.files), 'raw file')}: {names}"
 
 
 def _show_source(report: RawReport, recipe: str) -> None:
     say(f"{report.url}: {_files(report.files)}, {bytes_text(report.bytes)}")
     for group in report.groups:
         extensions = ", ".join(group.extensions) or "no extension"
-        say(
-            f"\n{group.name}: {_files(group.files, f'{group.format} ')} ({extensions}), {bytes_text(group.bytes)}; "
+        say()
+        text = (
+            f"{group.name}: {_files(group.files, f'{group.format} ')} ({extensions}), {bytes_text(group.bytes)}; "
             f"columns in {group.records:,} sampled records:"
         )
+        say(wrapped(text, more="  "))
         rows = [
             [column.name, column.type, f"{column.filled:.0%}", bytes_text(column.mean_bytes), _use(group, column.name)]
             for column in group.columns
         ]
         say(table(("column", "type", "filled", "mean size", ""), rows))
         if group.sample_ids:
-            say(f"ids of the first documents: {', '.join(group.sample_ids)}")
+            say(wrapped(f"ids of the first documents: {', '.join(group.sample_ids)}", more="  "))
     for problem in report.problems:
         note(f"problem: {problem}")
     say("\ndraft recipe:\n\n" + recipe.rstrip("\n"))
@@ -147,7 +151,7 @@ def _show_source(report: RawReport, recipe: str) -> None:
 
 
 def _files(count: int, kind: str = "") -> str:
-    return f"{count:,} {kind}file{'s' if count != 1 else ''}"
+    return counted(count, f"{kind}file")
 
 
 def _use(group: GroupReport, column: str) -> str:

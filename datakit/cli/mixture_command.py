@@ -17,7 +17,8 @@ MIN_PLOT_POINTS = 20
 PACK_HEADERS = ("component", "length", "blocks", "documents", "sequences", "padding", "too long", "time", "directory")
 SHOW_HEADERS = ("component", "has", "held out", "documents", "gives", "share", "epochs", "at most")
 TOO_LONG = ("split", "truncated", "dropped")
-MAX_DETAILED = 4  # with more components, each point shows only the shares, so that the table fits the terminal
+MAX_DETAILED = 2  # with more components, each point shows only the shares, so that the table fits the terminal
+MAX_SHARES = 6  # components in one table of shares
 
 
 def preview(
@@ -192,7 +193,7 @@ def _ending(order: SequenceOrder, wanted: int | None) -> str:
 
 def _show(order: SequenceOrder, view: Preview, ending: str) -> None:
     say(table(SHOW_HEADERS, [_component_row(order, view, number) for number in range(len(view.names))]) + "\n")
-    say(_over_time(view) + "\n")
+    say(over_time(view) + "\n")
     for step, what in view.changes:
         say(f"step {step:,}: {what}")
     say(ending)
@@ -215,18 +216,28 @@ def _component_row(order: SequenceOrder, view: Preview, number: int) -> tuple[Ce
     )
 
 
-def _over_time(view: Preview) -> str:
-    """Format one row per point: each component's share since the previous row, and its tokens and epochs so far."""
+def over_time(view: Preview) -> str:
+    """Format one row per point: each component's share since the previous row, and its tokens and epochs so far. If one
+    table would be too wide, several are made, each with some of the components.
+    """
+    count = len(view.names)
+    at_once = MAX_DETAILED if count <= MAX_DETAILED else MAX_SHARES
+    return "\n\n".join(
+        _table_over_time(view, range(first, min(first + at_once, count)), count <= MAX_DETAILED)
+        for first in range(0, count, at_once)
+    )
+
+
+def _table_over_time(view: Preview, components: range, full: bool) -> str:
     from datakit.plots.files import short
 
-    full = len(view.names) <= MAX_DETAILED
     headers = ["until step", "tokens"]
-    for name in view.names:
+    for name in (view.names[i] for i in components):
         headers += [f"{name} share", "tokens", "epochs"] if full else [name]
     rows = []
     for share, step, tokens, epochs in zip(view.share, view.steps[1:], view.tokens[1:], view.epochs[1:], strict=True):
         row: list[Cell] = [int(step), short(int(tokens.sum()))]
-        for i in range(len(view.names)):
+        for i in components:
             row += [f"{share[i]:6.2%}", short(int(tokens[i])), f"{epochs[i]:.2f}"] if full else [f"{share[i]:6.2%}"]
         rows.append(row)
     return table(headers, rows)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from datakit.cli.console import Cell, bytes_cell, bytes_text, note, say, say_json, table
+from datakit.cli.console import Cell, bytes_cell, bytes_text, note, say, say_json, table, wrapped
 from datakit.cli.parameters import Flag, Settings
+from datakit.errors import counted
 
 if TYPE_CHECKING:
     from datakit.pipeline import PlannedStep, RunPlan
     from datakit.pipeline.earlier_steps import EarlierStep
 
-HEADERS = ("stage", "of", "state", "text", "tasks", "at a time", "memory per task", "disk", "why")
+HEADERS = ("stage", "of", "state", "text", "tasks", "at a time", "memory each", "disk")
 
 
 def plan(
@@ -67,13 +68,13 @@ def plan(
 
 def _show(found: RunPlan) -> None:
     done = sum(step.state == "done" for step in found.steps)
-    say(f"{found.dataset} in {found.root}: {len(found.steps)} steps, {done} done\n")
-    say(table(HEADERS, [_row(step) for step in found.steps]))
+    say(wrapped(f"{found.dataset} in {found.root}: {counted(len(found.steps), 'step')}, {done} done", more="  ") + "\n")
+    say(table(HEADERS, [_row(step) for step in found.steps], [step.reason for step in found.steps]))
     say("\ndirectories and inputs:")
     for step in found.steps:
         say(f"  {step.directory}{'' if step.settled or step.state == 'done' else '  (if its inputs lose no records)'}")
         for source in step.reads:
-            say(f"    reads {source}")
+            say(wrapped(f"reads {source}", "    ", "  "))
     say()
     _show_earlier(found)
     available = found.resources
@@ -83,10 +84,10 @@ def _show(found: RunPlan) -> None:
     free = "" if available.disk_free is None else f", {bytes_text(available.disk_free)} free"
     say(f"disk:    {needed} more needed{free}")
     if found.disk_needed is not None and available.disk_free is not None and found.disk_needed > available.disk_free:
-        note(f"warning: {found.root} does not have enough disk space; choose another --root")
+        note(f"warning: {found.root} does not have enough disk space; `datakit run` would refuse to start")
 
 
-EARLIER = ("stage", "of", "documents", "text", "disk", "format", "now", "made again, because")
+EARLIER = ("stage", "of", "documents", "text", "disk", "format", "now")
 
 
 def _show_earlier(found: RunPlan) -> None:
@@ -95,7 +96,8 @@ def _show_earlier(found: RunPlan) -> None:
     finished = [(step, earlier) for step, earlier in pairs if earlier.finished]
     if finished:
         say("steps made by an earlier version, which stay; the run makes them again from the amount of text shown:")
-        say(table(EARLIER, [_earlier_row(step, earlier) for step, earlier in finished]))
+        reasons = [f"made again, because {earlier.why}" for _, earlier in finished]
+        say(table(EARLIER, [_earlier_row(step, earlier) for step, earlier in finished], reasons))
         say(f"disk: {bytes_text(sum(earlier.bytes or 0 for _, earlier in finished))}, in these directories:")
         for _, earlier in finished:
             say(f"  {earlier.directory}")
@@ -110,9 +112,9 @@ def _earlier_row(step: PlannedStep, earlier: EarlierStep) -> list[Cell]:
     text = bytes_text(step.text_bytes) if step.text_bytes is not None else None
     disk = bytes_text(earlier.bytes) if earlier.bytes is not None else None
     version = "unknown" if earlier.version is None else str(earlier.version)
-    return [step.stage, step.source or "all", earlier.documents, text, disk, version, str(earlier.now), earlier.why]
+    return [step.stage, step.source or "all", earlier.documents, text, disk, version, str(earlier.now)]
 
 
 def _row(step: PlannedStep) -> list[Cell]:
     text, memory, disk = (bytes_cell(size) for size in (step.text_bytes, step.task_memory, step.disk_peak))
-    return [step.stage, step.source or "all", step.state, text, step.tasks, step.at_a_time, memory, disk, step.reason]
+    return [step.stage, step.source or "all", step.state, text, step.tasks, step.at_a_time, memory, disk]

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from datakit.cli.console import Cell, bytes_cell, bytes_text, note, say, say_json, seconds_text, table
+from datakit.cli.console import (
+    INDENT,
+    WIDTH,
+    Cell,
+    bytes_cell,
+    bytes_text,
+    count_text,
+    note,
+    say,
+    say_json,
+    seconds_text,
+    table,
+    wrapped,
+)
 from datakit.cli.parameters import Flag, Settings
 
 if TYPE_CHECKING:
     from datakit.pipeline import RunResult, StageLine
+
+SHORT_COUNT = 7  # characters
 
 
 def run(
@@ -22,6 +38,7 @@ def run(
     set_: Settings = (),
     offline: Flag = False,
     fresh: Flag = False,
+    ignore_disk_space: Flag = False,
     json: Flag = False,
 ) -> int:
     """Run a recipe: turn its sources into a token cache.
@@ -51,6 +68,8 @@ def run(
         Do not list remote sources; use the last download of each.
     fresh
         First remove the recipe's steps for these settings, except those of its sources, which other recipes share.
+    ignore_disk_space
+        Start even if the run is estimated to need more space than a local disk has.
     json
         Print one JSON object instead of the table.
     """
@@ -61,7 +80,7 @@ def run(
     with view_for_terminal() as view:
         result = run_recipe(
             recipe, root, workers=workers, ray=ray, until=until, settings=set_, offline=offline, fresh=fresh,
-            observer=view,
+            ignore_disk_space=ignore_disk_space, observer=view,
         )  # fmt: skip
     for line in result.notes:
         note(line)
@@ -69,9 +88,9 @@ def run(
     if json:
         say_json(_document(result, lines))
         return 0
-    say(table(HEADERS, [_row(line) for line in lines]) + "\n")
+    say(stage_table(lines) + "\n")
     ending = "everything was already done" if result.reused else f"done in {seconds_text(result.seconds)}"
-    say(f"{result.dataset}: {ending}")
+    say(wrapped(f"{result.dataset}: {ending}", more=INDENT))
     for line in _next_steps(result):
         say(line)
     return 0
@@ -85,13 +104,23 @@ def _document(result: RunResult, lines: list[StageLine]) -> dict[str, object]:
     }  # fmt: skip
 
 
-HEADERS = ("stage", "in", "kept", "text", "tokens", "on disk", "time", "peak / budget", "remarks")
+HEADERS = ("stage", "in", "kept", "text", "tokens", "on disk", "time")
+
+
+def stage_table(lines: Sequence[StageLine]) -> str:
+    """Format one row per stage with its remarks below; shorten the counts if exact ones do not fit into WIDTH."""
+    remarks = [_remarks(line) for line in lines]
+    exact = table(HEADERS, [_row(line) for line in lines], remarks)
+    if max(map(len, exact.splitlines())) <= WIDTH:
+        return exact
+    return table(HEADERS, [[_short(cell) for cell in _row(line)] for line in lines], remarks)
+
+
+def _short(cell: Cell) -> Cell:
+    return (count_text(cell) or "").rjust(SHORT_COUNT) if isinstance(cell, int) else cell
 
 
 def _row(line: StageLine) -> tuple[Cell, ...]:
-    remarks = [f"{count:,} {why}" for why, count in line.dropped.items()]
-    dropped = f"dropped {', '.join(remarks)}" if remarks else ""
-    found = ", ".join(f"{count:,} {what}" for what, count in line.found.items())
     return (
         line.stage,
         line.rows_in,
@@ -100,9 +129,15 @@ def _row(line: StageLine) -> tuple[Cell, ...]:
         line.tokens,
         bytes_text(line.disk_bytes),
         "already done" if line.reused == line.steps else seconds_text(line.seconds),
-        f"{bytes_text(line.peak_memory)} / {bytes_text(line.budget)}" if line.budget else None,
-        "; ".join(part for part in (dropped, found) if part),
     )
+
+
+def _remarks(line: StageLine) -> str:
+    """Say what was dropped and found, and how close the tasks came to their memory budgets."""
+    dropped = ", ".join(f"{count:,} {why}" for why, count in line.dropped.items())
+    found = ", ".join(f"{count:,} {what}" for what, count in line.found.items())
+    memory = f"memory {bytes_text(line.peak_memory)} of {bytes_text(line.budget)}" if line.budget else ""
+    return "; ".join(part for part in (dropped and f"dropped {dropped}", found, memory) if part)
 
 
 def _next_steps(result: RunResult) -> list[str]:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from datakit.cli.console import bytes_text, note, say, say_json, seconds_text, table
+from datakit.cli.console import bytes_text, note, say, say_json, seconds_text, table, wrapped
 from datakit.cli.parameters import Flag
+from datakit.errors import counted
 
 if TYPE_CHECKING:
     from datakit.engine.ledger.status import StepStatus, TaskStatus
 
-HEADERS = ("phase", "task", "state", "attempts", "time", "peak / budget", "last failure")
+HEADERS = ("phase", "task", "state", "attempts", "time", "peak / budget")
 TASKS_SHOWN = 40
 
 
@@ -61,13 +62,19 @@ def _memory(of: StepStatus | TaskStatus) -> str:
     return f"{bytes_text(of.peak_memory)} / {bytes_text(of.budget)}" if of.budget else ""
 
 
+def _failure(task: TaskStatus) -> str:
+    """Return the first line of a task's last failure, which has one line per refused input."""
+    first, *more = task.last_failure.splitlines() or [""]
+    return first and f"last failure: {first}" + (f" (and {len(more):,} more; --json shows all)" if more else "")
+
+
 def _show(step: StepStatus, everything: bool) -> None:
     done = sum(task.state == "done" for task in step.tasks)
-    facts = [f"{done} of {len(step.tasks)} tasks"] if step.tasks else []
+    facts = [f"{done:,} of {counted(len(step.tasks), 'task')}"] if step.tasks else []
     if step.ended is not None:
         facts.append(f"{seconds_text(step.elapsed)}, last active {strftime('%Y-%m-%d %H:%M UTC', gmtime(step.ended))}")
     facts += [f"CPU {seconds_text(step.cpu_seconds)}, peak {_memory(step)}"] if step.tasks else []
-    say(f"{step.directory}\n  {step.state}" + "".join(f", {fact}" for fact in facts))
+    say(f"{step.directory}\n{wrapped(', '.join([step.state, *facts]), '  ', '  ')}")
     if step.failure:
         say(f"  {step.failure}".replace("\n", "\n  "))
     tasks = step.tasks
@@ -75,10 +82,9 @@ def _show(step: StepStatus, everything: bool) -> None:
         tasks = sorted(tasks, key=lambda task: (not task.last_failure, task.state == "done"))[:TASKS_SHOWN]
     if tasks:
         rows = [
-            [task.phase, task.key, task.state, task.attempts, seconds_text(task.seconds),
-             _memory(task), task.last_failure]
+            [task.phase, task.key, task.state, task.attempts, seconds_text(task.seconds), _memory(task)]
             for task in tasks
-        ]  # fmt: skip
-        say(table(HEADERS, rows))
+        ]
+        say(table(HEADERS, rows, [_failure(task) for task in tasks]))
     if len(tasks) < len(step.tasks):
-        say(f"... and {len(step.tasks) - len(tasks)} more tasks (--all shows them)")
+        say(f"... and {len(step.tasks) - len(tasks):,} more of its tasks (--all shows them)")

@@ -5,18 +5,31 @@ front matter for dataset hubs. The card contains no dates or host names, so the 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from datakit.storage.manifest import data_path
 
 SIZE_STEPS = (1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000, 10_000_000_000)
+NORMALIZE = "normalize/"  # prefix of the counters of normalize
+LEFT_OUT = {  # why normalize left records out: counter -> heading
+    "missing": "no text",
+    "blank": "blank",
+    "duplicates": "exact duplicates",
+    "where_dropped": "by where",
+    "sample_dropped": "by sample",
+    "transform_dropped": "by transform",
+    "quarantined": "quarantined",
+}
 SIZE_NAMES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B")
 
 
 @dataclass(frozen=True)
 class SourceCounts:
-    """The counts of one source: partitions, records read, removed (for each reason) and written, and bytes of text."""
+    """The counts of one source: partitions, records read, removed (for each reason) and written, and bytes of text.
+
+    normalized: the counters of the source's normalize step.
+    """
 
     name: str
     partitions: int
@@ -24,6 +37,7 @@ class SourceCounts:
     dropped: dict[str, int]
     records_out: int
     text_bytes: int
+    normalized: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -40,7 +54,8 @@ def render(
     dataset: str, fingerprint: str, sources: Sequence[SourceCounts], lineage: Sequence[Upstream], reasons: Sequence[str]
 ) -> str:
     """Return the card as Markdown."""
-    return "\n".join([*_front_matter(dataset, sources), "", *_body(dataset, sources, reasons), *_lineage(lineage)]) + (
+    body = [*_body(dataset, sources, reasons), *_left_out(sources), *_lineage(lineage)]
+    return "\n".join([*_front_matter(dataset, sources), "", *body]) + (
         f"\nThis step's fingerprint is `{fingerprint}`; `manifest.json` holds every parameter, checksum and counter.\n"
     )
 
@@ -59,7 +74,7 @@ def _body(dataset: str, sources: Sequence[SourceCounts], reasons: Sequence[str])
     lines = [
         f"# {dataset}",
         "",
-        "Cleaned documents, one a row: `id` (xxh3-128 of the text as normalized), `text`, `source`, `source_id`, the",
+        "Cleaned documents, one per row: `id` (xxh3-128 of the text as normalized), `text`, `source`, `source_id`, the",
         "columns of the source, and `edited_id` (null: the text is as it was). Sorted by `id` in each source; the",
         "partitions of a source are ranges of ids.",
         "",
@@ -81,6 +96,28 @@ def _row(source: SourceCounts, reasons: Sequence[str]) -> str:
     dropped = "".join(f" {source.dropped.get(reason, 0):,} |" for reason in reasons)
     counts = f"| {source.name} | {source.partitions:,} | {source.records_in:,} |"
     return f"{counts}{dropped} {source.records_out:,} | {source.text_bytes / 1e6:,.1f} MB |"
+
+
+def _left_out(sources: Sequence[SourceCounts]) -> list[str]:
+    """Return a table of the records that normalize read and did not pass on, with a column per reason that occurs."""
+    shown = {
+        f"{NORMALIZE}{name}": heading
+        for name, heading in LEFT_OUT.items()
+        if any(source.normalized.get(f"{NORMALIZE}{name}") for source in sources)
+    }
+    if not shown:
+        return []
+    lines = [
+        "",
+        "Records left out before (by normalize):",
+        "",
+        f"| {' | '.join(['source', 'read', *shown.values()])} |",
+    ]
+    lines.append("|---|" + "---:|" * (len(shown) + 1))
+    for source in sources:
+        counts = [source.normalized.get(name, 0) for name in (f"{NORMALIZE}records_in", *shown)]
+        lines.append(f"| {source.name} |" + "".join(f" {count:,} |" for count in counts))
+    return lines
 
 
 def _lineage(lineage: Sequence[Upstream]) -> list[str]:

@@ -139,7 +139,8 @@ def _counts(entry: StepInput, written: list[Written]) -> card.SourceCounts:
     rows = sum(one.partition.rows for one in mine)
     text_bytes = sum(one.partition.text_bytes or 0 for one in mine)
     removed = dict(sorted(dropped.items()))
-    return card.SourceCounts(entry.source, len(mine), entry.manifest.totals.rows, removed, rows, text_bytes)
+    read, normalized = entry.manifest.totals.rows, entry.manifest.counters
+    return card.SourceCounts(entry.source, len(mine), read, removed, rows, text_bytes, normalized)
 
 
 def _shown_reasons(sources: list[card.SourceCounts], drop: Iterable[str]) -> list[str]:
@@ -171,7 +172,7 @@ def _lineage(step: Step) -> list[card.Upstream]:
 
 
 def _plain(source: card.SourceCounts) -> dict[str, Any]:
-    return {key: value for key, value in msgspec.to_builtins(source).items() if key != "name"}
+    return {key: value for key, value in msgspec.to_builtins(source).items() if key not in ("name", "normalized")}
 
 
 def write_card(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:

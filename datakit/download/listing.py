@@ -20,7 +20,7 @@ from pathlib import Path
 import xxhash
 
 from datakit.download.hashes import HashCache
-from datakit.errors import ChangedInputError, NoInputError, UnreadableError, suggestion
+from datakit.errors import ChangedInputError, NoInputError, RefusedError, UnreadableError, refuse_all, suggestion
 from datakit.storage import atomic, globs, urls
 from datakit.storage.fingerprint import canonical_json
 from datakit.storage.globs import Place
@@ -69,7 +69,8 @@ def list_source(
     cache: HashCache | None = None,
     on_skipped: Callable[[str], None] = lambda clause: None,
 ) -> list[SourceFile]:
-    """List the files of a source, sorted by path. Raises NoInputError, UnreadableError, ChangedInputError.
+    """List the files of a source, sorted by path. Raises NoInputError, ChangedInputError, or RefusedError for all files
+    that cannot be read.
 
     url: a file, a directory, or a glob. include, exclude: patterns as described in `datakit.storage.globs`.
     on_skipped: called with a clause that names the entries that are not regular files, if there are any.
@@ -85,18 +86,25 @@ def list_source(
         )
     if skipped:
         on_skipped(skipped)
-    for info in chosen:
-        _check_name(info)
     with ThreadPoolExecutor(HASHING_THREADS) as pool:
-        files = list(pool.map(lambda info: _listed(info, cache), chosen))
+        found = list(pool.map(lambda info: _listed_or_refused(info, cache), chosen))
+    refuse_all([one for one in found if isinstance(one, RefusedError)])
     if cache is not None:
         cache.save()
-    return files
+    return [one for one in found if isinstance(one, SourceFile)]
 
 
 def listing_digest(files: Sequence[SourceFile]) -> str:
     """Return the hash of a listing, which enters the source's fingerprint."""
     return xxhash.xxh3_128_hexdigest(canonical_json([[file.path, file.size, file.checksum] for file in files]))
+
+
+def _listed_or_refused(info: FileInfo, cache: HashCache | None) -> SourceFile | RefusedError:
+    try:
+        _check_name(info)
+        return _listed(info, cache)
+    except RefusedError as error:
+        return error
 
 
 def _check_name(info: FileInfo) -> None:

@@ -107,7 +107,7 @@ class Verdict(StrEnum):
     RETRY = "retry"
     PROPOSE = "propose"  # a known record caused the failure: skip it if the limit allows that
     FAIL = "fail"  # only this task fails; the others continue
-    REFUSE = "refuse"  # stop the whole step: the user must fix the cause
+    REFUSE = "refuse"  # the user must fix the cause: the step fails, after the other inputs were tried if that may help
 
 
 class Executor(Protocol):
@@ -120,7 +120,7 @@ class Executor(Protocol):
 
     @property
     def compiling(self) -> bool:
-        """True while attempts wait because kernels are being compiled on this machine."""
+        """True while attempts wait because kernels are being compiled."""
         return False
 
     def submit(self, attempt: Attempt) -> None:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from datakit.engine.task import QuarantinedRecord, TaskResult, Tolerance
-from datakit.errors import PartialError, RecipeError
+from datakit.errors import PartialError, RecipeError, counted
 from datakit.toml_config import key
 
 MAX_QUARANTINED = key(
@@ -83,7 +83,7 @@ def complaint(
 ) -> str:
     """Return the message for too many unusable records; it lists the first ones and says what to do."""
     first = "\n".join(f"  {record.file}:{record.position}: {record.reason}" for record in skipped[:SHOWN])
-    records = "1 record" if count == 1 else f"{count} records"
+    records = counted(count, "record") if isinstance(count, int) else f"{count} records"
     return (
         f"{records} cannot be used, but max_quarantined allows {allowed}; the first of them (file:position, "
         f"where a position is a byte offset in the uncompressed file, or a row in a Parquet or Arrow file):\n{first}\n"

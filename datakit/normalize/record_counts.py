@@ -18,6 +18,7 @@ IN, OUT = "normalize/records_in", "normalize/records_out"
 QUARANTINED = "normalize/quarantined"
 ADDED = "normalize/transform_added"
 REMOVED = (
+    "normalize/missing",
     "normalize/blank",
     "normalize/duplicates",
     "normalize/where_dropped",

@@ -33,9 +33,10 @@ from datakit.normalize.origins import FileCounts
 from datakit.normalize.phase_data import RouteArguments, RouteDetails, RouteShared, to_plain
 from datakit.normalize.readers.base import Chunk, ReadContext, without_columns
 from datakit.normalize.readers.inputs import Inputs
-from datakit.normalize.readers.slices import SLICE_BYTES, despite_damage, read_slice
+from datakit.normalize.readers.slices import SLICE_BYTES, begun, despite_damage, read_slice
 from datakit.normalize.readers.streams import Streams
 from datakit.normalize.record_counts import IN, PREFIX, RecordCounts
+from datakit.normalize.refusals import with_all_refusals
 from datakit.normalize.schema_union import fit_column
 from datakit.normalize.text_rules import apply_rules, valid_strings
 from datakit.normalize.transform import Transform
@@ -112,7 +113,7 @@ class Router:
         return replace(chunk, table=table, positions=positions, files=files, traced=False)
 
     def _texts(self, rows: Chunk) -> tuple[Chunk, Texts]:
-        """Return the rows with a usable text, and their texts. A null counts as a blank text and is removed later."""
+        """Return the rows with a usable text, and their texts. A null is a missing text and is removed later."""
         if self._config.text not in rows.table.column_names:
             return rows, pa.nulls(rows.table.num_rows, pa.large_string())
         kind = rows.table.column(self._config.text).type
@@ -148,8 +149,8 @@ class Router:
         return rows.filter(kept), texts.filter(pa.array(kept))
 
     def _apply_rules(self, rows: Chunk, texts: Texts) -> tuple[Chunk, pa.LargeStringArray]:
-        ruled = apply_rules(texts, self._config.whitespace_run)
-        self._count(blank=ruled.blank, invalid_utf8=ruled.invalid_utf8, nul=ruled.nul)
+        missing, ruled = texts.null_count, apply_rules(texts, self._config.whitespace_run)
+        self._count(missing=missing, blank=ruled.blank - missing, invalid_utf8=ruled.invalid_utf8, nul=ruled.nul)
         self._count(whitespace_runs=ruled.whitespace_runs)
         if not ruled.blank:
             return rows, ruled.texts
@@ -188,11 +189,23 @@ def _exchange_rows(ours: dict[str, Any], table: pa.Table, union: pa.Schema) -> p
 
 
 def route_slice(arguments: dict[str, Any], shared: dict[str, Any], task: TaskContext) -> TaskResult:
-    """Route one slice. Raises InputError or PartialError."""
+    """Route one slice. Raises InputError (for all its refused files) or PartialError."""
     own, common = msgspec.convert(arguments, RouteArguments), msgspec.convert(shared, RouteShared)
     config = config_of(common.config, Config)
     context = ReadContext(Inputs(common.base, own.listed), config, RecordCounts(task.tolerance), task)
-    return despite_damage(context, own.ranges, lambda streams: _route(own, common, config, task, streams))
+
+    def work() -> TaskResult:
+        return despite_damage(context, own.ranges, lambda streams: _route(own, common, config, task, streams))
+
+    def check(context: ReadContext, part: RouteArguments) -> UpstreamColumns:
+        router = Router(part, common, config, context.counts)
+        for chunk in read_slice(context, part.ranges):
+            router.route(chunk, lambda *rows: None)
+            context.task.report(context.counts.counters[IN], 0)
+        router.columns.check_text(begun(part.ranges))
+        return router.columns
+
+    return with_all_refusals(work, context, own, check)
 
 
 def _route(own: RouteArguments, common: RouteShared, config: Config, task: TaskContext, streams: Streams) -> TaskResult:
@@ -210,7 +223,7 @@ def _route(own: RouteArguments, common: RouteShared, config: Config, task: TaskC
     if sum(part.weight for part in own.ranges) >= WHOLE_SLICE_BYTES:
         counts.give_up_if_hopeless(SHOWN)
     columns = router.columns
-    columns.check_text({part.path for part in own.ranges if part.start == 0})
+    columns.check_text(begun(own.ranges))
     large, heavy = list(columns.largest.items()), sorted(writer.heavy.items())
     found = RouteDetails(
         writer.runs, columns.schemas(), large, columns.documents, router.value_bytes, heavy,

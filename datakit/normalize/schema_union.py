@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from datakit.errors import ColumnError
+from datakit.errors import ColumnError, RefusedError, refuse_all
 from datakit.normalize.number_types import Largest, Path, float_texts, is_number, unify_numbers
 
 MOST_FIELDS = 2_000  # more than any real schema has, yet few enough to keep Parquet footers and Arrow fast
@@ -30,26 +30,29 @@ NO_LARGE: Largest = {}
 
 
 def unite(schemas: Iterable[tuple[str, pa.Schema]], largest: Largest = NO_LARGE) -> pa.Schema:
-    """Unite the schemas of (file, schema) pairs, with columns in order of first appearance. Raises ColumnError.
+    """Unite the schemas of (file, schema) pairs, with columns in order of first appearance. Raises RefusedError for
+    all columns whose types conflict.
 
     largest: the large integers of all these files.
     """
     kinds: dict[str, pa.DataType] = {}
     origin: dict[str, str] = {}
+    refused: list[RefusedError] = []
     for file, schema in schemas:
         for field in schema:
             known = kinds.get(field.name, pa.null())
             joined = unify(known, field.type, largest, (field.name,))
             if joined is None:
                 clash = f"{describe(known)} in {origin[field.name]} and {describe(field.type)} in {file}"
-                raise ColumnError(
-                    f"column {shown(field.name)} is {clash}; fix one of the files, or leave the column out "
-                    f"(drop = [{shown(field.name)}] under [normalize])"
-                )
+                name = shown(field.name)
+                advice = f"fix one of the files, or leave the column out (drop = [{name}] under [normalize])"
+                refused.append(ColumnError(f"column {name} is {clash}; {advice}"))
+                continue
             if joined != known:
                 origin[field.name] = file
             kinds[field.name] = joined
             _check_size(field.name, joined, len(kinds), file)
+    refuse_all(refused)
     return pa.schema(list(kinds.items()))
 
 

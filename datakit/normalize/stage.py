@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from datakit.engine.exchange.exchange import merged
 from datakit.engine.task import BATCH_HANG_SECONDS, Output, Phase, Plan, Preload, Step, Task, TaskResult, tolerance_of
-from datakit.errors import ColumnError, DatakitError, EmptyStageError, RecipeError, suggestion
+from datakit.errors import ColumnError, DatakitError, EmptyStageError, RecipeError, counted, suggestion
 from datakit.normalize import origins, route, sort
 from datakit.normalize.config import Config
 from datakit.normalize.number_types import Path
@@ -194,7 +194,7 @@ def partition_bits(value_bytes: int, partition_bytes: int | None = None) -> int:
 
 
 def _united(details: Sequence[RouteDetails | TypesDetails], config: Config) -> pa.Schema:
-    """Unite all upstream columns but the text. Raises ColumnError if two conflict or a configured column is missing."""
+    """Unite all upstream columns but the text. Raises RefusedError if some conflict or a configured one is missing."""
     encoded = [(file, pa.BufferReader(bytes.fromhex(digits))) for entry in details for file, digits in entry.schemas]
     schemas = [(file, pa.ipc.read_schema(data)) for file, data in encoded]
     largest: dict[Path, int] = {}
@@ -211,13 +211,13 @@ def _united(details: Sequence[RouteDetails | TypesDetails], config: Config) -> p
 
 
 def _check_not_empty(step: Step, config: Config, routed: Sequence[TaskResult]) -> None:
-    counters = _counters(routed)
+    counters, source = _counters(routed), step.parameters["source"]
     removed = {name.removeprefix(PREFIX): counters[name] for name in REMOVED if counters[name]}
     if counters[IN] + counters[ADDED] == sum(removed.values()):
         reasons = ", ".join(f"{count} {name}" for name, count in removed.items()) or "the source is empty"
         records = [f"{bad.file}:{bad.position}: {bad.reason}" for task in routed for bad in task.quarantined]
         raise EmptyStageError(
-            f"source {step.parameters['source']!r}: none of its {counters[IN]} records became a document ({reasons}); "
+            f"source {source!r}: of its {counted(counters[IN], 'record')}, none became a document ({reasons}); "
             f"is {config.text!r} the right text column? datakit inspect shows what the source contains"
             + (f"; first quarantined record: {records[0]}" if records else "")
         )

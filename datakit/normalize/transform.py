@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from datakit.engine.task import resolve
 from datakit.engine.user_code import describe, user_code
-from datakit.errors import DatakitError, RecipeError
+from datakit.errors import DatakitError, RecipeError, counted
 from datakit.normalize import schema_union
 from datakit.normalize.readers.sound_arrays import check_arrays
 
@@ -53,5 +53,5 @@ def _described(batch: pa.RecordBatch) -> str:
     fields = [f"{schema_union.shown(field.name)}: {schema_union.describe(field.type)}" for field in batch.schema]
     more = f", and {len(fields) - SHOWN_COLUMNS} more" if len(fields) > SHOWN_COLUMNS else ""
     columns = ", ".join(fields[:SHOWN_COLUMNS]) + more
-    rows = "1 row" if batch.num_rows == 1 else f"{batch.num_rows} rows"
+    rows = counted(batch.num_rows, "row")
     return f"a pyarrow.RecordBatch of {rows} with the columns {columns or '(none)'}"

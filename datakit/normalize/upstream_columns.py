@@ -9,7 +9,7 @@ from collections.abc import Collection
 import pyarrow as pa
 from pyarrow import types
 
-from datakit.errors import ColumnError, suggestion
+from datakit.errors import ColumnError, RefusedError, suggestion
 from datakit.normalize.config import Config
 from datakit.normalize.number_types import Path, largest_integers
 from datakit.normalize.schema_union import is_bytes, unite
@@ -44,7 +44,7 @@ class UpstreamColumns:
         self.largest: dict[Path, int] = {}
 
     def add(self, file: str, table: pa.Table) -> None:
-        """Add the columns of a chunk. Raises ColumnError if they conflict with the columns of earlier chunks."""
+        """Add the columns of a chunk. Raises RefusedError if they conflict with the columns of earlier chunks."""
         schema = table.schema
         self.documents = self.documents and is_documents(table)
         if self._text in schema.names:
@@ -56,7 +56,7 @@ class UpstreamColumns:
         self._by_file[file] = unite([(file, known), (file, others)], self.largest) if known is not None else others
         try:
             self.union = unite([("", self.union), (file, others)], self.largest)
-        except ColumnError:
+        except RefusedError:
             unite(self._by_file.items(), self.largest)  # raises an error that names the file with the other type
             raise
 

@@ -33,6 +33,8 @@ TRAIN = "train"  # value of `tokenizer` that requests training a tokenizer on th
 CHOICES = """tokenize.tokenizer can be
   "tokenizer.json"             a file of the tokenizers library; also a URL, as in
                                "hf://openai-community/gpt2/tokenizer.json"
+  "openai-community/gpt2"      a model on the Hugging Face Hub (needs a network);
+                               "NAME@REVISION" chooses a revision of it
   "train"                      a tokenizer trained on this dataset
   "bytes"                      one token per byte
   "package.module:function"    a tokenizer of your own"""

@@ -58,11 +58,12 @@ def resources(root: str, workers: int | None) -> Resources:
         workers_reason="as requested" if workers else f"one for each of the {cpus} CPUs this process may use",
         memory_bytes=int(memory * MEMORY_SHARE),
         memory_reason=f"{MEMORY_SHARE:.0%} of the {memory >> 20:,} MiB of this machine or its cgroup",
-        disk_free=_disk_free(root),
+        disk_free=disk_free(root),
     )
 
 
-def _disk_free(root: str) -> int | None:
+def disk_free(root: str) -> int | None:
+    """Return the free bytes of the disk that holds, or will hold, a local folder; None for an object store."""
     if not urls.is_local(root):
         return None
     place = urls.local_path(root)

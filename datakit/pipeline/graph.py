@@ -14,7 +14,7 @@ the located upstream steps, and assumes that unfinished upstream steps will lose
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -22,14 +22,16 @@ from datakit.consolidate import stage as consolidate
 from datakit.dedup import stage as dedup
 from datakit.dedup.minhash import signatures_stage as signatures
 from datakit.download import stage as download
+from datakit.download.hub_tokenizer import hub_tokenizer
 from datakit.engine.task import Step, StepInput
-from datakit.errors import CorruptError, UsageError, suggestion
+from datakit.errors import CorruptError, RefusedError, TokenizerError, UsageError, refuse_all, suggestion
 from datakit.normalize import stage as normalize
-from datakit.pipeline.configure import Configuration, Settings, configure
+from datakit.pipeline.configure import CHOICES, Configuration, Settings, configure
 from datakit.pipeline.earlier_steps import EarlierStep, find_earlier
 from datakit.pipeline.resolve_sources import ListingOptions, SourceState, resolve_source
-from datakit.pipeline.root_layout import check_root, step_directory
-from datakit.recipe import Recipe
+from datakit.pipeline.root_layout import TOKENIZERS, check_root, step_directory
+from datakit.recipe import Recipe, is_hub_name
+from datakit.storage import urls
 from datakit.storage.fingerprint import fingerprint
 from datakit.storage.manifest import Manifest, find_manifest, manifest_url
 from datakit.tokenize import stage as tokenize
@@ -130,11 +132,18 @@ def check_workers(workers: int | None) -> None:
 
 def build(recipe: Recipe, root: str, options: ListingOptions, until: str | None = None) -> Graph:
     """List a recipe's sources, and build its graph, up to and including stage `until`. Raises InputError."""
+    recipe, notes = _with_hub_tokenizer(recipe, root, options)
     configuration = configure(recipe)
     modules = _modules(configuration, until, recipe.place)
     check_root(root)
     selections = configuration[download.NAME]
-    states = [resolve_source(source, selections[source.name].content, root, options) for source in recipe.sources]
+    states, refused = list[SourceState](), list[RefusedError]()
+    for source in recipe.sources:
+        try:
+            states.append(resolve_source(source, selections[source.name].content, root, options))
+        except RefusedError as error:
+            refused.append(error)
+    refuse_all(refused)
     nodes = [
         Node(download, state.name, state.name, Settings(state.content, state.operations()), state=state)
         for state in states
@@ -143,7 +152,21 @@ def build(recipe: Recipe, root: str, options: ListingOptions, until: str | None 
         for source, settings in configuration[module.NAME].items():
             upstream = tuple(node for read in READS[module] for node in nodes if _feeds(node, read, source))
             nodes.append(Node(module, source, source or recipe.name, settings, upstream))
-    return Graph(recipe.name, root, tuple(nodes), tuple(state.note for state in states if state.note))
+    return Graph(recipe.name, root, tuple(nodes), (*notes, *(state.note for state in states if state.note)))
+
+
+def _with_hub_tokenizer(recipe: Recipe, root: str, options: ListingOptions) -> tuple[Recipe, tuple[str, ...]]:
+    """Return the recipe with the path of a tokenizer.json instead of a name on the Hub, and a note for the user."""
+    table, name = recipe.tokenize or {}, (recipe.tokenize or {}).get("tokenizer")
+    if not is_hub_name(name):
+        return recipe, ()
+    folder = urls.join(root, recipe.name, TOKENIZERS)
+    try:
+        commit, path = hub_tokenizer(name, folder, offline=options.offline, dry_run=options.dry_run)
+    except TokenizerError as error:
+        raise TokenizerError(f"{error}; {CHOICES}") from error
+    note = f"tokenizer {name} of the Hugging Face Hub: revision {commit}, which `datakit run` keeps in {folder}"
+    return replace(recipe, tokenize={**table, "tokenizer": path}), (note,)
 
 
 def _feeds(node: Node, read: ModuleType, source: str | None) -> bool:

@@ -7,7 +7,7 @@ was moved, each missing step is shown by its identity.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -74,14 +74,17 @@ class StepDescription:
     beside: tuple[str, ...] = ()
 
 
-def inspect(target: str | os.PathLike[str]) -> StepDescription | RawReport:
+def inspect(
+    target: str | os.PathLike[str], compiling: Callable[[], None] = lambda: None
+) -> StepDescription | RawReport:
     """Describe a finished step or a raw source. A dataset's directory stands for the last step of its current run.
 
-    Raises NotFoundError if the target is an unfinished step, and NoInputError if nothing is found.
+    Calls `compiling` if kernels must be compiled to read a raw source. Raises NotFoundError if the target is an
+    unfinished step, and NoInputError if nothing is found.
     """
     target = os.fspath(target)
     found = finished_step(urls.absolute(target))
-    return inspect_source(target) if found is None else _description(*found)
+    return inspect_source(target, compiling=compiling) if found is None else _description(*found)
 
 
 def finished_step(place: str) -> tuple[str, Manifest, tuple[str, ...]] | None:

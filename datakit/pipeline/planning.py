@@ -9,6 +9,7 @@ depend on the content of the files.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from datakit.engine.task import Phase, Step, input_references
@@ -69,15 +70,7 @@ class RunPlan:
     @property
     def disk_needed(self) -> int | None:
         """The estimated peak of additional disk use during the run, or None if a size is unknown."""
-        stays = peak = 0
-        for step in self.steps:
-            if step.state == DONE:
-                continue
-            if step.disk is None or step.disk_peak is None:
-                return None
-            peak = max(peak, stays + step.disk_peak)
-            stays += step.disk
-        return max(peak, stays)
+        return _peak([(step.disk, step.disk_peak) for step in self.steps if step.state != DONE])
 
 
 def plan(
@@ -92,6 +85,37 @@ def plan(
     return RunPlan(recipe.name, root, tuple(planner.plan(node) for node in graph.nodes), available, graph.notes)
 
 
+@dataclass(frozen=True)
+class Remaining:
+    """The rest of a run: its stages, the peak of additional disk use, and the most text that a step has, in bytes. A
+    size is None if it is unknown.
+    """
+
+    stages: frozenset[str]
+    disk: int | None
+    text: int | None
+
+
+def remaining(graph: Graph, done: Mapping[str, LocatedStep]) -> Remaining:
+    """Estimate what is left of a run; `done` holds the steps located so far."""
+    planner = _Planner(graph, estimate.resources(graph.root, None), dict(done))
+    left = [(step, text) for step, text in map(planner.locate, graph.nodes) if step.manifest is None]
+    texts = [text for _, text in left if text is not None]
+    most = max(texts, default=0) if len(texts) == len(left) else None
+    return Remaining(frozenset(step.node.stage for step, _ in left), _peak([_disk(*pair) for pair in left]), most)
+
+
+def _peak(steps: Sequence[tuple[int | None, int | None]]) -> int | None:
+    """Return the peak of the disk use of steps, given what remains of each and what each needs while it runs."""
+    stays = peak = 0
+    for disk, disk_peak in steps:
+        if disk is None or disk_peak is None:
+            return None
+        peak = max(peak, stays + disk_peak)
+        stays += disk
+    return max(peak, stays)
+
+
 @dataclass
 class _Planner:
     """Plans the nodes of a graph one by one, upstream nodes first."""
@@ -102,15 +126,19 @@ class _Planner:
     _text_bytes: dict[str, int | None] = field(default_factory=dict)
 
     def plan(self, node: Node) -> PlannedStep:
-        located = self.graph.locate(node, self._located)
-        self._located[node.label] = located
-        text = self._text_bytes[node.label] = self._text(located)
-        phase = None
+        (located, text), phase = self.locate(node), None
         if located.manifest is None and located.settled and _is_listed(node):
             phase, manifest = _first_phase(engine_step(located, self._located), node)
             if manifest is not None:  # nothing to run, so plan downstream steps as if this step were done
                 self._located[node.label] = replace(located, manifest=manifest)
         return _planned(located, text, _concurrency(located, phase, self.available))
+
+    def locate(self, node: Node) -> tuple[LocatedStep, int | None]:
+        """Return the node's step and the bytes of text that it produces or processes."""
+        located = self._located.get(node.label) or self.graph.locate(node, self._located)
+        self._located[node.label] = located
+        self._text_bytes[node.label] = text = self._text(located)
+        return located, text
 
     def _text(self, located: LocatedStep) -> int | None:
         """Return the number of bytes of text that the step produces (TEXT_STAGES) or processes (other stages)."""
@@ -177,11 +205,19 @@ def _disk(located: LocatedStep, text: int | None) -> tuple[int | None, int | Non
         return located.manifest.totals.bytes, located.manifest.totals.bytes
     state = located.node.state
     if state is None:
-        return estimate.disk_bytes(located.node.stage, text) if text is not None else (None, None)
+        if text is None:
+            return None, None
+        (stays, peak), written = estimate.disk_bytes(located.node.stage, text), _written(located)
+        return max(0, stays - written), max(0, peak - written)
     if urls.is_local(state.base):
         return 0, 0  # read in place
     size = sum(file.size for file in state.files) if state.files is not None else None
     return size, size
+
+
+def _written(located: LocatedStep) -> int:
+    """Return how many bytes an unfinished step has already written to a local root."""
+    return sum(file.size for file in urls.listing(located.directory)) if urls.is_local(located.directory) else 0
 
 
 def _concurrency(located: LocatedStep, phase: Phase | None, available: Resources) -> Concurrency:

@@ -4,6 +4,7 @@
 <root>/<dataset>/<stage>-<12 digits>/            all other steps
 <root>/packing/packing-<length>-<policy>-<12 digits>/   counts for a mixture's packed components
 <root>/<dataset>/latest.json                     which of these steps are current
+<root>/<dataset>/tokenizers/                     tokenizers of the Hugging Face Hub
 <root>/<dataset>/runs/<run>/events.jsonl         the log of a run
 <root>/.cache/                                   stored hashes of local files
 """
@@ -20,6 +21,7 @@ from datakit.storage.globs import subdirectories
 
 SOURCES = "sources"
 RUNS = "runs"
+TOKENIZERS = "tokenizers"
 STAGE_NAMES = ("download", "normalize", "signatures", "dedup", "consolidate", "train-tokenizer", "tokenize")
 PACKING = r"packing-\d+-[a-z]+(?:-\d+)?"  # a step of a mixture, not of a recipe
 STEP_NAME = re.compile(rf"({'|'.join(STAGE_NAMES)}|{PACKING})-[0-9a-f]{{{SHOWN_DIGITS}}}")

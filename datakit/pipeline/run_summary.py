@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from datakit.errors import counted
 from datakit.pipeline.root_layout import stage_order
 from datakit.storage.manifest import Manifest
 
@@ -27,6 +28,7 @@ CAME_IN = {
 }
 DROPPED = {  # stage -> counter -> the reason shown to users
     "normalize": {
+        "normalize/missing": "without a text",
         "normalize/blank": "blank",
         "normalize/duplicates": "exact duplicates",
         "normalize/where_dropped": "by where",
@@ -172,7 +174,7 @@ def summary_text(result: RunResult) -> str:
         "cache": result.cache or "",
         "output": "" if result.cache or not result.steps else result.steps[-1].directory,
     }
-    title = f"{result.dataset}: {len(result.steps)} steps, {ending}"
+    title = f"{result.dataset}: {counted(len(result.steps), 'step')}, {ending}"
     return "\n".join([title, *(f"  {name + ':':<11}{fact}" for name, fact in facts.items() if fact)])
 
 

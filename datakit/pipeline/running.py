@@ -17,7 +17,8 @@ from datakit.engine.observe.observer import Observer, ObserverGroup, PeakMemory
 from datakit.engine.ray_backend.agreement import remove_dead_nonces
 from datakit.engine.ray_backend.metrics import RayMetrics
 from datakit.engine.scheduler.driver import run_step
-from datakit.errors import PartialError
+from datakit.errors import PartialError, RefusedError, RefusedInputsError, messages_of, refuse_all
+from datakit.pipeline.before_run.disk_space import check_disk_space
 from datakit.pipeline.graph import Graph, LocatedStep, Node, build, check_workers, engine_step
 from datakit.pipeline.lazy_executor import LazyExecutor
 from datakit.pipeline.resolve_sources import ListingOptions
@@ -40,13 +41,14 @@ def run(
     until: str | None = None,
     offline: bool = False,
     fresh: bool = False,
+    ignore_disk_space: bool = False,
     observer: Observer | None = None,
 ) -> RunResult:
     """Run a recipe up to and including stage `until`.
 
     With `fresh`, the directories of the dataset's own steps for the current parameters are removed first. Steps of its
-    sources are kept, because other recipes share them. Raises InputError, PartialError, StepFailedError or
-    StorageError.
+    sources are kept, because other recipes share them. With `ignore_disk_space`, the run also starts if a local disk
+    probably does not suffice. Raises InputError, PartialError, StepFailedError or StorageError.
     """
     started = time.monotonic()
     check_workers(workers)
@@ -55,12 +57,12 @@ def run(
     removed = _remove_own_steps(graph) if fresh else []
     remove_dead_nonces(root)
     executor = LazyExecutor(workers, ray, root)
-    progress = _Run(graph, executor, observer or Observer())
+    progress = _Run(graph, executor, observer or Observer(), check_disk=not ignore_disk_space)
     try:
         steps = [step for node in graph.nodes if (step := progress.run(node)) is not None]
     finally:
         executor.close()
-    progress.raise_partial()
+    progress.raise_unfinished()
     _record_latest(urls.join(root, graph.dataset), steps)
     return RunResult(
         dataset=graph.dataset,
@@ -97,6 +99,12 @@ def _remove_own_steps(graph: Graph) -> list[str]:
     return own
 
 
+def _of_source(node: Node, error: RefusedError) -> RefusedError:
+    """Return the error with the name of the source in every message, because two sources may have files of one name."""
+    named = [text if text.startswith("source ") else f"{node.source}: {text}" for text in messages_of([error])]
+    return RefusedInputsError(named, getattr(error, "listed", ""))
+
+
 @dataclass
 class _Run:
     """Runs the nodes of a graph, one after another."""
@@ -104,14 +112,18 @@ class _Run:
     graph: Graph
     executor: LazyExecutor
     user_observer: Observer
+    check_disk: bool = True
     driver: str = field(default_factory=driver_name)
     log: str | None = None
     _done: dict[str, LocatedStep] = field(default_factory=dict)
     _unfinished: dict[str, str] = field(default_factory=dict)  # label -> message that names the step
+    _refused: list[tuple[Node, RefusedError]] = field(default_factory=list)
     _observer: Observer | None = None
 
     def run(self, node: Node) -> StepResult | None:
         """Run or reuse the node's step. Return its result, or None if it was skipped or ended as partial."""
+        if self._refused and self._refused[0][0].stage != node.stage:
+            return None
         missing = [above.label for above in node.upstream if above.label in self._unfinished]
         if missing:
             self._unfinished[node.label] = f"{node.label}: not run: it needs {', '.join(missing)}"
@@ -121,6 +133,10 @@ class _Run:
         except PartialError as error:
             self._unfinished[node.label] = str(error)
             return None
+        except RefusedError as error:  # the same stage of the other sources may have more of them
+            self._refused.append((node, error))
+            self._unfinished[node.label] = f"{node.label}: some of its inputs cannot be used"
+            return None
         check_tolerances(node, result.directory, result.manifest)
         return result
 
@@ -128,6 +144,9 @@ class _Run:
         started = time.monotonic()
         located = self.graph.locate(node, self._done)
         reused, memory = located.manifest is not None, PeakMemory()
+        if self.check_disk and not reused:
+            check_disk_space(self.graph, self._done, self.executor.workers, self.executor.ray is not None)
+            self.check_disk = False
         step, observer = engine_step(located, self._done), ObserverGroup([self._observer_for(reused), memory])
         for earlier in located.earlier:
             observer.note(earlier.message(node.label))
@@ -146,8 +165,11 @@ class _Run:
             self._observer, self.log = ObserverGroup([self.user_observer, log, *metrics]), log.url
         return self._observer or self.user_observer
 
-    def raise_partial(self) -> None:
-        """Raise PartialError if any step ended as partial or was skipped."""
+    def raise_unfinished(self) -> None:
+        """Raise RefusedError if inputs of any step cannot be used, and PartialError if any step ended as partial or was
+        skipped.
+        """
+        refuse_all([error if len(self._refused) == 1 else _of_source(node, error) for node, error in self._refused])
         if self._unfinished:
             lines = "\n".join(self._unfinished.values())
             raise PartialError(f"{self.graph.dataset} is partial\n{lines}")

@@ -9,7 +9,7 @@ from typing import Any
 from datakit.engine.quarantine import unlisted
 from datakit.engine.scheduler.finish import read_quarantine
 from datakit.engine.task import Tolerance
-from datakit.errors import InputError
+from datakit.errors import InputError, counted
 from datakit.pipeline.earlier_steps import documents_read
 from datakit.pipeline.graph import Node
 from datakit.storage.manifest import Manifest
@@ -29,9 +29,9 @@ def _check_quarantine(label: str, tolerance: Tolerance, directory: str, manifest
     records = unlisted(read_quarantine(directory), tolerance) if manifest.quarantine.records else 0
     if records > tolerance.allowed(documents_read(manifest)):
         raise InputError(
-            f"{label}: {records} records are in quarantine (listed in {directory}/{manifest.quarantine.path}), but "
-            f"this recipe allows {tolerance.key} = {tolerance.limit}; fix or exclude the files listed there, or raise "
-            "the limit"
+            f"{label}: {counted(records, 'record')} in quarantine (listed in "
+            f"{directory}/{manifest.quarantine.path}), but this recipe allows {tolerance.key} = {tolerance.limit}; "
+            "fix or exclude the files listed there, or raise the limit"
         )
 
 

@@ -23,8 +23,9 @@ class Config:
 
     tokenizer: Annotated[
         str,
-        key('The path or URL of a tokenizer.json; "train": a byte-level BPE trained on this dataset; "bytes": one '
-            'token per byte; or "package.module:function": a custom tokenizer.', "gpt2.json"),
+        key('The path or URL of a tokenizer.json; the name of a model on the Hugging Face Hub, as in '
+            '"openai-community/gpt2"; "train": a byte-level BPE trained on this dataset; "bytes": one token per byte; '
+            'or "package.module:function": a custom tokenizer.', "gpt2.json"),
     ]  # fmt: skip
     encoder: Annotated[
         str, key("`auto`: fastokens if it can be used for the tokenizer, else tokenizers.", "tokenizers", ENCODERS)

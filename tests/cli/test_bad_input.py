@@ -16,6 +16,7 @@ from tests.support.command_line import invoke
 from tests.support.paths import REPOSITORY
 from tests.support.stdlib_shelf import texts
 
+IGNORED = ("--ignore-disk-space",)
 SECRET = "the quick brown fox of a secret document"
 
 
@@ -30,11 +31,14 @@ def write_lines(path: Path, records: list[dict[str, object]]) -> None:
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
 
 
-def run(recipe: Path, root: Path, *prefix: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(
+    recipe: Path, root: Path, *prefix: str, more: tuple[str, ...] = (), **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Run `datakit run`: in this process, or below a prefix command in a process of its own."""
     if not prefix:
         return invoke("run", recipe, "--root", root, "--workers", "2", cwd=REPOSITORY, **environment)
-    command = [*prefix, sys.executable, "-m", "datakit", "run", str(recipe), "--root", str(root), "--workers", "2"]
+    options = ["--root", str(root), "--workers", "2", *more]
+    command = [*prefix, sys.executable, "-m", "datakit", "run", str(recipe), *options]
     variables = os.environ | {"PYTHONPATH": str(REPOSITORY)} | environment
     return subprocess.run(
         command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, timeout=300, check=False
@@ -82,6 +86,42 @@ def test_missing_text_column_names_the_columns(tmp_path: Path) -> None:
     assert result.returncode == 2
     assert "a.jsonl" in error_of(result) and "'text'" in error_of(result) and "body" in error_of(result)
     assert_nothing_half_written(tmp_path / "root", "normalize")
+
+
+def test_refused_inputs_of_all_sources_are_reported_at_once(tmp_path: Path) -> None:
+    """A run finds all of them, up to the stage that refuses them, and `datakit status` shows them again."""
+    sources = []
+    for name in ("pile", "heap", "good"):
+        (tmp_path / name).mkdir()
+        write_lines(tmp_path / name / "a.jsonl", [{"text": SECRET}])
+        sources.append(f'[[sources]]\nname = "{name}"\nurl = "{name}"\n')
+        for number in range(12 if name != "good" else 0):
+            (tmp_path / name / f"{number:02}.jsonl").write_bytes(b"PK\x03\x04" if number % 2 else b'{"body": 1}\n')
+    (tmp_path / "recipe.toml").write_text('name = "pile"\n' + "".join(sources) + "[dedup]\n")
+    result = run(tmp_path / "recipe.toml", tmp_path / "root")
+    message = error_of(result)
+    assert (result.returncode, message.splitlines()[0]) == (2, "error: 24 inputs cannot be used:")
+    assert (message.count("has no column 'text'"), message.count("is a zip archive")) == (10, 10)
+    assert "\n  pile: 00.jsonl has no column" in message and "\n  heap: 00.jsonl has no column" in message
+    assert "\n  and 4 more; all are listed in " in message and message.count("/partial.json") == 2
+    assert [path.parent.parent.name for path in (tmp_path / "root").rglob("normalize-*/manifest.json")] == ["good"]
+    shown = invoke("status", tmp_path / "root", cwd=REPOSITORY).stdout
+    assert shown.count("last failure: refused: 00.jsonl has no column 'text'") == 2
+
+
+def test_files_of_unknown_formats_are_named_at_once(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    for number in range(97):
+        (tmp_path / "texts" / f"{number:02}.{'xyz' if number % 2 else 'zip'}").write_text("x")
+    recipe = write_recipe(tmp_path, 'url = "texts"')
+    result = run(recipe, tmp_path / "root")
+    assert "error: 97 inputs cannot be used:\n  00.zip is a zip archive" in error_of(result)
+    (listed,) = (tmp_path / "root").rglob("partial.json")
+    assert error_of(result).rstrip().endswith(f"and 77 more; all are listed in {listed}")
+    assert len(json.loads(listed.read_text())["failed"]) == 97
+    planned = invoke("plan", recipe, "--root", tmp_path / "other", cwd=REPOSITORY)
+    assert "97 inputs cannot be used" in planned.stderr and planned.stderr.rstrip().endswith("and 77 more")
+    assert "97 inputs cannot be used" in invoke("status", tmp_path / "root", cwd=REPOSITORY).stdout
 
 
 @pytest.mark.parametrize("line", ["[dedup]\nthreshhold = 0.9", "[dedupe]"])
@@ -142,12 +182,23 @@ def _mounted(root: Path, options: str) -> list[str]:
     return [*_unshare(), "sh", "-c", mount, "sh", str(root)]
 
 
+def test_run_that_needs_a_larger_disk_does_not_start(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    write_lines(tmp_path / "a.jsonl", [{"text": os.urandom(2000).hex()} for _ in range(2000)])
+    result = run(write_recipe(tmp_path, 'url = "a.jsonl"'), tmp_path / "root", *_mounted(tmp_path / "root", "size=3m"))
+    if result.returncode == 77:
+        pytest.skip("no disk can be mounted here")
+    assert result.returncode == 1
+    assert "--ignore-disk-space" in error_of(result) and "--root" in error_of(result)
+    assert not list((tmp_path / "root").glob("sources/*"))
+
+
 def test_full_disk_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
     records: list[dict[str, object]] = [{"text": os.urandom(2000).hex()} for _ in range(2000)]
     write_lines(tmp_path / "a.jsonl", records)
     recipe = write_recipe(tmp_path, 'url = "a.jsonl"')
-    result = run(recipe, tmp_path / "root", *_mounted(tmp_path / "root", "size=3m"))
+    result = run(recipe, tmp_path / "root", *_mounted(tmp_path / "root", "size=3m"), more=IGNORED)
     if result.returncode == 77:
         pytest.skip("no disk can be mounted here")
     assert result.returncode == 1
@@ -174,7 +225,7 @@ def test_run_resumes_after_a_full_disk(tmp_path: Path) -> None:
     keep = f'cp -r "{tmp_path}/small/." "{tmp_path}/rescued/"'
     script = f'mount -t tmpfs -o size=600k tmpfs "{tmp_path}/small" || exit 77; "$@"; code=$?; {keep}; exit $code'
     (tmp_path / "rescued").mkdir()
-    result = run(recipe, tmp_path / "small", *_unshare(), "sh", "-c", script, "sh")
+    result = run(recipe, tmp_path / "small", *_unshare(), "sh", "-c", script, "sh", more=IGNORED)
     if result.returncode == 77:
         pytest.skip("no disk can be mounted here")
     assert result.returncode == 1 and "no space left" in error_of(result)

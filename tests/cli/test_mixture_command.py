@@ -6,9 +6,13 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from datakit.cli import mixture_command
+from datakit.cli.console import WIDTH
 from datakit.loader import SequenceOrder, contributions, load_mixture
+from datakit.loader.mixture.preview import Preview
 from tests.support.loader.mixture_files import cache, called, changed, mixture, unfinished_copy
 
 __all__ = ["cache", "mixture"]  # fixtures
@@ -82,3 +86,14 @@ def test_pack_without_packed_components_does_nothing(
     assert called("mixture", "pack", str(plain), "--root", str(tmp_path / "root")) == 0
     assert "no component is packed" in capsys.readouterr().out
     assert not (tmp_path / "root").exists()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 9])
+def test_tables_over_time_fit_any_number_of_components(count: int) -> None:
+    names = [f"a-component-with-a-long-name-{number}" for number in range(count)]
+    tokens = np.arange(3 * count).reshape(3, count) * 10**9
+    share = np.full((2, count), 1 / count)
+    view = Preview(names, np.array([0, 10**6, 2 * 10**6]), tokens, tokens / 10**9, share, [], "")
+    shown = mixture_command.over_time(view)
+    assert max(map(len, shown.splitlines())) <= WIDTH
+    assert shown.count(f"{1 / count:.2%}") == 2 * count

@@ -26,8 +26,8 @@ def test_run_prints_counts_result_and_next_steps(finished: Path) -> None:
     lines = again.stdout.splitlines()
     kept = {line.split()[0]: " ".join(line.split()) for line in lines if line[:1].isalpha()}
     assert kept["normalize"].startswith("normalize 150 147 ")
-    assert "1 blank, 2 exact duplicates" in kept["normalize"]
-    assert "3 exact duplicates across sources, 1 fuzzy duplicates" in kept["consolidate"]
+    assert "    dropped 1 blank, 2 exact duplicates" in lines
+    assert "    dropped 3 exact duplicates across sources, 1 fuzzy duplicates" in lines
     cache = step(finished, "root/shelf/tokenize-*")
     assert f"cache:     {cache}" in lines
     assert f"inspect:   datakit inspect {cache}" in lines

@@ -43,7 +43,7 @@ OUTCOMES: dict[str, tuple[int, dict[str, int]]] = {
     "lone_surrogate_escape.jsonl": (7, {"invalid_utf8": 2, "duplicates": 1}),
     "nul.jsonl": (6, {"nul": 1, "quarantined": 1}),
     "control_chars.jsonl": (5, {"quarantined": 1}),
-    "wrong_types.jsonl": (6, {"quarantined": 6, "blank": 2}),
+    "wrong_types.jsonl": (6, {"quarantined": 6, "missing": 2}),
     "dup_keys.jsonl": (6, {}),
     "nan_inf.jsonl": (6, {"duplicates": 1}),
     "huge_numbers.jsonl": (6, {}),
@@ -70,7 +70,7 @@ OUTCOMES: dict[str, tuple[int, dict[str, int]]] = {
     "skippable.jsonl.zst": (5, {}),
     "long_window.jsonl.zst": (5, {}),
     "ok.parquet": (5, {}),
-    "nulls.parquet": (2, {"blank": 3}),
+    "nulls.parquet": (2, {"missing": 2, "blank": 1}),
     "text_is_binary.parquet": (5, {"invalid_utf8": 1}),
     "large_string_dict.parquet": (5, {}),
     "many_row_groups.parquet": (2000, {}),
@@ -110,7 +110,7 @@ CUT = ("truncated.jsonl.gz", "truncated.jsonl.zst")
 
 
 def check_conserved(result: Normalized) -> None:
-    gone = sum(result[name] for name in ("blank", "duplicates", "quarantined"))
+    gone = sum(result[name] for name in ("missing", "blank", "duplicates", "quarantined"))
     assert result["records_in"] == result["records_out"] + gone
 
 

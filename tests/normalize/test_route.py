@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import patch
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import xxhash
 import zstandard
@@ -55,6 +57,18 @@ def test_text_rules_are_applied_and_counted(tmp_path: Path) -> None:
     counted = {name: result[name] for name in ("nul", "whitespace_runs", "invalid_utf8", "blank")}
     assert counted == {"nul": 1, "whitespace_runs": 1, "invalid_utf8": 2, "blank": 1}
     check_contract(result)
+
+
+def test_missing_texts_are_counted_apart_from_blank_ones(tmp_path: Path) -> None:
+    """A null or an absent text is missing; an empty or white one is blank."""
+    texts = [{"text": text} for text in (None, "", " \n", "\0", "a")]
+    write_lines(tmp_path / "in.jsonl", {"x": 1}, *texts)
+    result = normalize(tmp_path, tmp_path / "in.jsonl")
+    assert (result["missing"], result["blank"], result["records_out"]) == (2, 3, 1)
+    check_contract(result)
+    pq.write_table(pa.table({"text": pa.array([None, "", "b"]), "n": [1, 2, 3]}), tmp_path / "in.parquet")
+    result = normalize(tmp_path / "2", tmp_path / "in.parquet")
+    assert (result["missing"], result["blank"]) == (1, 1)
 
 
 def test_overlong_documents_are_quarantined(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def test_conflicting_types_name_both_files(tmp_path: Path) -> None:
 
 def test_empty_result_reports_the_counts(tmp_path: Path) -> None:
     write_lines(tmp_path / "in.jsonl", {"text": " "}, {"text": None}, {"text": ""})
-    with pytest.raises(EmptyStageError, match=r"none of its 3 records became a document \(3 blank\); is 'text'"):
+    with pytest.raises(EmptyStageError, match=r"of its 3 records, none .*\(1 missing, 2 blank\); is 'text'"):
         normalize(tmp_path, tmp_path / "in.jsonl")
 
 

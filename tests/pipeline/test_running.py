@@ -103,7 +103,7 @@ def test_every_document_is_kept_or_counted(undisturbed: str) -> None:
     normalized = 0
     for manifest in by_stage["normalize"]:
         counters = manifest.counters
-        reasons = ("blank", "duplicates", "where_dropped", "sample_dropped", "quarantined")
+        reasons = ("missing", "blank", "duplicates", "where_dropped", "sample_dropped", "quarantined")
         lost = sum(counters.get(f"normalize/{reason}", 0) for reason in reasons)
         assert counters["normalize/records_in"] == manifest.totals.rows + lost
         normalized += manifest.totals.rows

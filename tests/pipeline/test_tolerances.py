@@ -28,7 +28,7 @@ def test_quarantined_records_change_downstream_identities(tmp_path: Path) -> Non
     assert normalize.manifest.identity != normalize.manifest.fingerprint
     assert (promised.settled, promised.directory == consolidate.directory) == (False, False)
     assert datakit.plan(recipe, tmp_path / "root").steps[-1].directory == consolidate.directory
-    with pytest.raises(InputError, match=r"1 records are in quarantine.*normalize\.max_quarantined = 0"):
+    with pytest.raises(InputError, match=r"1 record in quarantine.*normalize\.max_quarantined = 0"):
         datakit.run(recipe, tmp_path / "root")
     assert datakit.run(recipe, tmp_path / "root", settings=["normalize.max_quarantined=5"]).reused
 
@@ -45,7 +45,7 @@ def test_limits_apply_to_a_step_another_driver_finished(tmp_path: Path) -> None:
             if phase.name == "route":
                 datakit.run(recipe, root, settings=["normalize.max_quarantined=30"], until="normalize")
 
-    with pytest.raises(InputError, match=r"30 records are in quarantine.*max_quarantined = 0"):
+    with pytest.raises(InputError, match=r"30 records in quarantine.*max_quarantined = 0"):
         datakit.run(recipe, root, until="normalize", observer=Overtaking())
 
 

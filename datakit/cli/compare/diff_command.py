@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from datakit.cli.console import note, progress_note, say, say_json, table
 from datakit.cli.parameters import Flag
+from datakit.errors import counted
 
 if TYPE_CHECKING:
     from datakit.pipeline.fate import Absent, Side
@@ -55,8 +56,8 @@ def diff(first: str, second: str, /, *, ids: Flag = False, json: Flag = False) -
     sides = (("-", found.first), ("+", found.second))
     if not ids:
         for mark, side in sides:
-            say(f"{mark} {side.directory}: {side.documents:,} documents")
-        say(f"  in both: {found.in_both:,} documents")
+            say(f"{mark} {side.directory}: {counted(side.documents, 'document')}")
+        say(f"  in both: {counted(found.in_both, 'document')}")
         rows = [_row(mark, absent) for mark, side in sides for absent in side.absent]
         say("\n" + table(HEADERS, rows) if rows else "no differences")
     for mark, side in sides:

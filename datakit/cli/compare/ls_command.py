@@ -6,14 +6,15 @@ import time
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from datakit.cli.console import bytes_cell, note, say, say_json, table
+from datakit.cli.console import bytes_cell, count_text, note, say, say_json, table
 from datakit.cli.parameters import Flag
+from datakit.errors import counted
 
 if TYPE_CHECKING:
     from datakit.pipeline import ListedStep
 
 HEADERS = ("step", "written (UTC)", "  rows", "tokens", "   size", "state")
-UNITS = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**4, "k"))
+HALF_A_YEAR = 182 * 86400
 
 
 def ls(directory: str = "./data", /, *, json: Flag = False) -> int:
@@ -48,7 +49,8 @@ def ls(directory: str = "./data", /, *, json: Flag = False) -> int:
     superseded = [step for step in found.steps if step.state == "superseded"]
     size = sum(step.totals.bytes for step in superseded if step.totals)
     if superseded:
-        note(f"{len(superseded):,} superseded steps take {bytes_cell(size)}; remove a directory to free its space")
+        count = counted(len(superseded), "superseded step")
+        note(f"{count}, {bytes_cell(size)} in all; remove a directory to free its space")
     caches = [step.directory for step in found.steps if (step.stage, step.state) == ("tokenize", "current")]
     if caches:
         note(f"look at a cache: datakit inspect {caches[0]}")
@@ -58,16 +60,15 @@ def ls(directory: str = "./data", /, *, json: Flag = False) -> int:
 def _row(step: ListedStep) -> list[str | int | None]:
     from datakit.storage import urls
 
-    written = time.strftime("%Y-%m-%d %H:%M", time.gmtime(step.written)) if step.written else None
     totals = step.totals
-    numbers = (_count(totals.rows), _count(totals.tokens), bytes_cell(totals.bytes)) if totals else (None,) * 3
+    numbers = (count_text(totals.rows), count_text(totals.tokens), bytes_cell(totals.bytes)) if totals else (None,) * 3
     cells = [(text or "-").rjust(width) for text, width in zip(numbers, (6, 6, 7), strict=True)]
-    return [urls.name(step.directory), written, *cells, step.state]
+    return [urls.name(step.directory), _written(step.written), *cells, step.state]
 
 
-def _count(number: int | None) -> str | None:
-    """Format a count briefly: exact below 10,000, then with three digits and a unit."""
-    for size, unit in UNITS:
-        if number is not None and number >= size:
-            return f"{number / size:.3g} {unit}" if number < 1000 * size else f"{number / size:,.0f} {unit}"
-    return None if number is None else f"{number:,}"
+def _written(moment: float | None) -> str | None:
+    """Format a time as `ls -l` does: without the year, or without the time of day if it is half a year ago."""
+    if not moment:
+        return None
+    recent = abs(time.time() - moment) < HALF_A_YEAR
+    return time.strftime("%b %d %H:%M" if recent else "%b %d  %Y", time.gmtime(moment))

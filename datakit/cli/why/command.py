@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from datakit.cli.console import note, progress_note, say, say_json, table
 from datakit.cli.parameters import Flag
 from datakit.cli.why.side_by_side import side_by_side
+from datakit.errors import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,7 +104,7 @@ def _show_cluster(answer: Answer) -> None:
         [one["id"], one["source"], one["reason"], f"{one['jaccard']:.3f}" if "jaccard" in one else None]
         for one in answer.cluster[:CLUSTER_SHOWN]
     ]
-    say(f"cluster of {len(answer.cluster):,} documents:")
+    say(f"cluster of {counted(len(answer.cluster), 'document')}:")
     say(table(("document", "source", "", "Jaccard"), rows))
     if len(answer.cluster) > CLUSTER_SHOWN:
         say(f"... and {len(answer.cluster) - CLUSTER_SHOWN:,} more (--json lists all)")

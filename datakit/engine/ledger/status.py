@@ -13,7 +13,7 @@ import msgspec
 
 from datakit.engine.executor import Cause
 from datakit.engine.ledger.ledger import AttemptLine, DriverLine, PhaseLine, read_ledger
-from datakit.errors import NotFoundError
+from datakit.errors import NotFoundError, RefusedInputsError
 from datakit.storage import urls
 from datakit.storage.manifest import FILE_NAME, PARTIAL_NAME, find_manifest
 
@@ -146,7 +146,8 @@ def _failure(directory: str) -> str:
         partial = msgspec.json.decode(urls.read_bytes(urls.join(directory, PARTIAL_NAME)))
     except NotFoundError:  # another driver has just continued the step
         return ""
-    return "\n".join(entry["why"] for entry in partial["failed"] if entry["task"] is None)
+    reasons = [entry["why"] for entry in partial["failed"] if entry["task"] is None]
+    return str(RefusedInputsError(reasons, urls.join(directory, PARTIAL_NAME))) if reasons[1:] else "".join(reasons)
 
 
 def step_directories(directory: str) -> list[str]:

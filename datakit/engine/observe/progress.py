@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 from datakit.engine.executor import Outcome, Verdict
 from datakit.engine.observe.step_views import StepView, StepViews
 from datakit.engine.task import Step
+from datakit.errors import counted
 from datakit.storage.manifest import Manifest
 from datakit.text.compilation import NOTICE
 
@@ -166,7 +167,7 @@ class LineView(StepViews):
         super().step_ended(step, manifest, reused)
         view = self.views[step.directory]
         what = "reused" if reused else f"done in {view.seconds():.1f} s"
-        self._say(f"{view.name}: {what}, {manifest.totals.rows:,} rows, {manifest.totals.bytes:,} bytes")
+        self._say(f"{view.name}: {what}, {counted(manifest.totals.rows, 'row')}, {manifest.totals.bytes:,} bytes")
 
     def step_failed(self, step: Step, error: BaseException) -> None:
         super().step_failed(step, error)

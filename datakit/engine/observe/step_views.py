@@ -84,10 +84,10 @@ class StepViews(Observer):
     def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
         view = self._current
         view.done += verdict is Verdict.DONE
-        view.failed += verdict is Verdict.FAIL
+        view.failed += verdict in (Verdict.FAIL, Verdict.REFUSE)
         if outcome.budget and outcome.peak_memory * view.budget >= view.peak_memory * outcome.budget:
             view.peak_memory, view.budget = outcome.peak_memory, outcome.budget  # the attempt closest to its budget
-        if verdict in (Verdict.DONE, Verdict.FAIL):
+        if verdict in (Verdict.DONE, Verdict.FAIL, Verdict.REFUSE):
             view.bytes_done += self._sizes.get(outcome.key, 0)
         if outcome.result is not None:
             view.records += outcome.result.records

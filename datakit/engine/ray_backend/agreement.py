@@ -24,6 +24,7 @@ from datakit.errors import InputError, NotFoundError, RootError, StorageError, U
 from datakit.storage import atomic, removal, stale_files, urls
 
 FOLDER = ".probe"
+COMPILING = "-compiling"  # ends the name of a file beside the nonce that a node writes when it compiles kernels
 AUTHENTICATION = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 _TOKEN = secrets.token_hex(32)  # one token for the whole process, because Ray keeps the first token it sees
 CONNECT_SECONDS = 5.0  # limit for opening a TCP connection; a reachable host takes milliseconds
@@ -66,8 +67,25 @@ def nonce_below(root: str) -> Iterator[Expected]:
         yield Expected(root, url, nonce, comparable_versions())
     finally:
         removal.remove(url)
+        removal.remove(url + COMPILING)
         if urls.is_local(folder):
             _remove_if_empty(Path(urls.local_path(folder)))
+
+
+def announce_compilation(expected: Expected) -> None:
+    """Tell the driver that this node compiles kernels. If the root cannot be written, the tasks will say so."""
+    with suppress(StorageError, InputError):
+        atomic.replace_bytes(b"", expected.nonce_url + COMPILING)
+
+
+def take_announcement(expected: Expected) -> bool:
+    """Return True if a node has announced that it compiles kernels since the last call."""
+    url, found = expected.nonce_url + COMPILING, False
+    with suppress(StorageError, InputError):
+        found = urls.exists(url)
+        if found:
+            removal.remove(url)
+    return found
 
 
 def remove_dead_nonces(root: str) -> None:

@@ -30,7 +30,7 @@ import ray.exceptions
 
 from datakit.engine.executor import Attempt, Executor, Outcome
 from datakit.engine.ray_backend import failures
-from datakit.engine.ray_backend.agreement import nonce_below
+from datakit.engine.ray_backend.agreement import Expected, nonce_below, take_announcement
 from datakit.engine.ray_backend.connection import LOCAL, Head, connected, connection_errors
 from datakit.engine.ray_backend.nodes import Node, Nodes, ResourceRequest, choose
 from datakit.engine.ray_backend.probe import forwarded_environment, probe
@@ -71,6 +71,7 @@ class RayExecutor(Executor):
             expected = self._closing.enter_context(nonce_below(root))
             self._closing.enter_context(connected(address, workers))
             self._expected, self._head = encode(expected), Head()
+            self._compiling, self._asked = False, time.monotonic()
             self._refresh_if_due()
             probe(self._refresh, expected)
             self._closing = self._closing.pop_all()  # start-up succeeded: from here on, only close() undoes it
@@ -80,6 +81,11 @@ class RayExecutor(Executor):
         """The number of one-CPU attempts that can run at once. It is at least 1, so that an autoscaler sees demand."""
         self._refresh_if_due()
         return max(1, min(self._nodes.cpus, self._workers or self._nodes.cpus))
+
+    @property
+    def compiling(self) -> bool:
+        """True from a node's announcement that it compiles kernels until the next attempt ends."""
+        return self._compiling
 
     def submit(self, attempt: Attempt) -> None:
         """Hand the attempt to Ray, which starts it as soon as a slot is free."""
@@ -96,7 +102,15 @@ class RayExecutor(Executor):
                 ready, _ = ray.wait(list(self._running), num_returns=len(self._running), timeout=0)
         ended = [outcome for reference in ready if (outcome := self._collect(reference)) is not None]
         self._launch()
+        self._compiling = not ended and (self._compiling or self._asked_whether_compiling())
         return ended
+
+    def _asked_whether_compiling(self) -> bool:
+        """Look for a node's announcement, at most every REFRESH_SECONDS, because this may be a request to a store."""
+        if time.monotonic() - self._asked < REFRESH_SECONDS:
+            return False
+        self._asked = time.monotonic()
+        return take_announcement(decode(self._expected, Expected))
 
     def abandon(self) -> None:
         """Kill running attempts and forget them, but stay connected to the cluster."""

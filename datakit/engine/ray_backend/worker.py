@@ -11,7 +11,7 @@ import os
 from functools import cache
 
 from datakit.engine.executor import Attempt, Cause, Outcome
-from datakit.engine.ray_backend.agreement import Expected, examine, require
+from datakit.engine.ray_backend.agreement import Expected, announce_compilation, examine, require
 from datakit.engine.ray_backend.nodes import has_accelerators
 from datakit.engine.task import decode, encode
 from datakit.engine.worker.forkserver_client import ForkServerPool
@@ -29,6 +29,7 @@ def run_encoded_attempt(data: bytes, expected: bytes, sparing: bool) -> bytes | 
     if sparing and _has_accelerators():
         return None
     attempt = decode(data, Attempt)
+    _SERVERS.on_compiling = lambda: announce_compilation(decode(expected, Expected))
     try:
         _check_once(expected)
         return encode(run_attempt(attempt, _SERVERS))

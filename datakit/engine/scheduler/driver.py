@@ -18,10 +18,17 @@ from datakit.engine.ledger.ledger import Digests, LedgerWriter, PhaseLine, drive
 from datakit.engine.ledger.packed_results import Results, unpack
 from datakit.engine.observe.observer import Observer
 from datakit.engine.quarantine import require_allowed
-from datakit.engine.scheduler.finish import Tally, clean_up_finished, finish_step, remove_exchange, write_over_limit
+from datakit.engine.scheduler.finish import (
+    Tally,
+    clean_up_finished,
+    finish_step,
+    remove_exchange,
+    write_over_limit,
+    write_refusals,
+)
 from datakit.engine.scheduler.phase_run import OvertakenError, PhaseRun, StepContext
 from datakit.engine.task import Output, Phase, Plan, Step, Task, encode
-from datakit.errors import PartialError, StorageError
+from datakit.errors import PartialError, RefusedInputsError, StorageError
 from datakit.storage import atomic, removal, stale_files, urls
 from datakit.storage.manifest import PARTIAL_NAME, Manifest, find_manifest
 
@@ -93,6 +100,8 @@ class StepRun:
                 phase = plan.send(self._run_phase(phase))
         except StopIteration as stop:
             return stop.value
+        except RefusedInputsError as error:
+            raise error if error.listed else write_refusals(self.step, error) from error
 
     def _run_phase(self, phase: Phase) -> Results:
         if len({task.key for task in phase.tasks}) != len(phase.tasks):

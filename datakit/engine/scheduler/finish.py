@@ -18,7 +18,7 @@ import msgspec
 
 from datakit.engine.scheduler.retry_policy import TaskHistory
 from datakit.engine.task import Output, OutputFile, QuarantinedRecord, Step, TaskResult, input_references
-from datakit.errors import CorruptError, NotFoundError, RootError
+from datakit.errors import CorruptError, NotFoundError, RefusedInputsError, RootError
 from datakit.storage import atomic, removal, stale_files, urls
 from datakit.storage.fingerprint import identity
 from datakit.storage.manifest import PARTIAL_NAME, Manifest, Quarantine, StepFile, totals_of, write_manifest
@@ -149,6 +149,12 @@ def write_over_limit(step: Step, phase: str, results: Sequence[TaskResult], why:
     """Write `partial.json` for a step whose tasks are all done but have skipped more records than the recipe allows."""
     records = [_place(record) for result in results for record in result.quarantined]
     _write_partial(step, [{"phase": phase, "task": None, "cause": "quarantine", "why": why, "records": records}])
+
+
+def write_refusals(step: Step, error: RefusedInputsError) -> RefusedInputsError:
+    """Write `partial.json` for a step whose plan refuses inputs; return the error, which then names this file."""
+    _write_partial(step, [{"phase": None, "task": None, "cause": "refused", "why": one} for one in error.messages])
+    return RefusedInputsError(error.messages, urls.join(step.directory, PARTIAL_NAME))
 
 
 def _write_partial(step: Step, entries: list[dict[str, object]]) -> None:

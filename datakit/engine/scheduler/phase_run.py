@@ -2,7 +2,8 @@
 
 Attempts are created only when a slot needs them, so a phase of 100,000 tasks takes little memory: one pointer in the
 queue per new task, and one packed result per finished task. `attempt_queue.py` decides the order, and `retry_policy.py`
-judges the outcomes. A task killed by a record that may not be skipped yet is parked until all others are done.
+judges the outcomes. A task killed by a record that may not be skipped yet is parked until all others are done. A task
+that refuses an input is not retried, and its message is reported with those of all others at the end of the phase.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from typing import NoReturn
 
 from datakit import errors
 from datakit.engine.executor import Attempt, Cause, Executor, Outcome, Verdict
@@ -26,12 +26,22 @@ from datakit.engine.scheduler.finish import write_partial
 from datakit.engine.scheduler.retry_policy import DEATHS, Breaker, TaskHistory
 from datakit.engine.scheduler.task_estimates import TaskEstimates
 from datakit.engine.task import Phase, Step, Task, TaskResult
-from datakit.errors import InputError, NoSpaceError, PartialError, StepFailedError
-from datakit.storage.manifest import Manifest, find_manifest
+from datakit.errors import (
+    InputError,
+    NoSpaceError,
+    PartialError,
+    RefusedError,
+    RefusedInputsError,
+    StepFailedError,
+    counted,
+)
+from datakit.storage import urls
+from datakit.storage.manifest import PARTIAL_NAME, Manifest, find_manifest
 
 WINDOW = 3  # attempts submitted per slot, including running ones, so that no slot waits for the driver
 WAIT_SECONDS = 0.5
 SHOWN = 20  # maximum number of failed tasks listed in a message
+MOST_REFUSALS = 100  # if this many tasks refuse their inputs and none has succeeded, the others are not tried
 
 
 class OvertakenError(Exception):
@@ -89,7 +99,7 @@ class PhaseRun:
         self._in_flight, self._compiling = 0, False
         self._tasks: dict[str, TaskState] = {}  # tasks that are started but not done
         self._results: dict[str, bytes] = {}  # packed results
-        self._estimates, self._breaker = TaskEstimates(phase), Breaker()
+        self._estimates, self._breaker, self._refusals = TaskEstimates(phase), Breaker(), 0
         self._allowance = Allowance(phase.tolerance, found)
 
     def run(self, pending: Sequence[Task], shared: str | None) -> dict[str, bytes]:
@@ -176,7 +186,7 @@ class PhaseRun:
             existing = find_manifest(self._step.directory)
             if existing is not None:
                 raise OvertakenError(existing)
-        if not task.attempt.more or outcome.cause is Cause.REFUSED:
+        if not task.attempt.more or (outcome.cause is Cause.REFUSED and not _about_inputs(outcome)):
             self._enter(task, outcome)
         elif outcome.cause is Cause.DONE:
             for one, single in zip((task.attempt.task, *task.attempt.more), _singles(outcome), strict=True):
@@ -203,7 +213,7 @@ class PhaseRun:
         if verdict is Verdict.DONE:
             self._finish(task.attempt.task, outcome)
         elif verdict is Verdict.REFUSE:
-            self._refuse(outcome)
+            self._refuse(task, outcome)
         elif verdict is Verdict.RETRY:
             self._observer.attempt_ended(outcome, verdict)
             self._retry(task)
@@ -226,10 +236,27 @@ class PhaseRun:
         self._breaker.count(Verdict.DONE, outcome)
         self._observer.attempt_ended(outcome, Verdict.DONE)
 
-    def _refuse(self, outcome: Outcome) -> NoReturn:
+    def _refuse(self, task: TaskState, outcome: Outcome) -> None:
+        """Stop the phase, unless the refusal is about an input: then the other tasks go on, to find all of them."""
         self._observer.attempt_ended(outcome, Verdict.REFUSE)
-        kind = getattr(errors, outcome.error_type, InputError)  # the class of the exception that the child raised
-        raise kind(outcome.message) if issubclass(kind, InputError) else InputError(outcome.message)
+        if not _about_inputs(outcome):
+            raise _refusal_class(outcome)(outcome.message)
+        task.state, task.history.last = State.FAILED, outcome
+        self._refusals += 1
+        if self._refusals >= MOST_REFUSALS and not self._breaker.done:
+            self._raise_refusals()
+
+    def _raise_refusals(self) -> None:
+        """Write the list of failed tasks and raise the errors of all refused inputs, if there are any."""
+        failed = {key: task.history for key, task in sorted(self._tasks.items()) if task.history.last is not None}
+        refused = [last for one in failed.values() if (last := one.last) and last.cause is Cause.REFUSED]
+        messages = list(dict.fromkeys(line for outcome in refused for line in outcome.message.splitlines()))
+        if len(messages) == 1:
+            kind = _refusal_class(refused[0])
+            raise (RefusedError if kind is RefusedInputsError else kind)(messages[0])
+        if messages:
+            write_partial(self._step, self._phase.name, failed)
+            raise RefusedInputsError(messages, urls.join(self._step.directory, PARTIAL_NAME))
 
     def _propose(self, task: TaskState, outcome: Outcome) -> None:
         """If the record that killed the task may be skipped now, retry the task without it; else park the task."""
@@ -266,7 +293,8 @@ class PhaseRun:
         if outcome.cause in DEATHS or outcome.cause is Cause.DONE:
             bisection.narrow(outcome.cause in DEATHS)
         elif outcome.cause is Cause.REFUSED:
-            self._refuse(outcome)
+            self._refuse(task, outcome)
+            return
         elif not retry_policy.may_repeat(history, outcome):
             history.last = outcome
             self._fail(task, outcome)
@@ -295,6 +323,7 @@ class PhaseRun:
 
     def _give_up(self, count: int) -> None:
         """Write the list of failed tasks and raise an error. All other tasks are done by now."""
+        self._raise_refusals()
         failed = {key: task.history for key, task in sorted(self._tasks.items())}
         write_partial(self._step, self._phase.name, failed)
         phase = f"{self._step.stage} of {self._step.dataset}, phase {self._phase.name}"
@@ -302,7 +331,7 @@ class PhaseRun:
             f"  {key}: {describe_failure(history, self._phase.tolerance.key)}"
             for key, history in list(failed.items())[:SHOWN]
         ]
-        text = f"{phase}: {len(failed)} of {count} tasks failed\n" + "\n".join(lines)
+        text = f"{phase}: {len(failed)} of {counted(count, 'task')} failed\n" + "\n".join(lines)
         known = any(history.proposed or history.causes[Cause.QUARANTINE] for history in failed.values())
         if not self._results and not known:
             raise StepFailedError(text)
@@ -313,11 +342,20 @@ class PhaseRun:
         raise PartialError(f"{text}\n{advice}")
 
 
+def _refusal_class(outcome: Outcome) -> type[InputError]:
+    """Return the class of the exception that the child raised; it may be of any library."""
+    kind = getattr(errors, outcome.error_type, InputError)
+    return kind if issubclass(kind, InputError) else InputError
+
+
+def _about_inputs(outcome: Outcome) -> bool:
+    return outcome.cause is Cause.REFUSED and issubclass(_refusal_class(outcome), RefusedError)
+
+
 def describe_failure(history: TaskHistory, key: str = "max_quarantined") -> str:
     """Describe a task's failure: how its last attempt ended and, if known, which record caused it."""
     assert history.last is not None
-    tries = "1 attempt" if history.attempts == 1 else f"{history.attempts} attempts"
-    text = f"{history.last.cause} after {tries}: {history.last.message}"
+    text = f"{history.last.cause} after {counted(history.attempts, 'attempt')}: {history.last.message}"
     if history.proposed is None:
         return text
     record = f"{history.proposed.file}:{history.proposed.position}"

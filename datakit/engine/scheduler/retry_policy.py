@@ -3,7 +3,7 @@
 Both backends share this policy. Each cause has its own limit. The loss of a worker is not the task's fault, so a task
 fails only after losing 20 workers. After an exception, a task is retried once. A task that runs out of memory is
 retried with twice as much memory, and then with four times as much; during the last retry, no other attempt may compete
-for its memory. A refusal (an InputError of our own) must be resolved by the user, so it stops the step at once.
+for its memory. A refusal (an InputError of our own) must be resolved by the user, so the task is not retried.
 
 If a child dies (because of a crash, a hang or a lack of memory) while it works on known records, the next attempt tries
 the records of that batch one by one, so that a second death identifies the record. If no records are known, or if each

@@ -29,7 +29,7 @@ from datakit.engine.worker.framing import receive_frame, send_frame
 from datakit.engine.worker.heartbeat import Heartbeat
 from datakit.engine.worker.memory import limit_own_memory, used_memory
 from datakit.engine.worker.memory_watcher import die_with
-from datakit.errors import DatakitError, InputError, PartialError, TaskError
+from datakit.errors import DatakitError, InputError, PartialError, RefusedError, TaskError, messages_of
 
 FORBIDDEN = ("ray", "jax", "datakit.cli")  # heavy, multi-threaded, or needed only by the parent
 BENIGN_THREADS = ("jemalloc_bg_thd",)  # started by `import pyarrow`; holds no lock that a child needs
@@ -153,6 +153,8 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     kind = type(error).__name__
     if any(_is_memory(link) for link in _chain(error)):
         return {"error": kind, "message": f"an allocation failed at {_place(error)}", "cause": "memory"}
+    if isinstance(error, RefusedError):  # one line per input, for the driver to collect
+        return {"error": kind, "message": "\n".join(messages_of([error])), "cause": _cause(error)}
     if isinstance(error, DatakitError):
         return {"error": kind, "message": str(error), "cause": _cause(error)}
     place = _place(error)

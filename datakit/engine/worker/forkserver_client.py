@@ -147,6 +147,7 @@ class ForkServerPool:
     """A process's fork servers, one per set of preloads; beyond `limit`, the least recently used idle one is closed."""
 
     def __init__(self, limit: int = 2) -> None:
+        self.on_compiling: Callable[[], None] = lambda: None  # called when a server starts to compile kernels
         self._limit, self._lock = limit, threading.Lock()
         self.compiling = False  # True while a server that is being started compiles kernels
         remove_dead_scratch()
@@ -191,6 +192,7 @@ class ForkServerPool:
 
     def _compiles(self) -> None:
         self.compiling = True
+        self.on_compiling()
 
     def close(self) -> None:
         """End all servers, their children and the template process."""

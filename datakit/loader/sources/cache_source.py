@@ -1,10 +1,12 @@
-"""Opens a token cache (or one source of it) as a TokenSource, caches document boundaries, and detects shared tokens.
+"""Opens a token cache (or one source of it) as a TokenSource, keeps document boundaries in memory, and decides whether
+components share tokens or a tokenizer.
 
     source = open_source("data/demo/tokenize-0123456789ab", "web")
 
-Opening a source takes one read, of the cache's manifest. Document boundaries come from the lengths files of the shards.
-A shard's lengths file is read as a whole when it is first needed (one request, 4 bytes per document). The boundaries
-used most recently are kept in memory: up to 64 MB, at 8 bytes per document.
+A dataset's directory stands for its current cache. Opening a source takes one read, of the cache's manifest. Document
+boundaries come from the lengths files of the shards. A shard's lengths file is read as a whole when it is first needed
+(one request, 4 bytes per document). The boundaries used most recently are kept in memory: up to 64 MB, at 8 bytes per
+document.
 """
 
 from __future__ import annotations
@@ -91,8 +93,8 @@ class CacheSource:
 
 
 def open_source(url: str, source: str | None = None) -> CacheSource:
-    """Open the token cache in directory `url`, or one of its sources. Raises NotFoundError if there is no finished
-    cache, and LoaderError if the cache does not have the source.
+    """Open the token cache in directory `url`, or a dataset's current one, or one source of it. Raises LoaderError if
+    the cache does not have the source, and the errors of `open_cache`.
     """
     return CacheSource(open_cache(url), source)
 

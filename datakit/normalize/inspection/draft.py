@@ -15,11 +15,11 @@ from datakit.storage import urls
 SHARES = (0.001, 0.01, 0.1, 0.5)  # for `max_quarantined`: the first that allows twice the share found in the sample
 TAIL = """
 [dedup]
-threshold = 0.8                     # two documents are duplicates if they share at least 80 % of their shingles
-prefer = ["longest"]                # which of them to keep
+threshold = 0.8          # duplicates share at least 80 % of their shingles
+prefer = ["longest"]     # which of them to keep
 
 [tokenize]
-tokenizer = "train"                 # or the path of a tokenizer.json
+tokenizer = "train"      # or the path of a tokenizer.json
 
 [tokenize.train]
 vocabulary = 32768
@@ -54,8 +54,8 @@ def _normalize(report: RawReport) -> list[str]:
     if not any(shares):
         return []
     limit = next(share for share in SHARES if 2 * max(shares) <= share or share == SHARES[-1])
-    comment = "the share of a source's records that may be left out; some in the sample cannot be used"
-    return ["", "[normalize]", f"max_quarantined = {limit:<17} # {comment}"]
+    comment = "# The share of a source's records that may be left out; some cannot be used."
+    return ["", "[normalize]", comment, f"max_quarantined = {limit}"]
 
 
 def _quoted(text: str | None) -> str:

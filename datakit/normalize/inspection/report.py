@@ -6,7 +6,7 @@ size therefore takes only a moment. Reports ids, names, types and lengths, but n
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +27,7 @@ from datakit.normalize.text_rules import apply_rules
 from datakit.storage import globs
 from datakit.storage.ids import ids_to_arrow
 from datakit.storage.row_size import row_sizes
+from datakit.text.compilation import announced
 from datakit.text.string_buffers import string_buffers
 
 SAMPLED_FILES = 3  # per group: the first, the middle and the last file
@@ -93,8 +94,15 @@ class RawReport:
     problems: tuple[str, ...]
 
 
-def inspect_source(url: str, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> RawReport:
-    """Inspect a file, a directory, or the matches of a glob. Raises NoInputError."""
+def inspect_source(
+    url: str,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    compiling: Callable[[], None] = lambda: None,
+) -> RawReport:
+    """Inspect a file, a directory, or the matches of a glob. Calls `compiling` if kernels must be compiled first.
+    Raises NoInputError.
+    """
     place = globs.locate(url)
     files, skipped = globs.regular(globs.select(globs.files_at(place), place, include, exclude))
     if not files:
@@ -105,6 +113,10 @@ def inspect_source(url: str, include: Sequence[str] = (), exclude: Sequence[str]
     if unknown > SHOWN_PROBLEMS:
         problems.append(f"{unknown - SHOWN_PROBLEMS} more files are in no source of the draft")
     problems += [f"skipped: {skipped}"] if skipped else []
+    from datakit.normalize import warm_kernels  # imports numba, which finding the files does not need
+
+    with announced(compiling):
+        warm_kernels.warm()
     reports = tuple(_inspect_group(place.base, group) for group in groups)
     problems += [problem for report in reports for problem in report.problems]
     return RawReport(url, len(files), sum(info.size for info in files), reports, tuple(problems))

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
 
-from datakit.errors import UnreadableError
+from datakit.errors import RefusedError, UnreadableError, refuse_all
 from datakit.normalize import formats
 from datakit.normalize.config import Config
 from datakit.normalize.readers.base import Chunks, ReadContext
@@ -48,10 +48,20 @@ class FileRange:
 
 
 def cut_slices(base: str, files: Sequence[tuple[str, int]], config: Config) -> list[list[FileRange]]:
-    """Cut the files of a source, given as (path, size in bytes) pairs, into slices. Raises UnreadableError."""
+    """Cut the files of a source, given as (path, size in bytes) pairs, into slices. Raises RefusedError for
+    all files that show here already that they cannot be used.
+    """
     with ThreadPoolExecutor(FOOTER_THREADS) as pool:
-        cut = pool.map(lambda file: list(_ranges(base, file[0], file[1], config)), sorted(files))
-        return list(_group(file_range for ranges in cut for file_range in ranges))
+        cut = list(pool.map(lambda file: _ranges_or_refused(base, file[0], file[1], config), sorted(files)))
+    refuse_all([one for one in cut if isinstance(one, RefusedError)])
+    return list(_group(part for ranges in cut if not isinstance(ranges, RefusedError) for part in ranges))
+
+
+def _ranges_or_refused(base: str, path: str, size: int, config: Config) -> list[FileRange] | RefusedError:
+    try:
+        return list(_ranges(base, path, size, config))
+    except RefusedError as error:
+        return error
 
 
 def _ranges(base: str, path: str, size: int, config: Config) -> Iterator[FileRange]:
@@ -96,6 +106,11 @@ def _group(ranges: Iterable[FileRange]) -> Iterator[list[FileRange]]:
         weight += part.weight
     if group:
         yield group
+
+
+def begun(ranges: Sequence[FileRange]) -> set[str]:
+    """Return the files that are read from their first record on."""
+    return {part.path for part in ranges if part.start == 0}
 
 
 def read_slice(context: ReadContext, ranges: Sequence[FileRange]) -> Chunks:

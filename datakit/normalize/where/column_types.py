@@ -17,9 +17,10 @@ from datakit.normalize.config import Config
 from datakit.normalize.phase_data import RouteArguments, RouteShared, TypesDetails, to_plain
 from datakit.normalize.readers.base import ReadContext
 from datakit.normalize.readers.inputs import Inputs
-from datakit.normalize.readers.slices import despite_damage, read_slice
+from datakit.normalize.readers.slices import begun, despite_damage, read_slice
 from datakit.normalize.readers.streams import Streams
 from datakit.normalize.record_counts import IN, RecordCounts
+from datakit.normalize.refusals import with_all_refusals
 from datakit.normalize.transform import Transform
 from datakit.normalize.upstream_columns import UpstreamColumns
 from datakit.storage.fingerprint import config_of
@@ -29,7 +30,9 @@ UNLIMITED = 1 << 62  # what is unusable is counted, and limited, when the record
 
 
 def find_types(arguments: dict[str, Any], shared: dict[str, Any], task: TaskContext) -> TaskResult:
-    """Find the types of the columns of one slice, without its damaged streams. Raises InputError."""
+    """Find the types of the columns of one slice, without its damaged streams. Raises InputError (for all its
+    refused files).
+    """
     own, common = msgspec.convert(arguments, RouteArguments), msgspec.convert(shared, RouteShared)
     config = config_of(common.config, Config)
 
@@ -37,10 +40,20 @@ def find_types(arguments: dict[str, Any], shared: dict[str, Any], task: TaskCont
         counts = RecordCounts(Tolerance(UNLIMITED))
         return ReadContext(Inputs(common.base, own.listed), config, counts, task, streams)
 
-    return despite_damage(context(Streams()), own.ranges, lambda streams: _find_types(context(streams), own))
+    def work() -> TaskResult:
+        return despite_damage(context(Streams()), own.ranges, lambda streams: _find_types(context(streams), own))
+
+    return with_all_refusals(work, context(Streams()), own, lambda trial, part: _read_columns(trial, part)[0])
 
 
 def _find_types(context: ReadContext, own: RouteArguments) -> TaskResult:
+    columns, bytes_read = _read_columns(context, own)
+    context.inputs.check()
+    details = to_plain(TypesDetails(columns.schemas(), list(columns.largest.items())))
+    return TaskResult(details=details, records=context.counts.counters[IN], bytes_read=bytes_read)
+
+
+def _read_columns(context: ReadContext, own: RouteArguments) -> tuple[UpstreamColumns, int]:
     config, counts, task = context.config, context.counts.counters, context.task
     transform = Transform(config.transform) if config.transform else None
     columns, bytes_read = UpstreamColumns(config), 0
@@ -50,6 +63,5 @@ def _find_types(context: ReadContext, own: RouteArguments) -> TaskResult:
         bytes_read += chunk.bytes_read
         task.report(counts[IN], bytes_read)
         task.release()
-    context.inputs.check()
-    details = to_plain(TypesDetails(columns.schemas(), list(columns.largest.items())))
-    return TaskResult(details=details, records=counts[IN], bytes_read=bytes_read)
+    columns.check_text(begun(own.ranges))
+    return columns, bytes_read

@@ -1,4 +1,4 @@
-"""Finds the finished steps that a dataset was made from, and the files and rows in which they keep a document."""
+"""Finds the step that a dataset stands for and all steps behind it, and where in their files they keep a document."""
 
 from __future__ import annotations
 
@@ -38,9 +38,11 @@ class Finished:
 
 @dataclass(frozen=True)
 class Behind:
-    """A dataset's last finished step and, in `steps`, all steps that it was made from.
+    """A step and, in `steps`, this step and all steps that it was made from.
 
-    others: the dataset's other finished steps, on which the last one does not depend.
+    last: the step asked about or, for a dataset, the last one of its current run.
+
+    others: the dataset's other finished steps, which are not among `steps`.
     """
 
     last: Finished
@@ -59,7 +61,9 @@ class Behind:
 
 
 def steps_behind(target: str) -> Behind:
-    """Find the steps behind a dataset or a step. Raises NotFoundError, UsageError."""
+    """Find the steps behind a dataset's current run or a step. Raises NotFoundError if the step is not finished or one
+    behind it is missing, and UsageError for another target or if nothing says which step is current.
+    """
     found = finished_step(urls.absolute(target))
     if found is None:
         raise UsageError(f"{target} has no finished step; give the directory of a dataset or a step")

@@ -22,7 +22,7 @@ from datakit.pipeline.fate.records import Record, Report, documents_with, record
 from datakit.pipeline.fate.removals import Comparison, Removal, cluster_of, compared, members_of, removal_of
 from datakit.storage import urls
 
-LEFT_OUT = ("blank", "where_dropped", "sample_dropped", "transform_dropped", "quarantined")
+LEFT_OUT = ("missing", "blank", "where_dropped", "sample_dropped", "transform_dropped", "quarantined")
 MOST = 20
 
 

@@ -15,9 +15,7 @@ from datakit.storage import urls
 from datakit.storage.manifest import UNSEALED, Partition
 from datakit.storage.parquet import find_rows, iterate_shard
 
-Report = Callable[
-    [int, int, str], None
-]  # receives how many files or documents were read, how many there are, and what they are
+Report = Callable[[int, int, str], None]  # receives how many were read, how many there are, and what is counted
 
 
 @dataclass(frozen=True)
@@ -81,6 +79,6 @@ def documents_with(step: Finished, source_id: str, report: Report) -> Iterator[s
     """Yield the ids of the documents that have the text of a record with this source id. Reads all source ids."""
     files = [part.path for part in step.manifest.partitions if part.rows] + lists_of_duplicates(step.manifest)
     for number, path in enumerate(files):
-        report(number, len(files), f"{step.manifest.dataset} for source id {source_id!r}")
+        report(number, len(files), f"files of {step.manifest.dataset} for source id {source_id!r}")
         for table in iterate_shard(step.url(path), ["id", "source_id"]):
             yield from table.filter(pc.field("source_id") == source_id)["id"].to_pylist()

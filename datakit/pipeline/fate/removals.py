@@ -89,7 +89,7 @@ def _removals(dedup: Finished, columns: Sequence[str], values: list[str], report
     wanted = reduce(or_, (pc.field(column).isin(values) for column in columns))
     parts = [part for part in dedup.manifest.partitions if part.rows and values]
     for number, part in enumerate(parts):
-        report(number, len(parts), "the removals for this cluster")
+        report(number, len(parts), "files of removals for this cluster")
         for table in iterate_shard(dedup.url(part.path), COLUMNS):
             yield from (Removal(part.source, **row) for row in table.filter(wanted).to_pylist())
 

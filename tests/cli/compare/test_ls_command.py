@@ -65,7 +65,7 @@ def test_output_is_a_table_or_json(finished: Path) -> None:
     lines = shown.stdout.splitlines()
     assert lines[0].startswith("recipe shelf: ") and sum(line.startswith("source ") for line in lines) == 2
     (row,) = [line.split() for line in lines if line.startswith("tokenize-")]
-    assert (row[3], row[-1]) == ("143", "current")
+    assert (row[4], row[-1]) == ("143", "current")
     assert "look at a cache: datakit inspect" in shown.stderr
     found = json.loads(invoke("ls", "root/shelf", "--json", cwd=finished).stdout)
     assert {one["stage"] for one in found["steps"]} == {"dedup", "consolidate", "train-tokenizer", "tokenize"}

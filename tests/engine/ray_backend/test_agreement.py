@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from datakit.engine.ray_backend import agreement, connection
-from datakit.engine.ray_backend.agreement import Expected, NodeReport, require
+from datakit.engine.ray_backend.agreement import (
+    Expected,
+    NodeReport,
+    announce_compilation,
+    nonce_below,
+    require,
+    take_announcement,
+)
 from datakit.engine.ray_backend.executor import RayExecutor
 from datakit.engine.versions import comparable_versions
 from datakit.errors import InputError, RootError, UsageError
@@ -55,3 +62,13 @@ def test_auto_names_a_dead_cluster_at_once(tmp_path: Path, monkeypatch: pytest.M
     left.write_text(f"{address}\n")
     with pytest.raises(UsageError, match=f"auto resolves to {address} .from .*ray_current_cluster"):
         agreement.auto_address()
+
+
+def test_compilation_is_announced_once_and_leaves_no_file(tmp_path: Path) -> None:
+    with nonce_below(str(tmp_path)) as expected:
+        assert not take_announcement(expected)
+        announce_compilation(expected)
+        announce_compilation(expected)
+        assert [take_announcement(expected), take_announcement(expected)] == [True, False]
+        announce_compilation(expected)
+    assert not list(tmp_path.iterdir())

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -13,6 +14,8 @@ import pytest
 
 from datakit.engine.executor import Cause
 from datakit.engine.ray_backend.executor import RayExecutor
+from datakit.engine.task import Preload
+from tests.support.engine import compiled_example
 from tests.support.engine.attempts import attempt, run_all, sleeping
 from tests.support.engine.runs import DEADLINE_SECONDS
 from tests.support.faults.cluster import wait_until
@@ -47,6 +50,26 @@ def test_attempts_reuse_fork_servers(executor: RayExecutor, tmp_path: Path) -> N
     print(f"\nslot time of an attempt on Ray: {slot * 1e3:.1f} ms, {work * 1e3:.1f} ms of it work", file=sys.stderr)
     assert {outcome.cause for outcome in outcomes} == {Cause.DONE}
     assert len(before | parents()) <= 2 * executor.slots
+
+
+def test_compilation_on_a_node_reaches_the_driver(
+    executor: RayExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    example = "tests.support.engine.compiled_example"
+    source = Path(compiled_example.__file__)
+    for cached in (source.parent / "__pycache__").glob(f"{source.stem}.increased*"):
+        cached.unlink()
+    one = replace(
+        attempt("engine_tasks:write_number", tmp_path, 1, number=1, fault="nap"),
+        preloads=(Preload(example, f"{example}:warm"),),
+    )
+    executor.submit(one)
+    seen, outcomes = False, []
+    while not outcomes:
+        outcomes = executor.wait(0.5)
+        seen = seen or executor.compiling
+    assert seen and not executor.compiling
+    assert outcomes[0].cause is Cause.DONE
 
 
 def test_storage_variables_reach_the_nodes(executor: RayExecutor, tmp_path: Path) -> None:

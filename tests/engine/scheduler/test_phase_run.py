@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from datakit.engine.executor import Cause
-from datakit.errors import ColumnError, PartialError, StepFailedError
+from datakit.engine.ledger.status import read_status
+from datakit.engine.scheduler import phase_run
+from datakit.errors import ColumnError, PartialError, RefusedInputsError, StepFailedError
 from datakit.storage.manifest import find_manifest
 from tests.support.engine import poison_tasks
 from tests.support.engine.poison_tasks import digests
@@ -57,6 +59,25 @@ def test_input_error_is_not_retried(tmp_path: Path) -> None:
     with pytest.raises(ColumnError, match="has no column 'text'"):
         run_numbers(tmp_path, faults={3: "refuse"})
     assert {line.attempt for line in attempts(tmp_path)} == {1}
+
+
+def test_refused_inputs_are_reported_together(tmp_path: Path) -> None:
+    """Other tasks go on, so a run finds all of them. The error shows the first ones and names the file with all."""
+    with pytest.raises(RefusedInputsError, match=r"^25 inputs cannot be used:\n  part-0 of") as caught:
+        run_numbers(tmp_path, count=60, faults=dict.fromkeys(range(0, 50, 2), "refuse own"))
+    *shown, last = str(caught.value).splitlines()[1:]
+    assert len(shown) == 20
+    assert last.split("; ") == ["  and 5 more", f"all are listed in {tmp_path}/partial.json"]
+    listed = json.loads((tmp_path / "partial.json").read_text())["failed"]
+    assert sorted(entry["why"] for entry in listed) == sorted(caught.value.messages)
+    assert len([line for line in attempts(tmp_path) if line.cause is Cause.DONE]) == 35
+    assert read_status(str(tmp_path)).state == "partial"
+
+
+def test_phase_stops_when_every_task_refuses_its_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(phase_run, "MOST_REFUSALS", 4)
+    with pytest.raises(RefusedInputsError, match=r"^4 inputs cannot be used"):
+        run_numbers(tmp_path, count=60, faults=dict.fromkeys(range(60), "refuse own"))
 
 
 def test_memory_budget_is_raised_twice(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def test_where_sees_text_of_any_type_as_valid_strings(tmp_path: Path, kind: pa.D
     pq.write_table(pa.table({"text": texts}), tmp_path / "in.parquet")
     result = normalize(tmp_path, tmp_path / "in.parquet", where="length(text) < 3 OR text IS NULL")
     assert {row["text"] for row in result.rows()} == {"x\ufffd", "é"}
-    assert (result["where_dropped"], result["blank"]) == (1, 1)
+    assert (result["where_dropped"], result["missing"]) == (1, 1)
 
 
 def test_text_cannot_be_declared_a_number(tmp_path: Path) -> None:

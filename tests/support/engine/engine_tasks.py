@@ -22,6 +22,8 @@ SCHEMA = pa.schema([("value", pa.int64())])
 
 def write_number(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """Write a small file. Before that, do what `fault` names, unless the marker file exists."""
+    if arguments.get("fault") == "refuse own":
+        raise ColumnError(f"part-{arguments['number']} of the source has no column 'text'; it has 'body'")
     misbehave(arguments.get("fault"), arguments.get("marker"))
     number = arguments["number"] * shared.get("factor", 1)
     path = f"number-{arguments['number']:03d}.txt"
@@ -67,6 +69,7 @@ FAULTS = {
     "memory": _eat_memory,
     "segfault": lambda: os.kill(os.getpid(), signal.SIGSEGV),
     "exit": lambda: os._exit(3),
+    "nap": lambda: time.sleep(5),
     "sleep": lambda: time.sleep(600),
 }
 

@@ -163,6 +163,6 @@ def check_contract(result: Normalized) -> None:
         assert (part.first_id, part.last_id) == ((stored[0], stored[-1]) if stored else (None, None))
         assert part.rows == len(stored)
         assert part.text_bytes == sum(len(text.encode()) for text in rows.column("text").to_pylist())
-    removed = ("blank", "duplicates", "where_dropped", "sample_dropped", "transform_dropped", "quarantined")
+    removed = ("missing", "blank", "duplicates", "where_dropped", "sample_dropped", "transform_dropped", "quarantined")
     left = result["records_in"] + result["transform_added"] - sum(result[name] for name in removed)
     assert left == result["records_out"] == manifest.totals.rows == len(ids)

@@ -1,0 +1,63 @@
+"""Finds all files of a slice that cannot be used, after the first one was refused: reads each file again by itself, up
+to its own first error, and compares its columns with those of the sound files before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TypeVar
+
+from datakit.engine.task import TaskContext
+from datakit.errors import DatakitError, RefusedError, refuse_all
+from datakit.normalize.number_types import Path
+from datakit.normalize.phase_data import RouteArguments
+from datakit.normalize.readers.base import ReadContext
+from datakit.normalize.readers.slices import FileRange, despite_damage
+from datakit.normalize.readers.streams import Streams
+from datakit.normalize.schema_union import unite
+from datakit.normalize.upstream_columns import UpstreamColumns
+
+T = TypeVar("T")
+# Reads one file range, as a slice of its own, and returns its columns.
+Check = Callable[[ReadContext, RouteArguments], UpstreamColumns]
+
+
+def with_all_refusals(work: Callable[[], T], context: ReadContext, own: RouteArguments, check: Check) -> T:
+    """Return `work()`. If it refuses a file, raise the errors of all files of the slice instead."""
+    try:
+        return work()
+    except RefusedError as error:
+        refuse_all(list(_refusals(context, own, check)) or [error])
+        raise
+
+
+def _refusals(context: ReadContext, own: RouteArguments, check: Check) -> Iterator[RefusedError]:
+    """Yield the error of each file that is refused by itself, or whose columns conflict with those of files before."""
+    trial = replace(context.for_trial(), task=TaskContext("", context.task.scratch, report=context.task.report))
+    sound, union, largest = [], UpstreamColumns(context.config).union, dict[Path, int]()
+    for part in own.ranges:
+        try:
+            columns = _checked(trial, _only(own, part), check)
+            largest |= {path: max(value, largest.get(path, 0)) for path, value in columns.largest.items()}
+            try:
+                union = unite([("", union), (part.path, columns.union)], largest)
+            except RefusedError:
+                unite([*sound, (part.path, columns.union)], largest)  # raises it with the names of both files
+            sound.append((part.path, columns.union))
+        except RefusedError as error:
+            yield error
+        except DatakitError:
+            continue  # not about this file alone; the next run reports it
+
+
+def _only(own: RouteArguments, part: FileRange) -> RouteArguments:
+    """Return the arguments of a task that reads only this file range."""
+    return RouteArguments(own.key, [part], own.listed, own.first_file)
+
+
+def _checked(context: ReadContext, own: RouteArguments, check: Check) -> UpstreamColumns:
+    def work(streams: Streams) -> UpstreamColumns:
+        return check(replace(context, streams=streams), own)
+
+    return despite_damage(context, own.ranges, work)

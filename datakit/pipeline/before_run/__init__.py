@@ -1,0 +1,1 @@
+"""Checks that happen before the first step of a run."""

@@ -1,0 +1,84 @@
+"""Refuses to start a run that probably needs more space than the disks of a local root and of temporary files have.
+
+The estimate of the root is that of `datakit plan` (estimate.py has the factors and their origin), less what unfinished
+steps have already written. Object stores have no limit. Temporary files are those of the tasks that run at a time: the
+shingles of the documents that dedup compares and, if the root is in an object store, copies of a partition's rows.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from datakit.errors import NoSpaceError
+from datakit.normalize.stage import partition_bits
+from datakit.pipeline import estimate
+from datakit.pipeline.graph import Graph, LocatedStep
+from datakit.pipeline.planning import Remaining, remaining
+from datakit.storage import urls
+
+# 8 bytes per word of about 6 bytes, for the 15 % of the text that dedup's exchange holds (estimate.EXCHANGE_SHARE)
+SHINGLES_SHARE = 0.2
+TEMPORARY = "temporary files"
+
+
+class Need(NamedTuple):
+    """A folder, what it is for, and the bytes that it is estimated to need."""
+
+    folder: str
+    use: str
+    bytes: int
+
+
+def check_disk_space(graph: Graph, done: Mapping[str, LocatedStep], workers: int | None, cluster: bool) -> None:
+    """Raise NoSpaceError if a local disk cannot hold what is left of a run. `done`: the steps located so far.
+
+    cluster: True if the tasks, and with them their temporary files, are on other machines.
+    """
+    left = remaining(graph, done)
+    needs = [Need(graph.root, "the output and what is exchanged between tasks", left.disk or 0)]
+    needs = [need for need in needs if urls.is_local(need.folder)]
+    if not cluster:
+        needs.append(Need(tempfile.gettempdir(), TEMPORARY, temporary_bytes(graph, left, workers)))
+    by_disk: dict[int, list[Need]] = {}
+    for need in needs:
+        by_disk.setdefault(os.stat(_existing(need.folder)).st_dev, []).append(need)
+    for sharing in by_disk.values():
+        _check_disk(sharing)
+
+
+def temporary_bytes(graph: Graph, left: Remaining, workers: int | None) -> int:
+    """Estimate the size of the temporary files of all tasks that run at a time."""
+    text, share = left.text or 0, 0.0
+    if "dedup" in left.stages:
+        share = SHINGLES_SHARE
+    if "normalize" in left.stages and not urls.is_local(graph.root):
+        share = max(share, estimate.EXCHANGE_SHARE["normalize"])
+    at_a_time = (text >> partition_bits(text)) * estimate.resources(graph.root, workers).workers
+    return int(min(text, at_a_time) * share)
+
+
+def _check_disk(needs: list[Need]) -> None:
+    free, needed = estimate.disk_free(needs[0].folder), sum(need.bytes for need in needs)
+    if free is None or needed <= free:
+        return
+    uses = [f"about {_size(need.bytes)} in {need.folder} for {need.use}" for need in needs if need.bytes]
+    advice = "choose another --root" if needs[0].use != TEMPORARY else "set TMPDIR to a larger disk"
+    raise NoSpaceError(
+        f"this run needs {', '.join(uses)}, but this disk has {_size(free)} free; {advice}, free some space "
+        "(`datakit gc` lists leftovers), or run it all the same with --ignore-disk-space, since the estimate may be "
+        "off by 50 %"
+    )
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"
+
+
+def _existing(folder: str) -> str:
+    place = urls.local_path(folder)
+    while not os.path.exists(place):
+        place = os.path.dirname(place)
+    return place
