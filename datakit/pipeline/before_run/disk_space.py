@@ -37,7 +37,7 @@ def check_disk_space(graph: Graph, done: Mapping[str, LocatedStep], workers: int
 
     cluster: True if the tasks, and with them their temporary files, are on other machines.
     """
-    left = remaining(graph, done)
+    left = remaining(graph, done) if urls.is_local(graph.root) else _whole_run(graph)
     needs = [Need(graph.root, "the output and what is exchanged between tasks", left.disk or 0)]
     needs = [need for need in needs if urls.is_local(need.folder)]
     if not cluster:
@@ -47,6 +47,12 @@ def check_disk_space(graph: Graph, done: Mapping[str, LocatedStep], workers: int
         by_disk.setdefault(os.stat(_existing(need.folder)).st_dev, []).append(need)
     for sharing in by_disk.values():
         _check_disk(sharing)
+
+
+def _whole_run(graph: Graph) -> Remaining:
+    """Return what a whole run does. With a root in an object store, finding out what is left would cost requests."""
+    files = [file for node in graph.nodes if node.state is not None for file in node.state.files or ()]
+    return Remaining(frozenset(node.stage for node in graph.nodes), None, estimate.raw_text_bytes(files))
 
 
 def temporary_bytes(graph: Graph, left: Remaining, workers: int | None) -> int:
