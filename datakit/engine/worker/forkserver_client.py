@@ -95,8 +95,12 @@ class ForkServer:
         """
         self._lock = threading.Lock()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        with theirs:
-            self.pid, status = template.fork(theirs, any(preload.kernels for preload in preloads))
+        try:
+            with theirs:
+                self.pid, status = template.fork(theirs, any(preload.kernels for preload in preloads))
+        except ConnectionError:
+            self._control.close()
+            raise
         self._status = open(status, "rb", buffering=0)  # noqa: SIM115 - closed by `close`
         try:
             send_frame(self._control, encode(forkserver.Boot(preloads, _environment(), tuple(_import_path()))))

@@ -2,8 +2,8 @@
 a server for each set of preloads.
 
 These imports take 0.25 s of CPU time, and what numba needs for its first kernel takes another 0.4 to 0.7 s. A run of
-ten small steps on two CPUs starts four servers. If each of them imports everything itself, the run takes 4.2 s of CPU
-time, as against 2.5 s with the template process, from which a server without preloads starts in 10 ms.
+ten small steps on two CPUs starts four servers. If each of them imports everything itself, the run takes 4.4 s of CPU
+time, as against 2.9 s with the template process, from which a server without preloads starts in 10 ms.
 
 The template process runs no user code and imports no preloads, so a bad preload harms only its own server. Numba is
 loaded when the first server needs it, because some runs need no kernels. The template process remains the servers'
