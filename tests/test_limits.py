@@ -33,8 +33,8 @@ import datakit
 from datakit.cache.reader import open_cache
 from datakit.download import transfer
 from datakit.download.listing import list_source
-from datakit.errors import ColumnError
-from datakit.normalize import schema_union
+from datakit.errors import RefusedInputsError
+from datakit.normalize.columns import schema_union
 from datakit.normalize.readers import streams
 from datakit.pipeline import lazy_executor
 from datakit.recipe import parse_recipe
@@ -110,7 +110,7 @@ ELSEWHERE = {
     "normalize.readers.streams:ZSTD_INPUT_BYTES": "normalize/test_route.py",
     "normalize.readers.streams:LARGEST_WINDOW": "test_limits.py",
     "normalize.route:WHOLE_SLICE_BYTES": "normalize/test_record_counts.py",
-    "normalize.schema_union:MOST_FIELDS": "test_limits.py",
+    "normalize.columns.schema_union:MOST_FIELDS": "test_limits.py",
     "tokenize.encoders.long_texts:PART_BYTES": "tokenize/encoders/test_long_texts.py",
     "tokenize.encoders.long_words:WINDOW_BYTES": "tokenize/encoders/test_long_texts.py",
     "tokenize.encoders.long_words:LOOK_CHARACTERS": "tokenize/encoders/test_long_texts.py",
@@ -144,8 +144,8 @@ NOT_SIZES = {
     "normalize.readers.streams:HEAD_BYTES": "the length of the longest magic number, at its offset",
     "normalize.inspection.report:TOLERATED": "stands for no limit",
     "normalize.where.column_types:UNLIMITED": "stands for no limit",
-    "normalize.number_types:LARGEST_EXACT": "a property of float64",
-    "normalize.number_types:LARGEST_INT64": "a property of int64",
+    "normalize.columns.number_types:LARGEST_EXACT": "a property of float64",
+    "normalize.columns.number_types:LARGEST_INT64": "a property of int64",
     "normalize.readers.json_rows:_LARGEST": "a property of int64",
     "tokenize.encode_documents:CHAT_STRIDE": "the share of messages that are verified",
     "tokenize.encoders.custom:BYTE_VALUES": "the number of bytes",
@@ -254,7 +254,10 @@ def test_limits_on_files_do_not_change_a_document(expected: Any, tmp_path: Path,
 
 def test_too_many_columns_are_refused(expected: Any, tmp_path: Path) -> None:
     folder, *_ = expected
-    with patch.object(schema_union, "MOST_FIELDS", 3), pytest.raises(ColumnError, match="different columns above 3"):
+    with (
+        patch.object(schema_union, "MOST_FIELDS", 3),
+        pytest.raises(RefusedInputsError, match="different columns above 3"),
+    ):
         run(folder, tmp_path / "root")
 
 

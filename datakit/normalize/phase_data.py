@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from datakit.normalize.columns.output_columns import OutputColumn
 from datakit.normalize.readers.slices import FileRange
 
 Listed = dict[str, tuple[int, int, str]]  # files read in place: path -> (size, modification time in ns, xxh3-128)
@@ -62,13 +63,6 @@ class RouteDetails(msgspec.Struct, frozen=True):
     value_bytes: int
     heavy: list[tuple[int, int]]
     files: list[list[int]]
-
-
-class OutputColumn(msgspec.Struct, frozen=True):
-    """A column of the output, and the upstream column that it comes from, if any."""
-
-    name: str
-    upstream: str | None = None
 
 
 class SortShared(msgspec.Struct, frozen=True):

@@ -10,13 +10,13 @@ from typing import TypeVar
 
 from datakit.engine.task import TaskContext
 from datakit.errors import DatakitError, RefusedError, refuse_all
-from datakit.normalize.number_types import Path
+from datakit.normalize.columns.number_types import Path
+from datakit.normalize.columns.schema_union import unite
+from datakit.normalize.columns.upstream_columns import UpstreamColumns
 from datakit.normalize.phase_data import RouteArguments
 from datakit.normalize.readers.base import ReadContext
 from datakit.normalize.readers.slices import FileRange, despite_damage
 from datakit.normalize.readers.streams import Streams
-from datakit.normalize.schema_union import unite
-from datakit.normalize.upstream_columns import UpstreamColumns
 
 T = TypeVar("T")
 # Reads one file range, as a slice of its own, and returns its columns.

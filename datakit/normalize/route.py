@@ -28,6 +28,8 @@ from datakit.engine.quarantine import SHOWN
 from datakit.engine.task import TaskContext, TaskResult
 from datakit.errors import ColumnError
 from datakit.normalize import formats
+from datakit.normalize.columns.schema_union import fit_column
+from datakit.normalize.columns.upstream_columns import UpstreamColumns
 from datakit.normalize.config import Config
 from datakit.normalize.origins import FileCounts
 from datakit.normalize.phase_data import RouteArguments, RouteDetails, RouteShared, to_plain
@@ -37,10 +39,8 @@ from datakit.normalize.readers.slices import SLICE_BYTES, begun, despite_damage,
 from datakit.normalize.readers.streams import Streams
 from datakit.normalize.record_counts import IN, PREFIX, RecordCounts
 from datakit.normalize.refusals import with_all_refusals
-from datakit.normalize.schema_union import fit_column
 from datakit.normalize.text_rules import apply_rules, valid_strings
 from datakit.normalize.transform import Transform
-from datakit.normalize.upstream_columns import UpstreamColumns
 from datakit.normalize.where.predicate import Predicate
 from datakit.storage.fingerprint import config_of
 from datakit.storage.ids import ids_from_digests, top_bits

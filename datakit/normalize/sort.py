@@ -21,10 +21,10 @@ import pyarrow as pa
 from datakit.engine.exchange.exchange import read_buckets
 from datakit.engine.exchange.run_file import windows
 from datakit.engine.task import OutputFile, TaskContext, TaskResult
+from datakit.normalize.columns.schema_union import fit_column
 from datakit.normalize.origins import Origins, duplicates_path, write_origins
 from datakit.normalize.phase_data import SortDetails, SortShared, to_plain
 from datakit.normalize.route import FILE, HIGH, LOW, POSITION, TEXT, UPSTREAM
-from datakit.normalize.schema_union import fit_column
 from datakit.storage import urls
 from datakit.storage.ids import HEX_DIGITS, ids_to_arrow, partition_name, top_bits
 from datakit.storage.manifest import data_path

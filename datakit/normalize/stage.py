@@ -24,9 +24,10 @@ from datakit.engine.exchange.exchange import merged
 from datakit.engine.task import BATCH_HANG_SECONDS, Output, Phase, Plan, Preload, Step, Task, TaskResult, tolerance_of
 from datakit.errors import ColumnError, DatakitError, EmptyStageError, RecipeError, counted, suggestion
 from datakit.normalize import origins, route, sort
+from datakit.normalize.columns.number_types import Path
+from datakit.normalize.columns.output_columns import output_schema
+from datakit.normalize.columns.schema_union import unite
 from datakit.normalize.config import Config
-from datakit.normalize.number_types import Path
-from datakit.normalize.output_columns import output_schema
 from datakit.normalize.phase_data import (
     Listed,
     RouteArguments,
@@ -39,7 +40,6 @@ from datakit.normalize.phase_data import (
 )
 from datakit.normalize.readers.slices import FileRange, cut_slices
 from datakit.normalize.record_counts import ADDED, IN, PREFIX, REMOVED, conservation
-from datakit.normalize.schema_union import unite
 from datakit.normalize.where import column_types
 from datakit.normalize.where.predicate import Predicate
 from datakit.storage.fingerprint import config_of, spelled_out

@@ -9,7 +9,7 @@ import pyarrow as pa
 from datakit.engine.task import resolve
 from datakit.engine.user_code import describe, user_code
 from datakit.errors import DatakitError, RecipeError, counted
-from datakit.normalize import schema_union
+from datakit.normalize.columns import schema_union
 from datakit.normalize.readers.sound_arrays import check_arrays
 
 SHOWN_COLUMNS = 20

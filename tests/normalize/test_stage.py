@@ -15,10 +15,10 @@ import pytest
 import zstandard
 
 from datakit.errors import ColumnError, EmptyStageError
+from datakit.normalize.columns.upstream_columns import LEADING
 from datakit.normalize.config import Config
 from datakit.normalize.readers import slices
 from datakit.normalize.stage import partition_bits, route_memory
-from datakit.normalize.upstream_columns import LEADING
 from tests.support.data import need_data
 from tests.support.normalize.sources import SOURCE, check_contract, normalize, write_lines
 

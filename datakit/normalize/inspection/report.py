@@ -15,6 +15,7 @@ from pyarrow import types
 
 from datakit.engine.task import Tolerance
 from datakit.errors import InputError, NoInputError
+from datakit.normalize.columns.schema_union import fit, is_bytes, unite
 from datakit.normalize.config import Config
 from datakit.normalize.inspection.file_groups import FileGroup, group_files
 from datakit.normalize.readers.base import Chunk, ReadContext
@@ -22,7 +23,6 @@ from datakit.normalize.readers.inputs import Inputs
 from datakit.normalize.readers.slices import FileRange, read_range
 from datakit.normalize.record_counts import QUARANTINED, RecordCounts
 from datakit.normalize.route import hash_texts
-from datakit.normalize.schema_union import fit, is_bytes, unite
 from datakit.normalize.text_rules import apply_rules
 from datakit.storage import globs
 from datakit.storage.ids import ids_to_arrow

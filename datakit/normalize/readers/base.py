@@ -14,12 +14,12 @@ import pyarrow as pa
 
 from datakit.engine.task import TaskContext, Tolerance
 from datakit.errors import ColumnError
+from datakit.normalize.columns.schema_union import shown
 from datakit.normalize.config import Config
 from datakit.normalize.readers.inputs import Inputs
 from datakit.normalize.readers.line_chunks import CHUNK_BYTES
 from datakit.normalize.readers.streams import Streams
 from datakit.normalize.record_counts import RecordCounts
-from datakit.normalize.schema_union import shown
 
 
 @dataclass(frozen=True)

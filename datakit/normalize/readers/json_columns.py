@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.json as pj
 from pyarrow import types
 
-from datakit.normalize.number_types import LARGEST_EXACT
+from datakit.normalize.columns.number_types import LARGEST_EXACT
 from datakit.normalize.readers.sound_arrays import check_arrays
 
 

@@ -21,9 +21,9 @@ import orjson
 import pyarrow as pa
 
 from datakit.errors import ColumnError
-from datakit.normalize.number_types import LARGEST_EXACT, float_texts
+from datakit.normalize.columns.number_types import LARGEST_EXACT, float_texts
+from datakit.normalize.columns.schema_union import shown
 from datakit.normalize.readers.json_lines import DEEP, DEEPEST, Lines
-from datakit.normalize.schema_union import shown
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _SMALLEST, _LARGEST = -(1 << 63), (1 << 63) - 1

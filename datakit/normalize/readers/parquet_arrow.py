@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 
 from datakit.engine.task import ALL_RECORDS, TaskContext
 from datakit.errors import ColumnError, StorageError
+from datakit.normalize.columns.schema_union import plain
 from datakit.normalize.formats import ARROW, PARQUET, check_head
 from datakit.normalize.readers.base import (
     Chunk,
@@ -39,7 +40,6 @@ from datakit.normalize.readers.base import (
 from datakit.normalize.readers.sound_arrays import check_arrays
 from datakit.normalize.readers.streams import HEAD_BYTES
 from datakit.normalize.readers.valid_strings import with_valid_strings
-from datakit.normalize.schema_union import plain
 from datakit.storage import urls
 from datakit.storage.row_size import row_sizes
 

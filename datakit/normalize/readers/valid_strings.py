@@ -10,8 +10,8 @@ import pyarrow as pa
 from pyarrow import types
 
 from datakit.errors import ColumnError
+from datakit.normalize.columns.schema_union import fit, shown
 from datakit.normalize.record_counts import RecordCounts
-from datakit.normalize.schema_union import fit, shown
 
 
 def with_valid_strings(path: str, table: pa.Table, text: str, counts: RecordCounts) -> pa.Table:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from datakit.engine.task import TaskContext, TaskResult, Tolerance
+from datakit.normalize.columns.upstream_columns import UpstreamColumns
 from datakit.normalize.config import Config
 from datakit.normalize.phase_data import RouteArguments, RouteShared, TypesDetails, to_plain
 from datakit.normalize.readers.base import ReadContext
@@ -22,7 +23,6 @@ from datakit.normalize.readers.streams import Streams
 from datakit.normalize.record_counts import IN, RecordCounts
 from datakit.normalize.refusals import with_all_refusals
 from datakit.normalize.transform import Transform
-from datakit.normalize.upstream_columns import UpstreamColumns
 from datakit.storage.fingerprint import config_of
 
 PHASE = "types"

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from datakit.errors import RecipeError
-from datakit.normalize.schema_union import fit_column, shown, unify
+from datakit.normalize.columns.schema_union import fit_column, shown, unify
 from datakit.normalize.where.expression import column_paths
 from datakit.normalize.where.time_zones import naive
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from datakit.errors import ColumnError
-from datakit.normalize.number_types import float_texts
+from datakit.normalize.columns.number_types import float_texts
 from datakit.normalize.readers import line_chunks, slices
 from datakit.normalize.text_rules import WHITE_SPACE
 from tests.support.fuzz.json_cases import CASES, TYPES, WHERE, Case, clean_deep

@@ -10,9 +10,9 @@ import pyarrow as pa
 from pyarrow import types
 
 from datakit.errors import ColumnError, RefusedError, suggestion
+from datakit.normalize.columns.number_types import Path, largest_integers
+from datakit.normalize.columns.schema_union import is_bytes, unite
 from datakit.normalize.config import Config
-from datakit.normalize.number_types import Path, largest_integers
-from datakit.normalize.schema_union import is_bytes, unite
 from datakit.storage.ids import ids_from_arrow
 
 LEADING = pa.schema(  # the first columns of every document that datakit writes

@@ -4,17 +4,24 @@ that has one of our names. Rejects types that Parquet cannot store.
 
 from __future__ import annotations
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datakit.errors import ColumnError
+from datakit.normalize.columns.schema_union import shown, storable
+from datakit.normalize.columns.upstream_columns import LEADING
 from datakit.normalize.config import Config
-from datakit.normalize.phase_data import OutputColumn
-from datakit.normalize.schema_union import shown, storable
-from datakit.normalize.upstream_columns import LEADING
 
 EDITED = "edited_id"  # a column that consolidate replaces
 RENAMED = "upstream_"  # prefix for the name of an upstream column that has one of our names
+
+
+class OutputColumn(msgspec.Struct, frozen=True):
+    """A column of the output, and the upstream column that it comes from, if any."""
+
+    name: str
+    upstream: str | None = None
 
 
 def output_schema(union: pa.Schema, config: Config, again: bool) -> tuple[pa.Schema, list[OutputColumn]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from datakit.normalize.columns.output_columns import output_schema
 from datakit.normalize.config import Config
-from datakit.normalize.output_columns import output_schema
 
 
 def test_upstream_columns_with_our_names_are_renamed() -> None:

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from datakit.errors import ColumnError, RefusedError, refuse_all
-from datakit.normalize.number_types import Largest, Path, float_texts, is_number, unify_numbers
+from datakit.normalize.columns.number_types import Largest, Path, float_texts, is_number, unify_numbers
 
 MOST_FIELDS = 2_000  # more than any real schema has, yet few enough to keep Parquet footers and Arrow fast
 NO_LARGE: Largest = {}

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from datakit.errors import ColumnError
-from datakit.normalize.schema_union import MOST_FIELDS, fit, storable, unify, unite
+from datakit.normalize.columns.schema_union import MOST_FIELDS, fit, storable, unify, unite
 
 STRUCT = pa.struct([("a", pa.int64())])
 

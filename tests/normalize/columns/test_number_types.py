@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datakit.normalize.number_types import float_texts, largest_integers
+from datakit.normalize.columns.number_types import float_texts, largest_integers
 from datakit.normalize.readers import line_chunks, slices
 from tests.support.normalize.sources import normalize, write_lines
 
