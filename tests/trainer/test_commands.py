@@ -25,6 +25,7 @@ from datakit.trainer.commands import evaluate_file, train_file
 from datakit.trainer.metrics.json_lines import read_metrics
 from tests.support.faults.cluster import wait_until
 from tests.support.paths import REPOSITORY
+from tests.support.processes import fake_devices
 from tests.support.trainer_runs import checkpoints_of, largest_file, silent
 
 pytest.importorskip("pyarrow")
@@ -119,7 +120,7 @@ def test_a_signal_saves_and_sets_the_exit_code(number: int, code: int, how: str,
     words = ["train", str(write_run_file(tmp_path)), "--root", str(tmp_path), "--set", "steps=100000"]
     started = subprocess.Popen(
         [sys.executable, "-m", "datakit", *words],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        env={**os.environ, **fake_devices(2), "PYTHONPATH": str(REPOSITORY)},
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -136,7 +137,7 @@ def test_a_signal_saves_and_sets_the_exit_code(number: int, code: int, how: str,
 def test_sigterm_while_jax_is_loaded_ends_the_run_at_once(tmp_path: Path) -> None:
     started = subprocess.Popen(
         [sys.executable, "-m", "datakit", "train", str(write_run_file(tmp_path)), "--root", str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        env={**os.environ, **fake_devices(2), "PYTHONPATH": str(REPOSITORY)},
         stderr=subprocess.PIPE,
         text=True,
     )

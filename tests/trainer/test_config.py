@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,20 @@ def outcome(run: Run, folder: Path, evaluates: bool = False) -> dict[str, Any]:
     }
 
 
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
+    """Returns the outcome of a run with which others are compared; equal runs are trained once."""
+    known: dict[str, dict[str, Any]] = {}
+
+    def find(run: Run, evaluates: bool = False) -> dict[str, Any]:
+        key = f"{run} {evaluates}"
+        if key not in known:
+            known[key] = outcome(run, tmp_path_factory.mktemp("base"), evaluates)
+        return known[key]
+
+    return find
+
+
 QUIET = Log(progress_seconds=1e9)
 SAVING = Checkpoints(interval_minutes=0.0)
 LOG = [
@@ -134,27 +149,27 @@ CHECKPOINT = [
 
 
 @pytest.mark.parametrize(("name", "value", "beside"), LOG)
-def test_each_option_of_the_log_shows(name: str, value: Any, beside: dict[str, Any], tmp_path: Path) -> None:
+def test_each_option_of_the_log_shows(name: str, value: Any, beside: dict[str, Any], base: Any, tmp_path: Path) -> None:
     if name == "trackers":
         pytest.importorskip("tensorboardX")
-    base = dataclasses.replace(QUIET, **beside)
-    other = dataclasses.replace(base, **{name: value})
-    assert outcome(small_run(log=other), tmp_path / "1") != outcome(small_run(log=base), tmp_path / "0")
+    usual = dataclasses.replace(QUIET, **beside)
+    other = dataclasses.replace(usual, **{name: value})
+    assert outcome(small_run(log=other), tmp_path / "1") != base(small_run(log=usual))
 
 
 @pytest.mark.parametrize(("name", "value"), EVALUATION)
-def test_each_option_of_the_evaluation_shows(name: str, value: Any, tmp_path: Path) -> None:
-    usual = outcome(small_run(log=QUIET), tmp_path / "0", evaluates=True)
+def test_each_option_of_the_evaluation_shows(name: str, value: Any, base: Any, tmp_path: Path) -> None:
+    usual = base(small_run(log=QUIET), evaluates=True)
     assert outcome(small_run(log=QUIET, evaluation=Evaluation(**{name: value})), tmp_path / "1", True) != usual
     with pytest.raises(UsageError, match=f"evaluation.{name} = {value} has no effect without a validation set"):
         train(small_run(evaluation=Evaluation(**{name: value})), TextBytes(), str(tmp_path))
 
 
 @pytest.mark.parametrize(("name", "value"), CHECKPOINT)
-def test_each_option_of_the_checkpoints_shows(name: str, value: Any, tmp_path: Path) -> None:
+def test_each_option_of_the_checkpoints_shows(name: str, value: Any, base: Any, tmp_path: Path) -> None:
     value = str(tmp_path / "1" / value) if isinstance(value, str) else value
     other = dataclasses.replace(SAVING, **{name: value})
-    usual = outcome(small_run(log=QUIET, checkpoint=SAVING), tmp_path / "0")
+    usual = base(small_run(log=QUIET, checkpoint=SAVING))
     assert outcome(small_run(log=QUIET, checkpoint=other), tmp_path / "1") != usual
 
 

@@ -20,12 +20,13 @@ class LineNumbers:
         self._before: int | None = None  # the number of lines before that offset, once it is known
         self._lines = 0  # between that offset and the current chunk
         self._offset, self._chunk = 0, b""
+        self._known = 0, 0  # a length of the current chunk, and the number of lines that end in it
 
     def enter(self, offset: int, chunk: bytes) -> None:
         """Announce the next chunk."""
         self._first = offset if self._first is None else self._first
         self._lines += self._chunk.count(b"\n")
-        self._offset, self._chunk = offset, chunk
+        self._offset, self._chunk, self._known = offset, chunk, (0, 0)
 
     def pass_over(self, offset: int) -> str:
         """Announce a line that is skipped because of its length, and return its `suffix`."""
@@ -38,8 +39,15 @@ class LineNumbers:
             return ""
         if self._before is None:
             self._before = _count(self._file, self._first)
-        inside = self._chunk.count(b"\n", 0, max(0, position - self._offset))
-        return f" (line {self._before + self._lines + inside + 1})"
+        return f" (line {self._before + self._lines + self._inside(max(0, position - self._offset)) + 1})"
+
+    def _inside(self, length: int) -> int:
+        """Count the line ends in the first `length` bytes of the chunk, from the length of the last call on: counting
+        from the start for each of 20,000 unusable records in a chunk of 4 MiB took 50 s.
+        """
+        start, lines = self._known if self._known[0] <= length else (0, 0)
+        self._known = length, lines + self._chunk.count(b"\n", start, length)
+        return self._known[1]
 
 
 def _count(file: BinaryIO, stop: int) -> int:

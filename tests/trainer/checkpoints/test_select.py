@@ -16,6 +16,7 @@ from datakit.trainer.checkpoints.checkpoint import MARKER, Candidate, commit
 from datakit.trainer.checkpoints.select import restore_newest
 from datakit.trainer.train import trainer_of
 from tests.support.paths import REPOSITORY
+from tests.support.processes import fake_devices
 from tests.support.trainer_runs import checkpoints_of, directory_in, saving_run
 
 pytestmark = pytest.mark.xdist_group("training-runs")  # as in test_train.py
@@ -71,7 +72,7 @@ except DatakitError as error:
 
 def train_on(disk: Path) -> list[str]:
     """Train in a process of its own, and return the lines that it wrote to standard error."""
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    environment = {**os.environ, **fake_devices(2), "PYTHONPATH": str(REPOSITORY)}
     words = [sys.executable, "-c", FILLED, str(disk)]
     done = subprocess.run(words, check=False, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
     assert "Traceback" not in done.stderr

@@ -12,6 +12,7 @@ pytest.importorskip("tokenizers")
 from benchmarks.trainer import bf16_gradients
 
 
+@pytest.mark.soak  # compiles four gradients; benchmarks/trainer/bf16_gradients.py measures a larger model
 def test_bf16_gradients_are_close_to_fp32_on_real_text() -> None:
     first, second = (
         batch for batch, _ in zip(bf16_gradients.batches(need_data(), rows=8, length=64), range(2), strict=False)
