@@ -1,3 +1,3 @@
-"""Runs the tasks of a step in child processes, retries failed ones, and keeps finished results across crashes. This
-package knows nothing about text.
+"""Runs the tasks of a step in child processes, retries failed ones, and keeps finished results across crashes. No code
+in this package is specific to text.
 """

@@ -34,8 +34,8 @@ class Attempt:
 
     shared: the path, in the step's directory, of the data that all tasks of the phase share.
     more: further tasks to run in the same child, one after another, when each is too small for a child of its own.
-    exclusive: no other attempt may compete for this attempt's memory. If its budget exceeds its CPUs' share of the
-    node's memory, nothing else runs on the node.
+    exclusive: no other attempt may compete for this attempt's memory. If the attempt's budget exceeds its CPUs' share
+    of the node's memory, nothing else runs on the node.
     try_singly, skip: see TaskContext. tolerance: see Phase.
     stage: the name of the stage, for display.
     """
@@ -59,7 +59,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class BatchedResult:
-    """The result of one of the further tasks (`Attempt.more`) of a batch that finished."""
+    """The result of a further task (`Attempt.more`) of a finished batch."""
 
     key: str
     result: TaskResult
@@ -107,7 +107,7 @@ class Verdict(StrEnum):
     RETRY = "retry"
     PROPOSE = "propose"  # a known record caused the failure: skip it if the limit allows that
     FAIL = "fail"  # only this task fails; the others continue
-    REFUSE = "refuse"  # the user must fix the cause: the step fails, after the other inputs were tried if that may help
+    REFUSE = "refuse"  # the user must fix the cause: the step fails, at once or after the other inputs have been tried
 
 
 class Executor(Protocol):
@@ -124,7 +124,7 @@ class Executor(Protocol):
         return False
 
     def submit(self, attempt: Attempt) -> None:
-        """Start an attempt as soon as a slot is free. The driver submits at most three attempts per slot."""
+        """Start an attempt as soon as a slot is free. At most three attempts per slot are submitted at a time."""
 
     def wait(self, timeout: float) -> list[Outcome]:
         """Wait up to `timeout` seconds for an attempt to end; return all outcomes since the last call."""

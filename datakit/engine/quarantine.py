@@ -1,10 +1,11 @@
-"""Decides which unusable records a phase may skip under `max_quarantined`; words the message if there are too many.
+"""Decides which unusable records a phase may skip under `max_quarantined`, and composes the message if there are too
+many.
 
 Unreadable records and records that kill their task share one limit. A record that kills its task is skipped at once if
 the limit allows it; otherwise, the task waits until all others are done. A limit given as a number is known from the
-start. A limit given as a share allows more records as more are read; the number of records in unfinished tasks is
-estimated from the finished tasks. The count at the end of the phase is exact, so the result does not depend on the
-order of the tasks: either all unusable records fit within the limit, or the step ends as partial.
+start. A limit given as a share allows more records to be skipped as more records are read; the number of records in
+unfinished tasks is estimated from the finished tasks. The count at the end of the phase is exact, so the result does
+not depend on the order of the tasks: either all unusable records fit within the limit, or the step ends as partial.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def require_allowed(tolerance: Tolerance, results: Sequence[TaskResult]) -> None
 def complaint(
     skipped: Sequence[QuarantinedRecord], allowed: int | float, count: int | str, key: str = "max_quarantined"
 ) -> str:
-    """Return the message for too many unusable records; it lists the first ones and says what to do."""
+    """Return the message for too many unusable records; the message lists the first of them and states the remedies."""
     first = "\n".join(f"  {record.file}:{record.position}: {record.reason}" for record in skipped[:SHOWN])
     records = counted(count, "record") if isinstance(count, int) else f"{count} records"
     return (

@@ -71,7 +71,8 @@ class Task:
     key: unique within the phase, and the same in every run.
     function: `package.module:name`. It is called as `function(arguments, shared, context) -> TaskResult`.
     bisect_argument: the name of a list argument that may be split to find the entry that causes a crash with no known
-    record in progress. A task for each half must write the same files for its entries as the whole task would.
+    record in progress. A task that gets only part of the list must write the same files for its entries as the whole
+    task would.
     """
 
     key: str
@@ -90,7 +91,8 @@ class Preload:
     task, `preloaded(function, *arguments)` returns the value that the server computed. The function must not start
     threads, because forking a multi-threaded process can deadlock.
 
-    kernels: the function loads numba kernels, so the process from which fork servers are forked loads numba for all.
+    kernels: True if the function loads numba kernels; the process from which fork servers are forked then loads numba
+    for all of them.
     """
 
     module: str
@@ -105,7 +107,7 @@ class Tolerance:
 
     limit: a number of records or, as a float up to 1, a share of the records read.
     listed: records, as `file:position`, that may be skipped without counting toward the limit.
-    Both are operation parameters: after the limit is raised, the run resumes where it stopped.
+    Both are operation parameters, so after the limit is raised, the run resumes where it stopped.
     key: the recipe's key for the limit, for messages.
     """
 
@@ -129,7 +131,7 @@ class Tolerance:
 class Phase:
     """Tasks that may run in any order. Their files below `exchange/` are removed once the manifest is written.
 
-    memory_bytes: an attempt's memory, in addition to `memory_per_input_byte` times the task's input bytes.
+    memory_bytes: the memory that an attempt gets, in addition to `memory_per_input_byte` times the task's input bytes.
     hang_seconds: the time without a heartbeat after which an attempt is killed.
     batches: whether tiny tasks may share a child.
     tolerance: how many of the records read by this phase may be skipped.
@@ -227,10 +229,10 @@ class TaskContext:
     ) -> tuple[np.ndarray | None, list[QuarantinedRecord]]:
         """Announce the batch to be worked on next. Call this right before the work, once for each kind of work. Call
         `release` after the work and before reading more, so that a crash of the reader is not blamed on this batch.
-        `files` is one file for all records, or a list with one file per record. If an earlier attempt died in this
-        batch, `try_record(row)` is first called for each record. The callback must do the same work on that one record
-        and discard the result, so that the next death identifies the record. The output always comes from whole
-        batches, so these trials do not change it.
+        `files` is the file of all records, or a list of each record's file. If an earlier attempt died in this batch,
+        `try_record(row)` is first called for each record. The callback must do the same work on that one record and
+        discard the result, so that the next death identifies the record. The output always comes from whole batches, so
+        these trials do not change it.
         Returns the rows to work on (a mask, or None for all rows) and the records to skip.
         """
         if not len(positions):
@@ -280,7 +282,7 @@ class Output:
 
 
 def without_tolerances(config: Any) -> dict[str, Any]:
-    """Return a config as plain data without the fields in TOLERANCES. The rest determines a step's output bytes."""
+    """Return a config as plain data without the fields in TOLERANCES. What remains determines a step's output bytes."""
     return {name: value for name, value in spelled_out(config).items() if name not in TOLERANCES}
 
 

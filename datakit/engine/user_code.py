@@ -1,9 +1,10 @@
-"""Runs a user's own code (a transform, a tokenizer) and reports its exceptions with their traceback and what the code
-received, but without document text.
+"""Runs a user's own code (a transform, a tokenizer) and reports its exceptions, with their traceback and a description
+of what the code received, but without document text.
 
-The messages of other libraries are hidden, because they may quote documents (`worker/child.py`). A user's code is not a
-document: its author needs the lines that failed and the message. In the message, a quoted part is shown only if it is a
-column, a type, a file or a part of the code shown; from the first other quoted part on, the message is hidden.
+The messages of other libraries are hidden, because they may quote documents (`worker/child.py`). The exceptions of a
+user's own code are different: its author needs to see the lines that failed and the message. In the message, a quoted
+part is shown only if it is a column, a type, a file or a part of the code shown; from the first other quoted part on,
+the message is hidden.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ _LIBRARY_TYPES = ("pyarrow.", "numpy.", "pandas.", "datetime.")
 def user_code(name: str, received: str, columns: Iterable[str] = ()) -> Iterator[None]:
     """Raise UserCodeError, with the user's own traceback, if the code in the `with` block raises an exception.
 
-    name: the code, such as "transform 'filters:keep'". received: what it was called with. columns: names that may be
-    shown. Errors that datakit itself raises, and failed allocations, are left as they are.
+    name: the code, such as "transform 'filters:keep'". received: a description of the values passed to it. columns:
+    names that may be shown. Errors that datakit itself raises, and failed allocations, are left as they are.
     """
     try:
         yield
@@ -54,7 +55,7 @@ def describe(error: Exception, columns: Iterable[str] = ()) -> str:
 
 
 def _message(error: Exception, frames: list[traceback.FrameSummary]) -> str:
-    """Return the message. A KeyError of pyarrow has a sentence as its key, which `str` would quote."""
+    """Return the message. A KeyError raised by pyarrow has a sentence as its key, which `str` would quote."""
     by_pyarrow = bool(frames) and frames[-1].filename.endswith((".pxi", ".pyx"))
     return str(error.args[0]) if by_pyarrow and isinstance(error, KeyError) and error.args else str(error)
 

@@ -1,4 +1,4 @@
-"""Lists the versions of Python, datakit and the libraries that can change output bytes and must agree on all nodes."""
+"""Lists the versions (of Python, datakit and libraries) that can change output bytes and must agree on all nodes."""
 
 from __future__ import annotations
 

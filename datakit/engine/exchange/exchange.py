@@ -3,19 +3,19 @@ their rows ordered by bucket.
 
 Map tasks write runs, and each reducer reads the byte ranges of its buckets in all of them. Only file names pass through
 the driver. A run ends when its rows reach `budget_bytes / 2` bytes (at most 1 GiB), when the schema changes, or before
-a row with which a column could exceed 2 GiB. Within a bucket, rows are ordered by run; within a run, they keep the
-order in which they were written. Run boundaries depend only on the rows, not on their division into tables, so a rerun
-of a task with smaller batches writes the same bytes. A run is committed as soon as the input of its rows is known to be
-sound (see `InputState`). Until then, it is a temporary file: beside its final place on a disk, or in the temporary
-directory if the step is in an object store. If more than STAGED_BYTES wait in the temporary directory, the parts of the
-input begun so far are verified at once.
+a row that could make a column exceed 2 GiB. Within a bucket, rows are ordered by run; within a run, they keep the order
+in which they were written. Run boundaries depend only on the rows, not on their division into tables, so a rerun of a
+task with smaller batches writes the same bytes. A run is committed as soon as the input from which its rows come is
+known to be sound (see `InputState`). Until then, it is a temporary file: beside its final location if the step is on a
+disk, or in the temporary directory if the step is in an object store. If a writer's runs in the temporary directory
+exceed STAGED_BYTES, the parts of the input begun so far are verified at once.
 
 Memory: besides the table being written, a writer holds about `budget_bytes` (measured: 1.1 times that, regardless of
-skew). One half holds the waiting rows, plus 10 bytes per row for its bucket number and position. The other half holds a
-contiguous copy of these rows, from which 4 MiB at a time are gathered in bucket order and written. A reducer holds only
-memory-mapped files.
+skew). One half of this holds the waiting rows, plus 10 bytes per row for its bucket number and position. The other half
+holds a contiguous copy of these rows, from which 4 MiB at a time are gathered in bucket order and written. A reducer
+holds only memory-mapped files.
 Cost: each run takes one stable sort of the bucket numbers (a radix sort in numpy if they fit in 16 bits), two copies of
-the rows, and two files. The throughput is 500 MB (narrow rows) to 900 MB per CPU-second with a warm page cache.
+the rows, and two files. With a warm page cache, the throughput is 500 MB (for narrow rows) to 900 MB per CPU-second.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from datakit.storage.row_size import row_sizes
 __all__ = ["ExchangeWriter", "merged", "read_buckets"]
 
 ROW_OVERHEAD = 10  # bytes per waiting row, for its bucket number and its position
-MOST_RUN_BYTES = (1 << 31) - 1  # what 32-bit offsets can address
+MOST_RUN_BYTES = (1 << 31) - 1  # the most bytes that 32-bit offsets can address
 STAGED_BYTES = 1 << 30  # limit on a writer's uncommitted runs in the temporary directory
-HEAVY_SHARE = 1 / 8  # a bucket with a larger share of a run has far more rows than others (such as copies of one text)
+HEAVY_SHARE = 1 / 8  # a bucket with a larger share of a run has far more rows than the other buckets
 WINDOW_BYTES = 4 << 20  # bytes of rows gathered at a time; a larger bucket is written as several record batches
 
 Fetched = tuple[RunIndex, pa.Buffer | None, str]  # index, the buckets' bytes (None if there are none), URL of the run
@@ -51,7 +51,7 @@ Fetched = tuple[RunIndex, pa.Buffer | None, str]  # index, the buckets' bytes (N
 
 @dataclass(frozen=True)
 class _StagedRun:
-    """A run that is written but not committed. needs: the number of parts of the input that must be sound first."""
+    """A run that has been written but not committed. needs: the number of input parts that must be sound first."""
 
     path: str
     local: Path
@@ -77,10 +77,10 @@ class ExchangeWriter:
         before_commit: Callable[[], None] = lambda: None,
         input_state: InputState = SOUND,
     ) -> None:
-        """`buckets` is the number of buckets, a power of two up to 2**31; `budget_bytes` bounds the memory.
+        """`buckets` is the number of buckets, a power of two up to 2**31; `budget_bytes` bounds the writer's memory.
         `before_commit` is called before each run is committed, and must raise an exception if the rows written so far
         must not be committed. A committed run is permanent, and reruns of the task are compared with it. `input_state`
-        says how many parts of the input are sound; when the `with` block ends, all of them must be sound.
+        counts the parts of the input that are known to be sound; when the `with` block ends, all parts must be sound.
         """
         if buckets < 1 or buckets & (buckets - 1) or buckets > 1 << 31:
             raise ValueError(f"the number of buckets is {buckets}; it must be a power of two up to 2**31")
@@ -193,8 +193,8 @@ def _refuse_dictionaries(schema: pa.Schema) -> None:
 
 
 def _combine(tables: list[pa.Table]) -> pa.Table:
-    """Combine the tables into one table with one chunk per column. To save memory, this empties `tables` and frees
-    their columns one by one.
+    """Combine the tables into one table with one chunk per column. To save memory, the function empties `tables` and
+    frees the columns of the old tables one by one.
     """
     schema = tables[0].schema
     columns = [[table.column(i) for table in tables] for i in range(len(schema))]
@@ -229,7 +229,7 @@ def _write_run(local: Path, table: pa.Table, bucket: np.ndarray, buckets: int, m
 def read_buckets(
     step_directory: str, runs: Sequence[str], first_bucket: int, last_bucket_exclusive: int, scratch: Path
 ) -> Iterator[pa.Table]:
-    """Yield the rows of a range of buckets: one table, with the run's schema, for each run that has any of these rows.
+    """Yield the rows of a range of buckets: one table, with the run's schema, for each run that contains such rows.
     Within a table, rows are ordered by bucket; within a bucket, they keep the order in which they were written. A
     merged run yields one table for each group of consecutive input runs that share a schema. From an object store,
     several ranges are fetched at a time, shortly before the caller needs them. Raises CorruptError.

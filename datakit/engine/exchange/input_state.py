@@ -1,6 +1,7 @@
-"""Defines what an exchange writer needs to know about its input: how much is sound, so that its rows may be committed.
+"""Defines what an exchange writer needs to know about its input: how much of it is sound, because only rows from sound
+parts may be committed.
 
-Some inputs are known to be sound only after they have been read to the end, where a compressed stream, for example, has
+Some inputs are known to be sound only after they have been read to the end: a compressed stream, for example, ends with
 its checksum.
 """
 

@@ -4,8 +4,8 @@ If each of R reducers reads M runs, they make 2 x M x R requests in total: 8 mil
 sqrt(M) consecutive runs are merged first, the reducers read only R x sqrt(M) ranges. Record batches are copied as bytes
 without decoding. The order of rows in a bucket (by run, then by row) and the schemas (`run_file.py`) are preserved.
 Cost: one copy of the data. If the indexes of a group take more than INDEX_BYTES, they are read twice, the second time
-in ranges of buckets.
-Memory: at most two copies of a window of 64 MiB, and INDEX_BYTES for the indexes, whatever the number of runs and
+one range of buckets at a time.
+Memory: at most two copies of a window of 64 MiB, and twice INDEX_BYTES for indexes, whatever the number of runs and
 buckets. A merged run with so many schemas that its own index would exceed INDEX_BYTES is written as several runs.
 """
 
@@ -25,12 +25,13 @@ from datakit.storage import atomic, urls
 
 MOST_READS = 10**6  # chosen because an object store serves this many reads within minutes
 WINDOW_BYTES = 64 << 20
-INDEX_BYTES = 64 << 20  # for the offsets of the runs to merge, and again for those of the merged run
+INDEX_BYTES = 64 << 20  # limit for the offsets of the runs to merge, and again for those of the merged run
 MEMORY_BYTES = 512 << 20  # two copies of the window, the offsets with copies for writing, and a margin
 
 
 def merged(step: Step, phase: str, runs: list[str], readers: int) -> Generator[Phase, Sequence[TaskResult], list[str]]:
-    """Merge runs if runs x reducers exceeds a million; `readers` is the number of reducers.
+    """Merge the runs if runs x reducers exceeds a million, and return the paths of the runs to read. `readers` is the
+    number of reducers.
 
     Use it as `runs = yield from merged(step, "route", runs, readers)`.
     """
@@ -70,11 +71,11 @@ def merge_runs(arguments: dict[str, Any], shared: dict[str, Any], context: TaskC
 
 
 class _Total:
-    """The sum of the indexes of the first runs in a list, as many runs as one merged run may combine.
+    """The sum of the indexes of the first runs in a list: of as many runs as one merged run may combine.
 
     schemas: the schemas of the merged run's segments; each change of schema starts a segment. sizes: for each schema,
-    the number of bytes in each bucket, int64 [buckets]. indexes: the indexes, or None if they take more than
-    INDEX_BYTES.
+    the number of bytes in each bucket, int64 [buckets]. indexes: the indexes of these runs, or None if they take more
+    than INDEX_BYTES.
     """
 
     def __init__(self, phase: str, sources: list[str]) -> None:
@@ -110,7 +111,7 @@ class _Total:
                 self.indexes = None
 
     def parts(self) -> Iterator[tuple[int, int, list[RunIndex]]]:
-        """Yield ranges of buckets [first, stop) with the indexes of all runs for this range."""
+        """Yield each range of buckets [first, stop), with the indexes of all runs for that range."""
         if self.indexes is not None:
             yield 0, self.buckets, self.indexes
             return
@@ -133,8 +134,8 @@ def _merge(local: Path, total: _Total) -> RunIndex:
 
 
 def _copy_window(sink: BinaryIO, sources: list[str], indexes: list[RunIndex], first: int, stop: int) -> None:
-    """Copy buckets [first, stop) of all runs in bucket order: one request per run, or per 32 MiB of a longer range.
-    Here, bucket 0 is the first bucket that the indexes cover.
+    """Copy buckets [first, stop) of all runs in bucket order, with one request per run, or one per 32 MiB of a longer
+    range. Buckets are numbered from the first one that the indexes cover.
     """
     spans = [(int(i.offsets[first * i.segments]), int(i.offsets[stop * i.segments])) for i in indexes]
     if stop == first + 1:

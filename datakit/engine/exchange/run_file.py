@@ -110,7 +110,7 @@ def map_range(url: str, start: int, stop: int, scratch: Path) -> pa.Buffer:
 
 
 def pieces(url: str, start: int, stop: int) -> Iterator[bytes]:
-    """Yield bytes [start, stop) of a file in requests of PIECE_BYTES. Raises CorruptError if it ends before `stop`."""
+    """Yield bytes [start, stop) of a file in requests of PIECE_BYTES. Raises CorruptError if the file is too short."""
     for begin in range(start, stop, PIECE_BYTES):
         end = min(begin + PIECE_BYTES, stop)
         piece = urls.read_range(url, begin, end)
@@ -133,7 +133,7 @@ def _map_file(path: str, start: int, stop: int) -> pa.Buffer:
 
 
 def decode_segments(index: RunIndex, data: pa.Buffer, url: str) -> Iterator[pa.Table]:
-    """Yield one table per non-empty segment, each in bucket order. `data`: the bytes that `index.offsets` spans."""
+    """Yield a table per non-empty segment, with rows in bucket order. `data`: the bytes that `index.offsets` spans."""
     offsets = index.offsets - index.offsets[0]
     for segment in range(index.segments):
         schema = pa.ipc.read_schema(pa.BufferReader(index.schemas[segment]))

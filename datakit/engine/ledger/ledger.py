@@ -1,10 +1,10 @@
 """Records a step's attempts as lines of JSON, decides when the lines are flushed, and computes the digests of tasks.
 
-The ledger is next to the step's outputs. An output is created only if it is absent, so a task may be repeated and the
-ledger need not be made durable after every task. On a disk, the ledger is flushed every second; in an object store, a
-new object is written after 500 lines or 10 s, whichever comes first. If the end of the ledger is lost, the tasks
-recorded there are repeated, and their outputs turn out equal to the existing ones. Each driver writes files of its own,
-called segments.
+The ledger is stored next to the step's outputs. An output is created only if it is absent, so a task may be repeated
+and the ledger need not be made durable after every task. On a disk, the ledger is flushed every second; in an object
+store, a new object is written after 500 lines or 10 s, whichever comes first. If the end of the ledger is lost, the
+tasks recorded there are repeated, and their outputs turn out equal to the existing ones. Each driver writes files of
+its own, called segments.
 Cost: one append per attempt; to resume, one listing and one read of each segment (in an object store, many at a time).
 """
 
@@ -46,7 +46,7 @@ class PhaseLine(msgspec.Struct, tag="phase", tag_field="kind", frozen=True):
 class AttemptLine(msgspec.Struct, tag="attempt", tag_field="kind", frozen=True, omit_defaults=True):
     """The end of an attempt. `digest` covers all inputs of the task (see Digests), so that no other task uses the
     result. A line with the cause DONE but no result is from an attempt at part of a task during a bisection
-    (`engine/scheduler/bisect_input.py`). The class Outcome defines peak_memory and peak_resident.
+    (`engine/scheduler/bisect_input.py`). For peak_memory and peak_resident, see Outcome.
     """
 
     phase: str
@@ -84,9 +84,9 @@ Line = PhaseLine | AttemptLine | DriverLine
 
 class Digests:
     """Hashes a phase's tasks: each digest (32 hex digits) covers the function, arguments, shared data and `before`.
-    `before` is a hash of the results of earlier phases. This phase may read files that they wrote, and these files keep
-    their names even if the earlier phases are rerun and write different content. Digests are made on demand, since
-    100,000 of them would take 13 MB.
+    `before` is a hash of the results of earlier phases: a phase may read files that earlier phases wrote, and these
+    files keep their names even if the earlier phases are rerun and write different content. Digests are computed on
+    demand, since 100,000 of them would take 13 MB.
     """
 
     def __init__(self, phase: Phase, before: str) -> None:
@@ -127,7 +127,7 @@ class LedgerWriter:
         self.tick()
 
     def tick(self) -> None:
-        """Flush the lines if enough time has passed or enough lines are waiting. Called regularly while tasks run."""
+        """Flush the waiting lines if a flush is due. Called regularly while tasks run."""
         waited, local = time.monotonic() - self._flushed, urls.is_local(self.directory)
         if waited >= (SYNC_SECONDS if local else OBJECT_SECONDS) or (not local and len(self._pending) >= OBJECT_LINES):
             self.flush()

@@ -26,7 +26,7 @@ class Results(Sequence[TaskResult]):
         self._packed = list(packed)
 
     def hash_into(self, digest: xxhash.xxh3_128) -> None:
-        """Add all results to a checksum."""
+        """Add all results to the hash that `digest` computes."""
         for packed in self._packed:
             digest.update(packed)
 

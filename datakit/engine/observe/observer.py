@@ -29,10 +29,10 @@ class Observer:
         """An attempt has ended; `verdict` is the driver's decision about it."""
 
     def kernels_compiling(self, compiling: bool) -> None:
-        """The step's tasks wait because kernels are being compiled on this machine, or no longer wait."""
+        """The step's tasks have begun to wait, or no longer wait, for kernels being compiled on this machine."""
 
     def tick(self) -> None:
-        """Called about twice a second, or more often, while tasks run."""
+        """Called every half second, or more often, while tasks run."""
 
     def step_ended(self, step: Step, manifest: Manifest, reused: bool) -> None:
         """A step is done; `reused` is True if it was already done before this run."""

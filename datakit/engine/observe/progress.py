@@ -45,7 +45,7 @@ MARGIN = 3  # lines of a terminal that the table leaves free
 
 
 class TableView(StepViews):
-    """Displays a live table on a terminal: one line per step, for as many steps as fit on the screen."""
+    """Displays a live table on a terminal: one line per step, for as many of the latest steps as fit on the screen."""
 
     def __init__(self) -> None:
         super().__init__()

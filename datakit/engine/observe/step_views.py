@@ -17,8 +17,8 @@ from datakit.storage.manifest import Manifest
 
 @dataclass
 class StepView:
-    """The displayed state of one step. While the step runs, the counts of bytes and records cover only this run's
-    attempts. At the end, `records` becomes the number of rows that the manifest states.
+    """The displayed state of one step. `bytes_done` and `records` cover only this run's attempts; the bytes are counted
+    for each phase separately. At the end of the step, `records` becomes the number of rows that the manifest states.
     """
 
     name: str

@@ -24,7 +24,7 @@ from datakit.errors import InputError, NotFoundError, RootError, StorageError, U
 from datakit.storage import atomic, removal, stale_files, urls
 
 FOLDER = ".probe"
-COMPILING = "-compiling"  # ends the name of a file beside the nonce that a node writes when it compiles kernels
+COMPILING = "-compiling"  # suffix of the file that a node writes beside the nonce when it compiles kernels
 AUTHENTICATION = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 _TOKEN = secrets.token_hex(32)  # one token for the whole process, because Ray keeps the first token it sees
 CONNECT_SECONDS = 5.0  # limit for opening a TCP connection; a reachable host takes milliseconds
@@ -48,7 +48,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class NodeReport:
-    """The result of `examine` on a node. `nonce` is None if the file could not be read; `trouble` then says why."""
+    """The result of `examine` on a node. If the file could not be read, `nonce` is None and `trouble` is the reason."""
 
     host: str
     pid: int
@@ -73,13 +73,13 @@ def nonce_below(root: str) -> Iterator[Expected]:
 
 
 def announce_compilation(expected: Expected) -> None:
-    """Tell the driver that this node compiles kernels. If the root cannot be written, the tasks will say so."""
+    """Tell the driver that this node compiles kernels. If the root cannot be written, the tasks will report that."""
     with suppress(StorageError, InputError):
         atomic.replace_bytes(b"", expected.nonce_url + COMPILING)
 
 
 def take_announcement(expected: Expected) -> bool:
-    """Return True if a node has announced that it compiles kernels since the last call."""
+    """Return True if, since the last call, a node has announced that it compiles kernels."""
     url, found = expected.nonce_url + COMPILING, False
     with suppress(StorageError, InputError):
         found = urls.exists(url)
@@ -117,8 +117,9 @@ def assert_reachable(address: str) -> None:
 
 
 def auto_address() -> str:
-    """Return the address for "auto": RAY_ADDRESS, or else the one that the last `ray start` left on this machine.
-    Either may name a dead cluster, so the address is checked. Raises UsageError, to which callers add AUTO_REMEDY.
+    """Return the address for "auto": the value of RAY_ADDRESS, or else the address that the last `ray start` left on
+    this machine. Either may be the address of a dead cluster, so the address is checked. Raises UsageError, to which
+    callers add AUTO_REMEDY.
     """
     address, origin = os.environ.get(ADDRESS_VARIABLE, ""), ADDRESS_VARIABLE
     if not address:
@@ -136,7 +137,7 @@ def auto_address() -> str:
 @contextmanager
 def private_token() -> Iterator[None]:
     """During the `with` block, keep an authentication token for this process's private cluster in the environment. Ray
-    enables token authentication for such a cluster by itself. Without this token, Ray would store one in the home
+    enables token authentication for such a cluster by itself. Without this token, Ray would store a token in the home
     directory, which would change the behavior of clusters started later. A token set by the user is kept.
     """
     before = {name: os.environ.get(name) for name in AUTHENTICATION}

@@ -1,10 +1,11 @@
-"""Joins a running Ray cluster or starts a private one; detects a lost connection or head node, and words the error.
+"""Joins a running Ray cluster or starts a private one; detects a lost connection or head node, and composes the error
+message.
 
 If the head node has not answered for a minute, Ray ends the process with exit code 1 and one line of output, but
 without an exception. Therefore the executor checks every 2 seconds whether the head node is listening (which takes 0.2
-ms). If it is not, the executor gives it time to come back, and if it stays silent, ends the run with a clear message
-before Ray would end the process. The address `auto` is resolved before Ray is called, since Ray takes minutes to notice
-that an address file names a dead cluster.
+ms). If not, the executor gives the head node time to come back; if the head node stays silent, the executor ends the
+run with a clear message before Ray would end the process. The address `auto` is resolved before Ray is called, since
+Ray takes minutes to notice that an address file names a dead cluster.
 """
 
 from __future__ import annotations

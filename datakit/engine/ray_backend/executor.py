@@ -106,7 +106,9 @@ class RayExecutor(Executor):
         return ended
 
     def _asked_whether_compiling(self) -> bool:
-        """Look for a node's announcement, at most every REFRESH_SECONDS, because this may be a request to a store."""
+        """Return True if a node has announced that it compiles kernels. Look for announcements at most once every
+        REFRESH_SECONDS, because each look may be a request to a store.
+        """
         if time.monotonic() - self._asked < REFRESH_SECONDS:
             return False
         self._asked = time.monotonic()
@@ -125,7 +127,7 @@ class RayExecutor(Executor):
             self._recalled.clear()
 
     def close(self) -> None:
-        """Kill running attempts, leave the cluster (stop a private one) and remove the nonce. May be called twice."""
+        """Kill running attempts, leave the cluster or stop a private one, and remove the nonce. May be called twice."""
         self.abandon()
         self._closing.close()
 
@@ -166,8 +168,9 @@ class RayExecutor(Executor):
 
     def _request_for(self, attempt: Attempt) -> ResourceRequest:
         """Return the resources to request: no more CPUs and no more memory than the largest node has. An attempt that
-        must run alone requests all of that node's memory. This keeps out all others, since each requests some memory.
-        An attempt whose budget is at most its CPUs' share of the node's memory need not run alone.
+        must run alone requests all of that node's memory. This keeps out all other attempts, since each of them
+        requests some memory. An attempt whose budget is at most its CPUs' share of the node's memory need not run
+        alone.
         """
         cpus, memory = self._nodes.largest("CPU"), self._nodes.largest("memory")
         alone = attempt.exclusive and attempt.memory_bytes * cpus > attempt.cpus * memory
@@ -199,7 +202,7 @@ class RayExecutor(Executor):
         return self._nodes.used
 
     def _recall_impossible(self) -> None:
-        """Cancel attempts that would wait forever because no remaining node can run them. They are sent again."""
+        """Cancel, and later resend, attempts that would wait forever because no remaining node can run them."""
         for reference, sent in self._running.items():
             if reference not in self._recalled and not self._nodes.can_satisfy(sent.request):
                 self._recalled.add(reference)

@@ -1,8 +1,10 @@
-"""Decides whether a Ray error leads to a retry of the attempt or ends the run, and explains the error and what to do.
+"""Decides whether a Ray error leads to a retry of the attempt or ends the run; explains the error, and states what to
+do.
 
-Apart from a cancellation, all errors but two have the cause "infrastructure", and the attempt is retried elsewhere. The
-other two would recur on every try, so they have the cause "refused" and end the run at once: a runtime environment that
-cannot be created, and a node without datakit. The table below (FAILURES) is also in docs/operations.md.
+Except for a cancellation and two errors, every error has the cause "infrastructure", and the attempt is retried
+elsewhere. The two errors would recur on every try, so they have the cause "refused" and end the run at once: a runtime
+environment that cannot be created, and a node without datakit. The table below (FAILURES) is also in
+docs/operations.md.
 """
 
 from __future__ import annotations
@@ -101,7 +103,7 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def describe(error: BaseException) -> str:
-    """Return one line that says what happened and what to do. For an exception in a task, the line shows only the
+    """Return one line that states what happened and what to do. For an exception in a task, the line shows only the
     exception's type, since its message may quote documents.
     """
     failure = failure_of(error)

@@ -1,6 +1,6 @@
 """Asks every node, before the first attempt, whether it matches the driver; selects environment variables to forward.
 
-The nodes must share the driver's root and have the same versions of Python and the libraries. Asking them takes a
+The nodes must share the driver's root and have the same versions of Python and the libraries. Asking all nodes takes a
 second. A node that dies before it answers is ignored; a node that loses its worker process is asked again. Nodes that
 join later are checked when they get their first attempt (`worker.py`).
 """

@@ -1,8 +1,8 @@
 """Runs one attempt in a Ray worker process: first checks the node, then uses a fork server owned by the process.
 
-Ray reuses its worker processes, so a fork server boots once per worker process and attempts cost no more than locally.
-The Ray worker itself has many threads and never forks. When the Ray worker dies, its fork server sees the control
-socket close and kills the children. The worker asks Ray once per process whether its node has accelerators.
+Ray reuses its worker processes, so a fork server boots once per worker process, and an attempt costs no more than it
+does locally. The Ray worker itself has many threads and never forks. When the Ray worker dies, its control socket
+closes, and the fork server kills the children. The worker asks Ray once per process whether its node has accelerators.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Any
 
 from datakit.engine.task import Task
 
-NAMES = ("name", "path", "output")  # keys under which an entry may hold its name, if it is a dict
+NAMES = ("name", "path", "output")  # keys under which an entry that is a dict may hold its name
 
 
 @dataclass

@@ -143,8 +143,8 @@ class StepRun:
         return path
 
     def _find(self, phase: Phase, task: Task, digests: Digests) -> bytes | None:
-        """Return the task's packed result from an earlier run, or None if the task must run. All files that the result
-        lists must still exist with the recorded sizes.
+        """Return the task's packed result from an earlier run, or None if the task must run. Every file listed in the
+        result must still exist with the recorded size.
         """
         packed = self._done.get(task_id(phase.name, task.key, digests.of(task))) if self._done else None
         if packed is None or any(self._sizes.get(output.path) != output.bytes for output in unpack(packed).outputs):

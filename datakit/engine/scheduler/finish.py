@@ -2,7 +2,7 @@
 
 Counters are summed over the results of all tasks, including those that the ledger holds from earlier runs, so crashes
 do not change the counters. Exchange files and shared plan data are never removed before the manifest is written. A
-single listing shows whether all files that the tasks wrote still exist. In a run that lasts days, a person or a cleanup
+single listing shows whether all files that the tasks wrote still exist: in a run that lasts days, a person or a cleanup
 job may remove a file that was written early.
 """
 
@@ -50,7 +50,8 @@ class Tally:
 
 def finish_step(step: Step, output: Output, tally: Tally) -> Manifest:
     """Check the outputs, write the quarantine list and then the manifest, and remove intermediate files. Raises
-    NotFoundError if an output is missing, and CorruptError if its size differs from what its task wrote.
+    NotFoundError if an output is missing, and CorruptError if an output's size differs from the size that its task
+    recorded.
     """
     folders = _require_outputs(step, tally.written)
     counters = Counter(output.counters)
@@ -141,7 +142,7 @@ def _write_quarantine(step: Step, records: Sequence[QuarantinedRecord]) -> Outpu
 
 
 def write_partial(step: Step, phase: str, failed: dict[str, TaskHistory]) -> None:
-    """Write `partial.json`, which lists the failed tasks with the reasons. The next run replaces or removes it."""
+    """Write `partial.json`, the list of failed tasks with the reasons. The next run replaces or removes this file."""
     _write_partial(step, [_failure(phase, key, history) for key, history in sorted(failed.items())])
 
 
@@ -152,7 +153,7 @@ def write_over_limit(step: Step, phase: str, results: Sequence[TaskResult], why:
 
 
 def write_refusals(step: Step, error: RefusedInputsError) -> RefusedInputsError:
-    """Write `partial.json` for a step whose plan refuses inputs; return the error, which then names this file."""
+    """Write `partial.json` for a step whose plan refuses inputs; return the error with this file's name added."""
     _write_partial(step, [{"phase": None, "task": None, "cause": "refused", "why": one} for one in error.messages])
     return RefusedInputsError(error.messages, urls.join(step.directory, PARTIAL_NAME))
 

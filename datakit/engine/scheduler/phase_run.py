@@ -2,8 +2,9 @@
 
 Attempts are created only when a slot needs them, so a phase of 100,000 tasks takes little memory: one pointer in the
 queue per new task, and one packed result per finished task. `attempt_queue.py` decides the order, and `retry_policy.py`
-judges the outcomes. A task killed by a record that may not be skipped yet is parked until all others are done. A task
-that refuses an input is not retried, and its message is reported with those of all others at the end of the phase.
+judges the outcomes. A task killed by a record that may not be skipped yet is parked until all other tasks are done. A
+task that refuses an input is not retried; its message is reported at the end of the phase, together with those of all
+other tasks that refused an input.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class PhaseRun:
 
     def run(self, pending: Sequence[Task], shared: str | None) -> dict[str, bytes]:
         """Run the pending tasks and return their packed results, keyed by task key. If some tasks fail, raise
-        PartialError once all others are done, or StepFailedError if none succeeded.
+        PartialError once all other tasks are done, or StepFailedError if no task succeeded.
         """
         self._shared = shared
         try:
@@ -142,7 +143,7 @@ class PhaseRun:
             time.sleep(min(WAIT_SECONDS, self._queue.ready_in(time.monotonic())))
 
     def _first_attempt(self, task: Task, slots: int) -> Attempt:
-        """Create the first attempt at a task; if tasks are tiny, it is a batch that also runs further new tasks."""
+        """Create the first attempt at a task; if tasks are tiny, it is a batch with further new tasks."""
         more = self._queue.take_new(self._estimates.batch(len(self._queue), slots) - 1)
         memory = max(self._estimates.first(one) for one in (task, *more))
         return self._attempt(task, memory, more)
@@ -196,7 +197,7 @@ class PhaseRun:
             self._break_up(task.attempt, outcome)
 
     def _break_up(self, batch: Attempt, outcome: Outcome) -> None:
-        """Queue each task of a failed batch separately. It is unknown which of them failed, so none is blamed."""
+        """Queue each task of a failed batch separately. It is unknown which task failed, so none is blamed."""
         self._observer.attempt_ended(outcome, Verdict.RETRY)
         for task in (batch.task, *batch.more):
             self._put_back(self._attempt(task, self._estimates.declared(task)))
@@ -237,7 +238,7 @@ class PhaseRun:
         self._observer.attempt_ended(outcome, Verdict.DONE)
 
     def _refuse(self, task: TaskState, outcome: Outcome) -> None:
-        """Stop the phase, unless the refusal is about an input: then the other tasks go on, to find all of them."""
+        """Stop the phase, unless the refusal is about an input: then other tasks go on, to find all refused inputs."""
         self._observer.attempt_ended(outcome, Verdict.REFUSE)
         if not _about_inputs(outcome):
             raise _refusal_class(outcome)(outcome.message)
@@ -247,7 +248,7 @@ class PhaseRun:
             self._raise_refusals()
 
     def _raise_refusals(self) -> None:
-        """Write the list of failed tasks and raise the errors of all refused inputs, if there are any."""
+        """If inputs were refused, raise their errors; if there are several, first write the list of failed tasks."""
         failed = {key: task.history for key, task in sorted(self._tasks.items()) if task.history.last is not None}
         refused = [last for one in failed.values() if (last := one.last) and last.cause is Cause.REFUSED]
         messages = list(dict.fromkeys(line for outcome in refused for line in outcome.message.splitlines()))
@@ -343,7 +344,7 @@ class PhaseRun:
 
 
 def _refusal_class(outcome: Outcome) -> type[InputError]:
-    """Return the class of the exception that the child raised; it may be of any library."""
+    """Return the class that `outcome.error_type` names if it is a kind of InputError, else InputError."""
     kind = getattr(errors, outcome.error_type, InputError)
     return kind if issubclass(kind, InputError) else InputError
 

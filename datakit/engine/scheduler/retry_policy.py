@@ -1,17 +1,17 @@
 """Decides, after each attempt, whether to retry (with how much memory, after what wait), skip a record, fail or stop.
 
-Both backends share this policy. Each cause has its own limit. The loss of a worker is not the task's fault, so a task
-fails only after losing 20 workers. After an exception, a task is retried once. A task that runs out of memory is
-retried with twice as much memory, and then with four times as much; during the last retry, no other attempt may compete
-for its memory. A refusal (an InputError of our own) must be resolved by the user, so the task is not retried.
+Both backends share this policy. Each cause has its own limit on attempts. The loss of a worker is not the task's fault,
+so a task fails only after losing 20 workers. After an exception, a task is retried once. A task that runs out of memory
+is retried with twice as much memory, and then with four times as much; during the last retry, no other attempt may
+compete for its memory. A refusal (an InputError of our own) must be resolved by the user, so the task is not retried.
 
 If a child dies (because of a crash, a hang or a lack of memory) while it works on known records, the next attempt tries
 the records of that batch one by one, so that a second death identifies the record. If no records are known, or if each
 of them passes alone (a writer may fail because of earlier input), the records of all batches of the task are tried one
 by one. `quarantine.py` decides whether the identified record may be skipped. If it may, the task starts over in whole
 batches: records are not tried one by one again until another death. A second bad record in the same batch is thus
-identified after two more deaths. A task that still dies while no known record is in progress fails. If its input is a
-list that can be bisected, the bisection comes first and identifies the bad entry.
+identified after two more deaths. If a task still dies while no known record is in progress, it fails; but if its input
+is a list that can be bisected, a bisection first identifies the bad entry.
 
 If the first five failed tasks of a phase all have the same error and no task has succeeded, the phase stops: a typo
 should cost seconds, not an hour.
@@ -38,7 +38,7 @@ TRIES = {
 DEATHS = (Cause.CRASH, Cause.HANG, Cause.MEMORY)
 MEMORY_STEP, MEMORY_LEVELS = 2, 3  # the declared memory x1, x2, x4
 ALL_MEMORY = 1 << 50  # more than a machine has, so the attempt gets what the machine has
-NARROWINGS = 4  # deaths that may be spent on identifying a record; they cause a retry whatever TRIES says
+NARROWINGS = 4  # deaths that may be spent on identifying a record; they cause a retry despite the limits in TRIES
 BREAKER_TASKS = 5  # the phase stops if this many tasks have failed with the same error and none has succeeded
 BACKOFF_SECONDS = 0.5  # wait after the first lost worker, doubled for each further one
 BACKOFF_CAP_SECONDS = 30.0
@@ -50,7 +50,7 @@ class TaskHistory:
 
     causes: the number of attempts with each cause since a record was last skipped.
     memory_level: how many times the memory was raised.
-    try_singly: batches in which an attempt died, whose records are tried one by one.
+    try_singly: batches in which an attempt died; their records are tried one by one.
     narrowed: the number of deaths spent on identifying the bad record.
     skip: the records to skip.
     proposed: the record that caused the last death, until it is skipped.
@@ -101,7 +101,7 @@ def _plan_single_tries(history: TaskHistory, outcome: Outcome) -> None:
 
 
 def _judge_death(history: TaskHistory, outcome: Outcome, exhausted: bool) -> Verdict | None:
-    """Decide, from the records in progress, what to do after a death. Return None if they do not settle it."""
+    """Decide, from the records in progress, what to do after a death. Return None if they do not suffice to decide."""
     batch = outcome.in_progress
     if batch is None or (outcome.cause is Cause.MEMORY and not exhausted):
         return None
@@ -121,7 +121,7 @@ def _is_known(history: TaskHistory, batch: RecordRange | QuarantinedRecord) -> b
 
 
 def may_repeat(history: TaskHistory, outcome: Outcome) -> bool:
-    """Count an outcome that is neither a death nor a result, and thus says nothing about the input. Return True if a
+    """Count an outcome that is neither a death nor a result, and thus reveals nothing about the input. Return True if a
     retry is allowed.
     """
     history.causes[outcome.cause] += 1
@@ -155,7 +155,7 @@ def next_attempt(attempt: Attempt, history: TaskHistory, memory_bytes: int) -> A
 
 
 def backoff_seconds(history: TaskHistory) -> float:
-    """Return how long to wait before the next attempt: 0 except after a lost worker, which may need time to return."""
+    """Return the seconds to wait before the next attempt: 0 except after a lost worker, which may return later."""
     if history.last is None or history.last.cause is not Cause.INFRASTRUCTURE:
         return 0.0
     return min(BACKOFF_CAP_SECONDS, BACKOFF_SECONDS * 2 ** min(10, history.causes[Cause.INFRASTRUCTURE] - 1))

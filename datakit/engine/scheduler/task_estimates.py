@@ -1,9 +1,9 @@
 """Decides, from a phase's finished tasks, how much memory first attempts get and how many tiny tasks share one child.
 
 Neither decision changes the output.
-Memory: the phase declares how much memory an attempt may need. Once twenty tasks have finished, the declared memory of
-a first attempt is multiplied by 1.5 times the 95th percentile of the share of the declared memory that finished tasks
-actually used, but at least by 0.25 and at most by 4. A retry always starts from the declared memory.
+Memory: the phase declares how much memory an attempt may need. Once twenty tasks have finished, a first attempt gets
+the declared memory times a factor: 1.5 times the 95th percentile of the share of the declared memory that finished
+tasks actually used, but at least 0.25 and at most 4. A retry always starts from the declared memory.
 Batches: starting a child takes about 5 ms, so tasks with a median duration below 50 ms are handed out in batches of
 half a second of work, as long as enough batches remain to keep every slot busy to the end.
 """
@@ -24,7 +24,7 @@ SMALLEST_BUDGET = 64 << 20  # chosen: room for what libraries allocate regardles
 # Starting a child takes 5 ms, which is 10 % of 50 ms (the limit for a tiny task) and 1 % of a batch.
 TINY_SECONDS, BATCH_SECONDS, BATCH_TASKS = 0.05, 0.5, 256
 BATCHES_PER_SLOT = 4  # at least this many batches per slot must remain, so that all slots are busy to the end
-FIRST_BATCH_AFTER = 8  # number of finished tasks
+FIRST_BATCH_AFTER = 8  # number of finished tasks before the first batch
 
 
 class TaskEstimates:

@@ -1,4 +1,4 @@
-"""Runs in the forked child: checks what it inherited, diverts standard output and error to a file, runs the task
+"""Runs in the forked child: checks what the child inherited, diverts standard output and error to a file, runs the task
 functions, and reports results or errors.
 
 The child exits with `os._exit` once its result is written. Arrow's exit handlers abort 17 % of ordinary interpreter
@@ -128,7 +128,7 @@ def foreign_threads() -> list[str]:
 
 
 def require_one_thread(started_by: str) -> None:
-    """Raise TaskError if this process has threads: a fork copies the locks that they hold, but not the threads."""
+    """Raise TaskError if this process has other threads: a fork copies their locks, but not the threads."""
     if threads := foreign_threads():
         raise TaskError(f"{started_by} started threads ({', '.join(threads)}), so the server cannot fork safely")
 

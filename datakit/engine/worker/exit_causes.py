@@ -1,5 +1,5 @@
 """Determines why an attempt ended (memory, crash, hang, ...) from what its child left behind (reply, exit status, last
-64 KiB of output), and words the message.
+64 KiB of output), and composes the message.
 
     what the child left                                   cause
     a complete reply with results                         done
@@ -35,7 +35,7 @@ from datakit.engine.worker.heartbeat import HeartbeatState
 from datakit.engine.worker.memory_watcher import MemoryUse
 
 FAILED_ALLOCATION = re.compile(rb"memory allocation of \d+ bytes failed|std::bad_alloc|out of memory", re.I)
-TAIL_BYTES = 64 << 10  # number of bytes read at the end of a child's output, where the message of an abort is
+TAIL_BYTES = 64 << 10  # number of bytes read at the end of a child's output, where the message of an abort appears
 
 
 @dataclass(frozen=True)

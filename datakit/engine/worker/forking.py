@@ -1,8 +1,8 @@
 """Forks a process for each request on a socket, reaps it, and writes to its status pipe how it ended: the loop that the
 fork server and its template process have in common.
 
-A request consists of 8 bytes and the process's file descriptors, the first of which is the status pipe. The pipe gets
-the pid and, when the process exits, its exit status and resource usage.
+A request consists of 8 bytes and file descriptors, the first of which is the status pipe. The pid is written to this
+pipe and, when the process exits, its exit status and resource usage.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DESCRIPTORS_BYTES = socket.CMSG_SPACE(3 * array.array("i").itemsize)
 
 
 class Forker:
-    """Subclasses define what a fork becomes."""
+    """Runs the loop; subclasses define what a forked process does."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control, self._pid = control, os.getpid()
@@ -50,7 +50,7 @@ class Forker:
         """Do what must be done before the process forks."""
 
     def _become(self, message: bytes, *descriptors: int) -> None:
-        """Do the work of the fork, which holds none of this loop's resources any more."""
+        """Do the work of the forked process, which no longer holds any of the loop's resources."""
         raise NotImplementedError
 
     def _started(self, pid: int, message: bytes) -> None:
@@ -90,7 +90,7 @@ class Forker:
         return True
 
     def _leave(self, status: int) -> None:
-        """Give up, in the fork, everything that belongs to the loop, so that no other process keeps it open."""
+        """In the forked process, close all that belongs to the loop, so that only the loop's process holds it open."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._selector.close()

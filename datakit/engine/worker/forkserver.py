@@ -8,10 +8,10 @@ It checks that the preloads have started no threads. (A fork copies only the cal
 including those that other threads hold.) When the server's client dies, even by `kill -9`, the server sees the end of
 the control socket, kills its children and exits, so no orphans remain.
 
-The protocol uses a Unix socket pair. The client sends the boot message, and the server reports whether its preloads
-succeeded and, before that, if it compiles kernels. Each subsequent request consists of a memory budget and three file
-descriptors: the status pipe (`forking.py`), the attempt's channel (request in, result out) and the heartbeat (shared
-memory). On the status pipe, the child's memory use follows its exit status.
+The protocol uses a Unix socket pair. The client sends the boot message. If the server has to compile kernels, it
+reports that first; then it reports whether its preloads succeeded. Each subsequent request consists of a memory budget
+and three file descriptors: the status pipe (`forking.py`), the attempt's channel (request in, result out) and the
+heartbeat (shared memory). On the status pipe, the child's memory use follows its exit status.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Boot:
 
 
 def serve(control: socket.socket, failure: dict[str, Any] | None) -> None:
-    """Boot, and then fork on request until the client closes its end of the socket. `failure`: that of the template
-    process, which the server reports instead of booting.
+    """Boot, and then fork on request until the client closes its end of the socket. `failure`: the template process's
+    failure, if any, which the server reports instead of booting.
     """
     boot = decode(receive_frame(control), Boot)
     watcher = MemoryWatcher()
@@ -73,14 +73,14 @@ def _boot(boot: Boot, compiling: Callable[[], None]) -> dict[str, Any] | None:
                 with compilation.announced(compiling):
                     preloaded(preload.function, *preload.arguments)
         child.require_one_thread("the preloads")
-        gc.freeze()  # otherwise collections in the children would copy the pages of what they inherit
+        gc.freeze()  # otherwise garbage collections in the children would copy the pages that they inherit
     except BaseException as error:  # noqa: BLE001 - sent to the client, which raises BootError
         return child.describe_error(error)
     return None
 
 
 def _adopt(boot: Boot) -> None:
-    """Take over what may have changed since the template process was started."""
+    """Adopt the client's environment and import path, which may have changed since the template process was started."""
     os.environ.clear()
     os.environ.update(boot.environment)
     sys.path[1:1] = [path for path in boot.path if path not in sys.path]

@@ -58,8 +58,8 @@ class Template:
         return self._process.poll() is None
 
     def fork(self, control: socket.socket, kernels: bool) -> tuple[int, int]:
-        """Fork a server that serves `control` and may need numba's kernels; return its pid and the end of its status
-        pipe at which to read. Raises ConnectionError.
+        """Fork a server that serves `control` and may need numba's kernels; return its pid and the read end of its
+        status pipe. Raises ConnectionError.
         """
         read, write = os.pipe()
         try:
@@ -133,7 +133,7 @@ class ForkServer:
         self._status.close()
 
     def _has_exited_within(self, seconds: float) -> bool:
-        """Wait for the template process's report on the server's exit, or for the end of the template process."""
+        """Return True if the template process reports the server's exit, or ends, within this time."""
         if self._status.closed:
             return True
         poll = select.poll()

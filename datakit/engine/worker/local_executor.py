@@ -1,15 +1,16 @@
 """Decides which attempts run at the same time on this machine, based on free slots, memory budgets and silent attempts.
 
-Admission: the budgets of all running attempts add up to at most 85 % of the memory of the machine (or of its cgroup),
-so that the kernel never has to choose a victim. Attempts are admitted in the order in which they were submitted. An
-attempt whose budget exceeds this total runs alone. An exclusive attempt also runs alone if its budget exceeds its
-slots' share of the memory. If its budget is smaller, it runs next to others: they cannot take memory from it, and
-running a hundred memory bombs one by one would delay all other attempts. For each child, one thread of the driver
-waits; the children do the work.
+Admission: the budgets of all running attempts add up to at most 85 % of the memory of the machine (or of this process's
+cgroup), so that the kernel never has to choose a victim. Attempts are admitted in the order in which they were
+submitted. An attempt whose budget exceeds this total runs alone. An exclusive attempt also runs alone if its budget
+exceeds its slots' share of the memory. If its budget is smaller, it runs next to others: they cannot take memory from
+it, and running a hundred memory bombs one by one would delay all other attempts. For each child, one thread of the
+driver waits; the children do the work.
 
 An attempt that has been silent for a quarter of its `hang_seconds` lends its slot (but not its memory) to the next
-attempt until it makes progress again. A hung task either uses no CPU time or wastes it, and without this rule a few
-such tasks could block a whole machine for half an hour each. At most two attempts per slot run at a time.
+attempt until the silent attempt makes progress again. A hung task either uses no CPU time or wastes it, and without
+this rule a few such tasks could block a whole machine for half an hour each. At most two attempts per slot run at a
+time.
 """
 
 from __future__ import annotations

@@ -20,16 +20,16 @@ import psutil
 
 from datakit.engine.worker import cgroups
 
-MEMORY_SHARE = 0.85  # of memory, for all attempts together; the rest is for the driver, fork servers and page cache
+MEMORY_SHARE = 0.85  # share of memory for all attempts; the rest is for the driver, fork servers and page cache
 PAGE = os.sysconf("SC_PAGE_SIZE")
 BACKSTOP_MARGIN = 3 << 30  # for stacks and for large reservations by allocators; no healthy task came near the limit
-# Share of the budget that may be reserved beyond it; peaks stay below 1.1 times the budget (docs/measurements.md).
+# Share of the budget that may be reserved in addition; peaks stay below 1.1 times the budget (docs/measurements.md).
 HARD_LIMIT_MARGIN = 0.05
 SMALL_BUDGET = 128 << 20  # a memory bomb (4 GiB/s) may exceed a smaller budget before a measurement that is 30 ms late
 
 
 def memory_limit() -> int:
-    """Return the memory that this process may use, in bytes: the machine's, or its cgroup's limit if that is lower."""
+    """Return the memory that this process may use, in bytes: the machine's or, if lower, the limit of its cgroup."""
     return min([psutil.virtual_memory().total, *cgroups.group_limits()])
 
 

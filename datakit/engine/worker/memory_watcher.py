@@ -2,8 +2,8 @@
 
 "Out of memory" is therefore a fact, not a guess based on a signal number. A memory bomb fills 4 GiB per second, so what
 matters is how late a measurement may come. A thread in the driver would have to wait for the interpreter's lock, and
-the fork server for its own forks (1 ms, but 20 to 40 ms with more runnable processes than CPUs). Either would let bombs
-exceed a small budget by half. The watcher has no other work that could delay a measurement.
+the fork server for its own forks (1 ms each, but 20 to 40 ms if there are more runnable processes than CPUs). Either
+would let bombs exceed a small budget by half. The watcher has no other work that could delay a measurement.
 
 Yet on a busy machine, no process is certain to run in time. A child that grows fast enough to exceed its budget before
 the next measurement therefore gets a hard limit, which the kernel enforces: the child may reserve its remaining budget
@@ -13,9 +13,10 @@ two slightly late measurements, so a child with such a budget keeps its hard lim
 limit, the task's next two attempts get two and four times the declared memory, usually more than 128 MiB.
 
 A measurement costs 6 microseconds. The next one is due when the child, growing at four times the fastest rate seen,
-could have used up its remaining budget: after 50 ms if it is far below its budget, and after a quarter of a millisecond
-if it is close to it. The table of children is in shared memory, so neither the fork server nor the watcher waits for
-the other. Entries are reused in rotation, so a late measurement of a dead child does not affect a new one.
+could have used up its remaining budget: after 50 ms if the child is far below its budget, and after a quarter of a
+millisecond if the child is close to its budget. The table of children is in shared memory, so neither the fork server
+nor the watcher waits for the other. Entries are reused in rotation, so a late measurement of a dead child does not
+affect a new child.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ from datakit.engine.worker.memory import (
 LONGEST_INTERVAL, SHORTEST_INTERVAL = 0.05, 0.00025  # seconds: 20 and 4,000 measurements per second, 0.01 to 2.4 % CPU
 FASTEST_GROWTH = 16 << 30  # bytes per second: four times the growth of the fastest bomb seen
 LATENESS_SECONDS = 0.1  # delay of a measurement on a busy machine; with 0.02, fast growth was often judged slow
-HARD_LIMIT_SECONDS = 0.25  # a hard limit stays this long after fast growth: the child may just be waiting for a CPU
+HARD_LIMIT_SECONDS = 0.25  # a hard limit remains this long after fast growth: the child may just be waiting for a CPU
 NEAR_LIMIT = 0.95  # share of the first limit; if a child reserved more, failed allocations are attributed to that limit
-ENTRIES = 4096  # far more than the children of one fork server at any time; a ring, in which used entries are skipped
+ENTRIES = 4096  # far more children than a fork server ever has at a time; a ring, in which entries in use are skipped
 CHILD = struct.Struct("<qqqq")  # a _Child, written by the fork server
 OBSERVED = struct.Struct("<qq??")  # an _Observed, written by the watcher
 ENTRY_BYTES = 64
@@ -56,7 +57,7 @@ PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15  # <linux/prctl.h>
 
 
 class MemoryUse(NamedTuple):
-    """A child's memory use until its exit: bytes inherited, the peak beyond them, and the limits that it reached."""
+    """A child's memory use until its exit: bytes inherited, the peak beyond them, and the limits that were reached."""
 
     inherited: int = 0
     peak: int = 0
@@ -65,7 +66,7 @@ class MemoryUse(NamedTuple):
 
 
 class _Child(NamedTuple):
-    """A child's table entry: the bytes in use (`inherited`) and reserved at its start; `pid` is 0 after its exit."""
+    """A child's table entry: bytes in use (`inherited`) and reserved when it started; `pid` is 0 after its exit."""
 
     pid: int
     budget: int
@@ -103,7 +104,7 @@ class MemoryWatcher:
     """The fork server's handle to the watcher, which runs as the process `pid`."""
 
     def __init__(self) -> None:
-        """Fork the watcher. Call this while the calling process is still small."""
+        """Fork the watcher. Call this while the calling process still uses little memory."""
         self._table, self._next = _Table(), 0
         read, self.descriptor = os.pipe2(os.O_CLOEXEC)
         server, self.pid = os.getpid(), os.fork()

@@ -14,7 +14,7 @@ _VALUES: dict[tuple[str, ...], Any] = {}
 
 
 def preloaded(function: str, *arguments: str) -> Any:
-    """Return `function(*arguments)`, which is computed at most once per process, including its forks."""
+    """Return `function(*arguments)`, which is computed at most once in a process and its forks."""
     key = (function, *arguments)
     if key not in _VALUES:
         _VALUES[key] = resolve(function)(*arguments)

@@ -46,7 +46,7 @@ def run_attempt(
 ) -> Outcome:
     """Run one attempt to its end, and return an outcome even if the child or the fork server dies. Raises RootError if
     access to the shared data is denied. `report_silence` is called repeatedly: with True while the heartbeat has been
-    still for a quarter of `hang_seconds`, and otherwise with False.
+    still for over a quarter of `hang_seconds`, and otherwise with False.
     """
     started = time.monotonic()
     scratch = scratch_directory()
@@ -68,7 +68,7 @@ def run_attempt(
 
 @lru_cache(maxsize=1)
 def _shared(url: str) -> bytes:
-    """Read a phase's shared data, once per process; it never changes, since its file name contains its digest."""
+    """Read a phase's shared data, once per process. The data never changes, since its file's name contains a digest."""
     return urls.read_bytes(url)
 
 
@@ -90,7 +90,7 @@ class _Request:
 
 @dataclass
 class _Child:
-    """The parent's view of a running child. dumped: when the child was asked for its stack; 0 if it was not."""
+    """The parent's view of a running child. dumped: the time at which the child was asked for its stack, or 0."""
 
     channel: socket.socket
     status: int
@@ -111,7 +111,7 @@ def _run_in_child(request: _Request, server: ForkServer, cancelled: threading.Ev
             message = "the fork server died before it forked"
             return make_outcome(request.attempt, Cause.INFRASTRUCTURE, request.started, message=message)
         (running.pid,) = forking.PID.unpack(first)
-        with contextlib.suppress(BrokenPipeError):  # if the child died at once, its exit status says why
+        with contextlib.suppress(BrokenPipeError):  # if the child died at once, its exit status shows why
             send_frame(running.channel, request.encode())
         reply = _await_reply(running, request, cancelled)
         return conclude(request.attempt, _exit_of(running, request), reply, request.started)
@@ -119,7 +119,7 @@ def _run_in_child(request: _Request, server: ForkServer, cancelled: threading.Ev
 
 @contextlib.contextmanager
 def _forked(server: ForkServer, budget: int) -> Iterator[_Child]:
-    """Ask the server for a child, and close all descriptors at the end."""
+    """Yield a child requested from the server, and close all descriptors at the end."""
     with contextlib.ExitStack() as open_files:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         open_files.enter_context(ours)
