@@ -184,9 +184,9 @@ class Loader:
         }
 
     def outline(self, steps: int) -> list[tuple[int, int, int]]:
-        """Summarize the first `steps` batches as a list of (number of batches, rows per global batch, sequence length).
-        Each tuple describes consecutive batches of one shape. If the run has fewer than `steps` batches, raises a
-        LoaderError that states why it ends.
+        """Return a summary of the first `steps` batches: a list of (number of batches, rows per global batch, sequence
+        length). Each tuple describes consecutive batches of one shape. If the run has fewer than `steps` batches,
+        raises a LoaderError that states why it ends.
         """
         self.order.require(steps)
         sizes, lengths = self.mixture.batches, self.order.lengths

@@ -10,7 +10,7 @@ with weights that sum to exactly 2^40. The debts are paid as in fair scheduling:
 1) may be served once the component's accumulated share exceeds j - 1, and must be served by the block in which that
 share reaches j. A block first serves the sequences that are due. The rest of the block is filled with sequences that
 may be served, earliest deadline first. This rule meets all deadlines if any schedule can meet them, and a schedule of
-fractional shares does. So, after every block,
+fractional shares meets them. So, after every block,
 
     floor(w * B * b) <= sequences served <= ceil(w * B * b)          exactly, for every component
 

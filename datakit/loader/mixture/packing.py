@@ -1,8 +1,8 @@
 """Decides which documents of a block share a sequence (best fit); splits, truncates or drops those that are too long.
 
 Packing may reorder the documents of a block, but it keeps whole every document that fits in a sequence. It needs only
-the documents' lengths. Each block is packed independently, so a sequence can be found from the number of sequences in
-each block alone. `count_blocks` counts the sequences, and the step `packing-<length>-<policy>` stores the counts.
+the documents' lengths. Each block is packed independently, so finding a sequence requires only the number of sequences
+in every block. `count_blocks` counts the sequences, and the step `packing-<length>-<policy>` stores the counts.
 
 The assignment of documents to blocks does not depend on the sequence length: a document belongs to the block in which
 it starts. A document longer than a block is first cut into block-sized parts, and each part is treated as a document.

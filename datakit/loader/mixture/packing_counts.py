@@ -1,5 +1,5 @@
-"""Names and finds the steps that store packed components' sequence counts, and raises an error if the counts for a
-component's tokens, length and packing are missing or damaged.
+"""Names and finds the steps that store packed components' sequence counts, and raises an error if a component's counts
+are missing or damaged.
 
 The loader must know how many sequences each block of a packed component holds. `datakit mixture pack` counts them once
 for each sequence length, in a step `packing-<length>-<policy>` that all mixtures over the same tokens share:

@@ -1,5 +1,5 @@
-"""Computes how many tokens and epochs of each component a run reads and each component's share of the tokens, and lists
-all changes of stage, length and batch size.
+"""Computes each component's numbers of tokens and epochs and its share of the tokens over a run, and lists all changes
+of stage, length and batch size.
 
     view = contributions(SequenceOrder(mixture), steps=20_000)
     view.tokens[-1]     # number of tokens of each component at the end, in the order of view.names

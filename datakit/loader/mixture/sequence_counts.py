@@ -2,8 +2,8 @@
 counts for a different number of blocks.
 
 A plain component needs no table: every block but the last holds the same number of sequences. A packed component needs
-one count per block (4 bytes per million tokens). For both kinds, an epoch's order needs only the index of each window's
-first sequence.
+one count per block (4 bytes per million tokens). For both, only the index of each window's first sequence is needed to
+order an epoch.
 """
 
 from __future__ import annotations

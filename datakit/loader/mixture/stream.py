@@ -4,10 +4,11 @@
     window    the next K blocks of the epoch; their sequences are in an order keyed by (component, epoch, window)
     stretch   consecutive sequences of one length; the next stretch starts where the run changes the length
 
-A component is presented as an endless series of sequences, each of which can be found without reading any before it. A
-change of length closes the current window. The window's unread sequences, in token order, are joined into sequences of
-the new length, which form a window of their own. Then the epoch continues with its next blocks. Their order stays the
-same, and they are cut into sequences of the new length. So each token of an epoch is served once, whatever the lengths.
+A component is presented as an endless series of sequences, each of which can be found without reading those before it.
+A change of length closes the current window. The window's unread sequences, in token order, are joined into sequences
+of the new length, which form a window of their own. Then the epoch continues with its next blocks. Their order stays
+the same, and they are cut into sequences of the new length. So each token of an epoch is served once, whatever the
+lengths.
 
 Memory: one number per window of an epoch, and the tables of the few windows in use.
 Time: building a window of 16,384 sequences takes about 1 ms.

@@ -30,8 +30,9 @@ CACHED_BYTES = 64 << 20  # enough for the boundaries of 8 M documents
 
 
 class CacheSource:
-    """The tokens of a cache, or of one of its sources. A source's shards are adjacent, so they are one range of tokens.
-    Raises LoaderError if the cache does not have the source. The methods raise the same errors as the cache reader.
+    """The tokens of a cache, or of one of its sources. A source's shards are adjacent, so they form one range of
+    tokens. Raises LoaderError if the cache does not have the source. The methods raise the same errors as the cache
+    reader.
     """
 
     def __init__(self, cache: Cache, source: str | None = None) -> None:
