@@ -86,7 +86,7 @@ def import_cache(
 ) -> Manifest:
     """Make a cache in `directory` from all originals, in their order, as one source. `ends`: the tokens around each
     document, as ("none" | "bos" | "eos" | "both", bos token, eos token). None in place of a token stands for the
-    tokenizer's usual one. An interrupted import can be restarted; finished shards are kept. Raises UsageError,
+    tokenizer's usual token. An interrupted import can be restarted; finished shards are kept. Raises UsageError,
     NoInputError, TokenizerError, CorruptError.
     """
     if not NAME_RULE.fullmatch(source):
