@@ -1,8 +1,9 @@
-"""Defines a cache's contract: the tokenizer's hash, the tokens around each document, and sample encodings; checks
-tokenizers and documents against it. A library once changed its default, so that caches lacked a begin-of-text token,
-and nobody noticed until a model had been trained. A cache therefore records the hash of the tokenizer file, the tokens
-added around each document, and a few strings with their ids. The first and last tokens of every document are checked
-when the document is written. Every reader of a cache reads the contract, so this module needs only numpy and msgspec.
+"""Defines a cache's contract (the tokenizer's hash, the tokens added around each document, and sample encodings), and
+checks tokenizers and documents against it. A tokenizer library once changed a default. As a result, caches lacked the
+begin-of-text token, and nobody noticed until a model had been trained. A cache therefore records the hash of the
+tokenizer file, the tokens added around each document, and a few strings with their ids. The first and last tokens of
+every document are checked when the document is written. Every reader of a cache reads the contract, so this module
+imports no libraries except numpy and msgspec.
 """
 
 from __future__ import annotations
@@ -71,8 +72,8 @@ class Contract(msgspec.Struct, frozen=True):
 def frame(ids: np.ndarray, lengths: np.ndarray, contract: Contract) -> tuple[np.ndarray, np.ndarray]:
     """Add the contract's special tokens around each document; return the tokens to store and the documents' lengths.
 
-    ids: uint32 [T], the ids of the texts end to end. lengths: [N], without the special tokens; the returned lengths
-    include them. Raises TokenizerError for an id outside the vocabulary.
+    ids: uint32 [T], the token ids of all texts, end to end. lengths: [N], the number of ids of each text; the returned
+    lengths include the special tokens. Raises TokenizerError for an id outside the vocabulary.
     """
     if len(ids) and int(ids.max()) >= contract.vocabulary_size:
         raise TokenizerError(
@@ -115,7 +116,9 @@ def _positions(lengths: np.ndarray, contract: Contract) -> tuple[np.ndarray, np.
 
 
 def check_ends(tokens: np.ndarray, lengths: np.ndarray, contract: Contract, place: str) -> None:
-    """Raise CorruptError unless the lengths add up and every document starts and ends with the contract's tokens."""
+    """Raise CorruptError unless the lengths add up to the number of tokens, and every document starts and ends with the
+    contract's special tokens.
+    """
     ends = np.cumsum(lengths)
     total = int(lengths.sum())
     if total != len(tokens):

@@ -31,14 +31,14 @@ def document_table(ids: pa.Array, lengths: np.ndarray) -> pa.Table:
 
 
 class DocumentIndex:
-    """Finds documents by id or row. Thread-safe. row_starts: as in `ShardOffsets`."""
+    """Finds documents by id or row. Thread-safe. row_starts: the first row of each shard, as in `ShardOffsets`."""
 
     def __init__(self, directory: str, partitions: Sequence[Partition], row_starts: np.ndarray) -> None:
         self._directory, self._partitions, self._row_starts = directory, partitions, row_starts
         self._groups = LruCache[tuple[int, int], Any](GROUPS_CACHED)
 
     def ids(self, index: int) -> Any:
-        """Read a shard's ids as an Arrow array, uncached. Raises CorruptError if the manifest's count differs."""
+        """Read a shard's document ids as an Arrow array, uncached. Raises CorruptError if their number is wrong."""
         ids = read_shard(self._url(index), ["id"]).column("id").combine_chunks()
         rows = self._partitions[index].rows
         if len(ids) != rows:
@@ -54,8 +54,8 @@ class DocumentIndex:
         return ids[row - int(ends[group]) + groups[group]].as_py()
 
     def find(self, identity: str) -> int | None:
-        """Return the row of the document with this id, counted over the whole cache, or None if there is none. If
-        several sources have the document, the first of its rows is returned.
+        """Return the row, counted over the whole cache, of the document with this id, or None if there is no such
+        document. If several sources contain the document, its first row is returned.
         """
         for index, partition in enumerate(self._partitions):
             if _encloses(partition.first_id, identity, partition.last_id):

@@ -19,7 +19,7 @@ KEY = "foreign"  # the section's key in the manifest's `details`
 
 
 class ExternalFile(msgspec.Struct, frozen=True):
-    """A file of an array: its path relative to the array's directory, its size and its xxh3-128."""
+    """A file of an array: its path relative to the array's directory, its size and its xxh3-128 checksum."""
 
     path: str
     bytes: int

@@ -10,11 +10,11 @@ a manifest for contradictions.
       shard-00017.loss_mask/    the tokens that are targets, if the source marks them: uint8 0 or 1, same chunks
 
 Shard 17 holds the documents of partition 17 of its source. A partition without documents has no shard, and a shard
-whose documents have no tokens has no array. A shard's array is cut into equal chunks of at most 256 Ki tokens. A block
-of 1 Mi tokens therefore takes about five requests; a small shard is not padded to a full chunk, which takes 512 KiB in
-uint16; and a large shard has at most one token of padding per chunk. Ids are stored as raw uint16 if all ids of the
-vocabulary fit, because compression with blosc would save only 3 % and cost a third of the read rate. Otherwise, ids are
-stored as uint32 with blosc-lz4-bitshuffle, which halves the size.
+whose documents have no tokens has no array. A shard's array is cut into equal chunks of at most 256 Ki tokens. Reading
+a block of 1 Mi tokens therefore takes about five requests; a small shard is not padded to a full chunk, which takes 512
+KiB in uint16; and a large shard has at most one token of padding per chunk. Ids are stored as raw uint16 if all ids of
+the vocabulary fit, because compression with blosc would save only 3 % and cost a third of the read rate. Otherwise, ids
+are stored as uint32 with blosc-lz4-bitshuffle, which halves the size.
 """
 
 from __future__ import annotations
@@ -126,10 +126,10 @@ class SourceSums(msgspec.Struct, frozen=True):
 class CacheDetails(msgspec.Struct, frozen=True):
     """The value of `details` in the manifest of a cache.
 
-    shards: one entry per partition, in the same order. lengths: for each key, the number of documents that have fewer
-    tokens than the key but at least half as many; key "1" counts the empty documents. frequent: the most frequent
-    tokens, as pairs (id, count). A token is counted only in shards where it is among the FREQUENT_IN_SHARD most
-    frequent tokens, so a count is exact or slightly too low. loss_mask: the form of the mask arrays, if there are any.
+    shards: one entry per partition, in the same order. lengths: for each key, the number of documents whose length is
+    less than the key and at least half of it; key "1" counts the empty documents. frequent: the most frequent tokens,
+    as pairs (id, count). A token is counted only in shards where it is among the FREQUENT_IN_SHARD most frequent
+    tokens, so a count is exact or slightly too low. loss_mask: the form of the mask arrays, if there are any.
     """
 
     format: str
@@ -144,7 +144,7 @@ class CacheDetails(msgspec.Struct, frozen=True):
 
 def read_details(directory: str, manifest: Manifest) -> CacheDetails:
     """Return the manifest's `details` after checking that they agree with the rest of the manifest.
-    This check runs whenever a cache is opened and reads no file. `datakit validate` compares the files with the
+    This check runs whenever a cache is opened, and it reads no file. `datakit validate` compares the files with the
     manifest. Raises UsageError, CorruptError.
     """
     if manifest.stage != STAGE:
@@ -210,7 +210,7 @@ def shard_name(source: str, partition: int) -> str:
 
 
 def content_of(partitions: Sequence[Partition]) -> str:
-    """Return a hash of the tokens of all shards, which identifies an imported cache."""
+    """Return a hash of the tokens of all shards. This hash identifies an imported cache."""
     return fingerprint("content", 1, {}, [f"{shard.path} {shard.xxh3} {shard.tokens}" for shard in partitions])
 
 

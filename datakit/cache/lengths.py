@@ -1,8 +1,9 @@
 """Encodes, reads and checks the file `shard-00017.lengths`, which holds each document's number of tokens, and derives
 the documents' starts from it. The numbers are raw little-endian uint32, in the order of the documents. docs.parquet has
-the same numbers next to the ids. They are stored in both files because training needs to know nothing else about the
-documents, and a training machine may not have Arrow. From this file, the document boundaries are found with one read
-and no library but numpy. The file takes 4 bytes per document; a 600-token document's tokens take 1,200 bytes or more.
+the same numbers next to the ids. The lengths are stored in both files because training needs to know nothing else about
+the documents, and a training machine may not have Arrow. With this file, finding the document boundaries takes one read
+and no library other than numpy. The file takes 4 bytes per document, whereas the tokens of a 600-token document take
+1,200 bytes or more.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def read_lengths(directory: str, partition: Partition) -> np.ndarray:
 
 
 def disagreement(data: bytes, partition: Partition) -> str | None:
-    """Return how the file contradicts the manifest, worded as the end of a message, or None if they agree."""
+    """Return how the file contradicts the manifest, as a phrase to put after the file's name, or None if they agree."""
     if len(data) != lengths_bytes(partition.rows):
         return (
             f"has {len(data)} bytes, but the lengths of {partition.rows} documents take {lengths_bytes(partition.rows)}"
@@ -60,7 +61,7 @@ def starts_of(lengths: np.ndarray | Sequence[int]) -> np.ndarray:
 
 
 def stretches(starts: np.ndarray, limit: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges [first, last) of documents, each with at most `limit` tokens or consisting of one longer document.
+    """Yield ranges [first, last) of documents with at most `limit` tokens each; a longer document is a range by itself.
 
     starts: the starts of the N documents, followed by the end of the last one: [N + 1].
     """

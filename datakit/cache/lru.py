@@ -1,7 +1,7 @@
 """Keeps recently used values in memory up to a total size, and drops the least recently used ones first. Thread-safe.
 
-If `functools.lru_cache` decorated a method, its cache would keep each instance, and the files that the instance has
-open, alive as long as it holds one of the instance's results.
+Methods are not decorated with `functools.lru_cache`, because that cache would keep an instance, and the files that the
+instance has open, alive as long as the cache holds one of the instance's results.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Value = TypeVar("Value")
 
 
 class LruCache(Generic[Key, Value]):
-    """Keeps values whose sizes add up to at most `limit`; the last value used is kept even if it alone exceeds `limit`.
+    """Keeps values whose sizes add up to at most `limit`; the value used last is kept even if it alone exceeds `limit`.
     `size_of` returns the size of a value; by default, every value has size 1.
     """
 

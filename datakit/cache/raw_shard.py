@@ -50,7 +50,7 @@ class RawShard:
 
 
 def open_raw(path: str, metadata: dict[str, Any]) -> RawShard | None:
-    """Open the data file of the shard with this zarr.json, or return None if it is not flat. Raises NotFoundError."""
+    """Open the data file of a shard with this zarr.json; return None if the file is not flat. Raises NotFoundError."""
     (sharding,) = (codec["configuration"] for codec in metadata["codecs"])
     if sharding["codecs"] != RAW or sharding["index_location"] != "end" or sys.byteorder != "little":
         return None

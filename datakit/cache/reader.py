@@ -1,7 +1,7 @@
-"""Opens a token cache; reads token ranges, blocks, loss masks and documents from it; checks a tokenizer against it.
+"""Opens a token cache; reads token ranges, blocks, loss masks and documents from it; and checks tokenizers against it.
 
-    cache = open_cache("data/demo")               # its current cache, or data/demo/tokenize-0123456789ab
-    cache.read(10_000, 14_096)                    # an array of 4096 tokens
+    cache = open_cache("data/demo")               # the dataset's current cache; or a cache's own directory
+    cache.read(10_000, 14_096)                    # an array of 4,096 tokens
     for block in cache.blocks(): ...              # arrays of 1 Mi tokens; the next ones are read in the background
     for document in cache.documents(): ...        # document.id, document.tokens
     cache.document("5f0c...")                     # the document with this id
@@ -10,11 +10,11 @@
 Opening a cache reads only its manifest, which holds the order and sizes of the shards and the metadata of their arrays.
 Even a cache of 10,000 shards opens in a fraction of a second, without listing a directory. A binary search maps a
 position to its shard, and the shard's array is opened when it is first read. Reading tokens and document boundaries
-requires numpy, TensorStore and msgspec; document ids also require pyarrow. A cache is refused if it is unfinished or
-the sums in its manifest disagree, and so is the output of any other stage. A local shard is refused on first use if its
-file is missing or has the wrong size. Reading a block of 1 Mi tokens takes one system call if the tokens are stored raw
-on a local disk, and about five requests otherwise. Cut sequences out of blocks: reading sequences one at a time costs
-ten times as much. Thread-safe.
+requires numpy, TensorStore and msgspec; document ids also require pyarrow. A cache is refused if it is unfinished or if
+the sums in its manifest disagree; the output of any other stage is refused, too. A local shard is refused on first use
+if its file is missing or has the wrong size. Reading a block of 1 Mi tokens takes one system call if the tokens are
+stored raw on a local disk, and about five requests otherwise. To get many sequences, cut them out of blocks: reading
+sequences one at a time costs ten times as much. Thread-safe.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SHOWN = 5  # number of sources that `repr` names
 
 @dataclass(frozen=True)
 class Shard:
-    """Shard `index`. In the cache, its tokens start at `token_start` and its documents at row `row_start`."""
+    """Shard `index` of a cache, in which its tokens start at `token_start` and its documents at row `row_start`."""
 
     index: int
     path: str
@@ -60,8 +60,8 @@ class Shard:
 
 
 class Cache(CacheDocuments):
-    """An open token cache, as a sequence of documents: `len(cache)` counts them, and `cache[3]` is one of them. Do not
-    share it with forked processes after the first read; open it in each process instead.
+    """An open token cache, as a sequence of documents: `len(cache)` is their number, and `cache[3]` is the fourth.
+    After the first read, do not share the cache with forked processes; open it in each process instead.
 
     contract: the meaning of the tokens. details: the cache's part of the manifest, including the totals of each source,
     the histogram of document lengths and the form of the arrays. has_loss_mask: True if any shard has a loss mask.
@@ -86,8 +86,8 @@ class Cache(CacheDocuments):
 
     @cached_property
     def tokenizer(self) -> tokenizers.Tokenizer:
-        """The tokenizer with which the cache was made, to decode its tokens; needs the library tokenizers. Raises
-        TokenizerError if this library cannot load it, as for a custom tokenizer.
+        """The tokenizer with which the cache was made, for decoding its tokens; needs the library tokenizers. Raises
+        TokenizerError if that library cannot load the tokenizer, which is the case for a custom tokenizer.
         """
         import tokenizers
 
@@ -107,7 +107,7 @@ class Cache(CacheDocuments):
 
     @property
     def requests(self) -> int:
-        """The number of reads since the cache was opened. TensorStore's reads are counted for the whole process."""
+        """The number of reads since the cache was opened, including TensorStore's reads for other caches."""
         return self._arrays.requests + self._lists_read
 
     def read(self, start: int, stop: int) -> np.ndarray:
@@ -119,16 +119,16 @@ class Cache(CacheDocuments):
         return self._arrays.read_loss_mask(self._offsets.locate(start, stop))
 
     def read_async(self, start: int, stop: int) -> Future[np.ndarray]:
-        """Start `read(start, stop)` in the background. At most 4 reads run at a time; others wait in a queue."""
+        """Start `read(start, stop)` in the background. At most 4 reads run at a time; further ones wait in a queue."""
         return self._pool.submit(self.read, start, stop)
 
     def blocks(self, ranges: Iterable[Range] | None = None, in_flight: int = IN_FLIGHT) -> Iterator[np.ndarray]:
-        """Yield these token ranges (default: all tokens, 1 Mi at a time), with up to `in_flight` concurrent reads."""
+        """Yield each range's tokens (default: all tokens, 1 Mi at a time), with up to `in_flight` concurrent reads."""
         return read_ahead(self.read, block_ranges(self.tokens) if ranges is None else ranges, in_flight)
 
     def view(self) -> np.ndarray:
         """Return all tokens as one read-only array. The array is a memory map if a single raw shard on a local disk
-        holds all tokens; otherwise it is a copy, which takes 2 or 4 bytes of memory per token. Use it for small caches.
+        holds all tokens; otherwise it is a copy, which takes 2 or 4 bytes of memory per token. Meant for small caches.
         """
         filled = np.flatnonzero(np.diff(self._offsets.token_starts))
         mapped = self._arrays.view(int(filled[0])) if len(filled) == 1 else None
@@ -179,9 +179,10 @@ class Cache(CacheDocuments):
 
 
 def open_cache(url: str, cache_bytes: int = CACHE_BYTES) -> Cache:
-    """Open the token cache in directory `url`, or the current one of a dataset, by reading its manifest. The cache's
-    `directory` is always that of the step. `cache_bytes` limits the pool of decoded chunks.
-    Raises NotFoundError (unfinished or missing), UsageError (another kind of directory), CorruptError, RootError.
+    """Open the token cache in directory `url` or, if `url` is the directory of a dataset, the dataset's current cache,
+    by reading its manifest. In both cases, `directory` in the result is the directory of the cache itself.
+    `cache_bytes` limits the pool of decoded chunks. Raises NotFoundError (missing or unfinished cache), UsageError
+    (output of another stage), CorruptError, RootError.
     """
     directory = urls.absolute(url)
     zarr_arrays.key_value_store(directory)  # raises RootError for an unsupported protocol

@@ -1,7 +1,8 @@
-"""Reads tokens and loss masks from shards, raw local files directly and all others through TensorStore; checks file
-sizes and keeps recently used arrays open. One system call reads from a raw shard on a local disk straight into the
-result. TensorStore reads everything else, such as compressed shards, loss masks and shards in object stores. A local
-shard is refused when it is opened if its file is missing or its size differs from the manifest's. Thread-safe.
+"""Reads tokens and loss masks from shards (raw local files directly, all others through TensorStore), checks file
+sizes, and keeps recently used arrays open. One system call reads from a raw shard on a local disk straight into the
+result. TensorStore reads everything else, such as compressed shards, loss masks and shards in object stores. If the
+file of a local shard is missing or does not have the size that the manifest gives, the shard is refused when it is
+opened. Thread-safe.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ class ShardArrays:
 
     @property
     def requests(self) -> int:
-        """The number of reads since the cache was opened. TensorStore's reads are counted for the whole process."""
+        """The number of reads since the cache was opened, including TensorStore's reads for other caches."""
         return self._direct_reads + zarr_arrays.requests_so_far() - self._before
 
     def read(self, stretches: Sequence[Stretch]) -> np.ndarray:
-        """Return the tokens of the stretches, end to end. TensorStore reads its stretches concurrently."""
+        """Return the tokens of the stretches, end to end. Those that TensorStore reads are read concurrently."""
         out = np.empty(sum(last - first for _, first, last in stretches), self._dtype)
         pending, position = [], 0
         for index, first, last in stretches:
@@ -130,9 +131,9 @@ class ShardArrays:
 
 
 def _begin(array: Any, first: int, place: np.ndarray) -> list[tuple[np.ndarray, Any]]:
-    """Start reading as many tokens as `place` holds, from `first` on; return (part of `place`, read) for each read. The
-    caller copies the results to `place`. One read per chunk gives 1.5 times the rate of a single read, because
-    TensorStore decodes each read in a single thread.
+    """Start reading tokens from position `first` on, as many as fit in `place`, and return a list of pairs (part of
+    `place`, read). The caller copies the result of each read to its part. One read per chunk gives 1.5 times the rate
+    of a single read, because TensorStore decodes each read in a single thread.
     """
     last, (chunk,) = first + len(place), array.chunk_layout.read_chunk.shape
     cuts = [first, *range((first // chunk + 1) * chunk, last, chunk), last]
@@ -141,7 +142,7 @@ def _begin(array: Any, first: int, place: np.ndarray) -> list[tuple[np.ndarray, 
 
 def _check_size(url: str, expected: int) -> None:
     """Raise CorruptError if a local file is missing or has the wrong size.
-    Objects in an object store are not checked, because the checksum of the index at their end reveals truncation.
+    Objects in an object store are not checked, because the checksum of the index at an object's end reveals truncation.
     """
     try:
         size = urls.size(url)

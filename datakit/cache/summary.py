@@ -1,6 +1,6 @@
 """Computes the figures that `datakit cache stats` shows: documents per range of lengths, totals per source and the most
 frequent tokens. The manifest holds all of these figures, except the most frequent tokens of a cache imported by
-reference. To find them, all tokens of such a cache are read and counted.
+reference. To find these, all tokens of such a cache are read and counted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from datakit.cache.reader import Cache
 
 @dataclass(frozen=True)
 class CacheSummary:
-    """Totals and distributions. lengths: (at least, below, documents). frequent: (id, count), highest counts first."""
+    """Totals and distributions of a cache. lengths: for each range of lengths, its start, its end (exclusive) and the
+    number of documents. frequent: pairs (id, count), the highest counts first.
+    """
 
     directory: str
     documents: int

@@ -3,7 +3,7 @@ writes each file once, metadata last. The loss mask, if any, is written first, f
 lengths, the list of documents, and finally zarr.json. A shard that has its zarr.json is therefore complete. The bytes
 written depend only on the documents, not on how the documents were batched. Memory: three times the size of the shard's
 tokens. In memory, a token takes 2 bytes for a raw shard and 4 for a compressed one. Writing 1 GiB of text at 3.5 bytes
-per token therefore takes 1.7 GiB or 3.4 GiB of memory.
+per token therefore takes 1.7 GiB (raw) or 3.4 GiB (compressed) of memory.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ EMPTY_XXH3 = "99aa06d3014798d86001c324468d497f"  # xxh3-128 of no bytes, for a s
 
 @dataclass(frozen=True)
 class Documents:
-    """Encoded documents in order. ids: [N]. tokens: [T], end to end. lengths: int64 [N].
+    """Encoded documents in order. ids: [N]. tokens: [T], those of all documents end to end. lengths: int64 [N].
 
     mask: uint8 [T], 1 for each token that is a target; None if all tokens are targets.
     """
@@ -56,7 +56,7 @@ class Documents:
 
 @dataclass
 class _Tokens:
-    """The tokens collected so far, in a bytearray, which the system grows by remapping pages, not by copying."""
+    """The tokens collected so far, in a bytearray, which the system enlarges by remapping pages, not by copying."""
 
     dtype: np.dtype
     vocabulary_size: int
@@ -146,8 +146,8 @@ def _write_mask(path: str, taken: _Tokens, context: TaskContext) -> tuple[tuple[
 
 def _write_array(path: str, values: bytearray, form: ArrayForm, context: TaskContext) -> tuple[OutputFile, bytes]:
     """Encode the values and commit the data file; return its description, and the metadata, which the caller must
-    commit last. The caller must not keep a reference to `values`, so that their memory is freed when TensorStore
-    releases it.
+    commit last. The caller must not keep a reference to `values`, so that the memory of the values is freed as soon as
+    TensorStore releases it.
     """
     data, metadata = encode_array(np.frombuffer(values, form.dtype), form, context.cpus)
     del values

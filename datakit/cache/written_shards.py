@@ -1,5 +1,5 @@
-"""Defines what a task reports about a shard it wrote, and combines these reports into the manifest's totals
-per source, length histogram and most frequent tokens.
+"""Defines what a task reports about a shard that it wrote, and combines these reports into the manifest's length
+histogram, list of most frequent tokens, and totals per source.
 """
 
 from __future__ import annotations

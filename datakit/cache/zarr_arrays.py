@@ -1,11 +1,11 @@
-"""Wraps TensorStore: opens, reads and encodes shard arrays, sets its limits and credentials, and turns its errors into
-datakit's. No other module imports TensorStore. Opening takes an array's metadata from the cache's manifest and reads
-nothing. A missing or damaged shard is an error, although TensorStore by default reads a missing file as zeros. Memory
-for reading: a bounded pool of decoded chunks and indices, plus about twice the size of each block while it is read and
-decoded. Writing encodes a whole shard in memory and writes each file once. If TensorStore were given a shard in pieces,
-it would rewrite the file for each piece (in a measurement, it wrote 8.5 times the bytes). With a scratch directory,
-every token would be written twice. Memory for writing, in addition to the tokens: twice their size if they are stored
-raw, and one and a half times their size if they are compressed.
+"""Wraps TensorStore: opens, reads and encodes shard arrays, sets TensorStore's limits and credentials, and turns its
+errors into datakit's. No other module imports TensorStore. Opening an array reads nothing, because its metadata is in
+the cache's manifest. A missing or damaged shard is an error, although TensorStore by default reads a missing file as
+zeros. Memory for reading: a bounded pool of decoded chunks and indices, plus about twice the size of each block while
+it is read and decoded. To write a shard, datakit encodes all of it in memory and writes each file once. If TensorStore
+were given a shard in pieces, it would rewrite the file for each piece (in a measurement, it wrote 8.5 times as many
+bytes). With a scratch directory, every token would be written twice. Memory for writing, in addition to the tokens:
+twice their size if they are stored raw, and one and a half times their size if they are compressed.
 """
 
 from __future__ import annotations

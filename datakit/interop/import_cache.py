@@ -4,9 +4,9 @@ Copied tokens pass through the regular shard writer, which checks the first and 
 contract. Arrays left in place are described file by file, with checksums (cache/external_arrays.py); their documents
 are checked only if the contract adds tokens around documents. docs/cache.md describes the result.
 
-Cost: a copy reads and writes every token once; a reference reads every byte once, for the checksums, and once more if
+Cost: copying reads and writes every token once; referring reads every byte once, for the checksums, and once more if
 the documents are checked. Memory: about 24 bytes for each document of the original being imported (60 for a Megatron
-dataset). A copy also takes three times the size of one shard's tokens.
+dataset). Copying also takes three times the size of one shard's tokens.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Progress = Callable[[int, int], None]  # called with the numbers of documents an
 
 @dataclass(frozen=True)
 class ExternalTokens:
-    """Tokens in another format: the lengths of the documents, int64 [N], and a way to read tokens [start, stop)."""
+    """Tokens in another format: the documents' lengths, int64 [N], and a function that reads tokens [start, stop)."""
 
     place: str
     lengths: np.ndarray
@@ -86,7 +86,7 @@ def import_cache(
 ) -> Manifest:
     """Make a cache in `directory` from all originals, in their order, as one source. `ends`: the tokens around each
     document, as ("none" | "bos" | "eos" | "both", bos token, eos token). None in place of a token stands for the
-    tokenizer's usual one. An interrupted import can be restarted; finished shards are kept. Raises UsageError,
+    tokenizer's usual token. An interrupted import can be restarted; finished shards are kept. Raises UsageError,
     NoInputError, TokenizerError, CorruptError.
     """
     if not NAME_RULE.fullmatch(source):
@@ -163,13 +163,13 @@ def _refer(
 
 
 def _documents(original: ExternalTokens, first: int, last: int, number: int, contract: Contract) -> Iterator[Documents]:
-    """Yield rows [first, last) in batches, with ids for shard `number`, in which row `first` becomes row 0."""
+    """Yield documents [first, last) in batches, with ids for shard `number`, where document `first` becomes row 0."""
     starts = starts_of(original.lengths)
     for begin, end in stretches(starts[first : last + 1], BATCH_TOKENS):
         start, stop = int(starts[first + begin]), int(starts[first + end])
         tokens = original.read(start, stop)
         if len(tokens) != stop - start:
-            raise CorruptError(f"{original.place}: {len(tokens)} tokens were read, but its index says {stop - start}")
+            raise CorruptError(f"{original.place}: {len(tokens)} tokens were read, but its index lists {stop - start}")
         _check_ids(tokens, contract, original.place)
         lengths = original.lengths[first + begin : first + end]
         yield Documents(_ids(number, begin, end), tokens.astype(contract.dtype), lengths)
@@ -190,7 +190,7 @@ def _ids(number: int, first: int, last: int) -> pa.StringArray:
 
 
 def _reference(place: str, directory: str) -> str:
-    """Make `place` relative to `directory` if both are in the same store, so that they can be moved together."""
+    """Return `place`, relative to `directory` if both are in the same store, so that the two can be moved together."""
     same = urls.protocol(place) == urls.protocol(directory) == "file" or (
         place.split("/")[:3] == directory.split("/")[:3] and not urls.is_local(place)
     )

@@ -1,6 +1,6 @@
-"""Reads token caches in the Levanter layout for import: jagged arrays in zarr 3, and a ledger of their shards.
-`docs/cache.md` describes the layout. The ledger holds is_finished, the numbers of rows in total and per shard, and the
-layout: consolidated (one pair of arrays for all documents) or sharded (one pair for each shard).
+"""Reads token caches in the Levanter layout for import: jagged arrays in zarr 3, and a ledger of the cache's shards.
+`docs/cache.md` describes the layout. The ledger holds is_finished, the number of rows in total and in each shard, and
+the layout: consolidated (one pair of arrays for all documents) or sharded (one pair for each shard).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CACHE_BYTES = 16 << 20
 
 
 class Ledger(msgspec.Struct, frozen=True):
-    """The part of `shard_ledger.json` that is needed here. Older ledgers do not name their layout."""
+    """The part of `shard_ledger.json` that is needed here. Older ledgers do not state the layout."""
 
     total_num_rows: int
     is_finished: bool
@@ -39,7 +39,7 @@ def is_levanter(cache: str) -> bool:
 
 
 def read_levanter(cache: str, field: str = FIELD) -> Iterator[ExternalTokens]:
-    """Yield a cache's tokens, as a whole or shard by shard. Raises UsageError, CorruptError and NotFoundError."""
+    """Yield the tokens of a cache, or of each of its shards. Raises UsageError, CorruptError and NotFoundError."""
     place = urls.join(cache, LEDGER)
     try:
         ledger = msgspec.json.decode(urls.read_bytes(place), type=Ledger)
@@ -68,7 +68,7 @@ def _jagged_array(place: str, rows: int) -> ExternalTokens:
     found = zarr_arrays.finish(offsets[: rows + 1].read(), urls.join(place, "offsets"))
     if int(found[0]) != rows:
         raise CorruptError(
-            f"{place}: its offsets say {int(found[0])} rows, but the ledger says {rows}; one of the two was altered"
+            f"{place}: its offsets list {int(found[0])} rows, but the ledger lists {rows}; one of the two was altered"
         )
     lengths = np.diff(found[1:], prepend=0).astype(np.int64)
     if len(lengths) and lengths.min() < 0:

@@ -66,7 +66,7 @@ class Loader:
         self._pool = BlockPool(reader.load, reader.size, self.metrics, budget_bytes=memory, in_flight=in_flight)
         self._lookahead = Lookahead(self.order, reader, self._pool, self._own_rows)
         self._process = os.getpid()
-        self._planning = threading.RLock()  # guards the order and the lookahead, which remember what they computed
+        self._planning = threading.RLock()  # guards the order and the lookahead, which cache results
 
     def __repr__(self) -> str:
         steps = "endless" if self.steps is None else f"{self.steps:,} batches"
@@ -117,7 +117,7 @@ class Loader:
 
     @property
     def tokenizer(self) -> tokenizers.Tokenizer:
-        """The tokenizer of all components, to decode tokens. Raises LoaderError if they have several, or none."""
+        """The tokenizer that all components share, for decoding. Raises LoaderError if they have several, or none."""
         return shared_tokenizer(self.sources)
 
     def rows(self, step: SupportsIndex, first: SupportsIndex, last: SupportsIndex) -> Batch:
@@ -176,7 +176,7 @@ class Loader:
         return values | {f"epochs/{name}": epochs for name, epochs in self.epochs(step).items()}
 
     def packing_report(self) -> dict[str, dict[int, Counters]]:
-        """Return each packed component's counters for every sequence length whose sequences this loader counted."""
+        """Return each packed component's counters for every sequence length for which this loader packed the blocks."""
         return {
             name: dict(stream.counts.packing_counters)
             for name, stream in zip(self.order.names, self.order.streams, strict=True)
@@ -184,9 +184,9 @@ class Loader:
         }
 
     def outline(self, steps: int) -> list[tuple[int, int, int]]:
-        """Summarize the first `steps` batches as a list of (number of batches, rows per global batch, sequence length).
-        Each tuple describes consecutive batches of one shape. Raises LoaderError, which says why the run ends, if it
-        has fewer than `steps` batches.
+        """Return a summary of the first `steps` batches: a list of (number of batches, rows per global batch, sequence
+        length). Each tuple describes consecutive batches of one shape. If the run has fewer than `steps` batches,
+        raises a LoaderError that states why it ends.
         """
         self.order.require(steps)
         sizes, lengths = self.mixture.batches, self.order.lengths
@@ -215,7 +215,7 @@ class Loader:
             step += 1
 
     def _complete(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Compute the derived arrays in the background thread, so that the training loop does not wait for them."""
+        """Yield the batches with their derived arrays computed, so that the training loop does not wait for these."""
         for batch in batches:
             if self.options.segments:
                 _ = batch.segments, batch.loss_mask

@@ -1,9 +1,9 @@
 """Describes what a run reads, for its checkpoints, and refuses to resume if earlier batches would have been different.
 
-Many settings decide the batches before the checkpoint's step: the seed, sources, held-out documents, block sizes,
+Many settings determine the batches before the checkpoint's step: the seed, sources, held-out documents, block sizes,
 windows and packing, and the stages, lengths and batch sizes in effect until then. If any of these differed, the resumed
 run would silently read some tokens twice and never read others, so an error that states the difference is raised.
-Settings that only decide where the run ends may differ if the end does not affect the batches before the checkpoint.
+Settings that only determine where the run ends may differ if the end does not affect the batches before the checkpoint.
 Settings that take effect at the checkpoint's step or later may also differ, so to change a mixture on purpose, add a
 stage. All permitted changes are returned for the caller to log.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 FORMAT = "datakit.mixture/1"
 TIMED = ("sequence_length", "batch_size", "stages")
-ENDING = ("stop", "final_batch", "max_epochs")  # decide only where the run ends
+ENDING = ("stop", "final_batch", "max_epochs")  # these only determine where the run ends
 HINTS = {"window_blocks": " (derived from memory_bytes and the components; set the old value in the Shuffle)"}
 
 
@@ -54,7 +54,7 @@ def fingerprint_of(settings: Mapping[str, Any]) -> str:
 
 
 def verify(saved: Mapping[str, Any], current: Mapping[str, Any], step: int) -> list[str]:
-    """Return the changes from `step` on. Raises MixtureChangedError if earlier batches would have been different."""
+    """Return a line for each permitted change. Raises MixtureChangedError if batches before `step` would differ."""
     if saved.get("format") != FORMAT:
         raise MixtureChangedError(f"the checkpoint's mixture has format {saved.get('format')!r}, not {FORMAT!r}")
     past, future = _differences(saved, current, step)

@@ -45,7 +45,7 @@ def test_inconsistent_caches_are_refused(tmp_path: Path, tokenizer: str) -> None
     with pytest.raises(NotFoundError, match="is 'tokens' the right field"):
         list(read_levanter(str(original), "tokens"))
     write_ledger(original, {"only": 21})
-    with pytest.raises(CorruptError, match="offsets say 20 rows, but the ledger says 21"):
+    with pytest.raises(CorruptError, match="offsets list 20 rows, but the ledger lists 21"):
         list(read_levanter(str(original)))
     write_ledger(original, {"only": 20}, is_finished=False)
     with pytest.raises(UsageError, match="is not finished"):

@@ -32,7 +32,7 @@ STARTS_CACHED = 32  # number of shards
 
 
 class CacheDocuments(ABC):
-    """A cache as a sequence of documents, in the order of its tokens. A document's row is its place in this order."""
+    """A cache as a sequence of documents, in the order of its tokens. A document's row is its index in this order."""
 
     def __init__(self, directory: str, manifest: Manifest, details: CacheDetails) -> None:
         self.directory: str = directory
@@ -86,8 +86,9 @@ class CacheDocuments(ABC):
             yield from part.documents()
 
     def to_arrow(self, start: int = 0, stop: int | None = None) -> pyarrow.RecordBatchReader:
-        """Return the documents in rows [start, stop) as Arrow record batches of about 1 Mi tokens, each of which is
-        made when it is read: id, source, tokens and, if the cache has any, loss_mask. Needs pyarrow.
+        """Return a reader of Arrow record batches that hold the documents in rows [start, stop), about 1 Mi tokens
+        each. The columns are id, source, tokens and, if the cache has loss masks, loss_mask. A batch is made when it is
+        read. Needs pyarrow.
         """
         parts = self._stretches(start, len(self) if stop is None else stop, masks=self.has_loss_mask)
         return record_batches(parts, self.contract.dtype, self.has_loss_mask)

@@ -2,15 +2,15 @@
 
 A component with weight w is owed exactly w * B sequences in a mixture block of B sequences, which is rarely a whole
 number. Two simple rules fail. If each block is rounded independently, a component with a tiny weight is never served.
-Rounding the running totals w * B * b after b blocks (by largest remainders) is not monotone: with many components, one
+The running totals w * B * b after b blocks, rounded by largest remainders, are not monotone: with many components, one
 of them may be allotted fewer sequences in total after more blocks, so that some block would need a negative count.
 
 Therefore, each component's debt is carried from block to block in fixed point (int64, in units of 2^-40 of a sequence),
-with weights that sum to exactly 2^40. The debts are paid as in fair scheduling: unit j of a component may be served
-once the component's accumulated share exceeds j - 1, and must be served by the block in which that share reaches j. A
-block first serves the units that are due. The rest of the block is filled with units that may be served, earliest
-deadline first. This rule meets all deadlines if any schedule can meet them, and a schedule of fractional shares does.
-So, after every block,
+with weights that sum to exactly 2^40. The debts are paid as in fair scheduling: sequence j of a component (counted from
+1) may be served once the component's accumulated share exceeds j - 1, and must be served by the block in which that
+share reaches j. A block first serves the sequences that are due. The rest of the block is filled with sequences that
+may be served, earliest deadline first. This rule meets all deadlines if any schedule can meet them, and a schedule of
+fractional shares meets them. So, after every block,
 
     floor(w * B * b) <= sequences served <= ceil(w * B * b)          exactly, for every component
 
@@ -53,14 +53,14 @@ def fixed_point(weights: Sequence[float]) -> np.ndarray:
 
 
 def serve_block(debt: np.ndarray, owed: np.ndarray, block: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (counts, debt after the block), both int64 [components]. `owed` is what a block adds to the debt."""
+    """Return (counts, debt after the block), both int64 [components]. `owed` is the debt that each block adds."""
     debt = debt + owed
     counts = np.maximum(debt >> SCALE_BITS, 0)
     debt = debt - (counts << SCALE_BITS)
     free = block - int(counts.sum())
     if free:
         may = np.flatnonzero(debt > 0)
-        deadline = -((debt[may] - SCALE) // owed[may])  # number of blocks until the next unit is due, rounded up
+        deadline = -((debt[may] - SCALE) // owed[may])  # number of blocks until the next sequence is due, rounded up
         chosen = may[np.lexsort((may, -debt[may], deadline))[:free]]
         counts[chosen] += 1
         debt[chosen] -= SCALE

@@ -8,7 +8,7 @@ values.
     )
 
 The checks read no tokens. All settings of a Mixture affect the contents of the batches. This includes `memory_bytes`,
-which decides how many blocks are shuffled together. Settings that do not affect the batches, such as the number of
+which determines how many blocks are shuffled together. Settings that do not affect the batches, such as the number of
 threads and the read-ahead, belong to the Loader.
 """
 
@@ -61,8 +61,8 @@ class Shuffle:
 class Component:
     """One source in the mixture, and how it is read. If `packing` is None, documents are laid end to end and cut into
     sequences; a Packing keeps documents whole where they fit. `packing_counts` maps each sequence length to the stored
-    number of sequences in each block: int32 [blocks]. About `validation_tokens` tokens are held out. The run ends
-    before the component would exceed `max_epochs`.
+    number of sequences in each block: int32 [blocks]. About `validation_tokens` tokens are held out for validation. The
+    run ends before the component would exceed `max_epochs`.
     """
 
     source: TokenSource
@@ -94,7 +94,7 @@ class Component:
 
 @dataclass(frozen=True)
 class Stage:
-    """The weights that apply from a step or a slot on. They need not sum to 1; a component not named has weight 0."""
+    """The weights that apply from a step or a slot on. They need not sum to 1; an omitted component has weight 0."""
 
     weights: Mapping[str, float]
     start_step: int | None = None
@@ -117,9 +117,9 @@ class SimulatedEpochs:
 
 @dataclass(frozen=True)
 class Mixture:
-    """Components, their weights per stage, and all other settings that decide the batches. `block` and `batch_size` are
-    numbers of sequences (`batch_size` over all hosts), `sequence_length` is a number of tokens, and `memory_bytes` is
-    in bytes. For invalid or contradictory values, raises a LoaderError that names the component, stage or setting.
+    """Components, their weights per stage, and all other settings that determine the batches. `block` and `batch_size`
+    are numbers of sequences (`batch_size` over all hosts), `sequence_length` is a number of tokens, and `memory_bytes`
+    is in bytes. For invalid or contradictory values, raises a LoaderError that names the component, stage or setting.
     """
 
     components: Mapping[str, Component]

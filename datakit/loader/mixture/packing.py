@@ -2,7 +2,7 @@
 
 Packing may reorder the documents of a block, but it keeps whole every document that fits in a sequence. It needs only
 the documents' lengths. Each block is packed independently, so finding a sequence requires only the number of sequences
-in each other block. `count_blocks` counts them, and the step `packing-<length>-<policy>` stores the counts.
+in every block. `count_blocks` counts the sequences, and the step `packing-<length>-<policy>` stores the counts.
 
 The assignment of documents to blocks does not depend on the sequence length: a document belongs to the block in which
 it starts. A document longer than a block is first cut into block-sized parts, and each part is treated as a document.
@@ -30,7 +30,7 @@ POLICIES = ("split", "truncate", "drop")
 
 @dataclass(frozen=True)
 class Packing:
-    """The policy for packing a component. `max_documents` limits the documents per sequence; 0 means no limit."""
+    """The policy for packing a component. `max_documents` limits the number of documents per sequence; 0: no limit."""
 
     too_long: str = "split"
     max_documents: int = 0
@@ -68,7 +68,7 @@ class Counters:
 
 @dataclass(frozen=True)
 class Documents:
-    """The documents of a block; each part of a document longer than a block counts as one. Arrays [documents]."""
+    """Documents of a block; each part of a document longer than a block counts as a document. Arrays [documents]."""
 
     starts: np.ndarray
     lengths: np.ndarray

@@ -1,12 +1,12 @@
-"""Names and finds the steps that store packed components' sequence counts, and refuses counts that are missing, damaged
-or made for another length or packing.
+"""Names and finds the steps that store packed components' sequence counts, and raises an error if a component's counts
+are missing or damaged.
 
 The loader must know how many sequences each block of a packed component holds. `datakit mixture pack` counts them once
 for each sequence length, in a step `packing-<length>-<policy>` that all mixtures over the same tokens share:
 
     <root>/packing/packing-4096-split-<12 digits>/counts.npy        int32, one per block
 
-The step's fingerprint covers everything that decides the counts: the identity of the tokens that training sees (the
+The step's fingerprint covers everything that determines the counts: the identity of the tokens that training sees (the
 cache or its source, without the held-out documents), the block size, the length and the packing. So counts from another
 cache are never used, and new held-out documents require new counts. Loading the counts of one step takes two reads, and
 4 bytes of memory per block.
@@ -37,7 +37,7 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True)
 class CountParameters:
-    """All values that decide the counts; the step's fingerprint covers them."""
+    """All values that determine the counts; the step's fingerprint covers them."""
 
     source: str  # identity of the token source
     tokens: int

@@ -1,4 +1,5 @@
-"""Computes each component's tokens, epochs and share over a run, and lists all changes of stage, length and batch size.
+"""Computes each component's numbers of tokens and epochs and its share of the tokens over a run, and lists all changes
+of stage, length and batch size.
 
     view = contributions(SequenceOrder(mixture), steps=20_000)
     view.tokens[-1]     # number of tokens of each component at the end, in the order of view.names
@@ -18,7 +19,7 @@ from datakit.loader.mixture.sequence_order import SequenceOrder
 
 @dataclass(frozen=True)
 class Preview:
-    """The components' contributions before each of `steps`, which ascend from 0. Numbers of tokens include padding."""
+    """The components' contributions up to each of `steps`, which ascend from 0. Numbers of tokens include padding."""
 
     names: list[str]
     steps: np.ndarray

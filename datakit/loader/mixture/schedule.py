@@ -49,7 +49,7 @@ class Schedule:
 
 
 class SlotAxis:
-    """Converts steps to slots and back. A slot is a row's number, counted from 0 over all batches, padding included."""
+    """Converts steps to slots and back. A slot is a row's index, counted over all batches, padding included."""
 
     def __init__(self, batch_size: Schedule) -> None:
         self._steps, self._sizes = zip(*batch_size.pairs, strict=True)

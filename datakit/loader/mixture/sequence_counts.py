@@ -1,9 +1,9 @@
-"""Computes how many sequences of one length each block holds; refuses lengths that do not fit in a block, and counts
-for a different number of blocks.
+"""Computes how many sequences of one length each block holds; refuses lengths that do not fit in a block, and stored
+counts for a different number of blocks.
 
 A plain component needs no table: every block but the last holds the same number of sequences. A packed component needs
-one count per block (4 bytes per million tokens). For both, an epoch's order needs only the index of each window's
-first sequence.
+one count per block (4 bytes per million tokens). For both, only the index of each window's first sequence is needed to
+order an epoch.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class PlainCounts:
         return np.where(blocks == self.axis.count - 1, self._last, self._usual)
 
     def window_starts(self, order: Order, window_blocks: int) -> np.ndarray:
-        """Return the first sequence of each window of an epoch's block order, then the total: int64 [windows + 1]."""
+        """Return each window's first sequence for this order of the blocks, then the total: int64 [windows + 1]."""
         count = self.axis.count
         place = int(order.inverse(np.array([count - 1]))[0])
         blocks = np.minimum(np.arange(-(-count // window_blocks) + 1) * window_blocks, count)
@@ -44,7 +44,7 @@ class PlainCounts:
 
 
 class PackedCounts:
-    """Counts for blocks whose documents are packed, one count per block. Its methods are those of `PlainCounts`."""
+    """Counts for blocks whose documents are packed, one count per block. The methods are those of `PlainCounts`."""
 
     def __init__(self, counts: np.ndarray) -> None:
         self._counts = counts
@@ -65,7 +65,7 @@ SequenceCounts = PlainCounts | PackedCounts
 
 class CountsByLength:
     """The sequence counts of one component for each sequence length. `stored` holds counts of a packed component, keyed
-    by length; for any other length, the component's blocks are counted on demand.
+    by length; for any other length, the sequences in its blocks are counted on demand.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class CountsByLength:
 
     def of(self, length: int) -> SequenceCounts:
         """Return the counts for sequences of `length` tokens. Raises LoaderError if no sequence of this length can be
-        made, if the stored counts do not match the source, or if there are too many blocks to count here.
+        made, if stored counts do not match the source, or if none are stored and the blocks are too many to count.
         """
         with self._lock:
             if length not in self._made:

@@ -35,8 +35,8 @@ class Pick:
 
 @dataclass(frozen=True)
 class _End:
-    """A possible end of the run: `after` slots past the last of the slots that serve these sequences, which are pairs
-    (number of the component, number of the sequence).
+    """A possible end of the run: `after` slots past the last slot that serves one of `sequences`, which are given as
+    pairs (component number, sequence number).
     """
 
     sequences: list[tuple[int, int]]
@@ -46,8 +46,8 @@ class _End:
 
 class SequenceOrder:
     """The order in which the sequences of a mixture are read. `names`, `streams` and all arrays with one entry per
-    component are ordered by component name. `ending` says why the run ends. Raises LoaderError if the windows do not
-    fit in memory, if a sequence length does not fit in a component's blocks, or if the end of the run cannot be found.
+    component are ordered by component name. `ending` is the reason why the run ends. Raises LoaderError if the windows
+    do not fit in memory, if a sequence length does not fit in a component's blocks, or if no end can be found.
     """
 
     def __init__(self, mixture: Mixture) -> None:
@@ -92,7 +92,7 @@ class SequenceOrder:
         return self.slot_order.served(self.axis.first_slot(step)).tolist()
 
     def require(self, steps: int) -> None:
-        """Raise LoaderError, which says why the run ends, if it has fewer than `steps` batches."""
+        """If the run has fewer than `steps` batches, raise a LoaderError that states why it ends."""
         if self.steps is not None and self.steps < steps:
             raise LoaderError(
                 f"the mixture ends after {self.steps:,} of {steps:,} batches: {self.ending}; give components "
@@ -124,8 +124,8 @@ class SequenceOrder:
         return Stream(source, settings, self.lengths.at(0), dict(component.packing_counts or {}))
 
     def _end(self) -> int | None:
-        """Return the number of slots in the run, or None if it never ends. Sets `ending`. Raises LoaderError if the
-        stop rule promises an end, but there is none.
+        """Return the number of slots in the run, or None if it never ends. Sets `ending`. Raises LoaderError if `stop`
+        is "all_exhausted" and the run never ends.
         """
         end, self.ending = None, "it never ends"
         for bound, possible in sorted(((self._bound(each), each) for each in self._ends()), key=lambda pair: pair[0]):
@@ -140,7 +140,7 @@ class SequenceOrder:
         return end
 
     def _bound(self, possible: _End) -> float:
-        """Return a lower bound for the slot of an end without computing blocks; infinity if it is never reached."""
+        """Return a lower bound for the slot of an end, computing no blocks; infinity if the end is never reached."""
         return max(self.slot_order.earliest(i, sequence) for i, sequence in possible.sequences)
 
     def _ends(self) -> list[_End]:
@@ -165,7 +165,7 @@ class SequenceOrder:
         name = next(name for name, each in zip(self.names, last, strict=True) if self._bound(each) == float("inf"))
         raise LoaderError(
             f"stop is 'all_exhausted', but component {name!r} loses its weight before its first epoch ends, so the run "
-            "never ends; let it keep its weight, or give a component that keeps its weight max_epochs"
+            "never ends; let it keep its weight, or set max_epochs for a component that keeps its weight"
         )
 
 

@@ -1,9 +1,9 @@
 """Decides which component each slot of the run goes to, and which of that component's sequences is served there.
 
-A slot is the number of a row, counted from 0 over all batches. Each mixture stage divides its slots into mixture blocks
-(of 2,048 slots by default). apportion.py decides how many sequences of each component a block holds, and a keyed
-permutation decides their order. A component's sequences are numbered in slot order. If a new stage cuts a mixture block
-short, the numbering continues after the last sequence served. Computing 2,048 slots takes 0.3 ms; 64 blocks are cached.
+A slot is a row's index, counted over all batches. The slots of each stage are divided into mixture blocks (of 2,048
+slots by default). apportion.py decides how many sequences of each component a block holds, and a keyed permutation
+decides their order. A component's sequences are numbered in slot order. If a new stage cuts a mixture block short, the
+numbering continues after the last sequence served. Computing 2,048 slots takes 0.3 ms; 64 blocks are cached.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ANNOUNCED_BLOCKS, SECONDS_PER_BLOCK = 200_000, 20e-6  # a search of more blocks 
 
 @dataclass(frozen=True)
 class StageSlots:
-    """A stage that starts at slot `first`: its components' numbers (ascending) and their counts in each block."""
+    """A stage that starts at slot `first`: its components' numbers (ascending) and sequence counts in each block."""
 
     first: int
     members: np.ndarray
@@ -92,7 +92,7 @@ class SlotOrder:
         return stage.first + self._place(number, int(member[0]), inside) if member.size else None
 
     def earliest(self, component: int, sequence: int) -> float:
-        """Return a lower bound for the result of `slot_of` without computing blocks; infinity if there is no result."""
+        """Return a lower bound for the result of `slot_of`, computing no blocks; infinity if the result is None."""
         number, inside = self._stage_serving(component, sequence)
         stage = self._stages[number]
         member = np.flatnonzero(stage.members == component)

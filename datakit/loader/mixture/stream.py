@@ -4,10 +4,11 @@
     window    the next K blocks of the epoch; their sequences are in an order keyed by (component, epoch, window)
     stretch   consecutive sequences of one length; the next stretch starts where the run changes the length
 
-A component is presented as an endless series of sequences, each of which can be found without reading any before it. A
-change of length closes the current window. The window's unread sequences, in token order, are joined into sequences of
-the new length, which form a window of their own. Then the epoch continues with its next blocks. Their order stays the
-same, and they are cut to the new length. So each token of an epoch is served once, whatever the lengths.
+A component is presented as an endless series of sequences, each of which can be found without reading those before it.
+A change of length closes the current window. The window's unread sequences, in token order, are joined into sequences
+of the new length, which form a window of their own. Then the epoch continues with its next blocks. Their order stays
+the same, and they are cut into sequences of the new length. So each token of an epoch is served once, whatever the
+lengths.
 
 Memory: one number per window of an epoch, and the tables of the few windows in use.
 Time: building a window of 16,384 sequences takes about 1 ms.
@@ -29,13 +30,13 @@ from datakit.loader.sources.ranges import Pieces, plain
 from datakit.loader.sources.rows import Rows, View, rows_of_pieces, rows_of_range
 from datakit.loader.sources.token_source import BlockAxis, TokenSource
 
-CACHED_PACKINGS = 64  # how many blocks' packings are kept; each takes 16 bytes per document
+CACHED_PACKINGS = 64  # number of blocks whose packing is kept; each packing takes 16 bytes per document
 
 
 @dataclass(frozen=True)
 class Stretch:
     """The sequences of `length` tokens from sequence `first` on, up to the next change of length. The `joined`
-    sequences come first, then the windows of the epoch from number `window` on, then further epochs.
+    sequences come first, then the windows of epoch `epoch` from number `window` on, then further epochs.
     """
 
     first: int
@@ -51,7 +52,7 @@ class Stretch:
 
 class UnitReader:
     """Reads the units of a component: plain blocks, packed blocks, and sequences joined at a change of length. `joined`
-    maps a stretch's number to its joined sequences. The caller adds an entry at each change of length.
+    maps a stretch's number to the stretch's joined sequences. The caller adds an entry at each change of length.
     """
 
     def __init__(
@@ -67,11 +68,11 @@ class UnitReader:
         return self._load_pieces(self.pieces_of(unit), unit.length, view)
 
     def load_sequence(self, unit: Unit, sequence: int, view: View) -> Rows:
-        """Read a single sequence of a unit, for a component with a full shuffle that does not fit in memory."""
+        """Read a single sequence of a unit, for a component that has a full shuffle and does not fit in memory."""
         return self._load_pieces(self.pieces_of(unit).take(np.array([sequence])), unit.length, view)
 
     def pieces_of(self, unit: Unit) -> Pieces:
-        """Return the sequences of a unit as ranges of the token axis."""
+        """Return the sequences of a unit as ranges on the token axis."""
         if unit.joined >= 0:
             return self._joined[unit.joined].units[unit.number]
         if self._packing is None:
@@ -124,7 +125,7 @@ class Stream:
         return self._regular_window(first, stretch.length, epoch, window)
 
     def change_length(self, sequence: int, length: int) -> None:
-        """Change the length of sequences from number `sequence` on; calls must be in ascending order of `sequence`."""
+        """Change the sequence length from sequence `sequence` on; calls must be in ascending order of `sequence`."""
         window = self.window_at(sequence)
         stretch, place = self.stretches[-1], sequence - window.first
         joined_window = window.units[0].joined >= 0
@@ -183,7 +184,7 @@ class Stream:
         return stretch.epoch + 1 + more, within, total - begin + more * total
 
     def _begin_of(self, stretch: Stretch) -> int:
-        """Return the first sequence of the stretch's first window, counted within its epoch."""
+        """Return the index, within its epoch, of the first sequence in the stretch's first window."""
         return int(self._epochs.window_starts(stretch.epoch, stretch.length)[stretch.window]) if stretch.window else 0
 
     def _number_of(self, window: Window, stretch: Stretch) -> int:

@@ -25,9 +25,9 @@
 
 The command line and training scripts read the same file. The settings that are not shown above have the same names as
 in `Mixture`, too: block, stop, memory_bytes, simulate, final_batch, pad_id. A component's `shuffle` is either a word,
-such as "none", or a table, such as { block_tokens = 4_194_304 }. A dataset's directory stands for its current cache. A
-cache used by several components is opened only once.
-Loading takes one read per cache and, with `packing_root`, two more per packed component and sequence length.
+such as "none", or a table, such as { block_tokens = 4_194_304 }. A dataset's directory stands for the dataset's current
+cache. A cache used by several components is opened only once. Loading takes one read per cache and, with
+`packing_root`, two more per packed component and sequence length.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def load_mixture(
     path: str | os.PathLike[str], packing_root: str | None = None, opened: Callable[[str], Cache] = open_cache
 ) -> Mixture:
     """Load the mixture from a file. `packing_root` is the root in which `datakit mixture pack` stored its counts;
-    `opened` opens a cache.
-    Raises LoaderError if the file is invalid or counts are missing, and CorruptError if counts are damaged.
+    `opened` is the function that opens a cache. Raises LoaderError if the file is invalid or counts are missing, and
+    CorruptError if counts are damaged.
     """
     return load_mixture_file(path, packing_root, opened).mixture
 

@@ -30,8 +30,8 @@ def training_source(component: Component, name: str, simulate: SimulatedEpochs |
 
 
 def _reduced(source: TokenSource, tokens: int, name: str) -> TokenSource:
-    """Keep whole documents with about `tokens` tokens. The documents chosen are those to keep or those to leave out,
-    whichever have fewer tokens, because the error is proportional to the number of tokens chosen.
+    """Return a source of whole documents with about `tokens` tokens. The documents chosen are those to keep or those to
+    leave out, whichever have fewer tokens, because the error is proportional to the number of tokens chosen.
     """
     away, purpose = source.tokens - tokens, "simulated epochs"
     if not away:
@@ -49,7 +49,7 @@ def validation_source(component: Component, name: str) -> TokenSource:
 
 
 def held_out_mixture(mixture: Mixture, name: str, *, sequence_length: int, batch_size: int) -> Mixture:
-    """Make a mixture that reads a component's held-out documents once, in order. Raises LoaderError if it has none."""
+    """Make a mixture that reads a component's held-out documents once, in order. Raises LoaderError if none exist."""
     component = mixture.components[name]
     in_order = Shuffle("none", block_tokens=component.shuffle.block_tokens)
     held = Component(validation_source(component, name), shuffle=in_order)

@@ -69,7 +69,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Joined:
-    """The tokens left unread at a change of length, as sequences of the new length, in units of about a block."""
+    """The tokens left unread at a change of length, as sequences of the new length, in units of about a block each."""
 
     units: tuple[Pieces, ...]
 
@@ -99,7 +99,7 @@ def join_unread(
 
 @dataclass(frozen=True)
 class StreamSettings:
-    """The settings that, together with the source, decide the order of a component's sequences."""
+    """The settings that, together with the source, determine the order of a component's sequences."""
 
     name: str
     seed: int
@@ -110,7 +110,7 @@ class StreamSettings:
 
 
 class EpochOrder:
-    """The order of the blocks, and the windows, in each epoch of one component."""
+    """The order of the blocks in each epoch of one component, and the windows of each epoch."""
 
     def __init__(self, axis: BlockAxis, settings: StreamSettings, counts: CountsByLength) -> None:
         self._axis, self._settings, self._counts = axis, settings, counts
@@ -123,7 +123,7 @@ class EpochOrder:
         return Permutation(size, derive_key(self._settings.seed, self._settings.name, *purpose))
 
     def window(self, first: int, length: int, epoch: int, number: int) -> Window:
-        """Return window `number` of an epoch. The window's first sequence is the component's sequence `first`."""
+        """Return window `number` of an epoch. The window's first sequence is sequence `first` of the component."""
         begin = number * self._settings.window_blocks
         places = np.arange(begin, min(begin + self._settings.window_blocks, self._axis.count))
         blocks = self._blocks(epoch)(places)

@@ -2,9 +2,9 @@
 
 A component that fits in an equal share of the memory is kept there as a whole and read only once, for all epochs. The
 other components with a block shuffle share the remaining memory equally: half of each share is for the current window,
-half for the next. The window sizes affect the order (with more blocks, sequences are shuffled better), so they are
-computed from the mixture alone and saved in checkpoints. If a different `memory_bytes` changes a window, a resumed run
-is refused, unless the mixture sets the old `window_blocks`.
+half for the next. The window sizes affect the order (the more blocks in a window, the better the shuffle), so they are
+computed from the mixture alone and saved in checkpoints. If a different `memory_bytes` changes a window size, the run
+is not resumed unless the mixture sets the old `window_blocks`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ IN_ORDER_WINDOW = 2  # blocks per window if nothing is shuffled; this only affec
 
 @dataclass(frozen=True)
 class Claim:
-    """The facts that decide how much memory a component needs: its blocks, its bytes per token, and its Shuffle."""
+    """The facts that determine how much memory a component needs: its blocks, its bytes per token, and its Shuffle."""
 
     axis: BlockAxis
     token_bytes: int
@@ -47,8 +47,8 @@ class Grant:
 
 
 def grant_windows(claims: Mapping[str, Claim], memory_bytes: int) -> dict[str, Grant]:
-    """Grant the window sizes that the mixture sets, keep small components entirely in memory, and grant equal shares to
-    the others. Raises LoaderError if the windows exceed `memory_bytes`.
+    """Return each component's grant: the window size that the mixture sets, the whole component if it is small, or an
+    equal share of the remaining memory. Raises LoaderError if the windows exceed `memory_bytes`.
     """
     grants = {name: _fixed(claim) for name, claim in claims.items() if _is_fixed(claim)}
     left = memory_bytes - sum(grant.bytes for grant in grants.values())

@@ -1,1 +1,1 @@
-"""Holds the reading half of the loader: read-ahead, the pool of blocks, the assembly of batches, and metrics."""
+"""Reads the batches' data ahead, keeps blocks in a pool, assembles batches from them, and collects metrics."""

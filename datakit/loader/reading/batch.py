@@ -24,8 +24,8 @@ from datakit.loader.sources.rows import Rows, View
 
 @dataclass
 class Batch:
-    """Rows of one step: arrays [rows, length], which the module's docstring lists, and arrays [rows]. `segments` and
-    `positions` raise LoaderError if the loader was made with segments=False.
+    """Rows of one step: the arrays [rows, length] that the module's docstring describes, and arrays [rows]. `segments`
+    and `positions` raise LoaderError if the loader was made with segments=False.
     """
 
     step: int
@@ -116,7 +116,8 @@ def empty_batch(rows: int, length: int, names: Sequence[str], view: View) -> Bat
 
 def fill(batch: Batch, picks: Sequence[Pick], sources: Sequence[Rows], resident: Sequence[bool], view: View) -> None:
     """Copy the picked rows into the batch. `sources` holds, for each row in the order of the picks, the result of the
-    read that contains it. `resident` is True for each stream whose reads are of whole units, not of single sequences.
+    read that contains the row. `resident` holds True for each stream that is read by whole units, not by single
+    sequences.
     """
     runs: list[np.ndarray] = [_NO_DOCUMENT] * len(batch.tokens)
     reads = iter(sources)

@@ -1,9 +1,9 @@
 """Keeps blocks in memory within a byte budget: reads wanted blocks ahead in a few threads, and evicts other blocks.
 
-The list of wanted keys, most urgent first, protects their blocks from eviction. All other blocks may be evicted,
-least recently used first. At most `in_flight` blocks are read ahead at a time, and each only if it fits in the budget.
-A block that a batch needs now is read immediately, even beyond the budget, because the batch cannot be served without
-it. The windows are sized so that this block should fit.
+The list of wanted keys, most urgent first, protects the blocks of these keys from eviction. All other blocks may be
+evicted, least recently used first. At most `in_flight` blocks are read ahead at a time, and each only if it fits in the
+budget. A block that a batch needs now is read immediately, even beyond the budget, because the batch cannot be served
+without it. The windows are sized so that such a block should fit.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class BlockPool:
         return self._reading
 
     def want(self, keys: Sequence[Hashable]) -> None:
-        """Read the blocks of these keys ahead, in this order. The keys replace those wanted before."""
+        """Read the blocks of these keys ahead, in this order. The keys replace those of the previous call."""
         with self._lock:
             self._wanted, self._next, self._protected = keys, 0, set(keys)
             self._pump()

@@ -1,4 +1,4 @@
-"""Counts the loader's batches, tokens, padding, reads, pool hits, evictions, waiting times and rows per component."""
+"""Counts a loader's batches, tokens, padding, reads, pool hits, evictions and rows per component; sums wait times."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 size.
 
 If a component's window fits in memory, the component is read one unit (usually a block) at a time. If a component with
-a full shuffle does not fit, each of its sequences is read separately.
+a full shuffle does not fit in memory, each of its sequences is read separately.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ReadKey(NamedTuple):
 
 
 class RowReader:
-    """Performs the reads of one run. `resident` says for each stream whether its units are kept in memory."""
+    """Performs the reads of one run. `resident` holds True for each stream whose units are kept in memory."""
 
     def __init__(self, order: SequenceOrder, view: View) -> None:
         self._streams: Sequence[Stream] = order.streams
@@ -36,7 +36,7 @@ class RowReader:
         self.all_resident = all(self.resident)
 
     def keys(self, pick: Pick) -> list[ReadKey]:
-        """Return, for each row of a pick, the read that contains it."""
+        """Return, for each row of a pick, the read that contains the row."""
         units = [pick.window.units[unit] for unit in pick.units.tolist()]
         if self.resident[pick.stream]:
             return [ReadKey(pick.stream, unit) for unit in units]

@@ -1,1 +1,1 @@
-"""Holds the token sources, their division into blocks, and the reading of the sequences in a block."""
+"""Defines token sources, divides them into blocks, chooses held-out documents, and reads the sequences of a block."""

@@ -3,7 +3,7 @@ components share tokens or a tokenizer.
 
     source = open_source("data/demo/tokenize-0123456789ab", "web")
 
-A dataset's directory stands for its current cache. Opening a source takes one read, of the cache's manifest. Document
+A dataset's directory stands for the dataset's current cache. Opening a source reads only the cache's manifest. Document
 boundaries come from the lengths files of the shards. A shard's lengths file is read as a whole when it is first needed
 (one request, 4 bytes per document). The boundaries used most recently are kept in memory: up to 64 MB, at 8 bytes per
 document.
@@ -30,8 +30,9 @@ CACHED_BYTES = 64 << 20  # enough for the boundaries of 8 M documents
 
 
 class CacheSource:
-    """The tokens of a cache, or of one of its sources. A source's shards are adjacent, so they are one range of tokens.
-    Raises LoaderError if the cache does not have the source. The methods raise the same errors as the cache reader.
+    """The tokens of a cache, or of one of its sources. A source's shards are adjacent, so they form one range of
+    tokens. Raises LoaderError if the cache does not have the source. The methods raise the same errors as the cache
+    reader.
     """
 
     def __init__(self, cache: Cache, source: str | None = None) -> None:
@@ -93,14 +94,15 @@ class CacheSource:
 
 
 def open_source(url: str, source: str | None = None) -> CacheSource:
-    """Open the token cache in directory `url`, or a dataset's current one, or one source of it. Raises LoaderError if
-    the cache does not have the source, and the errors of `open_cache`.
+    """Open a token cache, or one of its sources. `url` is the directory of the cache, or of a dataset, which stands for
+    the dataset's current cache. Raises LoaderError if the cache does not have the source, and the errors of
+    `open_cache`.
     """
     return CacheSource(open_cache(url), source)
 
 
 def shared_tokenizer(sources: Mapping[str, TokenSource]) -> tokenizers.Tokenizer:
-    """Return the tokenizer of all these components' caches. Raises LoaderError if they have several, or none."""
+    """Return the tokenizer that these components' caches share. Raises LoaderError if they have several, or none."""
     caches = {name: source.cache for name, source in sources.items() if isinstance(source, CacheSource)}
     if len(caches) < len(sources):
         raise LoaderError(
@@ -115,7 +117,7 @@ def shared_tokenizer(sources: Mapping[str, TokenSource]) -> tokenizers.Tokenizer
 
 
 def share_tokens(one: TokenSource, other: TokenSource) -> bool:
-    """Return True if two sources are identical or overlap within one cache. Copies of a text elsewhere do not count."""
+    """Return True if two sources are equal or overlap in one cache. Copies of a text in other caches do not count."""
     if isinstance(one, CacheSource) and isinstance(other, CacheSource) and one.cache_identity == other.cache_identity:
         return None in (one.source, other.source) or one.source == other.source
     return one.identity == other.identity

@@ -1,4 +1,4 @@
-"""Chooses documents held out for validation, or kept or left out for simulated epochs, whatever the seed or mixture.
+"""Chooses documents to hold out for validation, or to keep or omit for simulated epochs, whatever the seed or mixture.
 
 If a single document near the end of the source has about the wanted size, it is chosen. Otherwise, the source's tokens
 are divided into up to 64 strata of equal length, and each stratum contributes one range of consecutive documents, whose
@@ -7,7 +7,7 @@ The documents of a range are consecutive, so a block of the remaining tokens sti
 ranges are spread over the source, so the choice is representative even if the source is not sorted by id.
 
 For simulated epochs, documents are chosen in the same way. A run of R tokens that simulates a run of T tokens keeps the
-share R / T of each component, and so repeats its data as often as the long run would.
+share R / T of each component, and therefore repeats its data as often as the longer run would.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Ranges = list[tuple[int, int]]
 
 
 def held_out(source: TokenSource, tokens: int, purpose: str, name: str) -> Ranges:
-    """Choose ranges of whole documents with about `tokens` tokens in total. Their positions depend on `purpose`. If no
-    choice leaves tokens both inside and outside the ranges, raises a LoaderError that mentions component `name`.
+    """Choose ranges of whole documents with about `tokens` tokens in total. The ranges' positions depend on `purpose`.
+    If no choice leaves tokens both inside and outside the ranges, raises a LoaderError that mentions component `name`.
     """
     if not 0 < tokens < source.tokens:
         raise LoaderError(
@@ -68,7 +68,7 @@ def _one_per_stratum(source: TokenSource, tokens: int, strata: int, purpose: str
 
 
 def _one_document(source: TokenSource, tokens: int) -> tuple[int, int]:
-    """Return the first document that starts in the last `tokens` tokens, or the last document if none does."""
+    """Return the range of the first document that starts in the last `tokens` tokens, or of the last if none does."""
     start = _next_border(source, source.tokens - tokens)
     if start == source.tokens:
         start = int(source.document_borders(source.tokens - 1, source.tokens)[0])

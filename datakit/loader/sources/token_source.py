@@ -1,6 +1,6 @@
 """Defines TokenSource (tokens, document boundaries, loss mask, content hash), ArraySource, RangeSource and BlockAxis.
 
-`TokenSource` is all that the loader needs from a source. `CacheSource` (cache_source.py), `ArraySource` (an array in
+`TokenSource` lists all that the loader needs from a source. `CacheSource` (cache_source.py), `ArraySource` (an array in
 memory) and `RangeSource` (ranges of another source) implement it. Sources do not depend on sequence lengths, because
 the loader cuts the sequences. `BlockAxis` divides an axis of tokens into blocks, the unit of reading and shuffling.
 """
