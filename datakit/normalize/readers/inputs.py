@@ -26,7 +26,7 @@ State = tuple[int, int]  # size in bytes, modification time in ns
 @dataclass(frozen=True)
 class Inputs:
     """The files below `base` that one task opens. listed: path -> (size in bytes, modification time in ns, xxh3-128).
-    Files that are not listed are our own copies of remote files; these do not change and are not checked.
+    Files that are not listed are datakit's own copies of remote files; these do not change and are not checked.
     """
 
     base: str
@@ -69,7 +69,9 @@ class Inputs:
     def _opened(self, path: str) -> BinaryIO:
         url = urls.join(self.base, path)
         if path in self.listed and os.path.exists(url) and not os.path.isfile(url):  # opening a pipe could block
-            raise ChangedInputError(f"{path} was a file when it was listed; run again to list the source again")
+            raise ChangedInputError(
+                f"{path} was a file when it was listed, but no longer is; run again to list the source again"
+            )
         try:
             return urls.open_read(url)
         except NotFoundError as error:
