@@ -1,4 +1,4 @@
-"""Compiles the passes over bytes that find white space, NUL, lines and CSV records, and that measure the nesting of
+"""Compiles the passes that search bytes for white space, NUL, lines and CSV records, and that measure the nesting of
 JSON. Each pass is compiled once by numba, which caches the machine code on disk, next to the package or in the user's
 cache folder. The fork server calls `warm_kernels.warm`, so no task has to compile anything. The passes take plain
 arrays and numbers, and allocate nothing. Cost: importing numba takes a quarter of a second. Therefore this module is

@@ -59,7 +59,7 @@ Texts: TypeAlias = "pa.LargeStringArray | pa.LargeBinaryArray"
 class Router:
     """Routes the chunks of one slice, in order.
 
-    value_bytes: the size of all values written so far. files: the records read and documents written, by file.
+    value_bytes: the size of all values written so far. files: counts of records read and documents written, by file.
     """
 
     def __init__(self, own: RouteArguments, common: RouteShared, config: Config, counts: RecordCounts) -> None:

@@ -154,7 +154,7 @@ def _sort_phase(shared: SortShared, exchange_bytes: int, heavy: Mapping[int, int
 
 
 def heavy_partitions(heavy: Sequence[tuple[int, int]], bits: int, bucket_bits: int) -> Counter[int]:
-    """Return how many bytes each partition may get from heavy buckets. Such a partition may far exceed the mean.
+    """Return how many bytes each partition may get from heavy buckets. Such a partition may far exceed the mean size.
 
     >>> heavy_partitions([(5, 100), (4, 10)], 2, 3), heavy_partitions([(1, 7)], 2, 1)
     (Counter({2: 110}), Counter({2: 7, 3: 7}))

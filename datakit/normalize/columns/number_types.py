@@ -35,7 +35,7 @@ def is_number(kind: pa.DataType) -> bool:
 
 
 def unify_numbers(one: pa.DataType, other: pa.DataType, largest: int) -> pa.DataType:
-    """Return the type for numbers of both types. largest: the largest absolute value of the integers among them."""
+    """Return the type that holds numbers of both types. largest: the largest absolute value of their integers."""
     if types.is_integer(one) != types.is_integer(other):
         return pa.float64() if largest <= LARGEST_EXACT else pa.string()
     for family in (_SIGNED, _UNSIGNED, _FLOATS):

@@ -25,7 +25,7 @@ from pyarrow import types
 from datakit.errors import ColumnError, RefusedError, refuse_all
 from datakit.normalize.columns.number_types import Largest, Path, float_texts, is_number, unify_numbers
 
-MOST_FIELDS = 2_000  # more than any real schema has, yet few enough to keep Parquet footers and Arrow fast
+MOST_FIELDS = 2_000  # more than any real schema has, yet few enough for small Parquet footers and fast Arrow code
 NO_LARGE: Largest = {}
 
 
@@ -88,7 +88,7 @@ def describe(kind: pa.DataType) -> str:
 def unify(one: pa.DataType, other: pa.DataType, largest: Largest = NO_LARGE, path: Path = ()) -> pa.DataType | None:
     """Return the type that can hold the values of both types, or None if the rules give none.
 
-    largest: the largest absolute values of these integers, by path. path: the path of the values.
+    largest: as in `unite`. path: the path of the values, as in `largest`.
     """
     if one == other or types.is_null(other):
         return one
@@ -130,7 +130,7 @@ def is_bytes(kind: pa.DataType) -> bool:
 
 
 def storable(kind: pa.DataType) -> pa.DataType:
-    """Return the type in which `kind` is written. Nulls and structs without fields become strings, at any depth."""
+    """Return the type used to store `kind`. Nulls and structs without fields become strings, at any depth."""
     if types.is_null(kind):
         return pa.string()
     if types.is_struct(kind):
@@ -141,7 +141,7 @@ def storable(kind: pa.DataType) -> pa.DataType:
 
 
 def plain(table: pa.Table) -> pa.Table:
-    """Decode columns of dictionary, view, run-end encoded and extension types to the types that these represent."""
+    """Convert columns of dictionary, view, run-end encoded and extension types to the plain types they represent."""
     target = pa.schema([pa.field(field.name, plain_type(field.type), field.nullable) for field in table.schema])
     if table.schema.equals(target, check_metadata=True):
         return table
@@ -150,7 +150,7 @@ def plain(table: pa.Table) -> pa.Table:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type that `plain` decodes `kind` to."""
+    """Return the type to which `plain` converts `kind`."""
     if isinstance(kind, pa.BaseExtensionType):
         return plain_type(kind.storage_type)
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):

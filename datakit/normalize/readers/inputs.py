@@ -1,5 +1,5 @@
-"""Opens a source's files in place, and detects any file that changed after it was listed, by its size, modification
-time and, if needed, hash. A local source may be read hours after it was listed, and every downstream fingerprint
+"""Opens a source's files in place, and detects by size, modification time and, if needed, hash whether a file has
+changed since it was listed. A local source may be read hours after it was listed, and every downstream fingerprint
 assumes that the content read is the content listed. Therefore a file's size and modification time are compared twice.
 When the file is opened, they are compared with the listing. After the file's range has been read, and before anything
 made from it is committed, they are compared with the values at opening. The values at opening are taken from the open

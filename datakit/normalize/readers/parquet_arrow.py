@@ -149,7 +149,7 @@ def open_parquet(source: BinaryIO, path: str) -> pq.ParquetFile | None:
 
 
 def _require_columns(path: str, rows: int, columns: int) -> None:
-    """Raise ColumnError if a file has rows without columns; pyarrow would read no rows at all."""
+    """Raise ColumnError if a file has rows but no columns, because pyarrow would read no rows from it."""
     if rows and not columns:
         raise ColumnError(f"{path} has {rows} rows but no columns; exclude it, or write it again with its columns")
 

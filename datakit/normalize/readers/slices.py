@@ -48,8 +48,8 @@ class FileRange:
 
 
 def cut_slices(base: str, files: Sequence[tuple[str, int]], config: Config) -> list[list[FileRange]]:
-    """Cut the files of a source, given as (path, size in bytes) pairs, into slices. Raises RefusedError for
-    all files that show here already that they cannot be used.
+    """Cut the files of a source, given as (path, size in bytes) pairs, into slices. Raises one RefusedError
+    for all files that prove unusable at this stage.
     """
     with ThreadPoolExecutor(FOOTER_THREADS) as pool:
         cut = list(pool.map(lambda file: _ranges_or_refused(base, file[0], file[1], config), sorted(files)))
