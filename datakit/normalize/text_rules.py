@@ -24,7 +24,8 @@ _POSSIBLE = np.isin(np.arange(256), list(WHITE_SPACE.encode()))  # bytes that oc
 
 @dataclass(frozen=True)
 class Ruled:
-    """Texts with the rules applied. kept: bool [texts], False for blank ones. The integers count the texts changed."""
+    """Texts with the rules applied. kept: bool [texts], False if blank. The integers count texts changed by each rule.
+    """
 
     texts: pa.LargeStringArray
     kept: np.ndarray

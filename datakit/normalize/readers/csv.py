@@ -58,7 +58,7 @@ def read_csv(context: ReadContext, path: str, format: str) -> Chunks:
 
 
 def _finish_stream(parts: Iterator[bytes], context: ReadContext) -> None:
-    """Decode the rest of a compressed stream whose records were used. Raises DamagedStreamError if it is corrupt."""
+    """Decode the rest of a compressed stream that was partly used. Raises DamagedStreamError if it is corrupt."""
     with suppress(DamagedError):
         while context.streams.sound < context.streams.begun and next(parts, None) is not None:
             context.task.release()
