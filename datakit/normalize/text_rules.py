@@ -24,8 +24,7 @@ _POSSIBLE = np.isin(np.arange(256), list(WHITE_SPACE.encode()))  # bytes that oc
 
 @dataclass(frozen=True)
 class Ruled:
-    """Texts with the rules applied. kept: bool [texts], False if blank. The integers count texts changed by each rule.
-    """
+    """Texts with the rules applied. kept: bool [texts], False if blank. The integers count texts changed by a rule."""
 
     texts: pa.LargeStringArray
     kept: np.ndarray
