@@ -1,5 +1,6 @@
-"""Renders the dataset card: a README.md with a table of counts per source, the steps the dataset was made from, and
-front matter for dataset hubs. The card contains no dates or host names, so the same dataset always gets the same card.
+"""Renders the dataset card: a README.md with a table of counts per source, a list of the steps that the dataset was
+made from, and front matter for dataset hubs. The card contains no dates or host names, so the same dataset always gets
+the same card.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from datakit.storage.manifest import data_path
 
 SIZE_STEPS = (1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000, 10_000_000_000)
-NORMALIZE = "normalize/"  # prefix of the counters of normalize
+NORMALIZE = "normalize/"  # prefix of the names of normalize's counters
 LEFT_OUT = {  # why normalize left records out: counter -> heading
     "missing": "no text",
     "blank": "blank",
@@ -26,7 +27,7 @@ SIZE_NAMES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B")
 
 @dataclass(frozen=True)
 class SourceCounts:
-    """The counts of one source: partitions, records read, removed (for each reason) and written, and bytes of text.
+    """The counts of one source: partitions; records read, removed (for each reason) and written; and bytes of text.
 
     normalized: the counters of the source's normalize step.
     """
@@ -99,7 +100,7 @@ def _row(source: SourceCounts, reasons: Sequence[str]) -> str:
 
 
 def _left_out(sources: Sequence[SourceCounts]) -> list[str]:
-    """Return a table of the records that normalize read and did not pass on, with a column per reason that occurs."""
+    """Return the lines of a table that counts the records left out by normalize, with a column per reason."""
     shown = {
         f"{NORMALIZE}{name}": heading
         for name, heading in LEFT_OUT.items()

@@ -5,7 +5,7 @@ binary search. If ids are not strictly ascending on either side, or if an attrib
 because a wrong join would silently drop the wrong documents.
 
 Cost: ids are parsed once (a few ns per byte), and rows are copied only in row groups that lose rows. Memory: one row
-group of the partition (16 MiB, or one longer document) and one of the attributes (65,536 rows).
+group of the partition (16 MiB, or one larger document) and one of the attributes (65,536 rows).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Joined:
     """A row group after the join.
 
     dropped: the number of documents removed for each reason. marked_kept: the number of documents kept although they
-    have an attribute. rows: the positions of the kept documents in the group, int64; None if all are kept.
+    have an attribute. rows: the positions in the group of the documents kept, int64; None if all are kept.
     """
 
     kept: pa.Table
@@ -103,7 +103,7 @@ class _Attributes:
         self._reason = pa.array([], pa.string())
 
     def up_to(self, high: np.ndarray, low: np.ndarray, dataset: str) -> tuple[np.ndarray, pa.Array]:
-        """Return, for each attribute of the row group with these ids, its row in the group (int64) and its reason."""
+        """Return the row in the group (int64) and the reason of each attribute of the row group with these ids."""
         positions, reasons = [], []
         while True:
             count = count_up_to(self._high, self._low, (int(high[-1]), int(low[-1])))

@@ -6,7 +6,8 @@ because no stage edits texts yet. If the input already has a column of that name
 refers to another edition of the dataset. The step fails unless `rows out == rows in - dropped` holds for every
 partition and for every source.
 
-Cost: reading Parquet and, above all, writing it with zstd-3. Partitions are streamed, so memory use is constant.
+Cost: reading Parquet and, above all, compressing it again with zstd. Partitions are streamed, so memory use is
+constant.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def _pairs(step: Step, entry: StepInput) -> list[Pair]:
 
 
 def _attributes(step: Step, source: str, partitions: list[Partition]) -> list[str | None]:
-    """Return, for each partition, the URL of its attributes, or None if no document is removed from it."""
+    """Return, for each partition, the URL of its attributes, or None if none of its documents is marked."""
     for dedup in step.inputs_of("dedup"):
         found = dedup.manifest.partitions_of(source)
         if [urls.name(entry.path) for entry in found] != [urls.name(entry.path) for entry in partitions]:

@@ -1,4 +1,4 @@
-"""Writes normalized partitions without the documents that are removed, and counts the removals of each partition."""
+"""Writes normalized partitions without the documents to be removed, and counts the removals from each partition."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EDITED = pa.field("edited_id", pa.string())
 
 @dataclass(frozen=True)
 class Pair:
-    """A partition and its attributes (a URL; None if nothing is removed). rows: its row count in the manifest."""
+    """A partition and the URL of its attributes, if any. rows: the partition's row count in the manifest."""
 
     source: str
     dataset: str
@@ -94,7 +94,7 @@ def _consolidate_one(pair: Pair, drop: frozenset[str], context: TaskContext) -> 
     info = writer.info
     if rows_in != pair.rows or info.rows != rows_in - dropped.total():
         raise CorruptError(
-            f"{pair.dataset}: the manifest says {pair.rows} rows, but {rows_in} were read, {dropped.total()} "
+            f"{pair.dataset}: the manifest lists {pair.rows} rows, but {rows_in} were read, {dropped.total()} "
             f"dropped and {info.rows} written; remove the directory of the step that wrote this file, and run again"
         )
     first, last = ends or (None, None)
@@ -107,7 +107,9 @@ def _consolidate_one(pair: Pair, drop: frozenset[str], context: TaskContext) -> 
 def _guarded(
     table: pa.Table, joined: Joined, name: str, first: int, context: TaskContext
 ) -> tuple[pa.Table, list[QuarantinedRecord]]:
-    """Return the writable rows and descriptions of those that crash the writer. first: the row group's first row."""
+    """Return the rows that can be written, and a quarantine record for each row that crashes the writer.
+    first: the index in the partition of the row group's first row.
+    """
     positions = first + (np.arange(table.num_rows) if joined.rows is None else joined.rows)
 
     def alone(row: int) -> None:

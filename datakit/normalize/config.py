@@ -21,7 +21,7 @@ TYPES = ("bool", "int64", "float64", "string", "date")
 
 @dataclass(frozen=True)
 class Config:
-    """Rules that turn records into documents. A source may override `format` to `quoting`; the rest apply to all."""
+    """Rules that turn records into documents. Each source may override the fields from `format` to `quoting`."""
 
     format: Annotated[
         str, key("The format of all files; `auto`: the format that each file's name implies.", "text", (AUTO, *FORMATS))
@@ -30,7 +30,7 @@ class Config:
     id: Annotated[str, key("The column that becomes `source_id`, if a file has it.", "url")] = "id"
     where: Annotated[
         str | None,
-        key("A SQL expression of a record's columns, in DuckDB's dialect, that must be true; null counts as false.",
+        key("A SQL expression over a record's columns, in DuckDB's dialect, that must be true; null counts as false.",
             "language = 'en' and length(text) > 200"),
     ] = None  # fmt: skip
     types: Annotated[
@@ -79,7 +79,7 @@ class Config:
         if not 0 < self.sample <= 1:
             raise RecipeError(f"sample is {self.sample}; it must be a share above 0 and at most 1")
         if self.types and self.where is None:
-            raise RecipeError("types is set without where; it declares the types in which where sees its columns")
+            raise RecipeError("types is set without where; types applies only to columns that where reads")
         for column, kind in self.types.items():
             if kind not in TYPES:
                 raise RecipeError(f"types: {column} = {kind!r} is unknown; {suggestion(kind, TYPES)}")

@@ -73,7 +73,7 @@ def format_of(path: str, configured: str = AUTO) -> str:
     for name, _, extensions, advice in FOREIGN:
         if extension in extensions.split():
             raise UnreadableError(
-                f"{path} is {name} by its name, and datakit does not read such files; {advice}, or exclude it"
+                f"{path} is {name}, judging by its name, and datakit does not read such files; {advice}, or exclude it"
             )
     if extension not in FORMAT_OF:
         advice = suggestion(extension, FORMAT_OF) if extension else "it has no extension"
@@ -89,8 +89,8 @@ def check_head(path: str, head: bytes, expected: str | None) -> None:
     """Raise UnreadableError if the first bytes of a file, `head`, show that it is not of the expected kind.
 
     expected: a compression, `parquet` or `arrow`; None for plain text. A truncated or damaged file passes, since its
-    good records are worth keeping. A file of another kind is refused, and so is an empty one unless it is plain text,
-    since the recipe or the download must be wrong.
+    good records are worth keeping. A file of another kind is refused, and so is an empty one unless plain text is
+    expected, since the recipe or the download must be wrong.
     """
     for name, magic, _, advice in FOREIGN:
         tar = name == "a tar archive" and head[TAR_OFFSET:].startswith(TAR_MARK)
@@ -100,8 +100,8 @@ def check_head(path: str, head: bytes, expected: str | None) -> None:
         found = kind_of(head)
         if found:
             raise UnreadableError(
-                f"{path} contains {found} data, but its name or the source's format says plain text; rename it (e.g. "
-                "to .gz, .zst, .parquet), set the format, or exclude it"
+                f"{path} contains {found} data, but its name or the source's format implies plain text; rename it "
+                "(e.g. to .gz, .zst, .parquet), set the format, or exclude it"
             )
         return
     if not head:

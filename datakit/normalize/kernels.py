@@ -1,4 +1,4 @@
-"""Compiles the passes over bytes that find white space, NUL, lines and CSV records, and that measure the nesting of
+"""Compiles the passes that search bytes for white space, NUL, lines and CSV records, and that measure the nesting of
 JSON. Each pass is compiled once by numba, which caches the machine code on disk, next to the package or in the user's
 cache folder. The fork server calls `warm_kernels.warm`, so no task has to compile anything. The passes take plain
 arrays and numbers, and allocate nothing. Cost: importing numba takes a quarter of a second. Therefore this module is
@@ -154,10 +154,10 @@ def scan_lines(data, breaks, deepest_allowed, places, kinds):  # pragma: no cove
 
 @njit(cache=True, nogil=True)
 def find_records(data, dialect, limits, starts, sound):  # pragma: no cover - compiled
-    """Write the start of each nonempty CSV record to `starts`, and to `sound` True unless text follows a closing quote.
+    """For each nonempty CSV record, write its start to `starts` and, to `sound`, False if text follows a closing quote.
 
-    dialect: the delimiter, and the byte that encloses fields or -1 for none. limits: the maximum numbers of bytes and
-    of line ends in a quoted field.
+    dialect: the delimiter and the quote, as bytes; the quote is -1 if fields cannot be quoted. limits: the maximum
+    numbers of bytes and of line ends in a quoted field.
 
     Return the number of records written; the end of the last record that has a line end; the place of the opening quote
     of a field that exceeds a limit or does not end in `data`, or -1; whether a limit was exceeded; and the start of the

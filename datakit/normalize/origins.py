@@ -1,13 +1,13 @@
-"""Records where documents came from: the file and position of each kept or duplicate record, and the records, documents
-and bytes of text of each file.
+"""Records where documents came from: the file and position of each kept or duplicate record, and the number of records,
+documents and bytes of text in each file.
 
     origins/part-00017-of-00106.parquet   id, file, position, kept: the records of that partition's documents
     origins/files.parquet                 file, path, records, documents, text_bytes: all files of the source
 
-The rows of a partition are sorted by id. Records with equal ids are in source order, so the first one is kept. A file
-is stored as a number, its index in the list of files, which is sorted by path. A position is a byte offset in the
+The rows of a partition are sorted by id. Records with equal ids are in source order, and the first of them is kept. A
+file is stored as a number, its index in the list of files, which is sorted by path. A position is a byte offset in the
 uncompressed file, or the index of the row in a Parquet or Arrow file. It is null if a transform added or dropped rows
-in the record's batch. The file is null as well if this batch held several files.
+in the record's batch. The file is null as well if this batch held records of several files.
 
 Cost: 12 bytes per record in the exchange, about 22 bytes per record in the output (mostly for the id), and half a
 microsecond of CPU time per record. Memory: the ids and origins of a partition's records, and one row group.
@@ -30,7 +30,7 @@ from datakit.storage.manifest import UNSEALED, Manifest
 from datakit.storage.parquet import ROW_GROUP_ROWS, ShardWriter
 
 DUPLICATES = "duplicates"  # the folder of the lists of exact duplicates
-UNKNOWN = -1  # in the exchange, the file or position of a record that is not known
+UNKNOWN = -1  # in the exchange, stands for a file or position that is not known
 SCHEMA = pa.schema([("id", pa.string()), ("file", pa.int32()), ("position", pa.int64()), ("kept", pa.bool_())])
 COUNTED = ("records", "documents", "text_bytes")
 FILES = pa.schema([("file", pa.int32()), ("path", pa.string()), *((name, pa.int64()) for name in COUNTED)])
@@ -47,7 +47,7 @@ def duplicates_path(name: str) -> str:
 
 
 def lists_of_duplicates(manifest: Manifest) -> list[str]:
-    """Return the paths of a normalize step's lists of duplicates. Partitions without duplicates have none."""
+    """Return the paths of a normalize step's lists of duplicates. Partitions without duplicates have no list."""
     if manifest.format == UNSEALED:
         return [entry["path"] for entry in manifest.details.get("duplicates", ())]
     return [file.path for file in manifest.files if file.path.startswith(f"{DUPLICATES}/")]
@@ -72,7 +72,7 @@ class FileCounts:
         self._add(files, slice(1, 3), np.stack([np.ones_like(sizes), sizes], axis=1))
 
     def origins(self, rows: Chunk) -> tuple[np.ndarray, np.ndarray]:
-        """Return the file number (int32) and position (int64) of each row, or UNKNOWN."""
+        """Return the file number (int32) and position (int64) of each row; either can be UNKNOWN."""
         count = rows.table.num_rows
         if not rows.traced:
             file = UNKNOWN if rows.files else self._numbers[rows.file]
@@ -87,7 +87,7 @@ class FileCounts:
 
 
 class Origins(NamedTuple):
-    """The origins of records, in the order of the output. high, low: uint64 [N], the ids. kept: bool [N].
+    """The origins of records, sorted by id. high, low: uint64 [N], the ids. kept: bool [N], False for duplicates.
 
     file: int32 [N]. position: int64 [N].
     """
@@ -99,7 +99,7 @@ class Origins(NamedTuple):
     kept: np.ndarray
 
     def table(self, rows: slice) -> pa.Table:
-        """Return some rows in the form in which they are stored."""
+        """Return the given rows in the form in which they are stored."""
         places = [pa.array(values[rows], mask=values[rows] == UNKNOWN) for values in (self.file, self.position)]
         return pa.table([ids_to_arrow(self.high[rows], self.low[rows]), *places, self.kept[rows]], schema=SCHEMA)
 

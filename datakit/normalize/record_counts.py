@@ -1,5 +1,5 @@
-"""Counts the records that a task reads, removes (for each reason), repairs or quarantines, fails a task that has
-quarantined too many, and checks that no record is lost. Every record read is counted in `records_in`, and every record
+"""Counts the records that a task reads, removes (for each reason), repairs or quarantines; fails a task that has
+quarantined too many; and checks that no record is lost. Every record read is counted in `records_in`, and every record
 that does not reach the output is counted under the reason for its removal, so the stage can prove that none is lost.
 """
 
@@ -36,10 +36,10 @@ class RecordCounts:
     """The counts of one task.
 
     tolerance: how many records may be quarantined. If the limit is a number, a task fails as soon as it exceeds the
-    limit by more than `SHOWN` records. A share applies to all records of the step, so that one bad file among a
-    thousand good ones is allowed; it is therefore checked when the step ends. Until then, a task fails only if almost
-    none of the records it has read are usable (`give_up_if_hopeless`). In that case, the recipe is wrong or the files
-    are of the wrong kind, and every other task would fail in the same way.
+    limit by more than `SHOWN` records. A share applies to all records of the step and is checked when the step ends, so
+    that one bad file among a thousand good ones is allowed. Until then, a task fails only if almost none of the records
+    it has read are usable (`give_up_if_hopeless`). In that case, the recipe is wrong or the files are of the wrong
+    kind, and every other task would fail in the same way.
     """
 
     tolerance: Tolerance

@@ -1,5 +1,5 @@
-"""Finds all files of a slice that cannot be used, after the first one was refused: reads each file again by itself, up
-to its own first error, and compares its columns with those of the sound files before it.
+"""Finds all unusable files of a slice after the first one was refused: reads each file again separately, up to its own
+first error, and compares its columns with those of the sound files before it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Check = Callable[[ReadContext, RouteArguments], UpstreamColumns]
 
 
 def with_all_refusals(work: Callable[[], T], context: ReadContext, own: RouteArguments, check: Check) -> T:
-    """Return `work()`. If it refuses a file, raise the errors of all files of the slice instead."""
+    """Return `work()`. If this call refuses a file, raise the errors of all refused files of the slice instead."""
     try:
         return work()
     except RefusedError as error:
@@ -33,7 +33,9 @@ def with_all_refusals(work: Callable[[], T], context: ReadContext, own: RouteArg
 
 
 def _refusals(context: ReadContext, own: RouteArguments, check: Check) -> Iterator[RefusedError]:
-    """Yield the error of each file that is refused by itself, or whose columns conflict with those of files before."""
+    """Yield the error of each file that is refused on its own account, or whose columns conflict with those of earlier
+    files.
+    """
     trial = replace(context.for_trial(), task=TaskContext("", context.task.scratch, report=context.task.report))
     sound, union, largest = [], UpstreamColumns(context.config).union, dict[Path, int]()
     for part in own.ranges:
@@ -43,7 +45,7 @@ def _refusals(context: ReadContext, own: RouteArguments, check: Check) -> Iterat
             try:
                 union = unite([("", union), (part.path, columns.union)], largest)
             except RefusedError:
-                unite([*sound, (part.path, columns.union)], largest)  # raises it with the names of both files
+                unite([*sound, (part.path, columns.union)], largest)  # raises the error with the names of both files
             sound.append((part.path, columns.union))
         except RefusedError as error:
             yield error

@@ -5,7 +5,7 @@ has the id as two integers, the text, and every upstream column under a prefixed
 columns are united only across the files of a slice. The sort phase converts them to the source's common types.
 
 If a compressed file of a slice turns out to be damaged, the slice is routed again, without the damaged stream and what
-follows it in the file. No run is committed before the streams that its rows come from were decoded to the end.
+follows it in the file. No run is committed before the streams that its rows come from have been decoded to the end.
 
 Cost per MB of text: 1 to 2 ms for reading, 1 ms for the rules and the hash, 2 ms for writing. Memory: one chunk plus
 the exchange writer's budget.
@@ -59,7 +59,7 @@ Texts: TypeAlias = "pa.LargeStringArray | pa.LargeBinaryArray"
 class Router:
     """Routes the chunks of one slice, in order.
 
-    value_bytes: the size of all values written so far. files: what was read from, and written for, each file.
+    value_bytes: the size of all values written so far. files: counts of records read and documents written, by file.
     """
 
     def __init__(self, own: RouteArguments, common: RouteShared, config: Config, counts: RecordCounts) -> None:
@@ -83,7 +83,7 @@ class Router:
         records, texts = self._apply_rules(records, texts)
         high, low = hash_texts(texts)
         if self._config.sample < 1:
-            kept = low < np.uint64(int(self._config.sample * 2.0**64))  # bits of the id that choose no partition
+            kept = low < np.uint64(int(self._config.sample * 2.0**64))  # id bits that do not select the partition
             self._count(sample_dropped=len(kept) - int(kept.sum()))
             records, texts, high, low = records.filter(kept), texts.filter(pa.array(kept)), high[kept], low[kept]
         files, positions = self.files.origins(records)
@@ -94,7 +94,7 @@ class Router:
         write(rows, top_bits(high, self._buckets))
 
     def _seen_by_where(self, table: pa.Table, texts: Texts) -> pa.Table:
-        """Return the table with its text column as valid strings, if `where` reads it."""
+        """Return the table; if `where` reads the text column, its values are converted to valid strings."""
         name = self._config.text
         if self._where is None or name not in self._where.columns:
             return table
@@ -189,7 +189,7 @@ def _exchange_rows(ours: dict[str, Any], table: pa.Table, union: pa.Schema) -> p
 
 
 def route_slice(arguments: dict[str, Any], shared: dict[str, Any], task: TaskContext) -> TaskResult:
-    """Route one slice. Raises InputError (for all its refused files) or PartialError."""
+    """Route one slice. Raises PartialError, or an InputError that names all of the slice's refused files."""
     own, common = msgspec.convert(arguments, RouteArguments), msgspec.convert(shared, RouteShared)
     config = config_of(common.config, Config)
     context = ReadContext(Inputs(common.base, own.listed), config, RecordCounts(task.tolerance), task)

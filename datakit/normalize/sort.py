@@ -1,8 +1,8 @@
 """Sorts one partition by id, keeps the first of each set of equal texts, writes the kept rows as Parquet, and lists the
 exact duplicates. The rows of a range of ids are read from the exchange (memory-mapped) in source order and sorted by id
-with a stable sort. Therefore, of several equal texts, the one with the first position is kept; the other texts are read
+with a stable sort. Therefore, of several equal texts, the first one in the source is kept; the other texts are read
 only if partitions share a bucket. The output is cut into row groups while it is gathered. The rows are held in pieces
-of 1 GiB, because a column of one Arrow array cannot hold more than 2 GiB of strings.
+of 1 GiB, because a single Arrow array cannot hold more than 2 GiB of strings.
 
 Cost: mostly zstd (150 to 250 MB/s of text per core). Memory: one copy of the partition's kept rows, or two if
 duplicates or rows of other partitions had to be dropped.
@@ -199,7 +199,7 @@ def _write(url: str, output: _Output, documents: Iterator[pa.Table]) -> tuple[Sh
 
 
 def _duplicates(tables: list[pa.Table], order: SortedIds, source_id: str | None) -> Iterator[pa.Table]:
-    """Yield the duplicates, sorted by id and position: id, source_id, source_id of the kept document."""
+    """Yield the duplicates, sorted by id and position: id, source_id, and the source_id of the kept document."""
     name = UPSTREAM + source_id if source_id is not None else None
     parts = [
         fit_column(table.column(name), pa.large_string())

@@ -127,7 +127,7 @@ def _route_phase(
 
 
 def route_memory(config: Config) -> int:
-    """Return the memory of a routing task, which must hold several copies of a record of the longest permitted size.
+    """Return the memory for a routing task in bytes; the task must hold several copies of the longest permitted record.
 
     With the default limit, the exchange writer's budget and the copies of an ordinary chunk dominate.
     """
@@ -154,7 +154,7 @@ def _sort_phase(shared: SortShared, exchange_bytes: int, heavy: Mapping[int, int
 
 
 def heavy_partitions(heavy: Sequence[tuple[int, int]], bits: int, bucket_bits: int) -> Counter[int]:
-    """Return how many bytes each partition may hold in heavy buckets. Such a partition may be far above the mean.
+    """Return how many bytes each partition may get from heavy buckets. Such a partition may far exceed the mean size.
 
     >>> heavy_partitions([(5, 100), (4, 10)], 2, 3), heavy_partitions([(1, 7)], 2, 1)
     (Counter({2: 110}), Counter({2: 7, 3: 7}))
@@ -178,7 +178,7 @@ def _bucket_bits(slices: Sequence[Sequence[FileRange]], config: Config) -> int:
 
 def partition_bits(value_bytes: int, partition_bytes: int | None = None) -> int:
     """Return the smallest k (at most MOST_BITS) for which the mean size of 2**k partitions is below `partition_bytes`;
-    if this is None, its value depends on `value_bytes`.
+    if this is None, the limit depends on `value_bytes`.
 
     value_bytes: the size of all values, in all columns.
 
@@ -194,7 +194,7 @@ def partition_bits(value_bytes: int, partition_bytes: int | None = None) -> int:
 
 
 def _united(details: Sequence[RouteDetails | TypesDetails], config: Config) -> pa.Schema:
-    """Unite all upstream columns but the text. Raises RefusedError if some conflict or a configured one is missing."""
+    """Unite all upstream columns except the text. Raises RefusedError on a conflict or a missing configured column."""
     encoded = [(file, pa.BufferReader(bytes.fromhex(digits))) for entry in details for file, digits in entry.schemas]
     schemas = [(file, pa.ipc.read_schema(data)) for file, data in encoded]
     largest: dict[Path, int] = {}

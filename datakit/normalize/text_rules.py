@@ -24,7 +24,7 @@ _POSSIBLE = np.isin(np.arange(256), list(WHITE_SPACE.encode()))  # bytes that oc
 
 @dataclass(frozen=True)
 class Ruled:
-    """The texts with the rules applied. kept: bool [texts], False for blank ones. The integers count documents."""
+    """Texts with the rules applied. kept: bool [texts], False if blank. The integers count texts changed by a rule."""
 
     texts: pa.LargeStringArray
     kept: np.ndarray
@@ -39,7 +39,7 @@ class Ruled:
 
 
 def apply_rules(texts: pa.LargeStringArray | pa.LargeBinaryArray, longest_run: int) -> Ruled:
-    """Apply the rules to texts as they were read; a null counts as a blank text. `longest_run` is in characters."""
+    """Apply the rules to texts as they were read; a null counts as a blank text. `longest_run`: in characters."""
     from datakit.normalize import kernels  # imported only here, because it imports numba, which only tasks need
 
     if texts.null_count:
@@ -60,7 +60,7 @@ def apply_rules(texts: pa.LargeStringArray | pa.LargeBinaryArray, longest_run: i
 
 
 def valid_strings(texts: pa.LargeStringArray | pa.LargeBinaryArray) -> pa.LargeStringArray:
-    """Return the texts as strings, with invalid UTF-8 replaced; nulls stay."""
+    """Return the texts as strings, with invalid UTF-8 replaced; nulls remain null."""
     validity, offsets, data = texts.buffers()
     empty = pa.py_buffer(b"")
     strings = pa.LargeStringArray.from_buffers(

@@ -1,4 +1,4 @@
-"""Applies a source's `transform`, a user's function that changes records, reports its exceptions with a traceback of
+"""Applies a source's `transform` (a user's function that changes records), reports its exceptions with a traceback of
 the user's code alone, and refuses a result that is not a valid record batch.
 """
 
@@ -16,7 +16,7 @@ SHOWN_COLUMNS = 20
 
 
 class Transform:
-    """A user's function that maps one record batch to another. Creating it raises RecipeError if the import fails."""
+    """A user's function that maps one record batch to another. Raises RecipeError if it cannot be imported."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -30,7 +30,7 @@ class Transform:
     def apply(self, table: pa.Table) -> pa.Table:
         """Apply the function to one chunk, as one record batch.
 
-        Raises UserCodeError if the function fails, and RecipeError if it does not return a record batch.
+        Raises UserCodeError if the function fails, and RecipeError if it does not return a valid record batch.
         """
         batches = table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]
         tables = [self._applied(batch) for batch in batches]  # several if a column has more than 2 GiB

@@ -1,1 +1,1 @@
-"""Holds the text processing that several stages share: Unicode words, shingles and hashes."""
+"""Provides the text processing that several stages share: Unicode words, shingles and hashes."""

@@ -1,4 +1,4 @@
-"""Mixes 64-bit hashes with the finalizer of splitmix64, a bijection of uint64 that works on numpy arrays and in numba
+"""Mixes 64-bit hashes with the finalizer of splitmix64 (a bijection on uint64), both in numpy arrays and in numba
 kernels.
 """
 

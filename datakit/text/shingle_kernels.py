@@ -61,7 +61,8 @@ def hash_words(
     """Hash words of `data[position:stop]` into `hashes[count:]` until `hashes` holds BLOCK hashes or more.
 
     open_word: the partial hash of a word that began earlier, or 0. Returns the new position, count and open word.
-    Before mixing, a word's hash h starts at 0 and becomes (h ^ entry) * GOLDEN with each character.
+    Before mixing, a word's hash h starts at 0 and becomes (h ^ entry) * GOLDEN with each character, where `entry` is
+    the character's entry in `table`.
     """
     while position < stop and count < BLOCK:
         byte = data[position]
@@ -141,7 +142,7 @@ def next_block(
 def shingle_sets(
     data: np.ndarray, offsets: np.ndarray, table: np.ndarray, ngram: int, values: np.ndarray, ends: np.ndarray
 ) -> int:
-    """Write each document's sorted distinct shingles to `values` and their end position to `ends`; return the total."""
+    """Write each document's sorted distinct shingles to `values` and their end to `ends`; return the total number."""
     scratch, total = new_scratch(ngram), 0
     for document in range(len(offsets) - 1):
         position, stop, count, open_word, end = offsets[document], offsets[document + 1], 0, _ZERO, total

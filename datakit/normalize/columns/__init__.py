@@ -1,1 +1,1 @@
-"""Decides the columns of normalize's output and their types, from the columns of all files of a source."""
+"""Derives the columns of normalize's output, and their types, from the columns in all files of a source."""

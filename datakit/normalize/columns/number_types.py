@@ -1,11 +1,12 @@
-"""Decides which type holds all numbers of a column, from their types and the largest integer, and how a float is
-written as text.
+"""Chooses the type that holds all numbers of a column, given their types and the largest integer, and converts floats
+to strings.
 
-A float holds every integer up to 2**53. If a column has floats and also a larger integer, it becomes a string, so that
-no digit is lost. Signed and unsigned 64-bit integers together become int64 or, if one of them is too large, a string.
+A float64 represents every integer up to 2**53 exactly. If a column has floats and also a larger integer, its values
+become strings, so that no digit is lost. Signed and unsigned integers in one column become int64 or, if one of them is
+too large for that, strings.
 
-As text, a float with an integral value up to 2**53 is written like the integer. Therefore it does not matter whether
-the neighbors of an integer had made it a float before the column became a string.
+A float with an integral value up to 2**53 becomes the same string as the integer. Therefore it does not matter whether
+other values in the same chunk had turned an integer into a float before the column became strings.
 """
 
 from __future__ import annotations
@@ -18,23 +19,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-LARGEST_EXACT = 1 << 53  # every integer up to here is a float64
+LARGEST_EXACT = 1 << 53  # float64 represents every integer up to this one exactly
 LARGEST_INT64 = (1 << 63) - 1
 _SIGNED = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _UNSIGNED = (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
 _FLOATS = (pa.float16(), pa.float32(), pa.float64())
 
 Path: TypeAlias = tuple[str, ...]  # a column, then the names of fields; the elements of a list have the name ""
-Largest: TypeAlias = Mapping[Path, int]  # the largest absolute value among the integers at a path, if above 2**53
+Largest: TypeAlias = Mapping[Path, int]  # the largest absolute value of the integers at a path, if above 2**53
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Return True for integers and floats."""
+    """Return True for integer and float types."""
     return types.is_integer(kind) or types.is_floating(kind)
 
 
 def unify_numbers(one: pa.DataType, other: pa.DataType, largest: int) -> pa.DataType:
-    """Return the type for numbers of both types. largest: the largest absolute value among their integers."""
+    """Return the type that holds numbers of both types. largest: the largest absolute value of their integers."""
     if types.is_integer(one) != types.is_integer(other):
         return pa.float64() if largest <= LARGEST_EXACT else pa.string()
     for family in (_SIGNED, _UNSIGNED, _FLOATS):
@@ -44,7 +45,7 @@ def unify_numbers(one: pa.DataType, other: pa.DataType, largest: int) -> pa.Data
 
 
 def largest_integers(table: pa.Table) -> dict[Path, int]:
-    """Return the largest absolute value at every path that has an integer above 2**53."""
+    """Return the largest absolute value of the integers at each path where it is above 2**53."""
     found: dict[Path, int] = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         for chunk in column.chunks:

@@ -1,5 +1,5 @@
-"""Decides the columns of normalize's output: which upstream column each of them comes from, and how a column is named
-that has one of our names. Rejects types that Parquet cannot store.
+"""Decides the columns of normalize's output: which upstream column each one comes from, and the new name of an upstream
+column whose name datakit itself uses. Rejects types that Parquet cannot store.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from datakit.normalize.columns.upstream_columns import LEADING
 from datakit.normalize.config import Config
 
 EDITED = "edited_id"  # a column that consolidate replaces
-RENAMED = "upstream_"  # prefix for the name of an upstream column that has one of our names
+RENAMED = "upstream_"  # prefix for an upstream column whose name datakit itself uses
 
 
 class OutputColumn(msgspec.Struct, frozen=True):
@@ -29,7 +29,7 @@ def output_schema(union: pa.Schema, config: Config, again: bool) -> tuple[pa.Sch
 
     again: True if every record of the source is a document that datakit wrote. Then the column `source_id` holds the
     upstream id and is preserved, while `id` and `source` are computed anew. In any other source, an upstream column
-    with one of our names is renamed.
+    whose name datakit itself uses is renamed.
     """
     again = again and "source_id" in union.names and config.id == "id"
     id_column = "source_id" if again else config.id

@@ -1,17 +1,17 @@
-"""Decides which common type the columns and fields of a source's files get, rejects types that cannot be joined and
-schemas with more than 2,000 columns or fields, and converts columns to the common types (e.g. numbers to strings).
-Every column that occurs in any file is kept. Types are widened by these rules: Null becomes any other type. Two signed
-or two unsigned integer types become the wider one, and a signed and an unsigned type become int64. Integers and floats
-become float64. If digits would be lost, numbers become strings instead (see number_types.py). Numbers, booleans, dates
-and strings become strings if their kinds differ. Two structs become one struct with the fields of both, and the element
-types of lists are widened by the same rules. Types that no rule joins (such as a struct and a number) cause an error
-that names both files.
+"""Chooses the common type of each column and field in a source's files; rejects types that cannot be joined, and
+schemas with more than 2,000 columns or fields; converts columns to the common types (e.g. numbers to strings). Every
+column that occurs in any file is kept. Types are widened by these rules. Null together with any other type becomes that
+type. Two signed or two unsigned integer types become the wider one, and a signed and an unsigned type become int64.
+Integers and floats become float64. If digits would be lost, numbers become strings instead (see number_types.py).
+Numbers, booleans, dates and strings become strings if a column has more than one of these kinds. Two structs become one
+struct with the fields of both, and the element types of lists are widened by the same rules. Types that no rule joins
+(such as a struct and a number) cause an error that names both files.
 
-Until the type of a column is known for the whole source, an integer is converted only if that loses nothing (see
-number_types.py). So the value that a record gets depends on the record and on that type, and never on the records
-beside it in a chunk.
+Until the type of a column is known for the whole source, an integer is converted only if the conversion loses nothing
+(see number_types.py). A record's value therefore depends only on the record and on that type, and not on the other
+records in the same chunk.
 
-Cost: uniting looks at types only, and converting casts only the columns whose types differ.
+Cost: uniting schemas only compares types, and only the columns whose types change are converted.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from pyarrow import types
 from datakit.errors import ColumnError, RefusedError, refuse_all
 from datakit.normalize.columns.number_types import Largest, Path, float_texts, is_number, unify_numbers
 
-MOST_FIELDS = 2_000  # more than any real schema has, yet few enough to keep Parquet footers and Arrow fast
+MOST_FIELDS = 2_000  # more than any real schema has, yet few enough for small Parquet footers and fast Arrow code
 NO_LARGE: Largest = {}
 
 
 def unite(schemas: Iterable[tuple[str, pa.Schema]], largest: Largest = NO_LARGE) -> pa.Schema:
-    """Unite the schemas of (file, schema) pairs, with columns in order of first appearance. Raises RefusedError for
-    all columns whose types conflict.
+    """Unite the schemas of (file, schema) pairs, with columns in order of first appearance. Raises one RefusedError
+    for all columns whose types conflict.
 
-    largest: the large integers of all these files.
+    largest: for each path, the largest absolute value of the integers in all these files, if above 2**53.
     """
     kinds: dict[str, pa.DataType] = {}
     origin: dict[str, str] = {}
@@ -88,7 +88,7 @@ def describe(kind: pa.DataType) -> str:
 def unify(one: pa.DataType, other: pa.DataType, largest: Largest = NO_LARGE, path: Path = ()) -> pa.DataType | None:
     """Return the type that can hold the values of both types, or None if the rules give none.
 
-    largest: the large integers among these values. path: where the values are.
+    largest: as in `unite`. path: the path of the values, as in `largest`.
     """
     if one == other or types.is_null(other):
         return one
@@ -130,7 +130,7 @@ def is_bytes(kind: pa.DataType) -> bool:
 
 
 def storable(kind: pa.DataType) -> pa.DataType:
-    """Return the type to write for `kind`. Nulls and structs without fields become strings, at any depth."""
+    """Return the type used to store `kind`. Nulls and structs without fields become strings, at any depth."""
     if types.is_null(kind):
         return pa.string()
     if types.is_struct(kind):
@@ -141,7 +141,7 @@ def storable(kind: pa.DataType) -> pa.DataType:
 
 
 def plain(table: pa.Table) -> pa.Table:
-    """Decode columns of dictionary, view, run-end encoded and extension types to the types that these represent."""
+    """Convert columns of dictionary, view, run-end encoded and extension types to the plain types they represent."""
     target = pa.schema([pa.field(field.name, plain_type(field.type), field.nullable) for field in table.schema])
     if table.schema.equals(target, check_metadata=True):
         return table
@@ -150,7 +150,7 @@ def plain(table: pa.Table) -> pa.Table:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type that `plain` decodes `kind` to."""
+    """Return the type to which `plain` converts `kind`."""
     if isinstance(kind, pa.BaseExtensionType):
         return plain_type(kind.storage_type)
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):

@@ -1,5 +1,5 @@
-"""Tracks the columns of a slice's files while they are read, declares the id column a string, recognizes documents that
-datakit wrote, and rejects a file without the text column or with an id column of an unusable type.
+"""Tracks the columns of a slice's files while they are read, gives the id column the type string, recognizes documents
+that datakit wrote, and rejects a file without the text column or with an id column of an unusable type.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ SHOWN_NAMES, SHOWN_NAME = 20, 60  # limits for a message: columns named, and cha
 class UpstreamColumns:
     """The upstream columns of one slice, except the text column.
 
-    union: the columns of all files so far. Rows are converted to its types, since a new schema would start a new run.
+    union: the columns of all files so far. Rows are converted to its types, because each new schema starts a new
+    run of the exchange.
     documents: True if all chunks so far hold documents that datakit wrote.
-    largest: the large integers of all chunks so far.
+    largest: for each path, the largest absolute value of the integers so far, if above 2**53.
     """
 
     def __init__(self, config: Config) -> None:
@@ -71,7 +72,7 @@ class UpstreamColumns:
         return pa.field(field.name, pa.string())
 
     def schemas(self) -> list[tuple[str, str]]:
-        """Return (file, serialized schema) for each file that widens the union of the schemas before it."""
+        """Return (file, serialized schema) for each file that widens the union of the earlier files' schemas."""
         union, result = pa.schema([]), []
         for file, schema in self._by_file.items():
             wider = unite([("", union), (file, schema)], self.largest)

@@ -1,5 +1,6 @@
 """Drafts a recipe for an inspected raw source: complete, so that it runs as it is, and commented, so that it is easily
-edited. A group of files that cannot become a source as they are becomes a comment that gives the reason.
+edited. If the files of a group cannot become a source as they are, their table is commented out, and a comment gives
+the reason.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from datakit.normalize.inspection.report import GroupReport, RawReport
 from datakit.recipe import RESERVED
 from datakit.storage import urls
 
-SHARES = (0.001, 0.01, 0.1, 0.5)  # for `max_quarantined`: the first that allows twice the share found in the sample
+SHARES = (0.001, 0.01, 0.1, 0.5)  # for `max_quarantined`: the first that is at least twice the share in the sample
 TAIL = """
 [dedup]
 threshold = 0.8          # duplicates share at least 80 % of their shingles
@@ -49,7 +50,7 @@ def _source(group: GroupReport) -> list[str]:
 
 
 def _normalize(report: RawReport) -> list[str]:
-    """Return the table that lets each source leave out as many records as its sample suggests, if any."""
+    """Return the lines of the table that permits unusable records, or none if the samples have no such records."""
     shares = [group.unusable / (group.unusable + group.records) for group in report.groups if group.usable]
     if not any(shares):
         return []

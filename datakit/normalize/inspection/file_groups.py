@@ -1,9 +1,10 @@
 """Groups the files of a raw source into the sources of a draft recipe: by folder, format and name pattern.
 
-A folder here is a directory below the one that all files share, with everything in it; if there are more than
-`MOST_FOLDERS`, they count as one. Numbers in a name are replaced by `*`, so that the parts `web-00000-of-00010.jsonl`,
-`web-00001-of-00010.jsonl`, ... have one pattern. A folder with more than `MOST_PATTERNS` patterns, with patterns that
-overlap, or with one document per file is one group for each format. Each file is selected by exactly one group.
+Here, a folder is a directory directly below the one that all files share, with everything in it; if there are more than
+`MOST_FOLDERS` folders, they count as one. Numbers in a name are replaced by `*`, so that the parts
+`web-00000-of-00010.jsonl`, `web-00001-of-00010.jsonl`, ... share one pattern. The files of one format in a folder form
+a single group if they have more than `MOST_PATTERNS` patterns, have patterns that overlap, or hold one document each.
+Each file of a group matches the patterns of that group alone.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ ABOUT = re.compile(r"(readme|license|licence|notice|changelog|citation)\b", re.I
 
 @dataclass(frozen=True)
 class FileGroup:
-    """Files that become one source. include: empty if the group has all files at `url`."""
+    """Files that become one source. include: the patterns that select them; empty: all files at `url`."""
 
     name: str
     url: str
@@ -43,7 +44,7 @@ class FileGroup:
 
 @dataclass(frozen=True)
 class _Part:
-    """The files of one group, before its name is known. folder: relative to the place's base; "" for the whole base."""
+    """The files of one group, before its name is known. folder: relative to `globs.Place.base`; "" for all of it."""
 
     folder: str
     format: str
@@ -73,7 +74,7 @@ def group_files(url: str, files: Sequence[FileInfo]) -> tuple[list[FileGroup], l
 
 
 def _with_format(files: Sequence[FileInfo]) -> tuple[list[tuple[FileInfo, str]], list[str]]:
-    """Return the data files with their formats, and messages about the others."""
+    """Return the data files with their formats, and messages about the other files."""
     known, problems = [], []
     for info in files:
         try:
@@ -96,7 +97,7 @@ def _not_data(files: Sequence[tuple[FileInfo, str]]) -> set[str]:
 
 
 def _folder(info: FileInfo, shared: str) -> str:
-    """Return the directory below `shared` in which a file is, or `shared` if the file is directly there."""
+    """Return the directory directly below `shared` that contains a file, or `shared` if no such directory does."""
     rest = info.path[len(shared) :].lstrip("/")
     return os.path.join(shared, rest.partition("/")[0]) if "/" in rest else shared
 
@@ -120,7 +121,7 @@ def _parts(folder: str, name: str, files: tuple[FileInfo, ...], deep: bool) -> l
 
 
 def _pattern(path: str) -> str:
-    """Return a glob for a file's name without its extension; wildcards replace its numbers and special characters."""
+    """Return a glob for a file's name without its extension; wildcards replace numbers and special characters."""
     name = urls.name(path)
     return re.sub(r"\d+", "*", re.sub(r"[*?\[\]]", "?", name.removesuffix(_extension(path))))
 

@@ -51,7 +51,7 @@ class ColumnReport:
 @dataclass(frozen=True)
 class GroupReport:
     """A group of files and the source that they would become in a recipe (name, url, include, text, id). The statements
-    about columns and texts are based on `records` sampled records; `unusable` others in the sample cannot be used.
+    about columns and texts are based on a sample, in which `records` records are usable and `unusable` records are not.
     """
 
     name: str

@@ -56,7 +56,7 @@ class Chunk:
     positions: int64 [rows], each record's byte offset in the uncompressed file, or its row in a Parquet or Arrow file.
     bytes_read: the size of the chunk in bytes.
     files: the file of each record, if each record has a file of its own.
-    traced: False if a transform changed the number of rows. Then all rows have the file and position of the first one.
+    traced: False if a transform changed the number of rows; then all rows have the chunk's first file and position.
     """
 
     file: str

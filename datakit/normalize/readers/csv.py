@@ -6,7 +6,7 @@ still open at the end of the file, is an error: its record and what follows it a
 text follows a closing quote, that record is quarantined up to the end of the line. A record that is longer than
 `max_document_bytes` is quarantined; its fields are dropped as they are read.
 
-Every column is a string, because the format has no types, and guessed types would differ between chunks.
+Every column has the type string, because the format has no types, and guessed types would differ between chunks.
 csv_records.py cuts the file into chunks of whole records at known offsets; pyarrow then parses the chunks. A
 quarantined record is listed with its offset. Speed: about 300 MB/s per core.
 """
@@ -58,7 +58,7 @@ def read_csv(context: ReadContext, path: str, format: str) -> Chunks:
 
 
 def _finish_stream(parts: Iterator[bytes], context: ReadContext) -> None:
-    """Decode the rest of a compressed stream from which records were used. Raises DamagedStreamError."""
+    """Decode the rest of a compressed stream that was partly used. Raises DamagedStreamError if it is corrupt."""
     with suppress(DamagedError):
         while context.streams.sound < context.streams.begun and next(parts, None) is not None:
             context.task.release()
@@ -128,7 +128,7 @@ class _ChunkParser:
         _table(valid_utf8(data[starts[row] : end])[0], self._names, self._dialect, lambda _: "skip")
 
     def _read_table(self, data: bytes, starts: np.ndarray, positions: np.ndarray) -> tuple[pa.Table, np.ndarray]:
-        """Return the well-formed records and their positions; quarantine the others."""
+        """Return the well-formed records and their positions; quarantine the malformed ones."""
         wrong: dict[int, str] = {}
 
         def bad(row: Any) -> str:
@@ -137,7 +137,7 @@ class _ChunkParser:
 
         good = np.ones(len(positions), bool)
         valid, invalid = valid_utf8(data)
-        if invalid:  # pyarrow cannot hand invalid UTF-8 to `bad`
+        if invalid:  # pyarrow cannot pass invalid UTF-8 to `bad`
             _table(valid, self._names, self._dialect, bad)
             good[list(wrong)] = False
             data = _selected(data, starts, positions, good)[0]

@@ -1,7 +1,7 @@
 """Cuts a stream of CSV or TSV data into chunks of whole records, and drops overlong records while they are read.
 
-A compiled pass finds the ends of the records (quoted fields may contain line ends). It starts at a known state: the
-start of a record. If a record exceeds the limit, only those of its bytes are kept that bring the pass back into its
+A compiled pass finds the ends of the records (quoted fields may contain line ends). It starts from a known state: the
+start of a record. If a record exceeds the limit, all of its bytes are dropped except those that return the pass to its
 current state, so a record of any length takes no more memory than the longest permitted one.
 """
 
@@ -72,9 +72,10 @@ class RecordCutter:
     def _skip(self, length: int) -> None:
         """Drop the first `length` bytes, which belong to one record, except those that decide how the rest is read.
 
-        If the record's last field is open or may be open (its last byte is a quote), this field is kept, else the last
-        byte. A few bytes written in front of that byte bring `find_records` into the same state: within a field, where
-        a quote opens nothing, or behind text that follows a closing quote. `_cut` drops the record that results.
+        If the record's last field is open, or may be open because its last byte is a quote, this field is kept.
+        Otherwise, only the last byte is kept, and a few bytes written before it put `find_records` into the same state:
+        within a field, where a quote opens nothing, or after text that follows a closing quote. `_cut` drops the
+        resulting record.
         """
         if not self._skipping:
             self._too_long(self.position)
@@ -91,9 +92,9 @@ class RecordCutter:
         self.position += dropped
 
     def _cut(self, length: int, final: bool = False) -> Iterator[Records]:
-        """Yield the whole records in the first `length` bytes. final: the file ends there.
+        """Yield the whole records in the first `length` bytes. final: True if the file ends there.
 
-        Raises DamagedError after them if the next record has a quoted field that is too long or that never ends.
+        After these records, raises DamagedError if the next record has a quoted field that is too long or never ends.
         """
         data = bytes(memoryview(self._buffer)[:length])
         starts, sound, end, opened, too_long, _ = self._find_records(data)

@@ -1,5 +1,5 @@
-"""Opens a source's files in place, and detects any file that changed after it was listed, by its size, modification
-time and, if needed, hash. A local source may be read hours after it was listed, and every downstream fingerprint
+"""Opens a source's files in place, and detects by size, modification time and, if needed, hash whether a file has
+changed since it was listed. A local source may be read hours after it was listed, and every downstream fingerprint
 assumes that the content read is the content listed. Therefore a file's size and modification time are compared twice.
 When the file is opened, they are compared with the listing. After the file's range has been read, and before anything
 made from it is committed, they are compared with the values at opening. The values at opening are taken from the open
@@ -26,7 +26,7 @@ State = tuple[int, int]  # size in bytes, modification time in ns
 @dataclass(frozen=True)
 class Inputs:
     """The files below `base` that one task opens. listed: path -> (size in bytes, modification time in ns, xxh3-128).
-    Files that are not listed are our own copies of remote files; these do not change and are not checked.
+    Files that are not listed are datakit's own copies of remote files; these do not change and are not checked.
     """
 
     base: str
@@ -69,7 +69,9 @@ class Inputs:
     def _opened(self, path: str) -> BinaryIO:
         url = urls.join(self.base, path)
         if path in self.listed and os.path.exists(url) and not os.path.isfile(url):  # opening a pipe could block
-            raise ChangedInputError(f"{path} was a file when it was listed; run again to list the source again")
+            raise ChangedInputError(
+                f"{path} was a file when it was listed, but no longer is; run again to list the source again"
+            )
         try:
             return urls.open_read(url)
         except NotFoundError as error:

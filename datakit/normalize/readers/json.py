@@ -1,7 +1,8 @@
 """Reads JSON Lines: skips a byte order mark, replaces invalid UTF-8, refuses a JSON array, chooses the columnar or the
 line parser for each chunk, and quarantines bad lines. Invalid UTF-8 in any field is replaced before parsing: as in
 Python, each maximal invalid sequence becomes one U+FFFD. A file whose first line is `[` or `[{` is refused as a single
-JSON array; the message says how to convert it. A line is bad if it is not a record (see json_rows.py) or is too long.
+JSON array; the error message explains how to convert it. A line is bad if it is not a record (see json_rows.py) or is
+too long.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def read_json(context: ReadContext, path: str, start: int = 0, stop: int | None = None) -> Chunks:
-    """Yield the records that start in bytes [start, stop), to the end if `stop` is None. Raises UnreadableError or
-    ColumnError.
+    """Yield the records that start in bytes [start, stop) or, if `stop` is None, at `start` or later. Raises
+    UnreadableError or ColumnError.
     """
     limit, counts = context.config.max_document_bytes, context.counts
     with context.inputs.open(path) as file:

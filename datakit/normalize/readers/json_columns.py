@@ -1,5 +1,5 @@
-"""Parses chunks of JSON Lines into columns with pyarrow, keeps strings that look like dates as strings, and gives the
-line parser the chunks that pyarrow would misread. Strings that look like dates are parsed by pyarrow as timestamps,
+"""Parses chunks of JSON Lines into columns with pyarrow, keeps strings that look like dates as strings, and leaves to
+the line parser the chunks that pyarrow would misread. Strings that look like dates are parsed by pyarrow as timestamps,
 which loses the original strings. A chunk with such strings is parsed again with those columns declared as strings, and
 the declaration is kept for the following chunks.
 
@@ -87,7 +87,7 @@ def _dates_only(kind: pa.DataType) -> pa.DataType | None:
 
 
 def _exact(array: pa.Array) -> bool:
-    """Return True unless a float may differ from an integer that it was read from (2**53 or more in size, or -0)."""
+    """Return True unless a float (-0, or 2**53 or more in absolute value) may differ from the integer that was read."""
     kind = array.type
     if types.is_floating(kind):
         values = array.drop_null().to_numpy(zero_copy_only=False)

@@ -1,11 +1,11 @@
 """Decides what a JSON record is, states the reason why a line is not one, and parses line by line the chunks that the
 columnar parser cannot read. A record is a JSON object of at most 48 levels. Its syntax is strict, except that NaN and
 infinities are allowed, as in Python's `json`. If a key occurs more than once, the last value counts. A lone surrogate
-becomes U+FFFD (counted as invalid UTF-8). An integer that does not fit into 64 bits keeps its digits and makes its
-column a string. If a column mixes integers and floats, its integers become floats, or all its numbers become strings
-if an integer is above 2**53. If it mixes other kinds of scalars, all of them become strings. An id that is a number
-keeps its digits as written. Speed: 30 to 250 MB/s (more for longer records), a tenth to a half of the columnar parser's
-speed. Only chunks with an unusual line are parsed this way.
+becomes U+FFFD (counted as invalid UTF-8). An integer that does not fit into 64 bits keeps its digits, and all values of
+its column become strings. If a column mixes integers and floats, its integers become floats or, if an integer is above
+2**53, all its numbers become strings. If it mixes other kinds of scalars, all of them become strings. An id that is a
+number keeps its digits as written. Speed: 30 to 250 MB/s (more for longer records), a tenth to a half of the columnar
+parser's speed. Only chunks with an unusual line are parsed this way.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class LargeInteger(str):
 
 
 class NotARecordError(ValueError):
-    """A line is not a record. The message gives the reason, and never the line's content."""
+    """A line is not a record. The message gives the reason, but never the line's content."""
 
 
 @dataclass(frozen=True)
 class Expected:
-    """The columns with a required type: `text` must hold strings, and `id` no objects or arrays. None: no check."""
+    """The columns with a required type: `text` holds strings, and `id` no objects or arrays. None skips the check."""
 
     text: str | None
     id: str | None

@@ -16,9 +16,9 @@ CHUNK_BYTES = 4 << 20  # amortizes the parser's cost per call; small enough for 
 class LineCutter:
     """Yields chunks as pairs (offset of the first byte, bytes). `position` is the offset of the next byte to yield.
 
-    limit: the maximum length of a line in bytes; values below CHUNK_BYTES are raised to it.
+    limit: the maximum length of a line in bytes; a limit below CHUNK_BYTES is raised to CHUNK_BYTES.
     too_long: called for each longer line, with its offset.
-    stop: yield only lines that start before this offset.
+    stop: yield only lines that start before this offset; None: all lines.
     inside: if true, skip the first line, which belongs to the previous range.
     """
 

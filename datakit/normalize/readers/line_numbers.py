@@ -51,7 +51,7 @@ class LineNumbers:
 
 
 def _count(file: BinaryIO, stop: int) -> int:
-    """Count the line ends in the first `stop` bytes, and return to the current position."""
+    """Return the number of line ends in the first `stop` bytes; keep the file's current position."""
     if not stop:
         return 0
     place, found, left = file.tell(), 0, stop

@@ -5,8 +5,8 @@ case, a quarantine entry gives the index of the first lost row. A row that is la
 quarantined.
 
 A few bytes of a Parquet file may expand to a cell of many GB. If decoding a row group exhausts the memory, the rows are
-decoded one by one, to identify the row at fault. pyarrow cannot pass over such a row without decoding it. If all the
-memory of the machine does not suffice for that, the rows behind it in its row group are quarantined with it. A column
+decoded one by one, to identify the row at fault. pyarrow cannot pass over such a row without decoding it. If the
+machine does not have enough memory to decode it, the rows after it in its row group are quarantined with it. A column
 in `drop` is not decoded at all. Neither format guarantees that strings are valid UTF-8, so invalid ones are repaired
 here, except in the text column, for which the text rules do this.
 
@@ -44,8 +44,8 @@ from datakit.storage import urls
 from datakit.storage.row_size import row_sizes
 
 BATCH_BYTES = 8 << 20  # about the size of a decoded batch; equal to two chunks of JSON Lines
-SINGLY_BYTES = 64 << 20  # per table of rows decoded one by one; above BATCH_BYTES, as metadata may understate sizes
-MOST_ROWS = 65_536  # per batch; pyarrow's own default for iter_batches
+SINGLY_BYTES = 64 << 20  # limits a table of rows decoded singly; exceeds BATCH_BYTES, as metadata may understate sizes
+MOST_ROWS = 65_536  # rows per batch; pyarrow's own default for iter_batches
 STREAM_HEAD = b"\xff\xff\xff\xff"
 STREAM_END = STREAM_HEAD + bytes(4)
 ALL = (ALL_RECORDS.file, ALL_RECORDS.position)
@@ -53,8 +53,8 @@ _DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)  # the last one is ra
 
 
 def read_parquet(context: ReadContext, path: str, start: int = 0, stop: int | None = None) -> Chunks:
-    """Yield the rows of row groups [start, stop), to the end if `stop` is None. Raises UnreadableError, ColumnError
-    or StorageError.
+    """Yield the rows of row groups [start, stop) or, if `stop` is None, of group `start` and all later ones. Raises
+    UnreadableError, ColumnError or StorageError.
     """
     with context.inputs.open(path) as source:
         file = open_parquet(source, path)
@@ -99,7 +99,7 @@ def _row_group(context: ReadContext, path: str, file: pq.ParquetFile, group: int
 
 
 class _ImpassableError(Exception):
-    """A row that must be skipped killed two attempts that tried to decode past it."""
+    """Decoding ends at a row to be skipped: no row follows it, or two attempts died while it was decoded."""
 
     def __init__(self, row: int) -> None:
         super().__init__(row)
@@ -149,7 +149,7 @@ def open_parquet(source: BinaryIO, path: str) -> pq.ParquetFile | None:
 
 
 def _require_columns(path: str, rows: int, columns: int) -> None:
-    """Raise ColumnError if a file has rows without columns; pyarrow would read no rows at all."""
+    """Raise ColumnError if a file has rows but no columns, because pyarrow would read no rows from it."""
     if rows and not columns:
         raise ColumnError(f"{path} has {rows} rows but no columns; exclude it, or write it again with its columns")
 

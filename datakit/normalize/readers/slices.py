@@ -1,9 +1,9 @@
-"""Cuts a source's files into slices of about equal work, one per routing task, estimates the size of each, and calls
-the reader for each format. Repeats the work on a slice whose compressed files turn out to be damaged. Plain JSON Lines
-files are cut into byte ranges and Parquet files into ranges of row groups, about 64 MiB each. Files in other formats
-and compressed files cannot be cut. Small files are grouped in path order, so that a hundred thousand files do not
-become a hundred thousand tasks. Slices depend only on the listing, the configured format, and Parquet footers. They are
-in the order of the records: sorted by path, then by position.
+"""Cuts a source's files into slices of about equal work, one per routing task, estimates the work for each file, and
+calls the reader for its format. Repeats the work on a slice whose compressed files turn out to be damaged. Plain JSON
+Lines files are cut into byte ranges and Parquet files into ranges of row groups, about 64 MiB each. Files in other
+formats and compressed files cannot be cut. Small files are grouped in path order, so that a hundred thousand files do
+not become a hundred thousand tasks. Slices depend only on the listing, the configured format, and Parquet footers. They
+are in the order of the records: sorted by path, then by position.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from datakit.normalize.readers.text import read_texts
 from datakit.storage import urls
 
 SLICE_BYTES = 64 << 20  # about 0.3 s of work: much longer than a fork takes, yet little to repeat after a failure
-TEXT_SLICE_BYTES = 16 << 20  # per slice of one-document files; smaller, since these cost more to read
+TEXT_SLICE_BYTES = 16 << 20  # per slice of one-document files; smaller, since such files cost more to read
 EXPANSION = 4  # approximate bytes of text per byte of a compressed file
 FILE_OVERHEAD = 64 << 10  # opening a file costs about as much as reading this many bytes
 FOOTER_THREADS = 16  # each footer in an object store takes one small request
@@ -35,7 +35,7 @@ Damage: TypeAlias = dict[str, tuple[int, str]]  # see Streams.damaged
 
 @dataclass(frozen=True)
 class FileRange:
-    """A part of a file: bytes [start, stop) of plain JSON Lines, row groups [start, stop) of Parquet, or everything.
+    """A part of a file: bytes [start, stop) of plain JSON Lines, row groups [start, stop) of Parquet, or all of it.
 
     weight: the work that the part takes, estimated in bytes of text.
     """
@@ -48,8 +48,8 @@ class FileRange:
 
 
 def cut_slices(base: str, files: Sequence[tuple[str, int]], config: Config) -> list[list[FileRange]]:
-    """Cut the files of a source, given as (path, size in bytes) pairs, into slices. Raises RefusedError for
-    all files that show here already that they cannot be used.
+    """Cut the files of a source, given as (path, size in bytes) pairs, into slices. Raises one RefusedError
+    for all files that prove unusable at this stage.
     """
     with ThreadPoolExecutor(FOOTER_THREADS) as pool:
         cut = list(pool.map(lambda file: _ranges_or_refused(base, file[0], file[1], config), sorted(files)))
@@ -140,7 +140,7 @@ def read_range(context: ReadContext, part: FileRange) -> Chunks:
 
 
 def despite_damage(context: ReadContext, ranges: Sequence[FileRange], work: Callable[[Streams], T]) -> T:
-    """Return `work(streams)`. If it fails and a stream is damaged, repeat it without that stream and what follows it.
+    """Return `work(streams)`. If that fails and a stream is damaged, repeat it without the stream and what follows it.
 
     Any error may come from the content of a damaged stream, which is used until the damage is noticed.
     """
@@ -166,8 +166,8 @@ def _streams(context: ReadContext, ranges: Sequence[FileRange], damaged: Damage)
 def _find_damage(context: ReadContext, ranges: Sequence[FileRange]) -> Damage:
     """Decompress every compressed file of a slice; return the value of `Streams.damaged` for these files.
 
-    Damage that `context.streams` knows is not reported. Files that hold one document each are left out, because their
-    reader never uses a part of a file.
+    Damage already recorded in `context.streams` is not returned again. Files that hold one document each are left out,
+    because their reader never uses a part of a file.
     """
     damaged: Damage = {}
     for part in ranges:

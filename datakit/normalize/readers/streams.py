@@ -2,11 +2,11 @@
 file counts as damaged. One loop handles all four compression formats. If a file holds several streams in a row (gzip
 members, zstd frames), all of them are read. Zero padding after a stream is skipped.
 
-A file that ends inside a stream is truncated: what could be decoded is used, and the rest is lost. If instead the
-content of a stream is wrong (its checksum does not match, or it cannot be decoded), nothing of that stream may be used,
-because the damage began at an unknown place before it was noticed. Part of the stream has then been yielded already.
-`Streams` says how far the content is known to be sound, and DamagedStreamError tells the routing task to start again
-without the damaged stream. The data of the streams before it is used.
+A file that ends inside a stream is truncated: what could be decoded is used, and the rest is lost. If instead a stream
+is corrupt (its checksum does not match, or it cannot be decoded), nothing of that stream may be used, because the
+damage began at an unknown place before the one where it was noticed. By then, part of the stream has been yielded.
+`Streams` records how far the content is known to be sound, and DamagedStreamError tells the routing task to start again
+without the damaged stream. The data of earlier streams is used.
 
 isal inflates gzip about twice as fast as zlib does (850 MB/s of text per core; zstd reaches 1,350). A zstd frame may
 need a window of up to 2 GiB (as in dumps made with `--long=31`); the memory of the window is allocated as it fills.
@@ -29,7 +29,7 @@ from datakit.normalize.formats import MAGIC, check_head, compression_of, is_skip
 INPUT_BYTES = 1 << 20  # the cost of one system call per MiB is not measurable
 ZSTD_INPUT_BYTES = 8 << 10  # small, because zstandard's output is not limited: up to 128 KiB per 4 bytes of input
 OUTPUT_BYTES = 1 << 20
-HEAD_BYTES = 262  # a tar archive is recognized by bytes 257 to 262
+HEAD_BYTES = 262  # a tar archive is recognized by bytes 257 to 261
 LARGEST_WINDOW = 1 << 31  # as with zstd --long=31, the largest window in practice
 
 
@@ -38,11 +38,11 @@ class DamagedError(Exception):
 
 
 class _ContentError(Exception):
-    """The content of a compressed stream is wrong."""
+    """A compressed stream is corrupt."""
 
 
 class DamagedStreamError(UnreadableError):
-    """A compressed stream has wrong content, after part of it was yielded.
+    """A compressed stream proved to be corrupt after part of it had been yielded.
 
     start: the offset of the stream's content in the decompressed file.
     """
@@ -59,7 +59,7 @@ class Streams:
     damaged: path -> (offset in the decompressed file at which to stop, reason), for the files that are known to be
     damaged.
     begun, sound: the first `sound` of the `begun` streams were decoded to their end, or to the end of a truncated file.
-    check: decodes a file to its end and raises DamagedStreamError if one of its streams has wrong content.
+    check: decodes a file to its end and raises DamagedStreamError if one of its streams is corrupt.
     """
 
     damaged: Mapping[str, tuple[int, str]] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Streams:
     _checked: str | None = field(default=None, init=False)
 
     def begin(self, path: str) -> None:
-        """Count a stream of this file. It is known to be sound if the file was checked."""
+        """Count a stream of this file. The stream is known to be sound if the file was checked."""
         self.begun, self._path = self.begun + 1, path
         if path == self._checked:
             self.sound = self.begun
@@ -117,7 +117,7 @@ _ERRORS = (_ISAL_ERROR, zstandard.ZstdError, lzma.LZMAError, OSError, EOFError, 
 
 
 def decompressed(file: BinaryIO, path: str, start: int = 0, streams: Streams | None = None) -> Iterator[bytes]:
-    """Yield the content of an open file, decompressed as its name says. In a plain file, begin at byte `start`.
+    """Yield the content of an open file, decompressed as its name implies. In a plain file, begin at byte `start`.
 
     Raises UnreadableError if the content is of another kind, DamagedError after the last usable byte, and
     DamagedStreamError if bytes that were yielded must not be used.

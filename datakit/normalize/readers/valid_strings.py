@@ -1,7 +1,7 @@
-"""Replaces invalid UTF-8 in all columns but the text column, counts the changed values, and rejects columns with other
-invalid values. Parquet, Arrow and CSV files may contain strings that are not valid UTF-8, and decoding them later would
-fail. Each invalid sequence becomes U+FFFD. The text column is left to the text rules. Cost: one validation by Arrow at
-several GB/s. Only a column that fails this validation is processed in Python.
+"""Replaces invalid UTF-8 in all columns except the text column, counts the changed values, and rejects columns with
+other invalid values. Parquet, Arrow and CSV files may contain strings that are not valid UTF-8, and decoding them later
+would fail. Each invalid sequence becomes U+FFFD. The text column is left to the text rules. Cost: one validation by
+Arrow at several GB/s. Only a column that fails this validation is processed in Python.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from datakit.normalize.record_counts import RecordCounts
 
 
 def with_valid_strings(path: str, table: pa.Table, text: str, counts: RecordCounts) -> pa.Table:
-    """Return the table with valid strings in all columns but `text`. `path` is the file that it comes from.
+    """Return the table with valid strings in all columns except `text`. `path` is the file that the table comes from.
 
     Raises ColumnError if other values are invalid.
     """

@@ -1,9 +1,8 @@
-"""Decides the type in which `where` sees each column: the type that the recipe declares, or the type for the whole
-source.
+"""Decides the type in which `where` sees each column: the type that the recipe declares or, by default, the column's
+type for the whole source.
 
 If the recipe declares the types of all columns that `where` reads, nothing has to be read first. Otherwise a phase
-reads the whole source once and unites the types of its columns, before any record is selected. Declaring the types
-avoids this pass.
+reads the whole source once and unites the types of its columns, before any record is selected.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from datakit.normalize.transform import Transform
 from datakit.storage.fingerprint import config_of
 
 PHASE = "types"
-UNLIMITED = 1 << 62  # what is unusable is counted, and limited, when the records are routed
+UNLIMITED = 1 << 62  # unusable records are counted, and their number is checked, when the records are routed
 
 
 def find_types(arguments: dict[str, Any], shared: dict[str, Any], task: TaskContext) -> TaskResult:
-    """Find the types of the columns of one slice, without its damaged streams. Raises InputError (for all its
-    refused files).
+    """Find the types of the columns of one slice, without its damaged streams. Raises an InputError that names
+    all of the slice's refused files.
     """
     own, common = msgspec.convert(arguments, RouteArguments), msgspec.convert(shared, RouteShared)
     config = config_of(common.config, Config)

@@ -1,5 +1,5 @@
-"""Decides which SQL is a valid `where`: one expression of a record's columns, with functions from a list, so that it
-gives the same answer whenever it is evaluated.
+"""Decides which SQL is a valid `where`: a single expression over a record's columns that calls only listed functions,
+so that it gives the same answer whenever it is evaluated.
 
 DuckDB parses the SQL, and its parse tree is checked node by node. Only what is listed here is allowed, so that nothing
 reads the clock, files, settings or other records, and nothing is random. Types with a time zone are not allowed either.
@@ -59,7 +59,7 @@ FUNCTIONS, TYPES, ALIASES = (frozenset(words.split()) for words in (_FUNCTIONS, 
 
 
 def column_paths(database: Any, sql: str) -> list[list[str]]:
-    """Return the columns that a `where` reads, each as a path of names. Raises RecipeError if it is not allowed."""
+    """Return the columns that `where` reads, each as a path of names. Raises RecipeError if the SQL is not allowed."""
     _parse(database, sql, f"SELECT {sql}")  # without parentheses, so that the SQL cannot close them
     tree = _parse(database, sql, f"SELECT (\n{sql}\n)")
     nodes = list(_nodes(tree))
@@ -78,7 +78,7 @@ def _parse(database: Any, sql: str, query: str) -> dict[str, Any]:
     rest = [query_node.get(name) for name in ("modifiers", "where_clause", "group_expressions", "having", "qualify")]
     source = query_node.get("from_table", {}).get("type")
     if len(result["statements"]) != 1 or len(parts) != 1 or source != "EMPTY" or any(rest) or parts[0]["alias"]:
-        raise RecipeError(f"where: {sql!r} is more than one SQL expression; write one expression of a record's columns")
+        raise RecipeError(f"where: {sql!r} is more than one SQL expression; write one expression over the columns")
     return parts[0]
 
 
@@ -97,7 +97,7 @@ def _check(node: dict[str, Any], sql: str) -> None:
     kind = node["class"]
     if kind not in NODES or (kind == "OPERATOR" and node["type"] not in OPERATORS):
         used = NAMES.get(kind, node["type"])
-        raise RecipeError(f"where: {sql!r} uses {used}; it must be an expression of one record's columns")
+        raise RecipeError(f"where: {sql!r} uses {used}; it must be an expression over one record's columns")
     if kind == "FUNCTION":
         _check_function(node, sql)
     if kind == "TYPE" and node["type_name"].lower() not in TYPES | ALIASES:

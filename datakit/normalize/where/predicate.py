@@ -1,6 +1,6 @@
 """Evaluates a source's `where` with DuckDB: selects the records of a chunk for which the predicate is true, and
 reports errors without quoting values. DuckDB evaluates the predicate on one chunk at a time, and the records that match
-stay in order. The predicate is an expression of the record alone (where/expression.py), and its columns have the same
+stay in order. The predicate is an expression over the record alone (where/expression.py), and its columns have the same
 types in every chunk (where/column_types.py). A record for which the predicate is null does not match. If a chunk lacks
 a column that the predicate reads, that column is null there. If no record has the column, the step fails, since a
 misspelled name would otherwise drop every record.
@@ -20,9 +20,9 @@ ROW = "__row"
 
 
 class Predicate:
-    """A parsed `where`. Creating it raises RecipeError if the SQL is not a valid expression.
+    """A parsed `where`. Raises RecipeError if the SQL is not a valid expression.
 
-    types: the types of its columns, an Arrow schema as IPC; columns that the schema lacks have no values.
+    types: the types of its columns, an Arrow schema as IPC; columns that are not in the schema are null everywhere.
     """
 
     def __init__(self, sql: str, types: bytes = b"") -> None:
@@ -77,7 +77,7 @@ class Predicate:
         return str(error).split("\n")[0] if isinstance(error, about_sql) else type(error).__name__
 
     def _referenced(self) -> dict[str, pa.DataType]:
-        """Return the columns that the predicate reads. Their types have the struct fields that it reads."""
+        """Return the columns that the predicate reads, with types that contain only the struct fields that it reads."""
         wanted: dict[str, pa.DataType] = {}
         for path in column_paths(self._database, self._sql):
             name, *inside = path[1:] if path[0] == "records" and len(path) > 1 else path
@@ -85,13 +85,13 @@ class Predicate:
             for field in reversed(inside):
                 kind = pa.struct([(field, kind)])
             if name.lower() == ROW:
-                raise RecipeError(f"where: {self._sql!r} reads the column {ROW}, a reserved name; rename the column")
+                raise RecipeError(f"where: {self._sql!r} reads the column {ROW}, but this name is reserved; rename it")
             wanted[name] = unify(wanted.get(name, pa.null()), kind) or kind
         return wanted
 
 
 def converted(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """Convert a column to its type for the whole source. Raises ArrowInvalid if a value is not of a declared type."""
+    """Convert a column to `kind`, its type for the whole source. Raises ArrowInvalid if a value cannot be converted."""
     if pa.types.is_null(kind) or column.type == kind:
         return column
     text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
