@@ -87,7 +87,7 @@ def _clustered(
 
 
 def _selected(url: str, columns: list[str], wanted: np.ndarray) -> Iterator[tuple[slice, pa.Table]]:
-    """Yield, for each row group of a Parquet file, a slice of `wanted` (ascending row numbers) and those rows."""
+    """Yield, for each row group with rows in `wanted` (ascending row numbers), their slice of `wanted` and the rows."""
     if not len(wanted):
         return
     with open_shard(url) as shard:

@@ -39,10 +39,10 @@ kernel = cached_njit(rules)
 class Documents(NamedTuple):
     """N documents, grouped by component and in survivor order within each component.
 
-    Other arrays refer to documents by their position here. starts: int64 [components + 1], the position of the first
-    document of each component. offsets: int64 [N + 1], where each document's shingles start. shingles: uint64, sorted
-    and without repeats in each document. keys: uint64 [N, bands]. rank: int64 [N], the position of each document in the
-    order of ids. by_rank: the inverse permutation of `rank`.
+    Other arrays refer to a document by its position in this order. starts: int64 [components + 1], the position of the
+    first document of each component. offsets: int64 [N + 1], where each document's shingles start. shingles: uint64,
+    sorted and without repeats in each document. keys: uint64 [N, bands]. rank: int64 [N], the position of each document
+    in the order of ids. by_rank: the inverse permutation of `rank`.
     """
 
     starts: np.ndarray

@@ -1,4 +1,4 @@
-"""Runs the verification kernels on documents, with scratch arrays that are mapped to files, and warms them up."""
+"""Runs the verification kernels on documents, with scratch arrays mapped to files, and warms up these kernels."""
 
 from __future__ import annotations
 
