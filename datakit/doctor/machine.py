@@ -63,7 +63,7 @@ def temporary_disk() -> Finding:
 
 
 def memory() -> Finding:
-    """Check that the machine, or the cgroup, has room for one default task on each CPU."""
+    """Check that the memory (of the machine or cgroup) suffices for a task with the default budget on each CPU."""
     budget = next(field.default for field in fields(Phase) if field.name == "memory_bytes")
     assert isinstance(budget, int)
     slots, usable = len(os.sched_getaffinity(0)), usable_memory()
