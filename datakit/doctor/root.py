@@ -1,5 +1,4 @@
-"""Checks a root by writing, reading, listing and deleting a file; tests a store's conditional PUT, and compares clocks.
-"""
+"""Checks a root by writing, reading, listing and deleting a file; tests a store's conditional PUT; compares clocks."""
 
 from __future__ import annotations
 

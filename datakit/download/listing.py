@@ -169,8 +169,7 @@ def _no_files(url: str, place: Place, every: Sequence[FileInfo], include: Sequen
 
 
 def _nearest(missing: str) -> str:
-    """Return a clause that names the deepest existing directory above `missing`, and a name in it like the missing one.
-    """
+    """Return a clause naming the deepest existing directory above `missing`, and a name there like the missing one."""
     above, name = os.path.split(missing)
     while not os.path.isdir(above):
         above, name = os.path.split(above)
