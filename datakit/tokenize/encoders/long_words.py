@@ -135,7 +135,7 @@ class WordEncoder:
     def _end_of_run(self, text: str, start: int, stop: int) -> int | None:
         """Return the end of the word that starts at `start` and reaches `stop` or beyond; None if the view must grow.
 
-        The last two characters of a word that reaches `stop` determine its kind (except for a line break after
+        The last two characters of a word that reaches `stop` determine the word's kind (except for a line break after
         punctuation), so the search continues from them, one view at a time.
         """
         view = text[start:stop]
@@ -202,12 +202,12 @@ class WordEncoder:
 
 
 def _settled(view: str, whole: bool) -> int:
-    """Return the length of the part at the start of a view in which words are final, whatever text follows the view."""
+    """Return the position in a view up to which words are final, whatever text follows the view."""
     return len(view) if whole else len(view[:-LOOK_BEYOND].rstrip()) - 1
 
 
 def _character_start(data: np.ndarray, place: int) -> int:
-    """Return the start of the character that contains the byte at `place`, or the end of the data if that is less."""
+    """Return the start of the character that contains byte `place`, or the end of the data if `place` is beyond it."""
     if place >= len(data):
         return len(data)
     while data[place] & 0xC0 == 0x80:
