@@ -91,7 +91,7 @@ class Config(SignatureConfig):
 
 
 def plan(step: Step) -> Plan:
-    """Yield the phases in order, but leave out those that have nothing to do."""
+    """Yield the phases in order, without those that would have nothing to do."""
     config, parts = config_of(step.parameters, Config), all_parts(step)
     for entry in step.inputs_of("normalize"):
         check_columns(config.prefer, entry.source or entry.manifest.dataset, entry.manifest)

@@ -7,8 +7,8 @@ ideal ones: over 1,500 seeds and sets of 20 to 20,000 shingles, the measured bia
 agree with those of the binomial distribution. Two documents are candidates if all `rows` minima of at least one band
 agree; at Jaccard similarity J, the probability of this is 1 - (1 - J**rows)**bands.
 
-A band key is a 64-bit hash of the band's number and its minima. Among 10 billion documents, about 500 pairs of keys
-collide by chance. The two documents are compared like any other candidates, and the pair is rejected.
+A band key is a 64-bit hash of the band's number and its minima. Among 10 billion documents, about 500 pairs get equal
+keys by chance. Such a pair is compared exactly, like any other, and rejected.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ LIMITS = {"bands": (1, 100), "rows": (1, 100), "ngram": (1, 64), "seed": (0, 2**
 
 @dataclass(frozen=True)
 class SignatureConfig:
-    """The parameters of signatures. Only `max_quarantined` and `quarantine` may differ in comparable signatures."""
+    """The parameters of signatures. Signatures are comparable if only `max_quarantined` and `quarantine` differ."""
 
     bands: Annotated[int, key("The number of bands; two documents that agree in a band are candidates.", 20)] = 14
     rows: Annotated[int, key("The number of MinHash values in a band.", 5)] = 8

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 MEASURES = ("jaccard", "containment")
-# Maximum number of documents listed per band key, divided by `most`; lets each document choose its best candidates.
+# A band key lists at most this many times `most` documents, so that each document can choose its best candidates.
 LISTED_PER_COMPARISON = 4
 # candidates: pairs of a document and a retained document that share a band key. ruled_out: candidates excluded by their
 # numbers of shingles alone. comparisons: candidates compared shingle by shingle. rejected: candidates that turned out
