@@ -2,7 +2,7 @@
 messages for missing and unreadable files. The listing is the source's identity. The checksum of a local file is the
 xxh3-128 of its content (cached by `HashCache`). The checksum of a remote file is the one that the store provides, such
 as an ETag. If the store provides none, every listing reads the whole file to hash it, since its size alone would not
-reveal every change. If a source has no files, the message states what was searched for, where, and what exists instead.
+reveal every change. If a source has no files, the error states what was searched for, where, and what exists instead.
 
 Cost: one listing, plus one read of every local file whose hash is not cached and of every remote file without a
 checksum, four files at a time.
@@ -26,7 +26,7 @@ from datakit.storage.fingerprint import canonical_json
 from datakit.storage.globs import Place
 from datakit.storage.urls import FileInfo
 
-LONGEST_NAME = 255  # in bytes, of a component of a local path; components of an object store's key may be longer
+LONGEST_NAME = 255  # maximum number of bytes in a component of a local path; object stores allow longer ones
 HASHING_THREADS = 4  # xxh3 is faster than most disks, and a few concurrent reads suffice to keep a disk busy
 
 
