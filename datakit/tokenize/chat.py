@@ -25,7 +25,7 @@ from datakit.errors import ColumnError, InputError, TokenizerError
 from datakit.tokenize.chat_format import ChatFrames
 
 TRANSFORM_VERSION = 1
-LONGEST_SHOWN = 20  # in characters; a longer role is not shown, because it may be a document's text
+LONGEST_SHOWN = 20  # maximum number of characters in a role that is shown; a longer one may be a document's text
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,9 @@ class SplitVerification:
             self.documents += 1
 
     def _compare(self, batch: TextBatch, row: int, place: tuple[int, int], found: np.ndarray | None) -> None:
-        """Compare the ids `found` of a byte range with the reference's. If it is None, encode the range in tiny parts."""
+        """Compare the ids of a range of bytes with the reference's. found: these ids, or None to encode the range
+        in tiny parts.
+        """
         text = batch.data[slice(*place)].tobytes().decode("utf-8", errors="ignore")
         found = self.tiny.encode_text(text) if found is None else found
         expected = self.reference.encode_batch([text])[0]

@@ -76,7 +76,7 @@ class FastEncoder:
 
 @dataclass(frozen=True)
 class ReferenceEncoder:
-    """The `tokenizers` encoder. It creates one Encoding object per text, and drops these after each million characters."""
+    """The `tokenizers` encoder. It creates one Encoding object per text, and drops these every million characters."""
 
     tokenizer: tokenizers.Tokenizer
     special_as_text: bool = False

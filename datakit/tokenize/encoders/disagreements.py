@@ -5,15 +5,15 @@ free id. If the two ids differ, the file is refused, because a model may have be
 
 Vocabularies: the reference starts from single characters. fastokens also takes an entry of several characters as a
 token if one of these characters is not an entry itself, although no merge can produce that token. A byte-level
-vocabulary may lack a byte; then fastokens fails at a text that contains the byte, and the reference drops the byte.
+vocabulary may lack a byte; then fastokens fails on a text that contains the byte, and the reference drops the byte.
 With both kinds of vocabulary, texts are encoded by the reference. It does not matter which other entries merges can
 reach, because both libraries apply the merges. The search for unknown characters takes 0.2 s for 256,000 entries.
 
 Added tokens beside others: fastokens may match an added token in the white space that belongs to the match of a token
-with `lstrip` or `rstrip`. Where a token with `single_word` is part of a longer word, it matches other tokens than the
-reference does. It looks for tokens with and without `normalized` at the same time, whereas the reference looks for
-those without it first. Therefore, the reference encodes every text that contains a token for which this matters, and
-all texts if a normalizer may produce such a token.
+with `lstrip` or `rstrip`. Where a token with `single_word` is part of a longer word, fastokens matches other tokens
+than the reference does. It looks for tokens with and without `normalized` at the same time, whereas the reference looks
+for those without it first. Therefore, the reference encodes every text that contains a token for which this matters,
+and all texts if a normalizer may produce such a token.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from datakit.tokenize.encoders.word_models import UTF8_BYTES, byte_characters
 
 
 def check_added_ids(reference: tokenizers.Tokenizer, definition: dict[str, Any], place: str) -> None:
-    """Raise TokenizerError if the reference gives an added token another id than the file does, unless it is empty."""
+    """Raise TokenizerError if the reference gives an added token (unless empty) another id than the file does."""
     for token in added_tokens(definition):
         content, number = token["content"], token["id"]
         given = reference.token_to_id(content)

@@ -1,10 +1,10 @@
 """Encodes a stretch that has no safe place to cut, exactly and in linear time: word by word, and huge words in windows.
 
-In this file, a word is a piece made by the pre-tokenizer. Tokenizers with `ignore_merges` encode a word that is in the
-vocabulary as one token; such words are shorter than a window. Every other word is encoded by byte-pair merges alone:
-the pair of lowest rank is merged first, the leftmost one among equals. Any run of consecutive tokens in the result is
-the encoding of its own text, because no merge crossed the ends of the run. Two encodings can be joined at a token that
-both have at the same place:
+In this file, a word is a piece made by the pre-tokenizer. A tokenizer with `ignore_merges` encodes a word as one token
+if the vocabulary contains it; such words are shorter than a window. Every other word is encoded by byte-pair merges
+alone: the pair of lowest rank is merged first, the leftmost one among equals. Any run of consecutive tokens in the
+result is the encoding of its own text, because no merge crossed the ends of the run. Two encodings can be joined at a
+token that both have at the same place:
 
     if BPE(AB) = A'B' and BPE(BC) = B'C', and B' has at least one token, then BPE(ABC) = A'B'C'.
 
@@ -16,7 +16,7 @@ contradicts BPE(AB) = A'B', where no merge crosses the border. The argument for 
 A and C are never adjacent, because B' is between them.
 
 Therefore a word of more than 16 KiB is encoded in overlapping windows of that size. Each window starts at a token of
-the previous one, and the two are joined at the first token that they share. If they share none, the word is encoded
+the previous window, and the two are joined at the first token that they share. If they share none, the word is encoded
 again in larger windows, if necessary as a whole.
 """
 
