@@ -38,7 +38,7 @@ class Shared:
 
 @dataclass(frozen=True)
 class PartRange:
-    """Arguments of a task for parts [first, stop). buckets: how many buckets it routes rows to; 0 if it routes none."""
+    """The arguments of a task for parts [first, stop). buckets: the number of buckets that it routes rows to, or 0."""
 
     first: int
     stop: int
@@ -71,7 +71,7 @@ class Labelled(Runs):
 @dataclass(frozen=True)
 class Judged(Runs):
     """The result of a task of phase `verify`. histogram: the number of clusters of each size, with sizes rounded down
-    to a power of two. largest: the largest clusters, each as [size, retained documents, cluster id].
+    to a power of two. largest: the largest clusters, each as [size, number of retained documents, cluster id].
     """
 
     histogram: dict[str, int]

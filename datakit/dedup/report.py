@@ -17,7 +17,7 @@ Removal = dict[str, dict[str, Any]]
 
 
 def removal_report(parts: Sequence[Part], removed: Sequence[tuple[int, int]]) -> Removal:
-    """Return, for each source, the counts "documents", "exact", "fuzzy" and "retained", and "rate", the share removed.
+    """Return, for each source, the counts "documents", "exact", "fuzzy" and "retained", and the "rate" of removal.
 
     removed: the numbers (exact, fuzzy) of documents removed from each part.
     """

@@ -1,5 +1,5 @@
-"""Stage `dedup`: defines all options of deduplication, including those of the signatures, and their limits, and decides
-which phases run and how many tasks each phase has.
+"""Stage `dedup`: defines all options of deduplication (including those of the signatures) and their limits; decides
+which phases run, and how many tasks each phase has.
 
 The phases run in this order:
 
@@ -10,7 +10,7 @@ The phases run in this order:
     labels       the last forests give each clustered document its component
     shingles     the shingle sets of clustered documents are routed by component
     verify       each clustered document is compared exactly with retained documents
-    attributes   one file per partition says which documents are removed, and why
+    attributes   one file per partition lists the removed documents, with the reasons
 
 Dedup itself removes nothing: `consolidate` reads the attribute files and leaves out the documents listed there. Only
 the text of clustered documents is read again. The manifest reports the removals per source, the cluster sizes and the
@@ -46,7 +46,7 @@ from datakit.toml_config import key
 NAME = "dedup"
 FORMAT_VERSION = 2
 TASK_BYTES = 64 << 20  # bytes of input per task
-FAN_IN = 16  # forests that one task merges
+FAN_IN = 16  # maximum number of forests that one task merges
 Results = Generator[Phase, Sequence[TaskResult], Sequence[TaskResult]]
 
 
@@ -91,7 +91,7 @@ class Config(SignatureConfig):
 
 
 def plan(step: Step) -> Plan:
-    """Yield the phases in order, but leave out those that have nothing to do."""
+    """Yield the phases in order, without those that would have nothing to do."""
     config, parts = config_of(step.parameters, Config), all_parts(step)
     for entry in step.inputs_of("normalize"):
         check_columns(config.prefer, entry.source or entry.manifest.dataset, entry.manifest)

@@ -16,8 +16,8 @@ from datakit.engine.ray_backend import agreement
 from datakit.errors import DatakitError
 from datakit.storage import stale_files
 
-REFUSED_TOKEN = "InvalidAuthToken"  # printed by Ray; its exception says only that it failed to connect
-VERSION_MISMATCH = "Version mismatch"  # in Ray's message if versions of Ray or Python differ
+REFUSED_TOKEN = "InvalidAuthToken"  # printed by Ray, whose exception says only that connecting failed
+VERSION_MISMATCH = "Version mismatch"  # part of Ray's message if the versions of Ray or Python differ
 STATUS_REMEDY = "run `ray status` on the head node; see docs/operations.md"
 
 
@@ -45,7 +45,7 @@ def check_cluster(address: str, root: str | None) -> Iterator[Finding]:
 
 
 def _join(address: str, root: str) -> Finding:
-    """Join the cluster, and explain failures whose cause Ray only prints or hides in a nested exception."""
+    """Join the cluster, and explain failures whose cause Ray only prints, or hides in a nested exception."""
     from datakit.engine.ray_backend.executor import RayExecutor
 
     remedy = STATUS_REMEDY
@@ -92,7 +92,7 @@ def _authentication() -> Finding:
 
 
 def _auto_address() -> Finding:
-    """Check that the cluster at the address that `auto` stands for still answers."""
+    """Check that the cluster still answers at the address that `auto` stands for."""
     try:
         return Finding("ray address", State.OK, f"auto means {agreement.auto_address()}, which answers")
     except DatakitError as error:

@@ -28,7 +28,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of a check. If the result is not ok, `next_step` says what to do."""
+    """The result of a check. If the result is not ok, `next_step` is the remedy."""
 
     check: str
     state: State
@@ -37,7 +37,7 @@ class Finding:
 
 
 def try_action(check: str, message: str, remedy: str, action: Callable[[], object]) -> Finding:
-    """Try an action. Return an ok finding with the message or, if the action raises, a problem with the remedy."""
+    """Try an action. Return an ok finding with the message or, if there is an error, a problem with the remedy."""
     try:
         action()
     except (DatakitError, OSError) as error:

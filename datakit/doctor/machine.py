@@ -1,7 +1,7 @@
 """Checks this machine before a run: libraries, temporary disk, memory for tasks, open-file limit and kernel cache.
 Where possible, a check tries the operation itself instead of guessing. `examine` decides which checks run, including
-those of the root (`root.py`) and the cluster (`cluster.py`). All checks together take one second, three with a
-cluster, and twenty if the cluster refuses the connection.
+those of the root (`root.py`) and the cluster (`cluster.py`). All checks together take one second (three seconds with a
+cluster, twenty if the cluster refuses the connection).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def temporary_disk() -> Finding:
 
 
 def memory() -> Finding:
-    """Check that the machine, or the cgroup, has room for one default task on each CPU."""
+    """Check that the memory (of the machine or cgroup) suffices for a task with the default budget on each CPU."""
     budget = next(field.default for field in fields(Phase) if field.name == "memory_bytes")
     assert isinstance(budget, int)
     slots, usable = len(os.sched_getaffinity(0)), usable_memory()

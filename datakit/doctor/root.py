@@ -1,4 +1,4 @@
-"""Checks a root by writing, reading, listing and deleting a file; checks a store's conditional PUT and clock skew."""
+"""Checks a root by writing, reading, listing and deleting a file; tests a store's conditional PUT; compares clocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from datakit.doctor.finding import Finding, State, disk_usage, nearest_existing,
 from datakit.errors import DatakitError, DivergentOutputError
 from datakit.storage import atomic, removal, urls
 
-SKEW_SECONDS, REFUSED_SECONDS = 60.0, 600.0  # skew for a warning and for a problem; S3 accepts up to 15 minutes
+SKEW_SECONDS, REFUSED_SECONDS = 60.0, 600.0  # skew above which to warn, or to report a problem; S3 accepts 15 minutes
 CONNECT_SECONDS = 5.0
 CLOCKS = {"s3": "https://s3.amazonaws.com", "gs": "https://storage.googleapis.com", "hf": "https://huggingface.co"}
 

@@ -1,6 +1,7 @@
-"""Loads the tokenizer.json of a model on the Hugging Face Hub, such as `openai-community/gpt2`, and keeps it beside the
-steps of the dataset. Its file name says which revision (commit) the name stood for. Later runs use this file, so what a
-name stands for never changes in a root, and `--offline` works. `openai-community/gpt2@607a30d` chooses a revision.
+"""Loads the tokenizer.json of a model on the Hugging Face Hub, such as `openai-community/gpt2`, and keeps a copy beside
+the steps of the dataset. The copy's file name contains the revision (commit) that the model's name stood for. Later
+runs use this copy, so the meaning of a model's name never changes in a root, and `--offline` works. A name such as
+`openai-community/gpt2@607a30d` chooses a revision.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ COMMIT = re.compile("[0-9a-f]{40}")
 
 
 def hub_tokenizer(name: str, folder: str, *, offline: bool, dry_run: bool) -> tuple[str, str]:
-    """Return the commit that a name stands for and the path of its tokenizer.json, which is loaded and kept in `folder`
-    unless it is there already; with `dry_run`, it stays in the library's own cache. Raises TokenizerError.
+    """Return the commit that a model's name stands for, and the path of its tokenizer.json. The file is copied to
+    `folder` unless a copy is there already; with `dry_run`, it stays in the library's own cache. Raises TokenizerError.
     """
     kept = _kept(folder, name)
     if kept is not None:
         return kept
     if offline:
-        raise TokenizerError(f"tokenizer {name} was not loaded from the Hub yet; run once without --offline")
+        raise TokenizerError(f"tokenizer {name} has not been loaded from the Hub yet; run once without --offline")
     repository, _, revision = name.partition("@")
     commit, path = _from_hub(name, repository, revision)
     if dry_run:

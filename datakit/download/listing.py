@@ -1,8 +1,8 @@
-"""Lists a source's files with their sizes and checksums, pins Hugging Face URLs to a revision, and words the errors for
-missing and unreadable files. The listing is the source's identity. The checksum of a local file is the xxh3-128 of its
-content (cached by `HashCache`). The checksum of a remote file is the one that the store provides, such as an ETag. If
-the store provides none, every listing reads the whole file to hash it, since its size alone would not reveal every
-change. If a source has no files, the error says what was searched for, where, and what exists instead.
+"""Lists a source's files with their sizes and checksums, pins Hugging Face URLs to a revision, and composes the error
+messages for missing and unreadable files. The listing is the source's identity. The checksum of a local file is the
+xxh3-128 of its content (cached by `HashCache`). The checksum of a remote file is the one that the store provides, such
+as an ETag. If the store provides none, every listing reads the whole file to hash it, since its size alone would not
+reveal every change. If a source has no files, the error states what was searched for, where, and what exists instead.
 
 Cost: one listing, plus one read of every local file whose hash is not cached and of every remote file without a
 checksum, four files at a time.
@@ -26,7 +26,7 @@ from datakit.storage.fingerprint import canonical_json
 from datakit.storage.globs import Place
 from datakit.storage.urls import FileInfo
 
-LONGEST_NAME = 255  # bytes per component of a path on a disk; a key of an object store may have longer ones
+LONGEST_NAME = 255  # maximum number of bytes in a component of a local path; object stores allow longer ones
 HASHING_THREADS = 4  # xxh3 is faster than most disks, and a few concurrent reads suffice to keep a disk busy
 
 
@@ -69,8 +69,8 @@ def list_source(
     cache: HashCache | None = None,
     on_skipped: Callable[[str], None] = lambda clause: None,
 ) -> list[SourceFile]:
-    """List the files of a source, sorted by path. Raises NoInputError, ChangedInputError, or RefusedError for all files
-    that cannot be read.
+    """List the files of a source, sorted by path. Raises NoInputError, ChangedInputError, or one RefusedError for all
+    files that cannot be read.
 
     url: a file, a directory, or a glob. include, exclude: patterns as described in `datakit.storage.globs`.
     on_skipped: called with a clause that names the entries that are not regular files, if there are any.
@@ -169,7 +169,7 @@ def _no_files(url: str, place: Place, every: Sequence[FileInfo], include: Sequen
 
 
 def _nearest(missing: str) -> str:
-    """Return a clause that names the deepest existing directory above `missing` and the most similar name in it."""
+    """Return a clause naming the deepest existing directory above `missing`, and a name there like the missing one."""
     above, name = os.path.split(missing)
     while not os.path.isdir(above):
         above, name = os.path.split(above)

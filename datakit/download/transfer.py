@@ -1,10 +1,11 @@
 """Copies one remote file into the step's directory, resumes after broken connections, verifies size and checksum, and
-words the errors for refused access and changed files. The data passes through a local temporary file, 8 MiB at a time,
-so the target either does not exist or is complete and verified. The store's checksum is compared with the listing each
-time the remote file is opened, and once more after its last byte has been received. If the store has no checksums, the
-hash of the received bytes is compared with the listing before the file gets its final name. If the connection breaks,
-the transfer resumes at the byte it had reached, after a pause that doubles with each failure. If access is refused
-(401, 403) or the file has changed since it was listed, the transfer fails at once, since waiting would not help.
+composes the error messages for refused access and changed files. The data passes through a local temporary file, 8 MiB
+at a time, so the target either does not exist or is complete and verified. The store's checksum is compared with the
+listing each time the remote file is opened, and once more after its last byte has been received. If the store has no
+checksums, the hash of the received bytes is compared with the listing before the file gets its final name. If the
+connection breaks, the transfer resumes at the byte it had reached, after a pause that doubles with each failure. If
+access is refused (401, 403) or the file has changed since it was listed, the transfer fails at once, since waiting
+would not help.
 
 Cost: one pass over the network, one or two extra requests per file, disk space for one file, and constant memory.
 """
@@ -24,8 +25,8 @@ from datakit.errors import ChangedInputError, DatakitError, NotFoundError, Stora
 from datakit.storage import atomic, urls
 from datakit.storage.atomic import Committed
 
-READ_BYTES = 8 << 20  # per request; large enough to hide the latency of a round trip
-ATTEMPTS = 6  # give up after this many consecutive attempts that receive nothing; their pauses add up to half a minute
+READ_BYTES = 8 << 20  # bytes per request; large enough to hide the latency of a round trip
+ATTEMPTS = 6  # give up after this many consecutive attempts that receive nothing; the pauses add up to half a minute
 _TRANSIENT_MODULES = ("aiohttp", "botocore", "requests", "urllib3", "httpx", "httpx2")
 
 

@@ -11,7 +11,7 @@ from datakit.storage import urls
 
 BARS = 20  # maximum number of bars: as many as are legible at this height
 SHOWN_NAME = 28  # maximum number of characters in a label
-FONTS = (  # the first is always there; those of the others that are installed add the scripts that it lacks
+FONTS = (  # the first font is always available; others, if installed, add scripts that it lacks
     "DejaVu Sans Mono", "DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans", "Noto Sans Devanagari",
     "Noto Sans Thai", "WenQuanYi Zen Hei", "Arial Unicode MS",
 )  # fmt: skip
@@ -84,8 +84,8 @@ def _fonts() -> tuple[list[str], set[int]]:
 
 
 def drawable(token: str, characters: set[int]) -> str:
-    """Show spaces as a symbol and long runs of them as a number, and show other characters that cannot be drawn, such
-    as control characters and those that are not in `characters`, as escapes.
+    """Return a token's text with a symbol for each space, a number for a long run of spaces, and an escape for every
+    other character that cannot be drawn: control characters, and those that are not in `characters`.
 
     >>> drawable("\\n      x", {ord("x"), ord("\u2423")})
     '\\\\n␣×6x'

@@ -20,7 +20,7 @@ SMOOTHED_OVER = 50  # the loss is averaged over a 50th of the run, so that the c
 
 def plot_run(directory: str, target: str | None = None) -> str:
     """Draw a run, save the figure as `target` (default: `plot.png` in the run's directory), and return the figure's
-    path. Raises UsageError if the run has no metrics, or if `check_target` does.
+    path. Raises UsageError if the run has no metrics, or as `check_target` does.
     """
     path = target or str(Path(directory) / "plot.png")
     figure = files.new_figure(path, (12, 8))
@@ -77,7 +77,7 @@ def _lines(axis: Any, rows: Sequence[dict[str, Any]], names: Sequence[str], labe
 
 
 def _legend(axis: Any) -> None:
-    """Name the lines, beside the axes if there are too many of them to leave the lines visible."""
+    """Name the lines in a legend, beside the axes if it has so many entries that it would hide the lines."""
     handles, names = axis.get_legend_handles_labels()
     if len(names) > MOST_INSIDE:
         rest = len(names) - MOST_NAMED

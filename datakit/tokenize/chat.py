@@ -3,11 +3,11 @@
 The three parts of a message are encoded separately, so no token spans two of them, just as none does when a model
 continues from a head. The mask is 1 on the content and tail of messages of the target roles ("assistant"), and 0
 elsewhere. Heads and tails are those of the recipe's chat format, and every head contains a special token
-(chat_format.py). Only known roles are allowed. Contents are untrusted: a special token's string inside a content is
-encoded as ordinary text, so a message cannot end its own turn. A message without content (null, as in a tool call)
-keeps its place as an empty turn. Such a message is never a target, because a model would learn from it to answer with
-nothing. Like every document, a conversation needs a text, from which its id is computed and which dedup compares. The
-transform `with_text` makes this text.
+(chat_format.py). Only known roles are allowed. The contents of messages are untrusted: a special token's string in a
+message's content is encoded as ordinary text, so a message cannot end its own turn. A message without content (null, as
+in a tool call) keeps its place as an empty turn. Such a message is never a target, because a model would learn from it
+to answer with nothing. Like every document, a conversation needs a text, from which its id is computed and which dedup
+compares. The transform `with_text` makes this text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from datakit.errors import ColumnError, InputError, TokenizerError
 from datakit.tokenize.chat_format import ChatFrames
 
 TRANSFORM_VERSION = 1
-LONGEST_SHOWN = 20  # in characters; a longer role is not shown, because it may be a document's text
+LONGEST_SHOWN = 20  # maximum number of characters in a role that is shown; a longer one may be a document's text
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Conversations:
 
 
 def conversations(messages: pa.Array, documents: pa.Array, roles: Sequence[str], place: str) -> Conversations:
-    """Convert a column of type list<struct<role, content, ...>>; `documents` holds the ids of the conversations.
+    """Return the conversations in a column of type list<struct<role, content, ...>>. documents: the conversations' ids.
 
     Raises ColumnError if the column has another type, and InputError for a conversation that cannot be rendered.
     """
@@ -80,13 +80,13 @@ def _check_type(kind: pa.DataType, place: str) -> None:
     for name in ("role", "content"):
         if not (_is_string(fields[name]) or (name == "content" and pa.types.is_null(fields[name]))):
             raise ColumnError(
-                f"{place}: the {name} of messages is {fields[name]}, not a string; convert it in a transform (join the "
-                "parts of a content that has parts)"
+                f"{place}: the {name} of messages is {fields[name]}, not a string; convert it in a transform (if a "
+                "message's content is a list of parts, join them)"
             )
 
 
 def _shown(role: str) -> str:
-    """Return a role for a message. A role that may be a document's text is described but not shown."""
+    """Return a description of a role for an error message. A role that may be a document's text is not quoted."""
     if role.isidentifier() and role.isascii() and len(role) <= LONGEST_SHOWN:
         return f"role {role!r}"
     return f"a role of {len(role)} characters"
@@ -97,7 +97,7 @@ def encode_chat(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the ids, uint32 [T], the length of each conversation, int64 [N], and the loss mask, uint8 [T].
 
-    `content` encodes the contents of messages. Raises TokenizerError if it returns a marker of the format.
+    `content` encodes the contents of messages. Raises TokenizerError if `content` returns a marker of the format.
     """
     number_of = {role: number for number, role in enumerate(frames.roles)}
     heads = np.fromiter(map(number_of.__getitem__, batch.roles), np.int64, len(batch.roles))
@@ -106,7 +106,7 @@ def encode_chat(
     if np.isin(inner, frames.markers).any():
         raise TokenizerError(
             "the tokenizer encodes the string of a chat marker inside a message's content as the marker itself, so a "
-            "content could imitate a turn; use a tokenizer whose model does not contain its special tokens"
+            "message could imitate a turn; use a tokenizer whose model does not contain its special tokens"
         )
     lengths = np.stack([frames.lengths[heads], inner_lengths, frames.lengths[tails]], axis=1)
     part = np.repeat(np.tile([0, 1, 2], len(heads)), lengths.ravel())  # 0: head, 1: content, 2: tail
@@ -140,9 +140,9 @@ def _is_string(kind: pa.DataType) -> bool:
 
 
 def with_text(records: pa.RecordBatch) -> pa.RecordBatch:
-    """Add the column `text`, with one JSON line per message, so that dedup compares words. For use as a `transform`.
+    """Add the column `text`, with one JSON line per message, for dedup to compare. For use as a `transform`.
 
-    Raises ColumnError if a role or a content is not a string.
+    Raises ColumnError if the roles or contents are not strings.
     """
     messages = records.column("messages")
     if not pa.types.is_null(messages.type):

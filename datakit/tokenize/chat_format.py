@@ -1,9 +1,9 @@
 """Defines the chat formats and the known roles, and refuses a format whose markers are not special tokens.
 
 A format puts a head before each message's content and a tail after it. Contents are untrusted, so a head must contain
-something that no content can produce: a special token of the tokenizer. Otherwise a user's content could contain the
-text of an assistant's head, and its ids would be those of a real turn. A tail must contain a special token too, unless
-it is only white space, which ends nothing by itself.
+something that no content can produce: a special token of the tokenizer. Otherwise a user's message could contain the
+text of an assistant's head, and that text would get the ids of a real head. A tail must contain a special token too,
+unless it is only white space, which ends nothing by itself.
 
 The roles are fixed as well. A role enters the head as trusted text, and the role decides whether a message is a target.
 """
@@ -41,8 +41,9 @@ class ChatFormat:
 class ChatFrames:
     """The encoded heads and tails of the roles that a tokenizer allows in a format.
 
-    ids, lengths: the heads of all roles, then the tails of all roles, end to end. markers: the ids of the special
-    tokens in them. targets: bool, True for each role whose messages are targets.
+    ids: the tokens of the heads of all roles, then of the tails of all roles, end to end. lengths: the number of tokens
+    in each head and tail. markers: the ids of the special tokens among `ids`. targets: bool, True for each role whose
+    messages are targets.
     """
 
     roles: tuple[str, ...]
@@ -96,7 +97,7 @@ def chat_frames(form: ChatFormat, trusted: Encoder, special: Mapping[str, int]) 
 
 
 def _markers(text: str, ids: np.ndarray, special: Mapping[str, int]) -> list[int]:
-    """Return the special tokens that occur both in a text and in its ids (an unknown token occurs only in the ids)."""
+    """Return the ids of the special tokens found in a text and in its ids (an unknown token is only in the ids)."""
     present = set(ids.tolist())
     return [number for token, number in special.items() if token and token in text and number in present]
 

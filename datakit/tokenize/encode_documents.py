@@ -67,13 +67,13 @@ class Encoding:
         special_strings = config.special_strings
         text, trusted, content = (tokenizer.encoder(encoder, policy) for policy in (special_strings, "keep", "text"))
         frames = None
-        if CHAT in config.formats.values():  # so an unsafe format is refused by the first task, whatever its source
+        if CHAT in config.formats.values():  # so the first task refuses an unsafe format, whatever source it encodes
             frames = chat_frames(chat_format(config.chat_format), trusted, special_ids(tokenizer))
         if contract.long_texts == PARTS:
             texts, contents = tokenizer.long_texts(text, special_strings), tokenizer.long_texts(content, "text")
         else:
             texts, contents = (LongTexts(one, None, None, contract.long_texts) for one in (text, content))
-        reference = tokenizer.reference_encoder(special_strings)  # also checks the reference's own encoding in parts
+        reference = tokenizer.reference_encoder(special_strings)  # also for checking the reference's encoding in parts
         return cls(contract, texts, contents, frames, reference, tokenizer.reference_encoder("text"))
 
     def verification(self, rows: int, text_bytes: int, place: str) -> Verification | None:

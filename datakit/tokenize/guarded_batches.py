@@ -27,7 +27,9 @@ class PartitionGuard:
     quarantined_bytes: int = 0
 
     def batches(self, batches: Iterable[TextBatch], encode_one: Callable[[TextBatch], object]) -> Iterator[TextBatch]:
-        """Yield each batch without its quarantined documents. A document is tried alone with `encode_one`."""
+        """Yield each batch without its quarantined documents. If an earlier attempt died in a batch, `encode_one` is
+        first called with each document of the batch alone.
+        """
         for batch in batches:
             rows = range(batch.row, batch.row + len(batch.ids))
             trial = partial(_encode_row, batch, encode_one)

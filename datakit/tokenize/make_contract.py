@@ -91,7 +91,7 @@ def special_ids(tokenizer: AnyTokenizer) -> dict[str, int]:
 
 
 def _golden(reference: Encoder, encoder: Encoder, tokenizer: AnyTokenizer) -> list[Golden]:
-    """Encode the golden strings. Compare their ids, and those of texts with all added tokens, with the reference's."""
+    """Return the golden strings with their ids. Compare these, and the ids of added tokens, with the reference's."""
     added = [] if isinstance(tokenizer, CustomTokenizer) else tokenizer.reference.get_added_tokens_decoder().values()
     texts = [*GOLDEN, *(f"a{token.content}b {token.content}{token.content}" for token in added)]
     expected, lengths = reference.encode_batch(texts)

@@ -2,8 +2,8 @@
 contract adds again. Prebuilt tokens are a column of lists of integers. An optional column with lists of the same
 lengths marks each token as a target (1) or not (0). The contract's tokens are added around these documents as around
 any others, but never twice: a begin- or end-of-text token that is already present is removed first. When it is added
-again, it keeps its loss mask. Like every document, such a list needs a text, from which its id is computed and which
-dedup compares. The transform `with_text` makes this text.
+again, it keeps its value in the loss mask. Like every document, such a list needs a text, from which its id is computed
+and which dedup compares. The transform `with_text` makes this text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ TRANSFORM_VERSION = 1
 def prebuilt_tokens(column: pa.Array, contract: Contract, place: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the ids, uint32 [T], and the lengths, int64 [N], of the lists in a list<int> column.
 
-    Raises CorruptError if the column has another type or nulls, and TokenizerError if an id is not in the vocabulary.
+    Raises CorruptError if the column has another type or contains nulls, and TokenizerError if an id is not in the
+    vocabulary.
     """
     values, lengths = _lists(column, place)
     if len(values) and (int(values.min()) < 0 or int(values.max()) >= contract.vocabulary_size):
@@ -63,7 +64,7 @@ def unframed(ids: np.ndarray, lengths: np.ndarray, contract: Contract) -> tuple[
 def framed_mask(mask: np.ndarray, ids: np.ndarray, lengths: np.ndarray, contract: Contract) -> np.ndarray:
     """Extend the loss mask of prebuilt tokens, uint8 [T], to the framed documents.
 
-    A begin- or end-of-text token that the prebuilt tokens already have keeps its mask.
+    A begin- or end-of-text token that the prebuilt tokens already contain keeps its value in the mask.
     """
     kept, left = unframed(ids, lengths, contract)
     out = frame_mask(mask[kept], left, contract)

@@ -2,10 +2,10 @@
 the run. The sample depends only on the partition, not on its batches. It consists of 16 documents evenly spread over
 the rows, and of a window of 8 KiB in every 2.7 MB of the texts laid end to end, which is 0.3 % of the bytes. If a
 document fits in its window, the reference's ids for the whole document are compared with the ids about to be written.
-If the document is longer, both libraries encode only the window (split_check.py compares some long documents as
-wholes). From the first of the 16 documents to the last, the window moves from the start of the document to its end. The
-reference takes about thirty times as long as the encoder, so the windows of the 16 documents cover only another 0.3 %
-of the bytes, 1 to 8 KiB each.
+If the document is longer, both libraries encode only the window (split_check.py compares some long documents as a
+whole). The window is at the start of the first of the 16 documents, at the end of the last, and moves evenly in
+between. The reference takes about thirty times as long as the encoder, so the windows of the 16 documents cover only
+another 0.3 % of the bytes, 1 to 8 KiB each.
 
 Cost: encoding 0.6 % of the bytes, but at least 16 KiB per partition, at the reference's speed.
 """
@@ -42,8 +42,8 @@ class _Sample:
 @dataclass
 class Verification:
     """Checks the batches of one partition, in order. rows: the number of documents in the partition. partition_bytes:
-    the number of bytes of text in it. split: checks the documents that are encoded in parts. documents, text_bytes: how
-    many documents and bytes have been compared so far.
+    the number of bytes of text in it. split: checks the documents that are encoded in parts. documents, text_bytes: the
+    numbers of documents and bytes compared so far.
     """
 
     reference: Encoder
@@ -85,7 +85,7 @@ class Verification:
             self.text_bytes += sample.stop - sample.start
 
     def compare(self, names: Sequence[str], texts: Sequence[str], ids: np.ndarray, lengths: np.ndarray) -> None:
-        """Compare `ids` with the reference's. names: the texts' document ids. Raises TokenizerError if `ids` differ."""
+        """Compare `ids` with the reference's. names: each text's document id. Raises TokenizerError if `ids` differ."""
         expected, counts = self.reference.encode_batch(texts)
         for name, wanted, found in zip(names, _split(expected, counts), _split(ids, lengths), strict=True):
             if len(found) != len(wanted) or (found != wanted).any():

@@ -1,9 +1,10 @@
 """Chooses the long documents of each partition whose encoding in parts is compared with the reference.
 
 The sample consists of the partition's first two documents that are encoded in parts. Documents are in the order of
-their ids, so this is a random choice. If such a document has at most 512 KiB, the ids about to be written are compared
-with the reference's ids of the whole document. A longer document would take the reference too long, so three windows of
-8 KiB are cut out of it. Each window is encoded in tiny parts, by the same code, and compared with the reference.
+their ids, which are hashes, so this is a random choice. If such a document has at most 512 KiB, the ids about to be
+written are compared with the reference's ids of the whole document. A longer document would take the reference too
+long, so three windows of 8 KiB are cut out of it. Each window is encoded in tiny parts, by the same code, and its ids
+are compared with the reference's.
 
 Cost: at most 1 MiB per partition, at the reference's speed, and only in partitions that have long documents.
 """
@@ -28,7 +29,7 @@ TINY_PART_BYTES = 64
 
 @dataclass
 class SplitVerification:
-    """Checks the long documents of one partition. documents, text_bytes: how much has been compared so far."""
+    """Checks the long documents of one partition. documents, text_bytes: how many have been compared so far."""
 
     reference: Encoder
     texts: LongTexts
@@ -38,7 +39,7 @@ class SplitVerification:
 
     @cached_property
     def tiny(self) -> LongTexts:
-        """An encoder with tiny parts, which shares the encoder of words with `texts`."""
+        """An encoder like `texts`, but with tiny parts; the two share an encoder of words."""
         return replace(self.texts, part_bytes=TINY_PART_BYTES, make_words=lambda: self.texts.words)
 
     def check(self, batch: TextBatch, ids: np.ndarray, lengths: np.ndarray) -> None:
@@ -61,7 +62,9 @@ class SplitVerification:
             self.documents += 1
 
     def _compare(self, batch: TextBatch, row: int, place: tuple[int, int], found: np.ndarray | None) -> None:
-        """Compare the ids of a range of bytes with the reference's. Without `found`, encode the range in tiny parts."""
+        """Compare the ids of a range of bytes with the reference's. found: these ids, or None to encode the range
+        in tiny parts.
+        """
         text = batch.data[slice(*place)].tobytes().decode("utf-8", errors="ignore")
         found = self.tiny.encode_text(text) if found is None else found
         expected = self.reference.encode_batch([text])[0]
@@ -69,7 +72,8 @@ class SplitVerification:
         if not np.array_equal(expected, found):
             first, last = (edge - int(batch.offsets[row]) for edge in place)
             raise TokenizerError(
-                f"{self.place}, document {batch.ids[row]}: encoded in parts, bytes {first} to {last} have other "
-                "tokens than the reference gives them; set normalize.max_document_bytes to "
-                f"{self.texts.part_bytes} to leave out the documents that need parts, and report the tokenizer"
+                f"{self.place}, document {batch.ids[row]}: when encoded in parts, bytes {first} to {last} get tokens "
+                "that differ from the reference's; set normalize.max_document_bytes to "
+                f"{self.texts.part_bytes} to leave out documents that must be encoded in parts, and report this "
+                "tokenizer as a bug in datakit"
             )

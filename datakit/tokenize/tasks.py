@@ -1,5 +1,5 @@
-"""Implements the tasks of the tokenize stage (settle the contract; encode partitions into shards), and turns the
-shards' reports into the step's counters.
+"""Implements the tasks of the tokenize stage (settle the contract; encode partitions into shards), and computes the
+step's counters from the written shards.
 """
 
 from __future__ import annotations

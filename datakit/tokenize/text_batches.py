@@ -1,6 +1,6 @@
 """Reads the documents of a consolidated partition in batches of at most 8 MiB of text, and refuses documents without a
-text. The encoder needs Python strings, so documents become Python objects only here. A batch is sliced from a row group
-without a copy, and dropped before the next batch is made. The output does not depend on where a batch ends.
+text. Documents become Python objects only here, because the encoder needs Python strings. A batch is sliced from a row
+group without a copy, and dropped before the next batch is made. The output does not depend on where a batch ends.
 """
 
 from __future__ import annotations

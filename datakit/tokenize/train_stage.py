@@ -130,7 +130,7 @@ def train(texts: Iterable[list[str]], config: Config) -> tuple[bytes, int]:
 
 
 def _first_texts(partitions: list[str], wanted: int) -> Iterator[tuple[list[str], int]]:
-    """Yield the first `wanted` bytes of text, in batches (texts, bytes). The last text is cut between characters."""
+    """Yield the first `wanted` bytes of text, in batches (texts, size). The last text is cut between characters."""
     for url in partitions:
         for batch in text_batches(url):
             if wanted <= 0:

@@ -23,7 +23,7 @@ COMPARED = ("vocabulary_size", "bos", "eos", "golden", "special_strings")
 
 
 def contract_damage(directory: str, manifest: Manifest, details: CacheDetails) -> Iterator[Damage]:
-    """Yield each part of the contract that does not follow from the tokenizer. The tokenizer.json must be undamaged."""
+    """Yield a Damage for each part of the contract that does not follow from the (undamaged) tokenizer.json."""
     url, contract, parameters = manifest_url(directory), details.contract, manifest.parameters
     if "imported" in parameters:
         if msgspec.convert(parameters["contract"], Contract) != contract:
@@ -47,7 +47,7 @@ def contract_damage(directory: str, manifest: Manifest, details: CacheDetails) -
 def _made_again(place: str, contract: Contract, parameters: dict[str, Any]) -> Contract | None:
     """Return the contract that follows from the tokenizer and the parameters; None if the tokenizer cannot be loaded.
 
-    The parameters of an imported cache do not say which tokens are added; there, the contract's own tokens are used.
+    An imported cache's parameters do not say which tokens are added, so the contract's own tokens are used instead.
     """
     try:
         from datakit.tokenize.encoders.tokenizer import Tokenizer, parse

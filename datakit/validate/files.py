@@ -1,4 +1,4 @@
-"""Compares files with the sizes and checksums that a manifest gives for them, and words the differences.
+"""Compares files with the sizes and checksums that a manifest gives for them, and describes the differences.
 
 Every byte is read, at the speed of the disk or the network; xxh3 takes 0.1 s of CPU time per GB. Damage does not stop
 the comparison, so a single pass lists every damaged file.
@@ -21,7 +21,7 @@ Progress = Callable[[int, int], None]  # called with the numbers of files and by
 
 @dataclass(frozen=True)
 class DescribedFile:
-    """A file that a manifest describes: its absolute URL, its size and its xxh3-128 hash, or a sha256 hash."""
+    """A file that a manifest describes: its absolute URL, and either its size and xxh3-128 hash or its sha256 hash."""
 
     url: str
     bytes: int | None

@@ -1,9 +1,9 @@
-"""Recomputes what a manifest says (fingerprint, identity, totals, order and sources of its partitions), compares its
-inputs' manifests with the recorded checksums, and finds files that the manifest does not describe.
+"""Recomputes what a manifest states (fingerprint, identity, totals, and the order and sources of the partitions),
+compares the manifests of the step's inputs with the recorded checksums, and finds undescribed files.
 
 An altered manifest is refused whenever it is read, because it holds its own checksum. These checks find an alteration
-that also renewed the checksum. For a manifest of format 1, the checks that need the format version or checksums are
-skipped. An input that is no longer there is not compared, because a step may be moved without its inputs.
+even if the checksum was renewed too. For a manifest of format 1, the checks that need the format version or checksums
+are skipped. An input that no longer exists is not compared, because a step may be moved without its inputs.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from datakit.validate.files import Damage
 
 RECORDS = "records.jsonl"
 PARTITIONED = ("normalize", "signatures", "dedup", "consolidate", "tokenize")  # stages with outputs below `data/`
-TEXTS = ("normalize", "consolidate")  # stages whose order of sources later stages keep
+TEXTS = ("normalize", "consolidate")  # stages whose order of sources is kept by later stages
 
 
 def manifest_damage(directory: str, manifest: Manifest) -> Iterator[Damage]:
-    """Yield every statement of a step's manifest that does not follow from the rest, its inputs or the other files."""
+    """Yield a Damage for each statement in a manifest that contradicts other statements, the inputs or the files."""
     url = manifest_url(directory)
     expected = computed_fingerprint(manifest)
     if expected not in (None, manifest.fingerprint):
@@ -76,7 +76,7 @@ def _identity_damage(directory: str, manifest: Manifest) -> Iterator[Damage]:
 
 
 def _partition_differences(manifest: Manifest) -> Iterator[str]:
-    """Yield a message for each partition whose source is not that of its path, or that is out of order."""
+    """Yield a message for each partition whose source differs from the one in its path, or that is out of order."""
     for partition in manifest.partitions:
         if partition.path.rpartition("/")[0] not in _folders(manifest, partition.source):
             yield f"says that {partition.path} belongs to source {partition.source!r}"
@@ -94,7 +94,7 @@ def _partition_differences(manifest: Manifest) -> Iterator[str]:
 
 
 def _folders(manifest: Manifest, source: str) -> tuple[str, ...]:
-    """Return the folders that may hold a source's partitions: in format 1, also `<source>/` and the step's own."""
+    """Return the folders that may hold a source's partitions: in format 1, also `<source>/` and the step's folder."""
     now = data_path(source, "").rstrip("/")
     return (now, source, "") if manifest.format == UNSEALED else (now,)
 
@@ -105,7 +105,7 @@ def _number(partition: Partition) -> tuple[int, str]:
 
 
 def _input_damage(directory: str, reference: InputReference, found: list[Manifest]) -> Iterator[Damage]:
-    """Compare an input's manifest with the reference, and append it to `found` if it is there."""
+    """Yield the differences between an input's manifest and the reference; append a readable manifest to `found`."""
     url = urls.join(directory, reference.path)
     try:
         above = read_manifest(urls.parent(url))
@@ -124,7 +124,7 @@ def _input_damage(directory: str, reference: InputReference, found: list[Manifes
 
 
 def _order_damage(url: str, manifest: Manifest, inputs: list[Manifest]) -> Iterator[Damage]:
-    """Compare the order of the sources with that of the inputs, some of whose sources may have no documents."""
+    """Yield a Damage if the sources' order differs from the inputs'; sources without documents may be missing."""
     above = dict.fromkeys(part.source for one in inputs if one.stage in TEXTS for part in one.partitions)
     ours = dict.fromkeys(part.source for part in manifest.partitions)
     expected = [source for source in above if source in ours]
@@ -133,7 +133,7 @@ def _order_damage(url: str, manifest: Manifest, inputs: list[Manifest]) -> Itera
 
 
 def undescribed_files(directory: str, described: set[str]) -> Iterator[Damage]:
-    """Yield the files below `data/` that the manifest does not describe. `described` holds URLs."""
+    """Yield the files below `data/` that the manifest does not describe. described: the URLs of those that it does."""
     for info in urls.listing(urls.join(directory, DATA_FOLDER)):
         if info.url not in described and not urls.name(info.path).startswith(atomic.TEMPORARY_PREFIX):
             yield Damage(info.url, "is not in the manifest", "restore the manifest, or remove the file")

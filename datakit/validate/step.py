@@ -1,5 +1,5 @@
-"""Compares any finished step with its manifest: all files, what the manifest says, and each partition's first and last
-id.
+"""Compares any finished step with its manifest: all files, the manifest's statements, and each partition's first and
+last id.
 
 A token cache is compared by `token_cache.py`. The files of a download whose source is read in place are not part of the
 step and are not read.
@@ -22,7 +22,7 @@ WITH_IDS = ("normalize", "signatures", "dedup", "consolidate")
 
 
 def find_damage(directory: str, manifest: Manifest, progress: Progress) -> tuple[int, list[Damage]]:
-    """Compare every file with the manifest, and check what the manifest says; return (number of bytes read, damage).
+    """Compare every file with the manifest, and check the manifest's statements; return (number of bytes read, damage).
 
     Raises CorruptError if the manifest of a cache contradicts itself.
     """
@@ -56,7 +56,7 @@ def _files(directory: str, manifest: Manifest) -> Iterator[DescribedFile]:
 
 
 def _row_difference(directory: str, partition: Partition) -> str:
-    """Compare the number of rows and the first and last id with the file; return the difference, or an empty string."""
+    """Compare the recorded row count and first and last id with those in the file; return the difference, or ""."""
     from datakit.storage.parquet import open_shard, read_group
 
     url = urls.join(directory, partition.path)

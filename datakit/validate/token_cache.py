@@ -80,7 +80,7 @@ def _own_arrays(place: str, partition: Partition, files: ShardFiles) -> Iterator
 def find_damage(
     directory: str, manifest: Manifest, details: CacheDetails, progress: Progress = lambda files, size: None
 ) -> tuple[int, list[Damage]]:
-    """Compare every file with the manifest, and check what the manifest says; return (number of bytes read, damage).
+    """Compare every file with the manifest, and check the manifest's statements; return (number of bytes read, damage).
     Calls `progress` with the numbers of files and bytes compared so far.
     """
     files = list(cache_files(directory, manifest, details))
@@ -115,7 +115,7 @@ def require_intact(cache: Cache) -> int:
 
 
 def _undescribed(directory: str, manifest: Manifest, details: CacheDetails, described: set[str]) -> Iterator[Damage]:
-    """Yield files that no entry of the manifest describes, such as a loss mask whose entry is gone.
+    """Yield a Damage for each file that no entry of the manifest describes, such as a loss mask whose entry is gone.
 
     Under a manifest of format 1, outputs have no folder of their own, so only loss masks are looked for.
     """
@@ -127,7 +127,7 @@ def _undescribed(directory: str, manifest: Manifest, details: CacheDetails, desc
 
 
 def _compare_lists(cache: Cache, shard: Shard, read_list: ReadList | None) -> Damage | None:
-    """Compare a shard's document lengths and ids, from undamaged files, with one another and with the manifest."""
+    """Compare a shard's two document lists, whose files must be undamaged, with each other and with the manifest."""
     place, partition = urls.join(cache.directory, shard.path), cache.manifest.partitions[shard.index]
     data = urls.read_bytes(place + LENGTHS_SUFFIX)
     difference = disagreement(data, partition)
@@ -147,9 +147,9 @@ def _compare_lists(cache: Cache, shard: Shard, read_list: ReadList | None) -> Da
 
 
 def _reader_of_lists() -> ReadList | None:
-    """Return a function that reads a list of documents, or None if pyarrow is missing. This is called once rather than
-    in each thread: if several threads import a module and the import fails, some of them may see a half-initialized
-    module instead of the error.
+    """Return a function that reads a list of documents, or None if pyarrow is missing. This function is called once
+    rather than in each thread: if several threads import a module and the import fails, some of them may see a
+    half-initialized module instead of the error.
     """
     try:
         from datakit.storage.parquet import read_shard
@@ -165,8 +165,8 @@ def _reader_of_lists() -> ReadList | None:
 
 
 def _compare_tokens(cache: Cache, shard: Shard) -> Damage | None:
-    """Check that ids are in the vocabulary, documents begin and end as promised, and the loss mask has the recorded
-    sum.
+    """Check that ids are in the vocabulary, documents begin and end as the contract requires, and the loss mask has the
+    recorded sum.
     """
     contract, base = cache.contract, shard.token_start
     starts = starts_of(cache.document_lengths(shard.index))

@@ -114,7 +114,7 @@ def test_unknown_names_are_one_clear_error(shelf: Path, tmp_path: Path, hub: Hub
 
 
 def test_offline_run_needs_an_earlier_one(shelf: Path, tmp_path: Path, hub: Hub) -> None:
-    with pytest.raises(TokenizerError, match="was not loaded from the Hub yet; run once without --offline"):
+    with pytest.raises(TokenizerError, match="has not been loaded from the Hub yet; run once without --offline"):
         plan_with(shelf, MODEL, tmp_path, offline=True)
     assert hub.requests == 0
 

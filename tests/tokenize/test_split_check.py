@@ -36,7 +36,7 @@ def test_document_in_parts_is_compared_with_the_reference(tmp_path: Path, size: 
     text = "、".join(["xyzzy", "字字", "漢字"] * (size // 20))
     made = small_tokenizer("ignore_merges")
     assert checked(tmp_path / "right", text, made).documents == 1
-    with pytest.raises(TokenizerError, match=f"part-0, document {identity(text)}: encoded in parts") as caught:
+    with pytest.raises(TokenizerError, match=f"part-0, document {identity(text)}: when encoded in parts") as caught:
         checked(tmp_path / "wrong", text, made, by_merges=True)
     assert "xyzzy" not in str(caught.value)
 

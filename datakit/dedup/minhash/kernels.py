@@ -1,6 +1,6 @@
 """Implements the numba kernels of MinHash: minima under permutations, band keys, and the tests that mark documents as
-too short or saturated. With 112 permutations, the kernels process 300 to 500 MB of text per CPU-second, including the
-time to find its words.
+too short or saturated. With 112 permutations, the kernels process 300 to 500 MB of text per CPU-second; this includes
+the search for words.
 """
 
 # ruff: noqa: PLR0917 - numba kernels take positional arguments
@@ -34,7 +34,7 @@ class Permutations(NamedTuple):
 class Signatures(NamedTuple):
     """The signatures of N documents.
 
-    windows: uint32 [N], the number of shingles of each document, including repeats. reason: uint8 [N], ELIGIBLE or the
+    windows: uint32 [N], the number of shingles in each document, including repeats. reason: uint8 [N], ELIGIBLE or the
     code of the reason why the document is skipped. keys: uint64 [bands, N], the band keys; 0 for skipped documents.
     """
 
@@ -84,7 +84,7 @@ def is_saturated(minima: np.ndarray) -> bool:
 
 @kernel
 def _band_keys(minima: np.ndarray, rows: int, keys: np.ndarray) -> None:
-    """Hash each band's number and minima to its key. The inner loop over bands keeps multiplications independent."""
+    """Hash the number and minima of each band to its key. The inner loop is over bands, whose keys are independent."""
     for band in range(len(keys)):
         keys[band] = mix(np.uint64(band) + _ONE)
     for row in range(rows):

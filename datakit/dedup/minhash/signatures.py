@@ -3,12 +3,12 @@
 No Python object is created per document. A document's signature consists of the smallest value of its shingles under
 each of `bands x rows` permutations. A permutation maps `value`, the upper 32 bits of a shingle, to
 `value * multiplier + addend` modulo 2**32, with an odd multiplier. On hashed values, these permutations are as good as
-ideal ones: measured over 1,500 seeds and sets of 20 to 20,000 shingles, the bias and variance of the Jaccard estimate
+ideal ones: over 1,500 seeds and sets of 20 to 20,000 shingles, the measured bias and variance of the Jaccard estimate
 agree with those of the binomial distribution. Two documents are candidates if all `rows` minima of at least one band
 agree; at Jaccard similarity J, the probability of this is 1 - (1 - J**rows)**bands.
 
-A band key is a 64-bit hash of the band's number and its minima. Among 10 billion documents, about 500 pairs of keys
-collide by chance. Such a pair is verified like any other, and rejected.
+A band key is a 64-bit hash of the band's number and its minima. Among 10 billion documents, about 500 pairs get equal
+keys by chance. Such a pair is compared exactly, like any other, and rejected.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def route(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
 def _clustered(
     part: Part, rows: np.ndarray, components: np.ndarray, shared: Shared, context: TaskContext
 ) -> Iterator[tuple[pa.Table, int]]:
-    """Yield, for each row group of a part, the rows to write and the number of bytes in these documents' texts."""
+    """Yield, for each row group of a part, the rows to write and the number of bytes in their documents' texts."""
     from datakit.text.shingles import shingle_sets  # imported here, so that planning need not load numba
 
     scores, bands = score_columns(shared.prefer), shared.bands
@@ -87,7 +87,7 @@ def _clustered(
 
 
 def _selected(url: str, columns: list[str], wanted: np.ndarray) -> Iterator[tuple[slice, pa.Table]]:
-    """Yield, for each row group of a Parquet file, a slice of `wanted` (ascending row numbers) and those rows."""
+    """Yield, for each row group that holds rows in `wanted` (ascending), a slice of `wanted` and the rows in it."""
     if not len(wanted):
         return
     with open_shard(url) as shard:

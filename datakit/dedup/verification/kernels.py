@@ -28,7 +28,7 @@ from datakit.dedup.verification.rules import Rules
 from datakit.text.numba_cache import cached_njit
 
 NONE = -1
-CANDIDATES, RULED_OUT, COMPARISONS, REJECTED, CAPPED, CROWDED = range(6)  # positions in COUNTED
+CANDIDATES, RULED_OUT, COMPARISONS, REJECTED, CAPPED, CROWDED = range(6)  # indices in COUNTED
 _STRIDE = 64  # number of steps after which an intersection checks whether the threshold is still within reach
 _RANK_BITS = 48
 _RANK = np.int64((1 << _RANK_BITS) - 1)
@@ -39,10 +39,10 @@ kernel = cached_njit(rules)
 class Documents(NamedTuple):
     """N documents, grouped by component and in survivor order within each component.
 
-    Other arrays refer to documents by their position here. starts: int64 [components + 1], the position of the first
-    document of each component. offsets: int64 [N + 1], where each document's shingles start. shingles: uint64, sorted
-    and without repeats in each document. keys: uint64 [N, bands]. rank: int64 [N], the position of each document in the
-    order of ids. by_rank: the inverse permutation of `rank`.
+    Other arrays refer to a document by its position in this order. starts: int64 [components + 1], the position of the
+    first document of each component. offsets: int64 [N + 1], where each document's shingles start. shingles: uint64,
+    sorted and without repeats in each document. keys: uint64 [N, bands]. rank: int64 [N], the position of each document
+    in the order of ids. by_rank: the inverse permutation of `rank`.
     """
 
     starts: np.ndarray
@@ -80,8 +80,8 @@ class Index(NamedTuple):
 
 class Proposals(NamedTuple):
     """Scratch space for the candidates of a document. seen: for each earlier document of the component, the last
-    document found to share a band with it. shared: the number of bands that these two documents share. Both are int64
-    [size of the largest component]. best: the candidates, packed into int64 for sorting.
+    document found to share a band with it. shared: the number of bands that these two documents share. Both arrays are
+    int64 [size of the largest component]. best: the candidates, packed into int64 for sorting.
     """
 
     seen: np.ndarray

@@ -1,5 +1,5 @@
-"""Defines the rules that the verification kernels apply (threshold, measure, comparison limits) and the counters they
-report. The defaults of these rules are in `dedup/stage.py`.
+"""Defines the rules that the verification kernels apply (threshold, measure, comparison limits) and the counters that
+the kernels report. The defaults of these rules are in `dedup/stage.py`.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 MEASURES = ("jaccard", "containment")
-# Documents listed per band key, as a multiple of `most`, so that each document can choose its best candidates.
+# A band key lists at most this many times `most` documents, so that each document can choose its best candidates.
 LISTED_PER_COMPARISON = 4
 # candidates: pairs of a document and a retained document that share a band key. ruled_out: candidates excluded by their
 # numbers of shingles alone. comparisons: candidates compared shingle by shingle. rejected: candidates that turned out
@@ -19,8 +19,8 @@ COUNTED: tuple[str, ...] = ("candidates", "ruled_out", "comparisons", "rejected"
 class Rules(NamedTuple):
     """The rules by which documents are compared.
 
-    measure: the position of the measure in MEASURES; "containment" is the share of a document's shingles that the
-    retained document contains. most: the maximum number of retained documents that one document is compared with.
+    measure: the index of the measure in MEASURES; "containment" is the share of a document's shingles that the retained
+    document contains. most: the maximum number of retained documents that one document is compared with.
     """
 
     threshold: float

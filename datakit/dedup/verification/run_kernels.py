@@ -1,4 +1,4 @@
-"""Runs the verification kernels on documents, with scratch arrays that are mapped to files, and warms them up."""
+"""Runs the verification kernels on documents, with scratch arrays mapped to files, and warms up these kernels."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def verify(documents: Documents, rules: Rules, scratch: Path) -> tuple[np.ndarra
     """Return the representatives, int64 [N], the Jaccard similarities, float64 [N], and the counters named in COUNTED.
 
     The representative of a removed document is the position of the retained document that it duplicates; the
-    representative of a retained document is NONE. The similarity is that of a document and its representative.
+    representative of a retained document is NONE. The similarity is that of a document and its representative, or 0.
     """
     total, bands = documents.keys.shape
     largest = int(np.diff(documents.starts).max(initial=0))

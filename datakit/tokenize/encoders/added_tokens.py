@@ -1,7 +1,7 @@
 """Reads the added tokens of a tokenizer.json, and splits texts at them as the reference does.
 
-An added token is matched before pre-tokenization. If special tokens are ordinary text, the string of a special token is
-still skipped as a whole, so no other added token is found inside it.
+An added token is matched before pre-tokenization. If special tokens are treated as ordinary text, the string of a
+special token is still skipped as a whole, so no other added token is found inside it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def added_tokens(tokenizer: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the added tokens of a tokenizer.json, which may lack the list."""
+    """Return the list of added tokens in a tokenizer.json, or an empty list if it has none."""
     return tokenizer.get("added_tokens") or []
 
 

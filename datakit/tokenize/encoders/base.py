@@ -19,7 +19,7 @@ import tokenizers
 # The one character on which the libraries are known to disagree: in pre-tokenizers of several steps
 # (the DeepSeek kind), fastokens treats it as white space, as Unicode did until version 6.2.
 DISPUTED = "\N{MONGOLIAN VOWEL SEPARATOR}"
-REFERENCE_BYTES = 1 << 20  # characters encoded at once by the reference, whose Encodings take about 100 bytes per token
+REFERENCE_BYTES = 1 << 20  # characters per batch for the reference, whose Encodings take about 100 bytes per token
 
 
 class Encoder(Protocol):
@@ -43,7 +43,7 @@ class Encoder(Protocol):
 class FastEncoder:
     """The fastokens encoder. It returns all ids in one buffer and creates no Python object per token.
 
-    Texts that contain the DISPUTED character or a string of `disputed` are encoded by `reference`, if there is one.
+    Texts that contain the DISPUTED character or a string in `disputed` are encoded by `reference`, if there is one.
     """
 
     tokenizer: fastokens.Tokenizer
@@ -76,7 +76,7 @@ class FastEncoder:
 
 @dataclass(frozen=True)
 class ReferenceEncoder:
-    """The `tokenizers` encoder. It creates one Encoding object per text, and drops them every million characters."""
+    """The `tokenizers` encoder. It creates one Encoding object per text, and drops these every million characters."""
 
     tokenizer: tokenizers.Tokenizer
     special_as_text: bool = False

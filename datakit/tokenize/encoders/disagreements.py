@@ -1,18 +1,19 @@
 """Finds the tokenizer.json files for which fastokens and `tokenizers` (the reference) are known to give different ids.
 
 Added tokens: `tokenizers` ignores the id of an added token that the model's vocabulary lacks, and gives it the next
-free one. A file in which that is another id is refused, because a model may have been trained with either.
+free id. If the two ids differ, the file is refused, because a model may have been trained with either.
 
 Vocabularies: the reference starts from single characters. fastokens also takes an entry of several characters as a
-token if one of these characters is no entry itself, although no merge can lead there. A byte-level vocabulary may lack
-a byte; then fastokens fails at a text that contains the byte, and the reference drops it. The reference encodes both.
-It does not matter which other entries merges can reach, because both libraries apply the merges. The search for unknown
-characters takes 0.2 s for 256,000 entries.
+token if one of these characters is not an entry itself, although no merge can produce that token. A byte-level
+vocabulary may lack a byte; then fastokens fails on a text that contains the byte, and the reference drops the byte.
+With both kinds of vocabulary, texts are encoded by the reference. It does not matter which other entries merges can
+reach, because both libraries apply the merges. The search for unknown characters takes 0.2 s for 256,000 entries.
 
-Added tokens beside others: fastokens may match an added token in the white space that a token with `lstrip` or `rstrip`
-takes. It matches other tokens than the reference where a token with `single_word` is part of a longer word. It looks
-for tokens with and without `normalized` at once, and the reference looks for those without it first. Texts with a token
-for which this matters are therefore encoded by the reference; all texts are if a normalizer may bring it about.
+Added tokens beside others: fastokens may match an added token in the white space that belongs to the match of a token
+with `lstrip` or `rstrip`. Where a token with `single_word` is part of a longer word, fastokens matches other tokens
+than the reference does. It looks for tokens with and without `normalized` at the same time, whereas the reference looks
+for those without it first. Therefore, the reference encodes every text that contains a token for which this matters,
+and all texts if a normalizer may produce such a token.
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ from datakit.tokenize.encoders.word_models import UTF8_BYTES, byte_characters
 
 
 def check_added_ids(reference: tokenizers.Tokenizer, definition: dict[str, Any], place: str) -> None:
-    """Raise TokenizerError if an added token has another id than in the file. An empty one is never matched."""
+    """Raise TokenizerError if the reference gives an added token (unless empty) another id than the file does."""
     for token in added_tokens(definition):
         content, number = token["content"], token["id"]
         given = reference.token_to_id(content)
         if content and given != number:
             raise TokenizerError(
                 f"{place}: the added token {content!r} has id {number}, but `tokenizers` gives it {given}, and it is "
-                f"unclear which of them a model expects. To keep {number}, list the added tokens in the order of their "
-                f"ids, with placeholders for missing ids; to keep {given}, write it into the file"
+                f"unclear which id a model expects. To keep {number}, list the added tokens in the order of their "
+                f"ids, with placeholders for missing ids; to keep {given}, write this id into the file"
             )
 
 
 def fast_refusal(definition: dict[str, Any]) -> str:
-    """Return why fastokens must not encode with this tokenizer.json, which it can load, or "" if it may."""
+    """Return the reason why fastokens must not be used with a tokenizer.json that it can load; "" if there is none."""
     for token in _disputed(definition) if definition.get("normalizer") else ():
         if token.get("normalized"):
             return f"its added token {token['content']!r} is matched after normalization and after other added tokens"
@@ -49,12 +50,12 @@ def fast_refusal(definition: dict[str, Any]) -> str:
 
 
 def disputed_strings(definition: dict[str, Any]) -> tuple[str, ...]:
-    """Return the strings that leave a text to the reference."""
+    """Return the strings whose presence in a text means that the reference must encode it."""
     return tuple(token["content"] for token in _disputed(definition))
 
 
 def _disputed(definition: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the added tokens that fastokens may match where the reference matches others, or the other way round."""
+    """Return the added tokens that one of the two libraries may match where the other does not."""
     tokens = [token for token in added_tokens(definition) if token["content"]]
     first = {token["content"] for token in tokens if not token.get("normalized")}
     beginnings = {content[:size] for content in first for size in range(1, len(content) + 1)}
@@ -69,7 +70,7 @@ def _disputed(definition: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _meets(content: str, first: set[str], beginnings: set[str]) -> bool:
-    """Return True if one of the strings `first` can begin inside `content`, or at its start if it is shorter."""
+    """Return True if `content` contains one of the strings `first`, or ends with a beginning of one."""
     size = len(content)
     inside = (content[start:stop] for start in range(size) for stop in range(start + 1, size + 1))
     return any(content[start:] in beginnings for start in range(1, size)) or any(part in first for part in inside)
@@ -85,7 +86,7 @@ def _vocabulary_refusal(definition: dict[str, Any]) -> str:
         lacking = [byte for byte in UTF8_BYTES if characters[byte] not in vocabulary]
         return f"its vocabulary lacks the byte 0x{lacking[0]:02x}" if lacking else ""
     if model.get("ignore_merges"):
-        return ""  # here, the reference also takes a whole word that is an entry
+        return ""  # here, the reference also takes a whole word as a token if it is an entry
     unknown = set("".join(vocabulary)).difference(vocabulary)
     if not unknown:
         return ""

@@ -1,10 +1,10 @@
 """Encodes a stretch that has no safe place to cut, exactly and in linear time: word by word, and huge words in windows.
 
-In this file, a word is a piece made by the pre-tokenizer. Tokenizers with `ignore_merges` encode a word that is in the
-vocabulary as one token; such words are shorter than a window. Every other word is encoded by byte-pair merges alone:
-the pair of lowest rank is merged first, the leftmost one among equals. Any run of consecutive tokens in the result is
-the encoding of its own text, because no merge crossed the ends of the run. Two encodings can be joined at a token that
-both have at the same place:
+In this file, a word is a piece made by the pre-tokenizer. A tokenizer with `ignore_merges` encodes a word as one token
+if the vocabulary contains it; such words are shorter than a window. Every other word is encoded by byte-pair merges
+alone: the pair of lowest rank is merged first, the leftmost one among equals. Any run of consecutive tokens in the
+result is the encoding of its own text, because no merge crossed the ends of the run. Two encodings can be joined at a
+token that both have at the same place:
 
     if BPE(AB) = A'B' and BPE(BC) = B'C', and B' has at least one token, then BPE(ABC) = A'B'C'.
 
@@ -16,7 +16,7 @@ contradicts BPE(AB) = A'B', where no merge crosses the border. The argument for 
 A and C are never adjacent, because B' is between them.
 
 Therefore a word of more than 16 KiB is encoded in overlapping windows of that size. Each window starts at a token of
-the previous one, and the two are joined at the first token that they share. If they share none, the word is encoded
+the previous window, and the two are joined at the first token that they share. If they share none, the word is encoded
 again in larger windows, if necessary as a whole.
 """
 
@@ -135,7 +135,7 @@ class WordEncoder:
     def _end_of_run(self, text: str, start: int, stop: int) -> int | None:
         """Return the end of the word that starts at `start` and reaches `stop` or beyond; None if the view must grow.
 
-        The last two characters of a word that reaches `stop` determine its kind (except for a line break after
+        The last two characters of a word that reaches `stop` determine the word's kind (except for a line break after
         punctuation), so the search continues from them, one view at a time.
         """
         view = text[start:stop]
@@ -202,12 +202,12 @@ class WordEncoder:
 
 
 def _settled(view: str, whole: bool) -> int:
-    """Return the length of the part at the start of a view in which words are final, whatever text follows the view."""
+    """Return the position in a view up to which words are final, whatever text follows the view."""
     return len(view) if whole else len(view[:-LOOK_BEYOND].rstrip()) - 1
 
 
 def _character_start(data: np.ndarray, place: int) -> int:
-    """Return the start of the character that contains the byte at `place`, or the end of the data if that is less."""
+    """Return the start of the character that contains byte `place`, or the end of the data if `place` is beyond it."""
     if place >= len(data):
         return len(data)
     while data[place] & 0xC0 == 0x80:

@@ -14,10 +14,10 @@ those of the cl100k kind), a table over pairs of neighboring bytes gives the saf
 - A place next to a byte beyond ASCII is not safe, because the byte does not identify the kind of its character. The
   exception is a place before ASCII white space, if the byte cannot be the last one of a white-space character.
 
-The right side starts with an ASCII character, which no normalization form composes with what precedes it, so the
-normalized parts, joined, are the normalized whole. Added tokens are matched before pre-tokenization. Therefore pairs of
-bytes inside an added token are removed from the table, and so are pairs at an end of a token whose match depends on its
-surroundings. With any other tokenizer, documents are not split; `find_splitter` says why.
+The text after a safe place starts with an ASCII character, which no normalization form composes with what precedes it,
+so the normalized parts, joined, are the normalized whole. Added tokens are matched before pre-tokenization. Therefore
+pairs of bytes inside an added token are removed from the table, and so are pairs at an end of a token whose match
+depends on its surroundings. With any other tokenizer, documents are not split; `find_splitter` returns the reason.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Splitter:
         return np.flatnonzero(self.safe[data[:-1], data[1:]]) + 1
 
     def cuts(self, data: np.ndarray, size: int) -> Iterator[tuple[int, int]]:
-        """Yield parts (first byte, end) of at most `size` bytes; a part is longer only if it has no safe place."""
+        """Yield parts of at most `size` bytes as (first byte, end); a part without a safe place may be longer."""
         start, count = 0, len(data)
         while count - start > size:
             stop = self._last(data, start, start + size) or self._next(data, start + size, size) or count
@@ -159,7 +159,7 @@ def _table(family: str) -> np.ndarray:
 
 
 def _spare(safe: np.ndarray, token: dict[str, Any]) -> None:
-    """Remove the pairs that may occur inside this added token, or across its ends if its match depends on context."""
+    """Remove from `safe` the pairs that may occur inside a token, or at its ends if its match depends on context."""
     content = token["content"].encode()
     pairs = np.frombuffer(content, np.uint8)
     safe[pairs[:-1], pairs[1:]] = False

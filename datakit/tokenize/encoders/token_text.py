@@ -55,7 +55,7 @@ def pieces(tokenizer: Tokenizer, tokens: Sequence[int] | np.ndarray) -> Iterator
 
 def token_text(tokenizer: Tokenizer, number: int) -> str:
     """Return one token's text. If the token does not form text on its own, return its bytes, with escapes for those
-    that are not UTF-8 (byte-level tokenizers), or its name in the vocabulary (all others).
+    that are not UTF-8 (byte-level tokenizers), or its name in the vocabulary (other tokenizers).
     """
     text = tokenizer.reference.decode([number], skip_special_tokens=False)
     if text and "\N{REPLACEMENT CHARACTER}" not in text:

@@ -1,15 +1,16 @@
 """Loads a tokenizer.json with `tokenizers` (the reference) and with `fastokens`, chooses the encoder, and limits its
 threads.
 
-fastokens gives the same ids about thirty times as fast (docs/measurements.md), and a sample of every partition is
-compared with the reference (tokenize/reference_check.py). If fastokens cannot load a tokenizer (WordPiece, Unigram, an
-unknown pre-tokenizer), panics while loading it, or is known to give other ids (disagreements.py), the reference encodes
-instead, and the contract records why.
+fastokens gives the same ids as the reference, about thirty times as fast (docs/measurements.md), and a sample of every
+partition is compared with the reference (tokenize/reference_check.py). If fastokens cannot load a tokenizer (WordPiece,
+Unigram, an unknown pre-tokenizer), panics while loading it, or is known to give other ids (disagreements.py), the
+reference encodes instead, and the contract records why.
 
 The fork server calls `load` once for all attempts, so `load` must start no thread; a helper process reads remote files.
 Truncation and padding in a tokenizer.json are switched off, because they would drop or add tokens. fastokens creates
 its thread pool on its first call, with one thread per CPU that the process may use, and ignores RAYON_NUM_THREADS
-(measured: three threads too many on four cores). That call is therefore made with only the task's CPUs allowed.
+(measured: on four cores, it started three threads too many). That call is therefore made with only the task's CPUs
+allowed.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Tokenizer:
         return self.reference.token_to_id(token)
 
     def encoder(self, wanted: str = "auto", special_strings: str = "keep") -> Encoder:
-        """Return the encoder `wanted`. Raises TokenizerError if there is none.
+        """Return the encoder `wanted`. Raises TokenizerError if it is unknown or cannot be used.
 
         "auto" means fastokens if it can be used for this tokenizer, else the reference.
         """

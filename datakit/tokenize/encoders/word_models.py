@@ -32,7 +32,7 @@ def refusal(tokenizer: dict[str, Any]) -> str:
 
 
 def bare(tokenizer: dict[str, Any], *, ignore_merges: bool = False) -> dict[str, Any]:
-    """Return a tokenizer.json that keeps only the model of this one and treats each text as one word.
+    """Return a tokenizer.json that keeps only the model of `tokenizer` and treats each text as one word.
 
     If `ignore_merges` is true, a word that is a token becomes this token, whatever the merges are.
     """
@@ -44,7 +44,7 @@ def bare(tokenizer: dict[str, Any], *, ignore_merges: bool = False) -> dict[str,
 
 def byte_characters() -> list[str]:
     """Return the character that stands for each byte in a byte-level vocabulary. A printable byte stands for itself;
-    the others are numbered from U+0100.
+    the other bytes get the characters from U+0100, in order.
     """
     shown = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     hidden = iter(range(0x100, 0x200))
