@@ -176,7 +176,7 @@ def _with_absolute_tokenizer(table: dict[str, Any] | None, base: Path) -> dict[s
 
 
 def is_hub_name(tokenizer: Any) -> TypeGuard[str]:
-    """Return True if a tokenizer that is no file can be the name of a model on the Hugging Face Hub."""
+    """Return True if a tokenizer that is not a file can be the name of a model on the Hugging Face Hub."""
     return isinstance(tokenizer, str) and bool(HUB_NAME.fullmatch(tokenizer)) and not NOT_A_FILE.fullmatch(tokenizer)
 
 
