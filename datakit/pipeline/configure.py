@@ -87,7 +87,7 @@ def configure(recipe: Recipe) -> Configuration:
 
 
 def table_mistakes(document: Mapping[str, Any], place: str) -> list[str]:
-    """Return the mistakes in the stages' tables of a recipe that has other mistakes too."""
+    """Return the mistakes in a recipe's tables of stages. This is called if the recipe has other mistakes."""
     tables = list(_present(document, place))
     return [text for one in tables for text in mistakes(one.values, one.kind, one.place, other_keys=one.other_keys)]
 

@@ -34,10 +34,10 @@ INPUTS = "its inputs are made again"
 
 @dataclass(frozen=True)
 class EarlierStep:
-    """A step of an earlier version. version: its stage's format version; None if it did not record one.
+    """A step of an earlier version. version: its format version; None if it did not record one.
 
-    now: the format version that the stage has in this version. documents, bytes: the number of documents it read and
-    the size of its output; None if it is unfinished.
+    now: the stage's current format version. documents, bytes: the number of documents that the step read, and the size
+    of its output in bytes; None if the step is unfinished.
     """
 
     directory: str

@@ -1,8 +1,8 @@
-"""Estimates, before a step runs, how much text it reads, how much disk it needs, and how many of its tasks run at once.
-The size of the text is estimated from the sizes and the compression of the raw files. Everything else is estimated from
-the size of the text. Once the upstream step is done, the totals in its manifest replace the estimate. The shares below
-were measured on 121 MB of text of 13 kinds (such as laws, novels, manuals, short pages and code). Other datasets
-deviate by up to 50 %, so `plan` says "about".
+"""Estimates, before a step runs, how much text it reads, how much disk space it needs, and how many of its tasks run at
+once. The size of the text is estimated from the sizes and the compression of the raw files. Everything else is
+estimated from the size of the text. Once the upstream step is done, the totals in its manifest replace the estimate.
+The shares below were measured on 121 MB of text of 13 kinds (such as laws, novels, manuals, short pages and code).
+Other datasets deviate by up to 50 %, so `plan` says "about".
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ SAMPLE_IDS = 3
 
 @dataclass(frozen=True)
 class Ancestor:
-    """An upstream step, `depth` + 1 levels above the described step. `found`: it still exists, with this identity."""
+    """An upstream step, `depth` + 1 levels above the described step. `found`: True if it is still there."""
 
     depth: int
     stage: str

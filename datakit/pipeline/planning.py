@@ -106,7 +106,7 @@ def remaining(graph: Graph, done: Mapping[str, LocatedStep]) -> Remaining:
 
 
 def _peak(steps: Sequence[tuple[int | None, int | None]]) -> int | None:
-    """Return the peak of the disk use of steps, given what remains of each and what each needs while it runs."""
+    """Return the peak of the disk use of steps, given the space that each keeps, and that it needs while it runs."""
     stays = peak = 0
     for disk, disk_peak in steps:
         if disk is None or disk_peak is None:

@@ -49,10 +49,10 @@ class DocumentFate:
 
 @dataclass(frozen=True)
 class Answer:
-    """The fates of the documents asked for, in the run that ended with the step `last`.
+    """The fates of the requested documents in the run that ended with the step `last`.
 
     others: the dataset's other finished steps, on which `last` does not depend. cluster: the documents of the cluster,
-    if asked for. comparisons: near duplicates with their texts, at most `most`. more: the number of documents and near
+    if requested. comparisons: near duplicates with their texts, at most `most`. more: the number of documents and near
     duplicates omitted because of `most`.
     """
 
