@@ -54,7 +54,7 @@ class Source:
     revision: Annotated[
         str | None, key("Pins a remote source permanently, e.g. to a commit of a Hub dataset.", "87f09149ef47")
     ] = None
-    # The following are described by normalize.Config.
+    # The fields below are described in normalize.Config.
     format: str | None = None
     text: str | None = None
     id: str | None = None

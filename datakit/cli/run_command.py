@@ -108,7 +108,7 @@ HEADERS = ("stage", "in", "kept", "text", "tokens", "on disk", "time")
 
 
 def stage_table(lines: Sequence[StageLine]) -> str:
-    """Format one row per stage with its remarks below; shorten the counts if exact ones do not fit into WIDTH."""
+    """Format one row per stage with its remarks below; shorten the counts if exact counts do not fit into WIDTH."""
     remarks = [_remarks(line) for line in lines]
     exact = table(HEADERS, [_row(line) for line in lines], remarks)
     if max(map(len, exact.splitlines())) <= WIDTH:

@@ -138,7 +138,7 @@ class _Tally:
 
 
 def _stages(behind: Behind, source: str) -> list[IdStream]:
-    """Return the ids in normalize, those that dedup removed, those in consolidate, and those in the last step."""
+    """Return the ids in normalize, the ids that dedup removed, the ids in consolidate, and the ids in the last step."""
     return [
         IdStream(behind.normalized.get(source), source),
         IdStream(behind.of("dedup"), source, "", "reason", REMOVALS),
