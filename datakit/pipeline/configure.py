@@ -1,8 +1,8 @@
 """Decodes a recipe into checked settings for each stage, and separates those that enter fingerprints from those that do
 not. A stage's table may hold only the fields of the stage's config class, apart from keys that this module reads itself
-(such as `enabled`). A source's own settings override those in `[normalize]`. Every default is written out, so two
-recipes with the same meaning share their steps. Limits on lost records (`TOLERANCES`) never change a byte of output.
-They are kept out of fingerprints, so that a stopped run can be resumed with a higher limit.
+(such as `enabled`). A source's own settings override those in `[normalize]`. Every default is filled in, so two recipes
+with the same meaning share their steps. Limits on quarantined and removed records (`TOLERANCES`) never change a byte of
+output. They are kept out of fingerprints, so that a stopped run can be resumed with a higher limit.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ contains no time, host or library version (the ledger has those) except the vers
 manifest does not depend on the machine. Every counter that a reader needs is a required field: a missing counter is an
 error, never a zero.
 
-A manifest holds its own checksum: the xxh3-128 of its bytes without the line of the checksum. The checksum is compared
-whenever a manifest is read. Manifests of format 1 lack this line, the format version of the step, the checksums of the
-inputs' manifests and `files`; they can still be read.
+A manifest holds its own checksum: the xxh3-128 of its bytes without the line that holds the checksum. The checksum is
+compared whenever a manifest is read. Manifests of format 1 lack this line, the format version of the step, the
+checksums of the inputs' manifests and `files`; they can still be read.
 """
 
 from __future__ import annotations
