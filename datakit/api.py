@@ -74,7 +74,7 @@ def status(directory: Root) -> list[StepStatus]:
 
 
 def ls(directory: Root = "./data") -> Overview:
-    """List the steps in a root, a dataset or a source, and say which are current and which are superseded."""
+    """Return the steps in a root, a dataset or a source, each with its state (such as "current" or "superseded")."""
     return pipeline.overview(os.fspath(directory))
 
 
@@ -95,8 +95,8 @@ def why(
     """Return what each stage did with a document, given by its id or by the id that its record has in your files.
 
     For near duplicates, also returns both texts and their similarity; with `cluster`, does so for all near duplicates
-    in the document's cluster. At most `most` documents and pairs of texts are returned. `report` receives the numbers
-    of files searched so far and in all, and what they are searched for.
+    in the document's cluster. At most `most` documents and pairs of texts are returned. `report` is called with the
+    number of files searched so far, their total number, and a description of the search.
     """
     return pipeline.why(os.fspath(dataset), id=id, source_id=source_id, cluster=cluster, most=most, report=report)
 
@@ -110,9 +110,9 @@ def diff(
 ) -> Difference:
     """Count the documents that only one of two datasets or steps has, by source and reason.
 
-    `report` receives the numbers of documents read so far and in all, and the word "documents". `listed` receives the
-    ids of the counted documents, in pieces: "-" (only in the first) or "+" (only in the second), the source, the reason
-    and a list of ids.
+    `report` is called with the number of documents read so far, their total number, and the word "documents". `listed`
+    is called once per batch of counted documents, with "-" (only in the first) or "+" (only in the second), the source,
+    the reason, and the list of their ids.
     """
     return pipeline.diff(os.fspath(first), os.fspath(second), report, listed)
 

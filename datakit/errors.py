@@ -1,4 +1,4 @@
-"""Defines every error class that datakit raises on purpose, with its exit code, and words hints and counts.
+"""Defines every error class that datakit raises on purpose, with its exit code, and formats hints and counts.
 
 An error message says what is wrong, where, and what to do next. It never contains the text of a document, because logs
 are shared more widely than corpora.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
-REFUSALS_SHOWN = 20  # inputs named in one error
+REFUSALS_SHOWN = 20  # number of inputs named in one error
 
 
 class DatakitError(Exception):
@@ -33,11 +33,11 @@ class RecipeError(InputError):
 
 
 class RefusedError(InputError):
-    """An input that cannot be used. The others are read all the same, so that all such errors are reported at once."""
+    """An input that cannot be used. Other inputs are still read, so that all such errors are reported at once."""
 
 
 class RefusedInputsError(RefusedError):
-    """Several inputs that cannot be used. messages: one for each. The error's text shows the first ones.
+    """Several inputs that cannot be used. messages: one per input; the error's text shows the first REFUSALS_SHOWN.
 
     listed: the file that lists all of them, if any.
     """
@@ -118,7 +118,7 @@ class TaskError(DatakitError):
 
 
 class UserCodeError(DatakitError):
-    """An exception in a user's transform or tokenizer. The message has the traceback and describes the code's input."""
+    """An exception in a user's transform or tokenizer. The message has the traceback and a description of the input."""
 
 
 class StepFailedError(DatakitError):
@@ -148,7 +148,7 @@ def messages_of(errors: Iterable[DatakitError]) -> list[str]:
 
 
 def refuse_all(errors: Sequence[RefusedError]) -> None:
-    """Raise the error, or one for all errors if there are several. Return if there is none."""
+    """Raise the error if there is one, or one error for all if there are several. Return if there is none."""
     if len(errors) == 1:
         raise errors[0]
     if errors:

@@ -54,7 +54,7 @@ class Source:
     revision: Annotated[
         str | None, key("Pins a remote source permanently, e.g. to a commit of a Hub dataset.", "87f09149ef47")
     ] = None
-    # The following are described by normalize.Config.
+    # The fields below are described in normalize.Config.
     format: str | None = None
     text: str | None = None
     id: str | None = None
@@ -176,7 +176,7 @@ def _with_absolute_tokenizer(table: dict[str, Any] | None, base: Path) -> dict[s
 
 
 def is_hub_name(tokenizer: Any) -> TypeGuard[str]:
-    """Return True if a tokenizer that is no file can be the name of a model on the Hugging Face Hub."""
+    """Return True if a tokenizer that is not a file can be the name of a model on the Hugging Face Hub."""
     return isinstance(tokenizer, str) and bool(HUB_NAME.fullmatch(tokenizer)) and not NOT_A_FILE.fullmatch(tokenizer)
 
 

@@ -54,7 +54,7 @@ MEANINGS = {
 
 @dataclass(frozen=True)
 class RecipeKey:
-    """A key of a recipe. Default and example are written as in TOML; the default is None if there is none."""
+    """A key of a recipe. `default` and `example` are in TOML notation; a key without a default has None."""
 
     table: str
     name: str
@@ -101,7 +101,7 @@ def _keys(table: str, kind: type) -> Iterator[RecipeKey]:
 
 
 def toml(value: Any) -> str:
-    """Write a value as in TOML.
+    """Return a value in TOML notation.
 
     >>> print(toml(["a", 1, True]), toml({"year": "int64"}))
     ["a", 1, true] { year = "int64" }
@@ -115,7 +115,7 @@ _WORDS = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
 def _type(hint: Any) -> str:
-    """Describe a type hint in TOML's terms; None is left out, because TOML has none."""
+    """Describe a type hint in TOML's terms; None is left out, because TOML has no null."""
     if get_origin(hint) in (Union, types.UnionType):
         return " or ".join(_type(part) for part in get_args(hint) if part is not type(None))
     if get_origin(hint) is tuple:

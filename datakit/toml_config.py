@@ -1,7 +1,7 @@
-"""Reads TOML files (recipes, mixtures, training runs), parses `key=value` assignments, and words errors about unknown
-keys. Tables are decoded strictly into dataclasses. An unknown key is an error that suggests the nearest valid key, so a
-misspelled threshold is never silently ignored. Errors name the file or table, the key and what was expected. Their
-class is given by the `error` parameter.
+"""Reads TOML files (recipes, mixtures, training runs), parses `key=value` assignments, and composes errors about
+unknown keys. Tables are decoded strictly into dataclasses. An unknown key is an error that suggests the nearest valid
+key, so a misspelled threshold is never silently ignored. Errors name the file or table, the key and what was expected.
+Their class is given by the `error` parameter.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def read_toml(path: Path, advice: str, error: type[InputError] = RecipeError) ->
 def check_idle(table: str, settings: Any, idle: Iterable[Mapping[str, str]]) -> None:
     """Raise UsageError for a setting that has no effect and yet differs from its default.
 
-    Each of `idle` maps settings without effect to the circumstance, e.g. {"decay": "unless the schedule is trapezoid"}.
+    Each of `idle` maps the names of such settings to the reason, e.g. {"decay": "unless the schedule is trapezoid"}.
     """
     defaults = {one.name: one.default for one in fields(settings)}
     for name, circumstance in (pair for group in idle for pair in group.items()):
@@ -107,7 +107,7 @@ def decoded(
     table: Any, kind: type[T], place: str, error: type[InputError] = RecipeError, other_keys: Iterable[str] = ()
 ) -> T:
     """Decode a table into the dataclass `kind`. The error for an unknown key may also suggest one of `other_keys`:
-    valid keys that the caller has removed.
+    valid keys that the caller has already taken out of the table.
     """
     refuse(mistakes(table, kind, place, error, other_keys), error)
     return msgspec.convert(table, kind)
@@ -150,7 +150,7 @@ def check_keys(
     error: type[InputError] = RecipeError,
     other_keys: Iterable[str] = (),
 ) -> None:
-    """Raise `error`, which suggests the nearest key in `known` or `other_keys`, for keys that are not in `known`."""
+    """Raise `error` if keys are not in `known`; it suggests the nearest keys in `known` or `other_keys`."""
     refuse(unknown_keys(table, known, place, other_keys), error)
 
 

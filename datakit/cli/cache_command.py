@@ -34,7 +34,7 @@ def show(
     ids: Flag = False,
     json: Flag = False,
 ) -> int:
-    """Decode a document or a sequence of a token cache, and mark the borders between tokens.
+    """Decode a document or a sequence in a token cache, and mark the borders between tokens.
 
     On a terminal, adjacent tokens have different background colors. Elsewhere, or with NO_COLOR=1, each token is in
     ⟦brackets⟧. The default is to show the first document.

@@ -14,11 +14,11 @@ PAUSE = 0.5
 
 
 def validate(directory: str, /, *, json: Flag = False) -> int:
-    """Compare every file of a finished step with its manifest, and check what the manifest says.
+    """Compare every file of a finished step with its manifest, and verify everything that the manifest states.
 
     Checks the fingerprint, the identity, the order of the partitions and, for a token cache, the contract, the tokens
-    around documents and the sums of loss masks. Lists all damage. The exit code is 2 if anything is missing, altered or
-    unfinished.
+    at the ends of documents, and the sums of loss masks. Lists all damage. The exit code is 2 if anything is missing,
+    altered or unfinished.
 
     Examples:
       datakit validate data/demo/tokenize-0123456789ab
@@ -102,9 +102,9 @@ def import_cache(
     add
         The special tokens at the ends of each document (eos, bos, both or none). The import checks and records them.
     bos
-        The name of the token that begins each document; the default is found in the tokenizer.
+        The name of the token that begins each document; by default, the name is taken from the tokenizer.
     eos
-        The name of the token that ends each document; the default is found in the tokenizer.
+        The name of the token that ends each document; by default, the name is taken from the tokenizer.
     json
         Print one JSON object.
     """

@@ -17,7 +17,7 @@ Cell = str | int | None
 UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 GAP = "  "
 WIDTH = 80  # of every table, unless its numbers alone take more
-NARROWEST = 12  # characters of a column of words; columns of short words are narrower
+NARROWEST = 12  # width to which a column of words may be narrowed; columns of short words are narrower
 INDENT = "    "  # before the text below a row
 COUNTS = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**4, "k"))
 PAUSE = 0.5  # seconds between two lines of progress
@@ -58,7 +58,7 @@ def say_json(value: Any) -> None:
 def table(headers: Sequence[str], rows: Sequence[Sequence[Cell]], below: Sequence[str] = ()) -> str:
     """Format aligned columns under headers. Numbers get thousands separators and right alignment; None is a dash.
 
-    A table wider than WIDTH has its widest columns of words wrapped. below: a text to print below each row, indented.
+    A table wider than WIDTH has its widest columns of words wrapped. below: for each row, a text to print below it.
 
     >>> print(table(["stage", "rows"], [["normalize", 12345], ["dedup", None]], ["", "see below"]))
     stage        rows
@@ -82,7 +82,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[Cell]], below: Sequenc
 def wrapped(text: str, indent: str = "", more: str = "") -> str:
     """Wrap a text into lines of at most WIDTH. Words stay whole, so names and paths can be copied.
 
-    indent: before every line. more: before all lines but the first, in addition.
+    indent: the text before every line. more: further text before all lines except the first.
     """
     return textwrap.fill(
         text, WIDTH, initial_indent=indent, subsequent_indent=indent + more, break_long_words=False,
@@ -91,7 +91,7 @@ def wrapped(text: str, indent: str = "", more: str = "") -> str:
 
 
 def _widths(texts: Sequence[Sequence[str]], numeric: Sequence[bool]) -> list[int]:
-    """Return the widths of the columns; while they do not fit, the widest one that can be wrapped is narrowed."""
+    """Return the widths of the columns; while they do not fit, the widest column that can be wrapped is narrowed."""
     columns = range(len(numeric))
     widths = [max(len(text[column]) for text in texts) for column in columns]
     filled = [max((len(text[column]) for text in texts[1:]), default=0) for column in columns]

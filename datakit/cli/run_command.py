@@ -108,7 +108,7 @@ HEADERS = ("stage", "in", "kept", "text", "tokens", "on disk", "time")
 
 
 def stage_table(lines: Sequence[StageLine]) -> str:
-    """Format one row per stage with its remarks below; shorten the counts if exact ones do not fit into WIDTH."""
+    """Format one row per stage with its remarks below; shorten the counts if exact counts do not fit into WIDTH."""
     remarks = [_remarks(line) for line in lines]
     exact = table(HEADERS, [_row(line) for line in lines], remarks)
     if max(map(len, exact.splitlines())) <= WIDTH:
@@ -133,7 +133,7 @@ def _row(line: StageLine) -> tuple[Cell, ...]:
 
 
 def _remarks(line: StageLine) -> str:
-    """Say what was dropped and found, and how close the tasks came to their memory budgets."""
+    """Describe what was dropped and found, and how close the tasks came to their memory budgets."""
     dropped = ", ".join(f"{count:,} {why}" for why, count in line.dropped.items())
     found = ", ".join(f"{count:,} {what}" for what, count in line.found.items())
     memory = f"memory {bytes_text(line.peak_memory)} of {bytes_text(line.budget)}" if line.budget else ""

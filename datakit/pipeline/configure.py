@@ -1,8 +1,8 @@
-"""Decodes a recipe into checked settings for each stage, and separates those that enter fingerprints from the others. A
-stage's table may hold only the fields of the stage's config class, apart from keys that this module reads itself (such
-as `enabled`). A source's own settings override those in `[normalize]`. Every default is written out, so two recipes
-with the same meaning share their steps. Limits on lost records (`TOLERANCES`) never change a byte of output. They are
-kept out of fingerprints, so that a stopped run can be resumed with a higher limit.
+"""Decodes a recipe into checked settings for each stage, and separates those that enter fingerprints from those that do
+not. A stage's table may hold only the fields of the stage's config class, apart from keys that this module reads itself
+(such as `enabled`). A source's own settings override those in `[normalize]`. Every default is filled in, so two recipes
+with the same meaning share their steps. Limits on quarantined and removed records (`TOLERANCES`) never change a byte of
+output. They are kept out of fingerprints, so that a stopped run can be resumed with a higher limit.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def configure(recipe: Recipe) -> Configuration:
 
 
 def table_mistakes(document: Mapping[str, Any], place: str) -> list[str]:
-    """Return the mistakes in the stages' tables of a recipe that has other mistakes too."""
+    """Return the mistakes in a recipe's tables of stages. This is called if the recipe has other mistakes."""
     tables = list(_present(document, place))
     return [text for one in tables for text in mistakes(one.values, one.kind, one.place, other_keys=one.other_keys)]
 

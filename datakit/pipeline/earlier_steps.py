@@ -1,10 +1,10 @@
-"""Finds the steps in a root that an earlier version made or began and that this version makes again, and says why.
+"""Finds, in a root, the steps that an earlier version made or began and this version makes again, with the reason.
 
-A step of an earlier version has another fingerprint, so the search for finished steps does not find it. It counts as
-the predecessor of a planned step if it belongs to the same stage and the same source or dataset, if all parameters that
-both have are equal, and if it read inputs that the planned step reads, or predecessors of them. An unfinished step,
-which records no parameters, counts if it belongs to the same stage and source or dataset and its ledger shows that an
-earlier version began it.
+A step of an earlier version has a different fingerprint, so the search for finished steps does not find it. It counts
+as the predecessor of a planned step if it belongs to the same stage and the same source or dataset, if all parameters
+that both have are equal, and if it read inputs that the planned step reads, or predecessors of them. An unfinished
+step, which records no parameters, counts if it belongs to the same stage and source or dataset and its ledger shows
+that an earlier version began it.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ INPUTS = "its inputs are made again"
 
 @dataclass(frozen=True)
 class EarlierStep:
-    """A step of an earlier version. version: its stage's format version; None if it did not record one.
+    """A step of an earlier version. version: its format version; None if it did not record one.
 
-    now: the format version that the stage has in this version. documents, bytes: the number of documents it read and
-    the size of its output; None if it is unfinished.
+    now: the stage's current format version. documents, bytes: the number of documents that the step read, and the size
+    of its output in bytes; None if the step is unfinished.
     """
 
     directory: str
@@ -51,7 +51,7 @@ class EarlierStep:
     identity: str | None = None
 
     def message(self, label: str) -> str:
-        """Return what a run that makes the step again tells its user; `datakit plan` says why."""
+        """Return the message of a run that makes the step again. The reason is left to `datakit plan`."""
         place = urls.name(self.directory)
         if self.finished:
             return f"{label}: made again; {place} was made by an earlier version"
@@ -72,7 +72,7 @@ def find_earlier(
 ) -> list[EarlierStep]:
     """Return the predecessors of the step in `directory`, which is not done.
 
-    inputs: the identities of the step's inputs. remade: those of the predecessors of its inputs.
+    inputs: the identities of the step's inputs. remade: the identities of the inputs' predecessors.
     """
     home, found = urls.parent(directory), []
     for place in steps_in(home):

@@ -1,8 +1,8 @@
-"""Estimates, before a step runs, how much text it reads, how much disk it needs, and how many of its tasks run at once.
-The size of the text is estimated from the sizes and the compression of the raw files. Everything else is estimated from
-the size of the text. Once the upstream step is done, the totals in its manifest replace the estimate. The shares below
-were measured on 121 MB of text of 13 kinds (such as laws, novels, manuals, short pages and code). Other datasets
-deviate by up to 50 %, so `plan` says "about".
+"""Estimates, before a step runs, how much text it reads, how much disk space it needs, and how many of its tasks run at
+once. The size of the text is estimated from the sizes and the compression of the raw files. Everything else is
+estimated from the size of the text. Once the upstream step is done, the totals in its manifest replace the estimate.
+The shares below were measured on 121 MB of text of 13 kinds (such as laws, novels, manuals, short pages and code).
+Other datasets deviate by up to 50 %, so `plan` says "about".
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class Concurrency:
-    """A step's first phase: number of tasks, the largest task's memory in bytes, number of tasks at a time, and why."""
+    """A step's first phase: its tasks, the largest one's memory in bytes, how many run at a time, and the limit."""
 
     tasks: int | None
     task_memory: int | None
@@ -51,7 +51,7 @@ class Concurrency:
 
 
 def resources(root: str, workers: int | None) -> Resources:
-    """Determine the resources of this machine that a run may use."""
+    """Return the resources that a run may use on this machine."""
     cpus, memory = len(os.sched_getaffinity(0)), memory_limit()
     return Resources(
         workers=workers or cpus,
@@ -74,12 +74,12 @@ def disk_free(root: str) -> int | None:
 
 
 def raw_text_bytes(files: Iterable[SourceFile]) -> int:
-    """Estimate how many bytes of text raw files hold."""
+    """Estimate the number of bytes of text in raw files."""
     return int(sum(file.size * EXPANSION.get(os.path.splitext(file.path)[1], 1.0) for file in files))
 
 
 def manifest_text_bytes(manifest: Manifest) -> int | None:
-    """Return the number of bytes of text in a finished step: estimated for a download, else as recorded, or None."""
+    """Return the number of bytes of text in a finished step: estimated for a download, else as recorded (or None)."""
     if manifest.stage == "download":
         return raw_text_bytes(SourceFile(part.path, part.bytes, part.xxh3) for part in manifest.partitions)
     return manifest.totals.text_bytes

@@ -1,4 +1,4 @@
-"""Decides which steps a recipe has (up to `--until`), their order, inputs, fingerprints and directories, and refuses a
+"""Determines a recipe's steps (up to `--until`) and their order, inputs, fingerprints and directories; refuses a
 directory that holds a step with other settings.
 
     download, normalize, signatures     one per source
@@ -7,8 +7,8 @@ directory that holds a step with other settings.
     train-tokenizer, tokenize           the consolidated dataset
 
 A step's directory depends on the identities of its inputs. The identity of an input is final only once that input is
-finished, because quarantined records change an identity. So directories are found node by node: `Graph.locate` is given
-the located upstream steps, and assumes that unfinished upstream steps will lose no records.
+finished, because quarantined records change it. So directories are found node by node: `Graph.locate` is given the
+located upstream steps, and assumes that unfinished upstream steps will quarantine no records.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class LocatedStep:
     directory: str
     manifest: Manifest | None
     settled: bool
-    earlier: tuple[EarlierStep, ...] = ()  # its predecessors of earlier versions, if it is not done
+    earlier: tuple[EarlierStep, ...] = ()  # its predecessors, made by earlier versions; empty if the step is done
 
     @property
     def identity(self) -> str:
@@ -170,7 +170,7 @@ def _with_hub_tokenizer(recipe: Recipe, root: str, options: ListingOptions) -> t
 
 
 def _feeds(node: Node, read: ModuleType, source: str | None) -> bool:
-    """Return True if the steps of `source` (None: the whole dataset) that read stage `read` have this node as input."""
+    """Return True if `node` belongs to stage `read` and is an input for `source` (None: for the whole dataset)."""
     return node.module is read and source in (None, node.source)
 
 
@@ -200,7 +200,7 @@ def engine_step(located: LocatedStep, upstream: Mapping[str, LocatedStep]) -> St
 
 
 def _reading(downloaded: LocatedStep) -> dict[str, Any]:
-    """Return normalize's operations: the base of its files' paths, and the expected state of files read in place."""
+    """Return operations for normalize: the base of its files' paths, and the expected state of files read in place."""
     state = downloaded.node.state
     assert state is not None
     return {"base": download.files_base(state.base, downloaded.directory), "listed": state.listed()}

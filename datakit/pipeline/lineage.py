@@ -23,7 +23,7 @@ SAMPLE_IDS = 3
 
 @dataclass(frozen=True)
 class Ancestor:
-    """An upstream step, `depth` + 1 levels above the described step. `found`: it is still there, with this identity."""
+    """An upstream step, `depth` + 1 levels above the described step. `found`: True if it is still there."""
 
     depth: int
     stage: str
@@ -89,9 +89,9 @@ def inspect(
 
 def finished_step(place: str) -> tuple[str, Manifest, tuple[str, ...]] | None:
     """Return the directory and manifest of the step at a URL, or of the last step of a dataset's current run, and the
-    dataset's other finished steps; None if the URL has neither.
+    dataset's other finished steps; None if the URL is neither.
 
-    Raises NotFoundError if the URL is an unfinished step, and UsageError if nothing says which step of a dataset is
+    Raises NotFoundError if the URL is an unfinished step, and UsageError if nothing records which step of a dataset is
     current.
     """
     if urls.name(place) == FILE_NAME:

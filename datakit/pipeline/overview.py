@@ -24,7 +24,7 @@ CURRENT, SUPERSEDED, UNFINISHED, UNDECIDED = "current", "superseded", "unfinishe
 class ListedStep:
     """A step. dataset: the name of its recipe or source. written: end time in seconds since 1970; None if unfinished.
 
-    state: "current", "superseded", "unfinished", or "undecided" if nothing says which steps of a dataset are current.
+    state: "current", "superseded", "unfinished", or "undecided" if the dataset's current steps are unknown.
     """
 
     directory: str
@@ -67,7 +67,7 @@ def overview(directory: str) -> Overview:
 
 
 def _root_of(place: str) -> str:
-    """Return the root that holds a dataset or a source, or `place` itself if it is not the parent of steps."""
+    """Return the root that holds a dataset or a source, or `place` itself if it contains no step directly."""
     if not any(urls.parent(step) == place for step in steps_in(place)):
         return place
     above = urls.parent(place)
@@ -104,7 +104,7 @@ def _current(steps: dict[str, ListedStep]) -> tuple[set[str], dict[str, str]]:
 
 
 def _add_behind(directories: Sequence[str], steps: dict[str, ListedStep], found: set[str]) -> None:
-    """Add these steps and everything from which they were made."""
+    """Add to `found` these steps and all steps in `steps` from which they were made."""
     for directory in directories:
         if directory in steps and directory not in found:
             found.add(directory)

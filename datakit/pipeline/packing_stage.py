@@ -101,7 +101,7 @@ def join_task(arguments: dict[str, Any], shared: dict[str, Any], context: TaskCo
 
 
 def _source(tokens: PackedTokens, identity: str) -> TokenSource:
-    """Open the tokens of all documents but the held-out ones. Raises TaskError if they have changed since planning."""
+    """Open the tokens of the documents that are not held out. Raises TaskError if they changed after planning."""
     opened = Component(open_source(tokens.cache, tokens.source), validation_tokens=tokens.validation_tokens)
     simulate = None if tokens.simulate is None else SimulatedEpochs(*tokens.simulate)
     source = training_source(opened, tokens.name, simulate)

@@ -29,9 +29,9 @@ TEXT_STAGES = ("download", "normalize", "consolidate")  # stages whose output is
 @dataclass(frozen=True)
 class PlannedStep:
     """A step of a plan. Sizes are in bytes, or None if unknown. `settled` means that all inputs are done, so the
-    directory is final. Otherwise, the directory will change if an input loses records. `disk` is the size of what
-    remains when the step is done, and `disk_peak` is the space that the step needs while it runs. `earlier` lists the
-    steps of earlier versions that are made again as this step.
+    directory is final. Otherwise, the directory will change if records are quarantined in an input, because that
+    changes the input's identity. `disk` is the size of what remains when the step is done, and `disk_peak` is the space
+    that the step needs while it runs. `earlier` lists the steps of earlier versions that this step replaces.
     """
 
     stage: str
@@ -87,8 +87,8 @@ def plan(
 
 @dataclass(frozen=True)
 class Remaining:
-    """The rest of a run: its stages, the peak of additional disk use, and the most text that a step has, in bytes. A
-    size is None if it is unknown.
+    """The rest of a run: its stages, the peak of additional disk use, and the number of bytes of text in the step with
+    the most text. A size is None if it is unknown.
     """
 
     stages: frozenset[str]
@@ -106,7 +106,7 @@ def remaining(graph: Graph, done: Mapping[str, LocatedStep]) -> Remaining:
 
 
 def _peak(steps: Sequence[tuple[int | None, int | None]]) -> int | None:
-    """Return the peak of the disk use of steps, given what remains of each and what each needs while it runs."""
+    """Return the peak of the disk use of steps, given the space that each keeps, and that it needs while it runs."""
     stays = peak = 0
     for disk, disk_peak in steps:
         if disk is None or disk_peak is None:

@@ -38,7 +38,7 @@ class ListingOptions:
 
 @dataclass(frozen=True)
 class SourceState:
-    """A source's current state. `content` identifies it; `files` is None without a listing; `note` is for users."""
+    """A source's current state. `content` identifies it; `files` is None if it was not listed; `note` is for users."""
 
     name: str
     content: dict[str, Any]
@@ -57,7 +57,7 @@ class SourceState:
 
 
 def resolve_source(source: Source, selection: dict[str, Any], root: str, options: ListingOptions) -> SourceState:
-    """Return a source's state. Its globs are in `selection`. Raises NoInputError, RecipeError or listing errors."""
+    """Return a source's state. Its globs are in `selection`. Raises NoInputError, RecipeError or a store's error."""
     url = pinned(source.url, source.revision)
     local = urls.is_local(globs.expand(url))
     if local and source.revision:
@@ -115,7 +115,7 @@ def _pinned(source: Source, url: str, selection: dict[str, Any], root: str, opti
 
 
 def _last_download(source: Source, url: str, selection: dict[str, Any], root: str) -> SourceState:
-    """Return the state that the last download found. Used with `--offline`."""
+    """Return the state that the last download recorded. Used with `--offline`."""
     home = source_directory(root, source.name)
     found: list[tuple[float, str, dict[str, Any]]] = []
     for info in urls.listing(home):

@@ -1,5 +1,5 @@
-"""Defines a run's result, and computes the table that a complete run prints, one line per stage, summed over sources:
-documents read, kept, and dropped for each reason.
+"""Defines a run's result, and computes the table that a complete run prints: for each stage, the numbers of documents
+read, kept, and dropped for each reason, summed over the sources.
 
 The numbers add up: the input of each stage is the output of the previous stage, and the output of a stage is its input
 minus the documents listed as dropped. Stages that write no documents report how many documents they processed

@@ -47,8 +47,8 @@ def run(
     """Run a recipe up to and including stage `until`.
 
     With `fresh`, the directories of the dataset's own steps for the current parameters are removed first. Steps of its
-    sources are kept, because other recipes share them. With `ignore_disk_space`, the run also starts if a local disk
-    probably does not suffice. Raises InputError, PartialError, StepFailedError or StorageError.
+    sources are kept, because other recipes share them. With `ignore_disk_space`, the run starts even if a local disk
+    probably lacks the space. Raises InputError, PartialError, StepFailedError or StorageError.
     """
     started = time.monotonic()
     check_workers(workers)
@@ -100,7 +100,7 @@ def _remove_own_steps(graph: Graph) -> list[str]:
 
 
 def _of_source(node: Node, error: RefusedError) -> RefusedError:
-    """Return the error with the name of the source in every message, because two sources may have files of one name."""
+    """Return the error with the name of the source in every message, because files of two sources may share a name."""
     named = [text if text.startswith("source ") else f"{node.source}: {text}" for text in messages_of([error])]
     return RefusedInputsError(named, getattr(error, "listed", ""))
 
@@ -133,7 +133,7 @@ class _Run:
         except PartialError as error:
             self._unfinished[node.label] = str(error)
             return None
-        except RefusedError as error:  # the same stage of the other sources may have more of them
+        except RefusedError as error:  # the same stage of other sources may refuse inputs too; report all together
             self._refused.append((node, error))
             self._unfinished[node.label] = f"{node.label}: some of its inputs cannot be used"
             return None

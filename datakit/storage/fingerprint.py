@@ -44,7 +44,7 @@ def fingerprint(stage: str, version: int, parameters: dict[str, Any], inputs: Se
 
 
 def identity(step_fingerprint: str, quarantined: Sequence[str]) -> str:
-    """Return the value on which downstream steps depend: the fingerprint, hashed with the skipped records (if any)."""
+    """Return the value that downstream steps depend on: the fingerprint or, if records were skipped, a hash of both."""
     if not quarantined:
         return step_fingerprint
     return xxhash.xxh3_128_hexdigest(canonical_json([step_fingerprint, sorted(quarantined)]))

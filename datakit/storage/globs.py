@@ -90,7 +90,7 @@ def select(files: Sequence[FileInfo], place: Place, include: Sequence[str], excl
 
 
 def regular(files: Sequence[FileInfo]) -> tuple[list[FileInfo], str]:
-    """Return the regular files, and a clause that names the others; opening a named pipe could block forever.
+    """Return the regular files, and a clause that names the other entries: opening a named pipe could block forever.
 
     Raises UnreadableError if a file is a link to a file that does not exist.
     """
@@ -104,7 +104,7 @@ def regular(files: Sequence[FileInfo]) -> tuple[list[FileInfo], str]:
 
 
 def special_kind(mode: int) -> str:
-    """Return the kind of an entry with these mode bits, with its article, or "" for a regular file."""
+    """Return the kind of an entry, given its mode bits, as a phrase ("a named pipe"), or "" for a regular file."""
     return next((kind for is_kind, kind in _SPECIAL if is_kind(mode)), "a device")
 
 

@@ -1,5 +1,5 @@
 """Translates failures of disks and object stores (full disk, missing bucket, permissions, credentials, no answer) into
-datakit's errors, and words their messages and next steps.
+datakit's errors, with their messages and next steps.
 
 Failures reported by the operating system appear as OSError. The client libraries of object stores (botocore, aiohttp,
 ...) also raise exceptions of their own, which have no common base class. Only these exceptions and OSError are

@@ -40,7 +40,7 @@ class Latest(msgspec.Struct, frozen=True):
 
 
 def record_latest(dataset: str, step: Current, cache: Current | None) -> None:
-    """Record a complete run's steps, unless they are recorded already. If `cache` is None, the recorded one is kept."""
+    """Record a complete run's steps, unless they are recorded already. If `cache` is None, the recorded cache stays."""
     url = urls.join(dataset, FILE_NAME)
     try:
         before = read_latest(dataset)
@@ -52,7 +52,7 @@ def record_latest(dataset: str, step: Current, cache: Current | None) -> None:
 
 
 def read_latest(dataset: str) -> Latest | None:
-    """Return what is recorded for a dataset; None if nothing is. Raises CorruptError."""
+    """Return what is recorded for a dataset; None if nothing is recorded. Raises CorruptError."""
     url = urls.join(dataset, FILE_NAME)
     try:
         latest = msgspec.json.decode(urls.read_bytes(url), type=Latest)
@@ -81,7 +81,8 @@ def current_step(dataset: str) -> tuple[str, Manifest] | None:
 def current_cache(dataset: str) -> tuple[str, Manifest] | None:
     """Return the directory and manifest of a dataset's current token cache; None if it has no finished cache.
 
-    Raises NotFoundError if the recorded cache is gone, UsageError if nothing says which one is meant, and CorruptError.
+    Raises NotFoundError if the recorded cache is gone, UsageError if none is recorded and there are several, and
+    CorruptError if the record or the manifest is damaged.
     """
     latest = read_latest(dataset)
     if latest is not None and latest.cache is not None:

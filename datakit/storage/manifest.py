@@ -6,9 +6,9 @@ contains no time, host or library version (the ledger has those) except the vers
 manifest does not depend on the machine. Every counter that a reader needs is a required field: a missing counter is an
 error, never a zero.
 
-A manifest holds its own checksum: the xxh3-128 of its bytes without the line of the checksum. The checksum is compared
-whenever a manifest is read. Manifests of format 1 lack this line, the format version of the step, the checksums of the
-inputs' manifests and `files`; they can still be read.
+A manifest holds its own checksum: the xxh3-128 of its bytes without the line that holds the checksum. The checksum is
+compared whenever a manifest is read. Manifests of format 1 lack this line, the format version of the step, the
+checksums of the inputs' manifests and `files`; they can still be read.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Column(msgspec.Struct, frozen=True):
 class InputReference(msgspec.Struct, frozen=True, omit_defaults=True):
     """An upstream step: its stage, its identity, and the path of its manifest relative to this manifest's directory.
 
-    checksum: that of its manifest; empty in format 1. covered: the step's fingerprint covers the identity; otherwise,
-    the parameters determine what is read.
+    checksum: the checksum of the upstream step's manifest; empty in format 1. covered: True if the fingerprint of the
+    step that reads it covers this identity; otherwise, that step's parameters determine what is read.
     """
 
     stage: str
@@ -96,8 +96,9 @@ class Quarantine(msgspec.Struct, frozen=True):
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     """A step's result. `details` holds data that only this stage's readers need, in the stage's own format.
 
-    version: the stage's format version, which the fingerprint covers; None in format 1. files: all files but those that
-    the partitions (or `details`) describe. checksum: the manifest's own; in format 1, that of the whole file.
+    version: the stage's format version, which the fingerprint covers; None in format 1. files: all files except those
+    that the partitions (or `details`) describe. checksum: the checksum of this manifest's bytes without the line that
+    holds it; in format 1, of all bytes.
     """
 
     stage: str
@@ -188,8 +189,8 @@ def decode(data: bytes, url: str) -> Manifest:
     checksum = _checksum(data)
     if manifest.format == FORMAT and manifest.checksum != checksum:
         raise CorruptError(
-            f"{url} was altered after it was written: it has the checksum {checksum}, but says {manifest.checksum!r}; "
-            "restore the file, or remove this directory and run again"
+            f"{url} was altered after it was written: its checksum is {checksum}, but it states "
+            f"{manifest.checksum!r}; restore the file, or remove this directory and run again"
         )
     return msgspec.structs.replace(manifest, checksum=checksum)
 
@@ -223,7 +224,7 @@ def find_manifest(directory: str) -> Manifest | None:
 def write_manifest(manifest: Manifest, directory: str) -> Manifest:
     """Create the manifest, which completes the step, and return it with its checksum.
 
-    Raises DivergentOutputError if a different one exists.
+    Raises DivergentOutputError if a different manifest exists.
     """
     url, complete = manifest_url(directory), sealed(manifest)
     with atomic.staging(url) as path:

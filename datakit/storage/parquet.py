@@ -140,8 +140,8 @@ def iterate_shard(url: str, columns: list[str] | None = None) -> Iterator[pa.Tab
 
 
 def read_group(shard: pq.ParquetFile, group: int, url: str, columns: list[str] | None = None) -> pa.Table:
-    """Decode a row group of an open shard. Raises CorruptError if its number of rows is not the one in the footer: if
-    rows are missing, pyarrow returns the others without an error.
+    """Decode a row group of an open shard. Raises CorruptError if its number of rows differs from that in the footer:
+    if rows are missing, pyarrow returns the remaining rows without an error.
     """
     table, stated = shard.read_row_group(group, columns, use_threads=False), shard.metadata.row_group(group).num_rows
     if table.num_rows != stated:
@@ -152,7 +152,7 @@ def read_group(shard: pq.ParquetFile, group: int, url: str, columns: list[str] |
 def find_rows(url: str, identity: str, columns: list[str]) -> list[tuple[int, dict[str, Any]]]:
     """Return the rows with this id, as pairs (row counted from 0, values of `columns`).
 
-    The file's first column must be the id. Reads only row groups whose statistics enclose the id.
+    The file's first column must be the id. Skips row groups whose statistics rule out the id.
     """
     found: list[tuple[int, dict[str, Any]]] = []
     with open_shard(url) as shard:

@@ -27,9 +27,9 @@ def row_sizes(table: pa.Table) -> np.ndarray:
 
 
 def value_bytes(table: pa.Table) -> int:
-    """Return the size of all values in bytes: strings by their length, other values as 8 bytes, nulls as nothing.
+    """Return the size of all values in bytes: strings by their length, other values as 8 bytes, nulls as 0 bytes.
 
-    A column without values counts as nothing, so the size does not depend on which other rows are in the table.
+    A column without values counts as 0 bytes, so the size does not depend on which other rows are in the table.
     """
     return sum(_value_bytes(chunk) for column in table.columns for chunk in column.chunks)
 

@@ -1,10 +1,10 @@
 """Resolves URLs, builds the client of every store, and reads and lists files on a disk or in an object store,
 with a limit on parallel requests.
 
-Every function takes a URL string: a plain path, `file://`, or any protocol that fsspec knows (`s3://`, `gs://`, ...).
-Local files are accessed directly because, for small files, a call to fsspec's local layer costs more than the read
-itself. Directory listings are never cached (`use_listings_cache=False`), since a stale listing could miss a finished
-shard or show a deleted one.
+Every function takes a URL string: a plain path, `file://`, or any protocol that fsspec supports (`s3://`, `gs://`,
+...). Local files are accessed directly because, for small files, a call to fsspec's local layer costs more than the
+read itself. Directory listings are never cached (`use_listings_cache=False`), since a stale listing could miss a
+finished shard or show a deleted one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ T = TypeVar("T")
 class FileInfo:
     """A file in a listing. `url` is absolute, `path` is relative to the listed directory, and `size` is in bytes.
 
-    special: the kind of a local entry that is no regular file ("a named pipe"), else empty.
+    special: the kind of a local entry that is not a regular file ("a named pipe"), else empty.
     """
 
     url: str
@@ -140,7 +140,7 @@ def read_bytes(url: str) -> bytes:
 
 
 def read_range(url: str, start: int, stop: int | None) -> bytes:
-    """Read bytes `[start, stop)` of a file in one request; read to its end if it is shorter or `stop` is None. Raises
+    """Read bytes `[start, stop)` of a file in one request; stop at its end if it is shorter or `stop` is None. Raises
     NotFoundError, StorageError.
     """
     if stop is not None and stop <= start:

@@ -85,5 +85,5 @@ def _input(absent: Absent) -> str:
 
 
 def _asked(absent: Absent, side: Side, other: Side) -> str:
-    """Return the directory of the step to ask about a document: `other`, or `side` if `other` never read it."""
+    """Return the directory of the step to ask about an absent document: `other`, or `side` if `other` never read it."""
     return (side if absent.reason in ("no-source", "input") else other).directory

@@ -48,10 +48,10 @@ def why(
     id
         The document's id: 32 hex digits, from the column `id` of any output.
     source_id
-        The id that the document's record has in your files. All ids of the sources are read to find it.
+        The id that the document's record has in your files. To find it, all source ids are read.
     cluster
         Also list the document's cluster, with the texts of all its near duplicates. A cluster consists of removed
-        documents and of those retained in their place.
+        documents and the documents retained in their place.
     most
         Show at most this many documents and pairs of texts.
     json

@@ -43,7 +43,9 @@ def stretches(left: str, right: str) -> Iterator[Stretch]:
 
 
 def side_by_side(titles: tuple[str, str], texts: tuple[str, str], width: int) -> str:
-    """Format the difference between two texts in two columns; what only one of them has is marked with - or +."""
+    """Format the difference between two texts in two columns; words that only one of them has are marked with - (left)
+    or + (right).
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

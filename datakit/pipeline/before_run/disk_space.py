@@ -1,8 +1,8 @@
-"""Refuses to start a run that probably needs more space than the disks of a local root and of temporary files have.
+"""Refuses to start a run that probably needs more space than is free on the disk of a local root or of temporary files.
 
-The estimate of the root is that of `datakit plan` (estimate.py has the factors and their origin), less what unfinished
-steps have already written. Object stores have no limit. Temporary files are those of the tasks that run at a time: the
-shingles of the documents that dedup compares and, if the root is in an object store, copies of a partition's rows.
+The estimate for the root is that of `datakit plan` (estimate.py has the factors and their origin), less what unfinished
+steps have already written. Object stores have no limit. Temporary files are those of the tasks that run in parallel:
+the shingles of the documents that dedup compares and, if the root is in an object store, copies of a partition's rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TEMPORARY = "temporary files"
 
 
 class Need(NamedTuple):
-    """A folder, what it is for, and the bytes that it is estimated to need."""
+    """A folder, what it is for, and the estimated number of bytes that it needs."""
 
     folder: str
     use: str
@@ -33,7 +33,7 @@ class Need(NamedTuple):
 
 
 def check_disk_space(graph: Graph, done: Mapping[str, LocatedStep], workers: int | None, cluster: bool) -> None:
-    """Raise NoSpaceError if a local disk cannot hold what is left of a run. `done`: the steps located so far.
+    """Raise NoSpaceError if a local disk lacks the space for what is left of a run. `done`: the steps located so far.
 
     cluster: True if the tasks, and with them their temporary files, are on other machines.
     """
@@ -50,13 +50,13 @@ def check_disk_space(graph: Graph, done: Mapping[str, LocatedStep], workers: int
 
 
 def _whole_run(graph: Graph) -> Remaining:
-    """Return what a whole run does. With a root in an object store, finding out what is left would cost requests."""
+    """Return a whole run as what is left: in an object store, finding out which steps are done would cost requests."""
     files = [file for node in graph.nodes if node.state is not None for file in node.state.files or ()]
     return Remaining(frozenset(node.stage for node in graph.nodes), None, estimate.raw_text_bytes(files))
 
 
 def temporary_bytes(graph: Graph, left: Remaining, workers: int | None) -> int:
-    """Estimate the size of the temporary files of all tasks that run at a time."""
+    """Estimate the size of the temporary files of all tasks that run in parallel."""
     text, share = left.text or 0, 0.0
     if "dedup" in left.stages:
         share = SHINGLES_SHARE

@@ -1,4 +1,4 @@
-"""Finds the step that a dataset stands for and all steps behind it, and where in their files they keep a document."""
+"""Finds the last step of a dataset and all steps from which it was made, and the place of a document in their files."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class Finished:
 
 @dataclass(frozen=True)
 class Behind:
-    """A step and, in `steps`, this step and all steps that it was made from.
+    """A step (`last`) and, in `steps`, this step and all steps from which it was made.
 
-    last: the step asked about or, for a dataset, the last one of its current run.
+    last: the step asked about or, for a dataset, the last step of its current run.
 
     others: the dataset's other finished steps, which are not among `steps`.
     """
@@ -61,8 +61,9 @@ class Behind:
 
 
 def steps_behind(target: str) -> Behind:
-    """Find the steps behind a dataset's current run or a step. Raises NotFoundError if the step is not finished or one
-    behind it is missing, and UsageError for another target or if nothing says which step is current.
+    """Find a step, or the last step of a dataset's current run, and all steps from which it was made. Raises
+    NotFoundError if the step is not finished or an upstream step is missing, and UsageError for another target or if
+    nothing records which step is current.
     """
     found = finished_step(urls.absolute(target))
     if found is None:
@@ -76,7 +77,7 @@ def steps_behind(target: str) -> Behind:
 
 
 def _walk(step: Finished, seen: set[str]) -> Iterator[Finished]:
-    """Yield a step and all steps upstream of it, each once, in the order in which each step lists its inputs."""
+    """Yield a step and all steps upstream of it, depth first and each once."""
     yield step
     for reference in step.manifest.inputs:
         directory = urls.parent(step.url(reference.path))
@@ -87,6 +88,6 @@ def _walk(step: Finished, seen: set[str]) -> Iterator[Finished]:
         if manifest is None or manifest.identity != reference.identity:
             raise NotFoundError(
                 f"{step.directory} was made from {reference.stage} {reference.identity}, which is not in {directory}; "
-                "give the dataset in the root in which it was made"
+                "give its path in the root in which it was made"
             )
         yield from _walk(Finished(directory, manifest), seen)

@@ -1,7 +1,7 @@
-"""Compares the documents of two finished steps, and decides why a document of one is not in the other.
+"""Compares the documents of two finished steps, and determines why a document of one step is not in the other.
 
 Documents are compared by source and id. If only one step has a document, the reason is the first stage that did not
-pass it on to the other step. All columns of ids are read; texts are not.
+pass it on to the other step. The ids in all files are read; the texts are not.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SUFFIXES = {"normalize": "", "consolidate": "", "tokenize": DOCUMENTS_SUFFIX}
 EXAMPLES = 3
 Listed = Callable[
     [str, str, str, list[str]], None
-]  # receives "-" (only in the first step) or "+", the source, the reason, some ids
+]  # arguments: "-" (only in the first step) or "+" (only in the second), the source, the reason, a list of ids
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Absent:
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two steps: its directory, its number of documents, and those that the other step does not have."""
+    """One of the two steps: its directory, its number of documents, and the documents that the other step lacks."""
 
     directory: str
     stage: str
@@ -70,7 +70,7 @@ class Difference:
 
 
 def diff(first: str, second: str, report: Report, listed: Listed | None = None) -> Difference:
-    """Compare two datasets or steps. `listed` receives the ids of all documents that only one of them has.
+    """Compare two datasets or steps. `listed` receives the ids of all documents that only one of the two has.
 
     Raises NotFoundError, and UsageError for a step that has no documents.
     """
@@ -94,7 +94,7 @@ def _checked(behind: Behind, place: str) -> Behind:
 
 
 class _Tally:
-    """Counts the documents of two sides."""
+    """Counts the documents of the two steps that are compared."""
 
     def __init__(self, sides: list[Behind], listed: Listed | None) -> None:
         self._sides, self._listed = sides, listed
@@ -138,7 +138,7 @@ class _Tally:
 
 
 def _stages(behind: Behind, source: str) -> list[IdStream]:
-    """Return the ids in normalize, those that dedup removed, those in consolidate, and those in the last step."""
+    """Return the ids in normalize, the ids that dedup removed, the ids in consolidate, and the ids in the last step."""
     return [
         IdStream(behind.normalized.get(source), source),
         IdStream(behind.of("dedup"), source, "", "reason", REMOVALS),
@@ -148,7 +148,7 @@ def _stages(behind: Behind, source: str) -> list[IdStream]:
 
 
 def _by_reason(behind: Behind, source: str, keys: np.ndarray, ids: list[Ids]) -> Iterator[tuple[str, np.ndarray]]:
-    """Group ids that a step does not have by the reason, which follows from the stages behind the step."""
+    """Group the ids that a step (the last of `behind`) lacks by the reason: the first of REASONS that applies."""
     if not len(keys):
         return
     normalized, removed, consolidated, _ = ids

@@ -49,11 +49,11 @@ class DocumentFate:
 
 @dataclass(frozen=True)
 class Answer:
-    """The fates of the documents asked for, in the run that ended with the step `last`.
+    """The fates of the requested documents in the run that ended with the step `last`.
 
     others: the dataset's other finished steps, on which `last` does not depend. cluster: the documents of the cluster,
-    if asked for. comparisons: near duplicates with their texts, at most `most`. more: the number of near duplicates and
-    documents that were left out.
+    if requested. comparisons: near duplicates with their texts, at most `most`. more: the number of documents and near
+    duplicates omitted because of `most`.
     """
 
     dataset: str
@@ -133,7 +133,7 @@ def _fate(behind: Behind, source: str, identity: str, source_id: str | None) -> 
 
 
 def _stages(behind: Behind, source: str, identity: str, removal: Removal | None) -> Iterator[StageFate]:
-    """Yield what each stage after normalize did, up to the stage that left the document out."""
+    """Yield the decision of each stage after normalize, up to the stage that left the document out."""
     signed = behind.of("signatures", source)
     row = signed.row(source, identity, ["shingles", "skipped"]) if signed is not None else None
     if signed is not None and row is not None:
@@ -175,7 +175,7 @@ def _normalize_fate(step: Finished, records: Sequence[Record], source_id: str | 
 
 
 def place_of(record: Record) -> str:
-    """Return where a record is, in words."""
+    """Return a description of the place of a record."""
     if record.file is None:
         place = "a file that was not recorded"
     elif record.position is None:
@@ -196,7 +196,7 @@ def _dedup_fate(step: Finished, removal: Removal | None) -> StageFate:
 
 
 def _quarantined(step: Finished, source: str, before: tuple[str, int, Any], above: Finished) -> tuple[str, str]:
-    """Return the outcome and explanation for a document that the upstream step `above` has, in the place `before`."""
+    """Return the outcome and explanation for a document that `above` has, at `before`, but the later `step` lacks."""
     path, row, _ = before
     if step.manifest.quarantine.records:
         for record in read_quarantine(step.directory):

@@ -22,14 +22,14 @@ KEY = "S16"  # an id's 16 bytes, which sort like its hex digits
 
 
 class Ids(NamedTuple):
-    """Ascending ids, and for each the index of its value (in a second column) in a list of wanted values, or -1."""
+    """Ascending ids, each with a mark: the index in a list of wanted values of its value in a second column, or -1."""
 
     keys: np.ndarray  # S16 [N]
     marks: np.ndarray  # int8 [N]
 
 
 class IdStream:
-    """The ids of one source in a step, and for each the index in `values` of its value in column `column`, or -1.
+    """The ids of one source in a step, each with a mark: the index in `values` of its value in `column`, or -1.
 
     If `step` is None, there are no ids. suffix: see `Finished.row`.
     """
@@ -64,13 +64,13 @@ class IdStream:
         return Ids(keys, pc.fill_null(marks, -1).to_numpy().astype(np.int8))
 
     def last(self) -> bytes | None:
-        """Return the last id that is held, after reading on if none is held; None at the end."""
+        """Return the last id that is held, after reading more if none is held; None at the end of the stream."""
         if not len(self._held.keys):
             self._held = next(self._chunks, self._held)
         return self._held.keys[-1] if len(self._held.keys) else None
 
     def take(self, bound: bytes) -> Ids:
-        """Return the held ids up to `bound`, and hold the others."""
+        """Return the held ids up to `bound`, and keep the rest."""
         count = int(np.searchsorted(self._held.keys, np.array(bound, KEY), side="right"))
         taken = Ids(self._held.keys[:count], self._held.marks[:count])
         self._held = Ids(self._held.keys[count:], self._held.marks[count:])
@@ -92,7 +92,7 @@ def keys_of(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def mark_in(keys: np.ndarray, ids: Ids) -> np.ndarray:
-    """Return the mark of each key in `ids`, or -2 for a key that `ids` does not hold."""
+    """Return the mark of each key in `ids`, or -2 for a key that `ids` does not contain."""
     if not len(ids.keys):
         return np.full(len(keys), -2, np.int8)
     at = np.minimum(np.searchsorted(ids.keys, keys), len(ids.keys) - 1)

@@ -1,4 +1,4 @@
-"""Finds the records from which a document was made, and the documents that were made from records with a given id."""
+"""Finds the records from which a document was made, and the documents made from records with a given source id."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Record:
 
 
 def records_of(step: Finished, identity: str) -> list[Record]:
-    """Return the records with a document's text in source order, the kept one first, or an empty list."""
+    """Return the records that have a document's text: the kept one, then its duplicates; empty if there are none."""
     for partition in step.manifest.partitions:
         found = partition.rows and find_rows(step.url(partition.path), identity, ["source_id"])
         if found:
@@ -62,7 +62,7 @@ def _rows(step: Finished, path: str, identity: str, columns: list[str]) -> list[
 
 
 def _paths(step: Finished, numbers: set[int | None]) -> dict[int, str]:
-    """Return the paths of files, given by their numbers."""
+    """Return file number -> path for the files with these numbers."""
     found: dict[int, str] = {}
     for table in iterate_shard(step.url(origins_path()), ["file", "path"]):
         rows = table.filter(pc.field("file").isin(list(numbers - {None}))).to_pylist()

@@ -36,7 +36,7 @@ class Removal:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The texts of a near duplicate and its representative, and their similarity in the measure that dedup used."""
+    """The texts of a near duplicate and its representative, and their similarity by the measure that dedup used."""
 
     removal: Removal
     measure: str
@@ -63,11 +63,11 @@ def compared(behind: Behind, dedup: Finished, removal: Removal) -> Comparison:
 
 
 def text_of(behind: Behind, source: str, identity: str) -> str:
-    """Read the text of a document. Raises CorruptError if it is missing."""
+    """Read the text of a document. Raises CorruptError if the document is missing."""
     step = behind.normalized[source]
     found = step.row(source, identity, ["text"])
     if found is None:
-        raise CorruptError(f"{step.directory} has no document {identity}, but dedup does; was the step changed since?")
+        raise CorruptError(f"{step.directory} has no document {identity}, but dedup lists it; was the step changed?")
     return found[2]["text"]
 
 
