@@ -71,7 +71,7 @@ def train_file(
 
 def load_begun(path: str | Path, root: str, overrides: list[str], say: Say, *, finished: bool) -> tuple[Run, Data]:
     """Return a run and its data, as `load_run` does. If the run began with earlier caches of its datasets than the
-    current ones, the earlier caches are used, and `say` reports this. finished: also consider finished runs.
+    current ones, the earlier caches are used and a message is passed to `say`. finished: also consider finished runs.
     """
     run, data = load_run(path, root, overrides)
     if not data.resolved or _begun(run, directory := _directory(run, data, root)):

@@ -16,8 +16,8 @@ from datakit.storage.io_errors import SPACE
 
 @cache
 def prepare_orbax() -> None:
-    """Make orbax finish all tasks that it started before it raises an error, and stop it from logging tracebacks,
-    because `Writer.wait` raises the error.
+    """Make orbax finish, before it raises an error, all tasks that it has started. Its logging of tracebacks is
+    switched off, because `Writer.wait` raises the error.
 
     Otherwise, orbax would close its event loop after the first of many failures. TensorStore would then print a
     traceback for each array that it reports to the closed loop, and asyncio one for each error that nobody retrieves.
