@@ -114,7 +114,7 @@ class Writer:
         return self.settings.keep_every is not None and step % self.settings.keep_every == 0
 
     def save(self, state: Tree, marker: Marker) -> None:
-        """Wait for the previous save to finish, then start this one. All values in `state` must be finite."""
+        """Wait for the previous save to finish, then start to save `state`. All values in `state` must be finite."""
         self.wait()
         permanent = marker.permanent or self._kept(marker.step)
         marker = msgspec.structs.replace(marker, run=self.run, permanent=permanent)

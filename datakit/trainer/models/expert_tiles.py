@@ -135,7 +135,7 @@ def tiled_experts(
     gate: Callable[[Any], Any],
     saved_name: str,
 ) -> Float[Array, "T D"]:
-    """Compute the result of `experts.experts`. `saved_name`: the rows between the products, in remat policies."""
+    """Compute the result of `experts.experts`. `saved_name` names the rows between the products for remat policies."""
     experts = w_in.shape[0]
     tile = tile_rows(expert.size, experts)
     together = at_once(tile, w_in.shape[-1] * w_in.dtype.itemsize)
