@@ -155,9 +155,7 @@ class Writer:
             self._failure = error
 
     def _prune(self, step: int) -> None:
-        """Remove all but the newest `keep_temporary` rolling checkpoints, and unfinished checkpoints of earlier
-        steps.
-        """
+        """Remove all but the newest `keep_temporary` rolling checkpoints, and older unfinished checkpoints."""
         found = [one for one in candidates([self.temporary], lambda _: None) if not one.marker.permanent]
         for candidate in found[self.settings.keep_temporary :]:
             (candidate.path / MARKER).unlink(missing_ok=True)  # first: without it, the rest is ignored
